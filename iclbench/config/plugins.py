@@ -170,22 +170,24 @@ def _named(instance: Any) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
-# Axes of the parts of an answer; a kind of prediction from elsewhere may have others.
+# Axes of the parts of an answer, of several functions one more; a kind of prediction from elsewhere may have others.
 _AXES = {"mean": 3, "std": 3, "means": 4, "stds": 4, "logits": 3}
 
 
 def _answer(where: str, answer: Any, batch: int, positions: int, width: int | None) -> None:
     """Refuse all but a `Prediction` with a floating-point value for every asked position."""
+    from iclbench.core.joint import Samples
     from iclbench.core.predictions import Categorical, Prediction
 
     if not isinstance(answer, Prediction):
         raise PluginError(f"{where} returned a {type(answer).__name__}, expected a Prediction such as Point(mean)")
+    several = isinstance(answer, Samples)
     for name, tensor in answer.tensors().items():
-        shape, axes = tuple(tensor.shape), _AXES.get(name)
+        shape, axes = tuple(tensor.shape), _AXES[name] + several if name in _AXES else None
         last = width if axes and (name != "logits" or isinstance(answer, Categorical)) else None
         fits = shape[:2] == (batch, positions) and axes in (None, len(shape))
         if not fits or (last is not None and shape[-1] != last):
-            between = ["components"] * (axes == 4)
+            between = ["functions"] * several + ["components"] * (name in ("means", "stds"))
             expected = ", ".join(map(str, (batch, positions, *between, "..." if last is None else last)))
             raise PluginError(f"{where} returned {shape}, expected ({expected})")
         if not tensor.is_floating_point():
@@ -235,6 +237,10 @@ def _check_query(where: str, own: Any, answer: Any, args: tuple[Any, ...], kwarg
 
 
 def _check_layers(where: str, own: Any, answer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if not isinstance(answer, list | tuple):  # what yields its answers would have none left once they were looked at
+        raise PluginError(
+            f"{where} returned a {type(answer).__name__}, expected a list with a Prediction of every layer"
+        )
     for each in answer:
         _check_targets(where, own, each, args, kwargs)
 

@@ -24,13 +24,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
+from importlib.machinery import all_suffixes
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 from iclbench.config import plugins, trust
-from iclbench.core.errors import UnknownNameError, UsageError, said, shortened
+from iclbench.core.errors import UnknownNameError, UsageError, one_line, said, shortened
 from iclbench.core.signals import heed_ctrl_c
 from iclbench.moved import current
 
@@ -121,13 +122,21 @@ class Entry:
 
     def availability(self) -> str:
         """
-        "yes", or why the class cannot be had here; looks for the module without importing it."""
+        "yes", or why the class cannot be had here; looks for the module without importing it, or the package that it
+        is in."""
         module = self.target.partition(":")[0]
+        top, *inner = module.split(".")
         try:
-            found = find_spec(module) is not None
+            spec = find_spec(top)
         except (ImportError, ValueError):
-            found = False
-        return "yes" if found else f"no module '{module}'"
+            spec = None
+        except Exception as error:  # whatever a third party's finder does
+            return one_line(error)
+        folders = (spec.submodule_search_locations or []) if spec else []
+        inside = [Path(folder, *inner) for folder in folders]
+        files = [Path(f"{path}{suffix}") for path in inside for suffix in all_suffixes()]
+        found = any(path.is_dir() for path in inside) or any(path.is_file() for path in files)
+        return "yes" if (found if inner else spec) else f"no module '{module}'"
 
 
 class Registry:

@@ -9,7 +9,8 @@ import ast
 import hashlib
 from collections.abc import Iterator
 from functools import lru_cache
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 
 from iclbench.core.errors import UsageError
@@ -41,7 +42,8 @@ def _hash(files: tuple[tuple[str, Path, int], ...]) -> str:
 def _files(target: str) -> list[tuple[str, Path]]:
     """The files by the names that they have wherever the package is installed."""
     top = target.partition(":")[0].partition(".")[0]
-    spec = PathFinder.find_spec(top) or PathFinder.find_spec(top, [""])  # last the current folder, as `trust` has it
+    # Last the current folder, as `trust` has it.
+    spec = PathFinder.find_spec(top) or _found_otherwise(top) or PathFinder.find_spec(top, [""])
     if spec is None:
         raise UsageError(
             f"cannot load '{target}': no module '{top}' here; install its package, or go to its "
@@ -53,6 +55,14 @@ def _files(target: str) -> list[tuple[str, Path]]:
     if not (spec.origin or "").endswith(".py"):
         raise UsageError(f"cannot load '{target}': module '{top}' has no Python source that could identify it")
     return list(_with_neighbours(Path(str(spec.origin))))
+
+
+def _found_otherwise(top: str) -> ModuleSpec | None:
+    """Where a finder of its own has a package, as that of one installed in editable mode."""
+    try:
+        return find_spec(top)
+    except (ImportError, ValueError):
+        return None
 
 
 def _with_neighbours(start: Path) -> Iterator[tuple[str, Path]]:

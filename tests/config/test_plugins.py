@@ -26,6 +26,7 @@ from torch import nn
 from iclbench.backbones.base import Backbone
 from iclbench.config.cards import Strict
 from iclbench.families.linear import Linear
+from iclbench.core.joint import Samples
 from iclbench.core.predictions import Point
 
 
@@ -66,6 +67,22 @@ class Whole(Net):
 class Bare(Net):
     def change(self, answer):
         return answer
+
+
+class Functions(Net):
+    def change(self, answer):
+        means = answer[:, :, None, None].expand(-1, -1, 5, 2, 1)
+        return Samples(means[..., 0], means, means.exp())
+
+
+class FewFunctions(Functions):
+    def change(self, answer):
+        return super().change(answer[:, :2])
+
+
+class Yields(Net):
+    def predict_by_layer(self, context, x_target, related=None):
+        yield Point(x_target[..., :1])
 
 
 class Raises(Net):
@@ -200,6 +217,7 @@ POINTS = Points.full(torch.zeros(4, 6, 3), torch.zeros(4, 6, 1))
     [
         ("Transposed", "mynet:Transposed.predict_next returned (4, 1, 6), expected (4, 6, 1)"),
         ("Whole", "mynet:Whole.predict_next returned int64, expected float32"),
+        ("FewFunctions", "mynet:FewFunctions.predict_next returned (4, 2, 5, 2), expected (4, 6, functions, ...)"),
         ("Bare", "mynet:Bare.predict_next returned a Tensor, expected a Prediction such as Point(mean)"),
         ("Raises", "mynet:Raises.predict_next raised IndexError: index 100 is out of bounds"),
         ("Exits", "mynet:Exits.predict_next called sys.exit(0)"),
@@ -218,6 +236,8 @@ def test_a_right_answer_and_an_error_of_memory_pass() -> None:
     shape = TaskShape(x_dim=3, points=6)
     net, full = (BACKBONES.get(f"mynet:{name}") for name in ("Net", "OutOfMemory"))
     assert net(net.Settings(), shape).predict_next(POINTS, prefixes=[0, 3]).mean.shape == (4, 2, 1)
+    functions = BACKBONES.get("mynet:Functions")
+    assert functions(functions.Settings(), shape).predict_next(POINTS).means.shape == (4, 6, 5, 2, 1)
     with pytest.raises(MemoryError, match="enough"):
         full(full.Settings(), shape).predict_next(POINTS)
 
@@ -231,6 +251,13 @@ def test_answers_by_related_datasets_are_looked_at_one_by_one() -> None:
     assert next(answers).mean.shape == (4, 1, 1)
     with pytest.raises(PluginError, match=r"mynet:Targets.predict_by_related returned \(1, 1\), expected \(4, 1, 1\)"):
         next(answers)
+
+
+@pytest.mark.usefixtures("trusted")
+def test_answers_of_layers_that_are_looked_at_are_still_there() -> None:
+    cls = BACKBONES.get("mynet:Yields")
+    with pytest.raises(PluginError, match=r"Yields.predict_by_layer returned a generator, expected a list with a Pred"):
+        cls(cls.Settings(), TaskShape(x_dim=3, points=6)).predict_by_layer(POINTS, POINTS.x)
 
 
 @pytest.mark.usefixtures("trusted")

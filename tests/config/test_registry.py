@@ -62,6 +62,28 @@ def test_a_plugin_is_found_by_its_name(plugins):
     assert families.get("my-line").__name__ == "NoisyLinear"
 
 
+def test_whether_a_class_can_be_had_is_found_out_without_its_package(tmp_path, monkeypatch):
+    package = tmp_path / "angry_package"
+    (package / "inner").mkdir(parents=True)
+    (package / "__init__.py").write_text("raise RuntimeError('imported')\n")
+    (package / "inner" / "net.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def said(module):
+        return Entry(f"{module}:Net").availability()
+
+    assert {said(name) for name in ("angry_package", "angry_package.inner", "angry_package.inner.net")} == {"yes"}
+    for missing in ("angry_package.net", "no_such_package", "no_such_package.net"):
+        assert said(missing) == f"no module '{missing}'"
+
+    class Angry:
+        def find_spec(self, name, path=None, target=None):
+            raise RuntimeError("no index")
+
+    monkeypatch.setattr(sys, "meta_path", [Angry(), *sys.meta_path])
+    assert said("no_such_package.net") == "RuntimeError: no index"
+
+
 def test_two_packages_with_one_name_are_an_error_that_shows_both(plugins):
     families = plugins(linear="other.package:Linear")
     with pytest.raises(UsageError, match=r"iclbench\.families\.linear:Linear .* and other\.package:Linear"):

@@ -1,6 +1,9 @@
 """The hash that tells plug-ins' code apart: what counts, and what does not."""
 
+import shutil
 import sys
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -82,6 +85,21 @@ def test_nothing_is_imported(folder: Path) -> None:
     source_hash("net_package.inner.net:Net")
     source_hash("lone_net:Net")
     assert not {"net_package", "lone_net"} & set(sys.modules)
+
+
+def test_a_package_in_editable_mode_is_found_by_its_own_finder(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "flat"
+    shutil.copytree(folder / "net_package", elsewhere)
+
+    class Editable:
+        def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+            return spec_from_file_location(name, elsewhere / "__init__.py") if name == "flat_package" else None
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Editable()])
+    assert source_hash("flat_package.inner.net:Net") == source_hash("net_package.inner.net:Net")
+    assert "flat_package" not in sys.modules
 
 
 def test_what_is_not_there_or_no_python_is_one_line(folder: Path) -> None:
