@@ -17,6 +17,7 @@ from iclbench.api.progress import progress_bar
 from iclbench.api.record import Fitted, note
 from iclbench.api.tasks import Task
 from iclbench.backbones.base import Backbone
+from iclbench.config.cards import load_task
 from iclbench.config.rates import Rates
 from iclbench.config.resolution import RunConfig, resolve_training
 from iclbench.config.runs import Run, create, keeping_rate
@@ -79,7 +80,7 @@ def fit(
     if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
         raise UsageError(f"callbacks: expected a list of functions, got {arguments.shown(callbacks)}")
     name, given = registered_name(model), arguments.settings("settings", settings)
-    rates = Rates.of(task.preset, task.name, task.config.card)
+    rates = Rates.of(task.preset, task.name, load_task(task.card)[1].unobserved)
     if steps is not None:
         of_preset = resolve_training(task.config, task.sizes, name, {}, rates=rates)
         steps = arguments.whole("steps", steps)

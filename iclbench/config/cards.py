@@ -30,7 +30,7 @@ from pydantic import (
     model_validator,
 )
 
-from iclbench.config.registry import FAMILIES, canonical
+from iclbench.config.registry import FAMILIES, canonical, spelling
 from iclbench.core import limits
 from iclbench.core.errors import UnknownNameError, UsageError, brief, shortened
 from iclbench.core.formats import plural
@@ -143,6 +143,18 @@ def _plain_values(table: dict[str, Any]) -> Any:
 
 # Settings that some family, backbone or estimator will check against its own model.
 Values = Annotated[dict[str, Any], AfterValidator(_plain_values)]
+
+
+def _in_one_spelling(table: dict[str, Any]) -> dict[str, Any]:
+    written: dict[str, str] = {}
+    for name in table:
+        if (other := written.setdefault(spelling(name), name)) != name:
+            raise ValueError(f"{other!r} and {name!r} are one backbone; leave one of them")
+    return {spelling(name): value for name, value in table.items()}
+
+
+# Of a table by backbones, which are looked up in one spelling.
+ByBackbone = AfterValidator(_in_one_spelling)
 
 
 class Ramp(Strict):
@@ -289,10 +301,10 @@ class Preset(Strict):
     episodes: PositiveInt
     parameters: Values = {}
     train: TrainSettings
-    train_for: dict[str, Values] = {}
+    train_for: Annotated[dict[str, Values], ByBackbone] = {}
     budget: Annotated[PositiveInt | None, Added("0.2.0")] = None
     encoder: Annotated[str | None, Added("0.2.0")] = None
-    backbones: dict[str, Values] = {}
+    backbones: Annotated[dict[str, Values], ByBackbone] = {}
 
 
 class Published(Strict):
@@ -396,6 +408,16 @@ class TaskCard(Strict):
         """Content hash of what is trained and evaluated, as the card gives it: words may
         be mended without a trace."""
         return content_hash(self.model_dump(mode="json", exclude={*self.marked(Mark.BESIDE)}, exclude_unset=True))
+
+    @property
+    def unobserved(self) -> str:
+        """The same hash but for how often training is looked at, on which no number depends."""
+        plain = self.model_dump(mode="json", exclude={*self.marked(Mark.BESIDE)}, exclude_unset=True)
+        for preset in plain["presets"].values():
+            for table in (preset["train"], *preset.get("train_for", {}).values()):
+                for key in TrainSettings.marked(Mark.OBSERVING) & table.keys():
+                    del table[key]
+        return content_hash(plain)
 
     def preset(self, name: str, task: str) -> Preset:
         found = self.presets.get(name)  # type: ignore[call-overload]

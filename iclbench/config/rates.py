@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from iclbench.config.cards import (
+    ByBackbone,
     Decay,
     NonNegativeFloat,
     PositiveFloat,
@@ -72,7 +73,7 @@ class Tuning(Strict):
     budget: PositiveInt | None = None
     seeds: PositiveInt
     how: str = ""
-    train: dict[str, Chosen]
+    train: Annotated[dict[str, Chosen], ByBackbone]
 
 
 class RateTable(Strict):
@@ -138,14 +139,17 @@ class Rates:
         Args:
             preset: its name.
             task: the name of the task's card.
-            card: the card's hash, by which a task of the user's own that goes by the name of a shipped one is told
-                from it; None: it is the shipped one.
+            card: the card's hash, be it the one without what only looks at training, by which a task of the user's own
+                that goes by the name of a shipped one is told from it; None: it is the shipped one.
             results: the results folder, if there is one.
 
         Raises:
             UsageError: a table does not hold.
         """
-        is_shipped = task in names("tasks") and card in (None, load_task(task)[1].hash)
+        is_shipped = task in names("tasks")
+        if is_shipped and card is not None:
+            known = load_task(task)[1]
+            is_shipped = card in (known.hash, known.unobserved)
         shipped = read_table(shipped_path(preset)) if is_shipped else RateTable()
         own = cls() if results is None else cls.own(results, preset, task)
         return cls({**shipped.of(task), **own.chosen}, {**shipped.on(task), **own.on})

@@ -285,7 +285,10 @@ def parse_overrides(pairs: Sequence[str], roots: Sequence[str] = ROOTS) -> dict[
             table = table.setdefault(part, {})
             if not isinstance(table, dict):
                 raise UsageError(f"-o {shortened(pair)}: '{part}' already has a value")
-        table[path[-1]] = _toml_value(text)
+        last, value = path[-1], _toml_value(text)
+        if isinstance(table.get(last), dict) and not isinstance(value, dict):
+            raise UsageError(f"-o {shortened(pair)}: '{last}' already has a value")
+        table |= _merge(table, {last: value})
     return tables
 
 
@@ -322,6 +325,9 @@ def resolve_task(
     # What the head has no use for is no part of the configuration.
     for key, heads in {"floor": ("gaussian", "mixture", "event"), "components": ("mixture", "event")}.items():
         if protocol["head"] not in heads:
+            if key in typed:
+                head, known = protocol["head"], f"{', '.join(heads[:-1])} or {heads[-1]}"
+                raise UsageError(f"{where}.{key} is for head {known}; task '{task}' has head {head}: leave it out")
             del protocol[key]
     if protocol["context_targets"] is True and card.question != "targets":
         raise UsageError(
@@ -428,7 +434,7 @@ def resolve_tables(
         )
     settings = _settings(name, frozen, chosen, tables.get("backbone", {}), typed_as, data_dir)
     complete = settings.model_dump(mode="json", exclude_none=True)
-    rates = Rates.of(canonical(preset), frozen.name, frozen.card, results) if tuned else Rates()
+    rates = Rates.of(canonical(preset), frozen.name, card.unobserved, results) if tuned else Rates()
     training = resolve_training(frozen, chosen, name, tables.get("train", {}), typed_as, rates=rates)
     return validate(
         RunConfig,
@@ -547,7 +553,8 @@ def _check_root(root: str, roots: Sequence[str] = ROOTS) -> None:
 def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in changes.items():
-        nested = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        # An empty table says that there is nothing, which merging it would not.
+        nested = isinstance(value, Mapping) and value and isinstance(merged.get(key), Mapping)
         merged[key] = _merge(merged[key], value) if nested else value
     return merged
 

@@ -1,12 +1,13 @@
 """Tables of learning rates: which one is read, for whom, and what goes over what."""
 
+import re
 from pathlib import Path
 
 import pytest
 import tomli_w
 
 from iclbench.cli.main import main
-from iclbench.config.cards import load_task, names
+from iclbench.config.cards import card_file, load_task, names
 from iclbench.config.rates import Rates, own_path, read_table, shipped_path
 from iclbench.config.registry import BACKBONES
 from iclbench.config.resolution import resolve_run
@@ -63,6 +64,19 @@ def test_the_shipped_table_is_not_for_a_card_of_the_same_name(tmp_path: Path) ->
     card.write_text(tomli_w.dumps(small_card() | {"presets": {"grid": small_card()["presets"]["smoke"]}}))
     assert resolve_run("linear", "mamba", "grid").train.lr != resolve_run(str(card), "mamba", "grid").train.lr
     assert resolve_run(str(card), "mamba", "grid").train.lr == small_card()["presets"]["smoke"]["train"]["lr"]
+
+
+def test_the_shipped_table_is_for_a_copy_that_is_only_looked_at_more_often(tmp_path: Path) -> None:
+    card, text = tmp_path / "linear.toml", card_file("linear").read_text()
+    assert text.count("log_every = ") == 1
+    card.write_text(re.sub("log_every = .*", "log_every = 7", text))
+    copy, shipped = (resolve_run(name, "mamba", "grid") for name in (str(card), "linear"))
+    assert copy.train.lr == shipped.train.lr and copy.task.card != shipped.task.card
+
+
+def test_a_table_of_rates_names_backbones_in_either_spelling(tmp_path: Path) -> None:
+    write(tmp_path, "smoke", table({"gpt2_learned": {"lr": 0.25}}, ["linear"]))
+    assert resolve_run("linear", "gpt2-learned", "smoke", results=tmp_path).train.lr == 0.25
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ import tomli_w
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iclbench.config.cards import read_toml, validate
+from iclbench.config.cards import Curriculum, read_toml, validate
 from iclbench.config.resolution import ROOTS, RunConfig, difference, parse_overrides, resolve_run
+from iclbench.config.sizes import missing_size
 from iclbench.core.errors import UsageError
 from tests.conftest import small_card
 
@@ -35,6 +36,21 @@ def test_values_that_no_parser_takes_are_words() -> None:
 def test_malformed_overrides_say_how_to_write_them(pair: str) -> None:
     with pytest.raises(UsageError, match=r"root\.key=value|unknown key"):
         parse_overrides([pair])
+
+
+def test_of_overrides_of_one_table_none_is_lost() -> None:
+    start, dims = "train.curriculum.points.start=5", "train.curriculum={dims={start=2}}"
+    both = {"train": {"curriculum": {"points": {"start": 5}, "dims": {"start": 2}}}}
+    assert parse_overrides([start, dims]) == both == parse_overrides([dims, start])
+    for pairs in (["train.lr.x=2", "train.lr=1"], ["train.lr=1", "train.lr.x=2"]):
+        with pytest.raises(UsageError, match=f"^-o {pairs[1]}: 'lr' already has a value$"):
+            parse_overrides(pairs)
+
+
+def test_an_empty_table_takes_the_cards_away(card_path: Path) -> None:
+    card = resolve_run(str(card_path), "gpt2", "smoke").train.curriculum
+    none = resolve_run(str(card_path), "gpt2", "smoke", overrides=["train.curriculum={}"]).train.curriculum
+    assert card.dims and card.points and none == Curriculum()
 
 
 @given(st.lists(st.text(max_size=30), max_size=3))
@@ -89,6 +105,9 @@ def test_every_source_overrides_the_one_before(card_path: Path, tmp_path: Path) 
         ("task.dim=100000000", r"dim.*less than or equal to 10000"),
         ("task.context_targets=true", r"context_targets is for question = \"targets\".*leave it out"),
         ("task.context_targets=1", r"context_targets.*boolean.*1"),
+        ("task.floor=abc", r"^-o task.floor is for head gaussian, mixture or event; .* has head point: leave it out$"),
+        ("task.components=-3", r"^-o task.components is for head mixture or event; .* has head point: leave it out$"),
+        ("train.curriculum.points={}", r"curriculum.points.start: expected a whole number, but the key is missing"),
     ],
 )
 def test_bad_overrides_name_the_key_and_the_fix(card_path: Path, override: str, message: str) -> None:
@@ -191,6 +210,21 @@ def test_a_mistyped_backbone_in_a_preset_is_refused(tmp_path: Path) -> None:
     path.write_text(tomli_w.dumps(small_card()).replace("backbones.gpt2", "backbones.gpt22"))
     with pytest.raises(UsageError, match="unknown backbone 'gpt22'; did you mean 'gpt2'"):
         resolve_run(str(path), "gpt2", "smoke")
+
+
+def test_backbones_have_their_settings_in_a_card_in_either_spelling(tmp_path: Path) -> None:
+    path, card = tmp_path / "mine.toml", small_card()
+    preset = card["presets"]["smoke"]  # type: ignore[index]
+    preset["backbones"] = {"GPT2_learned": {"layers": 1, "width": 24, "heads": 2}}
+    preset["train_for"] = {"gpt2_learned": {"lr": 0.125}}
+    path.write_text(tomli_w.dumps(card))
+    found = resolve_run(str(path), "gpt2-learned", "smoke")
+    assert (found.backbone.settings["width"], found.train.lr) == (24, 0.125)
+    assert missing_size(str(path), "gpt2-learned", "smoke", {}) is None
+    preset["train_for"]["gpt2-learned"] = {"lr": 0.25}
+    path.write_text(tomli_w.dumps(card))
+    with pytest.raises(UsageError, match="train_for: 'gpt2_learned' and 'gpt2-learned' are one backbone; leave one"):
+        resolve_run(str(path), "gpt2-learned", "smoke")
 
 
 def test_something_that_is_no_backbone_is_refused() -> None:
