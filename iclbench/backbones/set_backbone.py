@@ -29,6 +29,8 @@ from iclbench.layers.perceptron import perceptron
 
 # Longest period of the Fourier features: the length of the inputs' range [-4, 4] in the Gaussian-process tasks.
 LONGEST_PERIOD = 8.0
+# Heads whose standard deviation is read as the settings say.
+_SPREAD = ("gaussian", "mixture")
 
 
 class SetSettings(BackboneSettings):
@@ -40,7 +42,8 @@ class SetSettings(BackboneSettings):
     """Pairs sin, cos of every input appended to it, of periods 8, 4, 2, ...; the papers have none."""
     spread: Annotated[Spread, Added("0.2.0")] = "floor"
     """What a raw output r means as a standard deviation: floor: variance softplus(r) + floor², with the floor of the
-    task, as all models have it; exp: exp(r); bounded-M: M + (1 - M) softplus(r), as public code of neural processes."""
+    task, as all models have it; exp: exp(r); bounded-M: M + (1 - M) softplus(r), as public code of neural processes,
+    which leaves that floor unread."""
 
     def x_features_dim(self, x_dim: int) -> int:
         """Width of what is made of an input."""
@@ -67,6 +70,9 @@ class SetBackbone(Backbone[_Settings], abstract=True):
 
     def __init__(self, settings: _Settings, shape: TaskShape, decoded: int | None = None) -> None:
         super().__init__(settings, shape)
+        if settings.spread != "floor" and shape.head not in _SPREAD:
+            known = " or ".join(_SPREAD)
+            raise UsageError(f"backbone.spread is for head {known}; the task has head {shape.head}: leave it out")
         width = settings.width
         self.x_features_dim = settings.x_features_dim(shape.x_dim)
         self.y_features_dim = shape.outputs if shape.marks is None else event_features_dim(shape.marks) + 1

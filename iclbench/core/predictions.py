@@ -42,9 +42,10 @@ class HeadSettings:
 
     Attributes:
         floor: least standard deviation of a Gaussian. It caps the attainable log-likelihood (0.1: at most 1.384 nats
-            per output), so that numbers under different floors do not compare.
+            per output), so that numbers under different floors do not compare. Only the spread `floor` reads it.
         components: Gaussians of a mixture.
-        spread: how a standard deviation is read; what is not `floor` has a least value of its own.
+        spread: how a standard deviation of a Gaussian or a mixture is read; bounded ones have a least value of their
+            own.
     """
 
     floor: float = 0.0
