@@ -560,9 +560,9 @@ def _check_sizes(config: RunConfig, data_dir: Path | None) -> None:
     """Raise `UsageError` where no backbone can be built by a configuration, or no episodes held."""
     from iclbench.core.bounds import check_task
 
-    shape = config.shape(config.task.build(data_dir))
-    check_task(shape, config.train.batch, config.task.episodes, f"task '{config.task.name}'")
-    config.backbone.build(shape)
+    family = config.task.build(data_dir)
+    check_task(config.shape(family), config.train.batch, config.task.episodes, f"task '{config.task.name}'")
+    config.build(family)
 
 
 def _text(plain: Mapping[str, Any]) -> str:

@@ -148,6 +148,8 @@ def _nearest(parameters: Callable[[int], int], budget: int, step: int) -> int:
         guess = (low + last) // 2 if len(known) > _PATIENCE else _meets(known, budget)
         guess = min(max(guess, low + 1), last)
         known[guess] = parameters(guess * step)
+        if high is None and known[guess] == known[low] == parameters(last * step):
+            return step * low  # nothing grows any more
 
 
 def _meets(known: Mapping[int, int], budget: int) -> int:

@@ -148,7 +148,9 @@ class EventPrediction(Prediction):
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """Ends of the central interval of the gap, `(*shape, 1)` each."""
-        checked_level(level)
+        if checked_level(level) == 1:  # beyond what bisection reaches
+            some = self.quantile(0.5).unsqueeze(-1)
+            return torch.zeros_like(some), torch.full_like(some, math.inf)
         low, high = (self.quantile(p).unsqueeze(-1) for p in (0.5 - level / 2, 0.5 + level / 2))
         return low, high
 

@@ -170,6 +170,12 @@ def test_nearest_of_any_growth(budget: int, power: float) -> None:
     assert found == 4 or error <= abs(size(found - 4) - budget)
 
 
+def test_the_search_ends_where_nothing_grows_any_more() -> None:
+    asked: list[int] = []
+    found = sizes._nearest(lambda value: asked.append(value) or min(value, 64) ** 2, 10**6, 4)  # type: ignore[func-returns-value]
+    assert found >= 64 and len(asked) < 10
+
+
 def test_settings_that_are_given_stay_and_a_width_ends_the_search() -> None:
     settings, parameters = counted("linear", "mamba", "grid", "backbone.state=4", "backbone.layers=3")
     assert (settings["state"], settings["layers"]) == (4, 3)

@@ -44,6 +44,14 @@ def test_quantiles_invert_the_survival_function(found, level):
     torch.testing.assert_close(below, torch.full_like(below, level), rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("found", [lognormal(), HAZARDS[0]], ids=["lognormal", "excited"])
+def test_an_interval_that_holds_everything_has_no_end(found):
+    low, high = found.interval(1.0)
+    assert low.shape == high.shape == (4, 1)
+    assert bool((low == 0).all()) and bool(high.isposinf().all())
+    assert bool((found.interval(0.999)[1] < high).all())
+
+
 @pytest.mark.parametrize("found", HAZARDS, ids=["excited", "flat", "poisson", "growing"])
 def test_hazards_agree_with_numerical_integration_of_their_rates(found):
     def rate(s):

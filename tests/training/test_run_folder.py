@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import tomli_w
+import torch
 from safetensors.torch import load_file
 
 from iclbench.cli.main import main
@@ -147,6 +148,14 @@ def test_a_run_in_training_keeps_its_configuration(card_path: Path, tmp_path: Pa
         with pytest.raises(IclbenchError, match="is being trained by another process"):
             new_run(card_path, tmp_path, "train.lr=0.5")
     assert (run.path / "config.toml").read_text() == before
+
+
+def test_a_new_run_takes_no_random_numbers_of_the_caller(card_path: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    new_run(card_path, tmp_path)
+    assert torch.equal(torch.rand(3), expected)
 
 
 @contextmanager
