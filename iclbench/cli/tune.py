@@ -146,7 +146,7 @@ class _View:
         tried = [point.lr for point in pair.points()]
         if tried and isinstance(pair.search, RateSearch) and not set(rates) & set(pair.search.rates):
             edge = "smallest" if max(rates) < min(tried) else "largest"
-            why = f"the {edge} rate is best" if pair.best() else "every rate diverged"
+            why = f"the {edge} rate is best" if pair.best_found() else "every rate diverged"
             say(f"{pair.name}: {why}; trying {', '.join(f'{rate:g}' for rate in rates)}")
         self._total += len(todo)
 
@@ -207,7 +207,9 @@ def _rate_table(pairs: Sequence[Pair]) -> tuple[list[str], list[list[str]], rang
     for pair in pairs:
         points = pair.points()
         values = {point.lr: _value(point.value) for point in points}
-        edge = "*" if isinstance(pair.search, RateSearch) and pair.search.at_edge(points) else ""
+        # The best of all may be that of another search, about which the rates that were tried here say nothing.
+        here = isinstance(pair.search, RateSearch) and pair.best() == pair.best_found()
+        edge = "*" if here and pair.search.at_edge(points) else ""
         rows.append([pair.contestant, _chosen(pair) + edge, *(values.get(rate, "") for rate in rates)])
     return ["contestant", "rate", *(f"{rate:g}" for rate in rates)], rows, range(1, len(rates) + 2)
 

@@ -173,7 +173,8 @@ class Family(ABC):
 
     def validation(self) -> Family:
         """The family to choose learning rates on: no data of its prompts, which choose nothing; itself where every
-        episode is drawn afresh, and by default where it has data, those that are trained on."""
+        episode is drawn afresh, and by default where it has data, those that are trained on. A family that keeps
+        nothing for its prompts either (`held_out`), as `tabular`, chooses on the rows that these are made of."""
         return self
 
     def evaluators(self) -> dict[str, Evaluator]:

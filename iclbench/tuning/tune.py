@@ -61,6 +61,10 @@ class Pair:
         """What was found so far."""
         return self.search.points(self.curve)
 
+    def best_found(self) -> Point | None:
+        """The best of what this search found so far; None: everything failed."""
+        return best(self.points(), self.objective.sign)
+
     def best(self) -> Point | None:
         """The best of all that was ever tried on these episodes, be it by another search; None: everything failed."""
         return best(self.curve.points(), self.objective.sign)

@@ -1,4 +1,8 @@
-"""What learning rates are chosen by: episodes that no result is about, and the metric that a family is ranked by."""
+"""What learning rates are chosen by: episodes that no result is about, and the metric that a family is ranked by.
+
+Of `tabular` the episodes are others than those of its prompts, the rows that they are made of are not: it keeps none
+from training.
+"""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import torch
 
 from iclbench import tables
 from iclbench.cli.main import main
+from iclbench.cli.tune import _rate_table, _View
 from iclbench.config.cards import cards_folder, names
 from iclbench.config.rates import Chosen, Rates, own_path, read_table, shipped_path
 from iclbench.config.resolution import resolve_run, resolve_task
@@ -259,6 +260,27 @@ def test_the_command_prints_the_curve_and_trains_nothing_twice(
     assert found["chosen"] == {"lr": min(values, key=lambda rate: values[rate])}
     assert main(["tune", "gpt2", "--rates", "0,1"]) == 2 and "--rates takes learning rates" in capsys.readouterr().err
     assert main(["tune", "gpt2", "--tasks", "linaer"]) == 2 and "did you mean 'linear'" in capsys.readouterr().err
+
+
+def test_an_edge_is_told_of_the_rates_alone(
+    card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (pair,) = pairs(card_path, tmp_path, ["gpt2"], [1e-3, 3e-3], seeds=1)
+    about = {"metric": "auc", "evaluator": "next"}
+
+    def keep(settings: dict[str, float], **found: object) -> None:
+        (trial,) = pair.curve.trials(settings)
+        pair.curve.add(trial.row(pair.objective.id, **about, **found))
+
+    keep({"lr": 1e-2, "warmup": 7}, value=1.0, n_episodes=8)
+    for rate in (1e-3, 3e-3):
+        keep({"lr": rate}, status="failed", reason="it diverged")
+    _View().wanted(pair, pair.wanted())
+    assert "every rate diverged; trying 0.0003" in capsys.readouterr().err
+    keep({"lr": 3e-4}, value=2.0, n_episodes=8)
+    assert _rate_table([pair])[1][0][1] == "0.01", "which is in the midst of nothing"
+    keep({"lr": 1e-4}, value=0.5, n_episodes=8)
+    assert _rate_table([pair])[1][0][1] == "0.0001*"
 
 
 def test_a_task_that_stands_for_others_is_chosen_on_for_all_of_them(tmp_path: Path) -> None:
