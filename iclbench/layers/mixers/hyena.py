@@ -25,7 +25,8 @@ class Hyena(Mixer):
     The filter network reads t in [0, 1] over the longest sequence, and cosine and sine of it with 1e-4 and with 1
     cycles; it has three hidden layers of 64 with sin(w .), w learned for each of the 64 from 10 (features and w of the
     released associative-recall experiments), and is times e^(-t |delta|), delta per channel from log(0.01) / 1.5 to
-    log(0.01) / 0.3. It ends at the longest sequence. 4 D² + 81 D + 8,768, the last for the filter network alone
+    log(0.01) / 0.3. It ends at the longest sequence of pairs; of events, which are one token each, sequences reach the
+    first half of it. 4 D² + 81 D + 8,768, the last for the filter network alone
     however narrow a model is: in a small one that is most of its parameters. PyTorch's initialisation of linear layers,
     outputs shrunk with depth. The released code learns the features, too, and the filter at a rate of its own. The
     state are all past x1 v.
