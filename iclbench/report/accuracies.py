@@ -16,7 +16,7 @@ def final(task: Slice) -> pd.DataFrame:
 
     Columns evaluator, kind, contestant, value, low, high (the interval over episodes; of several runs its lowest and
     highest end), lowest, highest (of the runs), runs and run (their names). Where a backbone was asked in training
-    alone, its last step counts. None of contestants of which a run failed.
+    alone, its last step counts. None of contestants of which a run failed, or diverged in training.
     """
     return task.unfailed(over_seeds(_ends(task), _WHO).assign(shift="none")).drop(columns="shift")
 

@@ -199,15 +199,33 @@ class Slice:
         v = self.rows
         return v[v["status"].ne("ok") & v["axis"].isna() & ~v["evaluator"].isin(INSIDE)]
 
+    @cached_property
+    def diverged(self) -> pd.DataFrame:
+        """Rows of trainings that came to no end: their runs are asked nothing afterwards."""
+        v = self.rows
+        found = v[v["evaluator"].eq("train") & v["status"].eq("failed")]
+        if self.length is None:
+            return found
+        # With how many examples such a run was trained is only known from others that were trained as it was.
+        ended = v[self.results.trained[v.index].notna() & v["kind"].eq("backbone")]
+        alike = found["variant"].isna() | found["variant"].isin(ended["variant"].dropna())
+        return found[alike | ~found["contestant"].isin(ended["contestant"])]
+
+    def finished(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """The rows of contestants all of whose trainings came to an end: a mean over the others would flatter."""
+        return rows[~rows["contestant"].isin(self.diverged["contestant"])]
+
     def unfailed(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """The rows of contestants none of whose runs failed under that shift by that evaluator."""
-        return unfailed(rows, self.failed, ["evaluator", "shift", "contestant"]).reset_index(drop=True)
+        """The rows of contestants none of whose runs diverged in training, or failed under that shift by that
+        evaluator."""
+        keys = ["evaluator", "shift", "contestant"]
+        return unfailed(self.finished(rows), self.failed, keys).reset_index(drop=True)
 
     def complete(self, curves: pd.DataFrame) -> pd.DataFrame:
-        """The rows of curves at context sizes at which no run of the contestant failed."""
+        """The rows of curves at context sizes at which no run of the contestant failed; none where one diverged."""
         keys = ["evaluator", "shift", "contestant"]
         altogether = self.failed[self.failed["n_context"].isna() & self.failed["metric"].ne("auc")]
-        left = unfailed(unfailed(curves, altogether, keys), self.failed, [*keys, "n_context"])
+        left = unfailed(unfailed(self.finished(curves), altogether, keys), self.failed, [*keys, "n_context"])
         return left.reset_index(drop=True)
 
     @cached_property
@@ -259,7 +277,7 @@ class Slice:
         """The same averaged over runs, like the curves; none of what a run of the contestant failed at."""
         v, keys = self.rows, ["shift", "contestant"]
         failed = v[v["status"].eq("failed") & v["evaluator"].eq("targets") & ~of_branches(v)]
-        found = over_seeds(self._target_rows.assign(evaluator="targets"), ["evaluator", *_TARGETS])
+        found = self.finished(over_seeds(self._target_rows.assign(evaluator="targets"), ["evaluator", *_TARGETS]))
         of_one, found = failed["n_related"].notna(), unfailed(found, failed[failed["n_related"].isna()], keys)
         found = unfailed(found, failed[of_one], [*keys, "metric", "n_related", "axis", "axis_value"])
         return found.reset_index(drop=True)
@@ -280,7 +298,8 @@ class Slice:
     @cached_property
     def test_lines(self) -> pd.DataFrame:
         """Accuracy among the admitted labels run by run: on every test that a family has of its own and on fresh
-        sequences (evaluator `targets`), when trained and, with the step in `axis_value`, in training.
+        sequences (evaluator `targets`), when trained and, with the step in `axis_value`, in training. None of
+        contestants of which a run diverged: where it was last asked is no end, and no step that all of them came to.
 
         Columns evaluator, kind, contestant, run, axis, axis_value, value, low, high, runs, n_episodes.
         """
@@ -288,7 +307,7 @@ class Slice:
         rows = v[(v["metric"] == HEADLINE) & ~v["evaluator"].isin(["next", *INSIDE]) & (v["shift"] == "none")]
         rows = rows[(rows["axis"].isna() | rows["axis"].eq("train_step")) & (rows["status"] == "ok")]
         keys = ["evaluator", "kind", "contestant", "run", "axis", "axis_value"]
-        return over_seeds(rows[rows["kind"] != "published"], keys)
+        return over_seeds(self.finished(rows[rows["kind"] != "published"]), keys)
 
     @cached_property
     def inside(self) -> pd.DataFrame:

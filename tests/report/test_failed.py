@@ -1,6 +1,7 @@
 """A run that failed, as a whole or at some context sizes: named with its reason, and no mean is over the others."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -14,6 +15,7 @@ from iclbench.report.sections import heat_map, leaderboard, missing, summary
 from iclbench.report.sections.heat_map import _reasons
 from iclbench.report.sections.summary import lacking
 
+DIVERGED = "diverged at step 2000: loss is nan"
 REASON = "squared_error is nan in 42 of 64 episodes, at 3 of 21 context sizes; first in episode 6 after 2 examples"
 BROKEN, SIZES = "linear-gpt2-small-s1", (2, 5, 20)
 
@@ -79,6 +81,48 @@ def test_the_page_names_it_once(broken: Results) -> None:
     frames = {block.name: block.frame for block in missing.section(broken).walk() if isinstance(block, Table)}
     rows = frames["failed"][frames["failed"]["run"] == BROKEN]
     assert rows["reason"].tolist() == [REASON]
+
+
+@pytest.fixture(scope="module")
+def diverged(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """The synthetic results, in which the training of one of three seeds diverged on one task: nothing was asked."""
+    path = tmp_path_factory.mktemp("diverged")
+    shutil.copytree(results, path, dirs_exist_ok=True)
+    table = path / "tables" / "linear.values.parquet"
+    values = tables.read("values", table)
+    values = values[values["run"].ne(BROKEN) | (values["evaluator"].eq("train") & values["axis_value"].le(2000))].copy()
+    end = values["run"].eq(BROKEN) & values["axis_value"].eq(2000)
+    values.loc[end, ["value", "status", "reason"]] = [pd.NA, "failed", DIVERGED]
+    tables.write("values", values, table, {})
+    (path / "tables" / "linear-none" / f"{BROKEN}.errors.parquet").unlink()
+    return load(path)
+
+
+def test_no_mean_is_over_the_seeds_that_did_not_diverge(diverged: Results) -> None:
+    found = {task.task: task for task in diverged.slices}
+    for rows in (found["linear"].curves, found["linear"].summaries):
+        assert "gpt2" not in set(rows["contestant"]) and "mamba" in set(rows["contestant"])
+    assert "gpt2" in set(found["sparse-linear"].curves["contestant"])
+    contests = normalised.contests(diverged, "small")
+    (linear,) = (contest for contest in contests if contest.task.task == "linear")
+    assert "gpt2" not in set(linear.scores["contestant"])
+    assert _reasons(diverged, contests)[linear.title, "gpt2"] == {"diverged": [f"{BROKEN}: {DIVERGED}"]}
+
+
+def test_who_diverged_stands_last_with_the_reason(diverged: Results) -> None:
+    section = leaderboard.section(next(task for task in diverged.slices if task.task == "linear"))
+    assert section is not None
+    (board,) = (block for block in section.walk() if isinstance(block, Table))
+    assert board.frame.iloc[-1][["contestant", "failed"]].tolist() == ["gpt2", DIVERGED]
+
+
+def test_who_diverged_at_another_length_is_left_in(diverged: Results) -> None:
+    """Runs of other settings, here of another trained length, do not repeat those of this one."""
+    rows = diverged.rows.copy()
+    rows["variant"] = rows["run"].where(rows["run"].eq(BROKEN), "a").where(rows["kind"].eq("backbone"))
+    other = replace(diverged, rows=rows)
+    assert Slice(other, "linear", "small", 20).diverged.empty
+    assert len(Slice(diverged, "linear", "small", 20).diverged) == 1, "unless it is not known"
 
 
 def test_sizes_that_were_skipped_are_listed_as_such(results: Path, tmp_path: Path) -> None:

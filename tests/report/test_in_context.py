@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from iclbench import tables
+from iclbench.report import accuracies
 from iclbench.report.blocks import Block, Figure, Section, Table, Text
 from iclbench.report.data import Results, load
 from iclbench.report.sections import report
@@ -175,6 +176,27 @@ def test_without_a_final_evaluation_the_last_step_counts(bursty: Results, tmp_pa
     frame = table(found, "bursty-small-in-context").frame.set_index("name")
     assert frame.loc["coqe-paper", "icl"] == accuracy("coqe-paper", "bursty", "icl", 0)[-1]
     assert set(table(found, "missing").frame["what"]) == {"evaluation"}
+
+
+def test_who_diverged_from_one_seed_is_no_trained_model(bursty: Results, tmp_path: Path) -> None:
+    """The scores on the way to where the training ended are there, and are no end."""
+    rows = stored(bursty)
+    rows = rows[rows["task"].eq("bursty")]
+    broken = rows["run"].eq("bursty-coqe-small-s1")
+    on_its_way = rows["axis"].eq("train_step").fillna(False) & rows["evaluator"].ne("train")
+    loss = broken & rows["evaluator"].eq("train")
+    end = {"value": pd.NA, "status": "failed", "reason": "diverged at step 2500: loss is nan", "axis_value": 2500.0}
+    rows = rows[~broken | loss | (on_its_way & rows["axis_value"].lt(2500))].copy()
+    rows.loc[loss, list(end)] = list(end.values())
+    tables.write("values", rows, tmp_path / "a.values.parquet", {})
+    found = load(tmp_path)
+    (task,) = found.slices
+    for own in (accuracies.final(task), accuracies.trajectory(task)):
+        assert "coqe" not in set(own["contestant"]) and {"coqe-paper", "transformer"} <= set(own["contestant"])
+    made = report(found, ["in-context", "plane", "missing"])
+    frames = {b.name: b.frame for s in made for b in s.walk() if isinstance(b, Table)}
+    assert frames["failed"]["reason"].tolist() == [end["reason"]]
+    assert "coqe" not in set(frames["bursty-small-in-context"]["contestant"])
 
 
 def test_variants_are_not_asked_for_on_other_tasks(bursty: Results, tmp_path: Path) -> None:

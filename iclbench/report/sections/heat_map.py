@@ -181,6 +181,9 @@ def _reasons(results: Results, contests: Sequence[Contest]) -> dict[tuple[str, s
         rows = rows[rows["status"].ne("ok") & rows["shift"].eq("none") & rows["evaluator"].eq(contest.evaluator)]
         for name, status, run, why in zip(rows["contestant"], rows["status"], rows["run"], rows["reason"], strict=True):
             tell(contest.title, name, status, f"{run}: {why}")
+        rows = contest.task.diverged
+        for name, run, why in zip(rows["contestant"], rows["run"], rows["reason"], strict=True):
+            tell(contest.title, name, "diverged", f"{run}: {why}")
     preset = contests[0].task.preset
     for row, task in [*((c.title, c.task.task) for c in contests), *((t, t) for t in awaited(results, contests))]:
         of = cells[(cells["task"] == task) & (cells["preset"] == preset)]

@@ -101,7 +101,7 @@ def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
         "interval, over the context sizes that scores are over and both were asked at. In these two several seeds of a "
         "backbone are averaged episode by episode first, so that they do not cover the choice of seed. "
         f"{shared_rank(task.untuned)}Oracles are ceilings and hold no rank; nor does who failed, be it at one context "
-        "size: there is no area over the others.",
+        "size, or diverged in training, be it from one seed: there is no area over the others.",
         frame=frame,
         columns=shown,
         group="rank",
@@ -173,8 +173,10 @@ def placed(
 
 
 def with_failed(task: Slice, evaluator: str, frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows, with those of contestants that failed below them; the reason stands in the column `failed`."""
+    """The rows, with those of contestants that failed, or diverged in training, below them; the reason stands in the
+    column `failed`."""
     rows = task.failed[task.failed["shift"].eq("none") & task.failed["evaluator"].eq(evaluator)]
+    rows = pd.concat([rows, task.diverged])
     rows = rows[~rows["contestant"].isin(frame["contestant"])]
     if rows.empty:
         return frame.assign(failed=pd.Series(pd.NA, index=frame.index, dtype="string"))
