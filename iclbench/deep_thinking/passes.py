@@ -7,8 +7,10 @@ The query runs on what has become of it (eq. 6). No weight changes.
 
 The released code (Yangjiaxi/DeepThinking, `models/meta_optimizer.py`) departs from the paper: momentum 0.9 on what is
 moved by, memory and updates in bfloat16, where a step of one hundredth is often none, and the best number of passes is
-chosen on the very data that it is then reported on. All of that is `setting="released"`. Here momentum is 0 and memory
-is kept in float32, whatever the model computes in; the number of passes is fixed or chosen on a development split.
+chosen on the very data that it is then reported on. All of that is `setting="released"`; that its `core.py` cuts the
+demonstrations of GPT-2 down to their last 400 tokens is not: here `overlength` says what becomes of long ones. Else
+momentum is 0 and memory is kept in float32, whatever the model computes in; the number of passes is fixed or chosen on
+a development split.
 """
 
 from __future__ import annotations

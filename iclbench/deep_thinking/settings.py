@@ -92,7 +92,8 @@ class DeepThinking(MethodSettings):
             of the first again (`reuse`).
         setting: `paper`; or `released`, with momentum 0.9, bfloat16, and the best number of passes.
         max_passes: the largest number of passes to choose from.
-        trace: whether queries are also asked after every pass but the last.
+        trace: whether queries are also asked after every pass but the last; without it still after the first, and after
+            every one where the number of passes is chosen on what is asked.
     """
 
     method = "deep-thinking"

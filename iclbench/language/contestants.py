@@ -17,7 +17,7 @@ from iclbench.language.models.model import LanguageModel
 from iclbench.language.prompting.fitting import Overlength
 
 # Raised whenever a change of tokenising, scoring or judging gives other values for the same model and prompts.
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,6 @@ def contestant(
     what = {"model": model.identity, "method": method.hash}
     others = tuple({each.hash: each for each in beside if each.hash != method.hash}.values())
     depends: dict[str, object] = {}
-    if method.name == "icl" and any(each.settings.thinks for each in others):
-        depends["demonstrations"] = "read apart"
     rooms = {(each.times, min(each.passes, 2)) for each in others} - {(method.times, min(method.passes, 2))}
     if overlength == "drop" and rooms:
         depends["room"] = sorted(rooms)

@@ -1,9 +1,10 @@
 """Evaluation of a pretrained language model on in-context tasks, with what every accuracy has to be seen beside.
 
 `evaluate_model` yields one cell after the other; what is already there is not computed again. Controls, all on the same
-questions: plain ICL; the demonstrations with their outputs exchanged; none at all; where the method is Deep-Thinking,
-written twice (is it more than repetition?) and thought over with eta = 0, which has to be plain ICL to the last digit
-(under `setting=released` but for its memory in bfloat16); and the most frequent answer.
+questions (those that come again with demonstrations of their own are asked once without any): plain ICL; the
+demonstrations with their outputs exchanged; none at all; where the method is Deep-Thinking, written twice (is it more
+than repetition?) and thought over with eta = 0, which has to be plain ICL to the last digit (under `setting=released`
+but for its memory in bfloat16); and the most frequent answer.
 """
 
 from __future__ import annotations

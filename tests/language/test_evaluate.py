@@ -291,6 +291,43 @@ def test_the_number_of_passes_is_not_chosen_on_what_is_asked(reviews, tmp_path: 
     assert one(values(tmp_path, CELL), "reason").startswith("T = 2 of 1..3")
 
 
+def test_where_passes_are_chosen_behind_other_demonstrations_than_are_used_it_is_said(tmp_path: Path) -> None:
+    """Development queries are short: all demonstrations fit before them, not before those that are asked."""
+    for split, more in {"train": "", "dev": "", "test": " and it goes on" * 30}.items():
+        lines = [json.dumps({"text": f"{x} in {split}{more}", "label": y}) for x, y in REVIEWS]
+        (tmp_path / f"lengthy.{split}.jsonl").write_text("\n".join(lines))
+    (task,) = language_tasks([str(tmp_path / "lengthy.train.jsonl")])
+    asked = prompts(task)
+    model = right([asked, replace(asked, split="development")])
+    whole = PromptCache().tokenised(model, asked)
+    model.longest = max(len(q.demonstrations) + q.query_length for q in whole.questions) - 1
+    settings = {"passes": "dev", "max_passes": 2}
+    run(tmp_path, model, [task], "deep-thinking", settings=settings, shots=[4], controls=False, overlength="drop")
+    said = one(values(tmp_path, CELL), "reason")
+    assert "development episodes (nothing left out of theirs); up to 1 of 4 demonstrations dropped" in said
+
+
+def test_plain_answers_are_kept_whatever_stands_beside_them(reviews, letters, tmp_path: Path) -> None:
+    model = right([prompts(reviews), prompts(letters)])
+    run(tmp_path, model, [reviews, letters], shots=[4])
+    for name in ("deep-thinking", "icl"):
+        cells = run(tmp_path, model, [reviews, letters], name, shots=[4])
+        assert all(cell.cached for cell in cells if cell.contestant.name in ("scripted", "majority"))
+
+
+def test_the_distance_of_the_released_setting_is_to_plain_icl_and_not_to_its_own_rounded_first_pass(
+    letters, model_of, tmp_path: Path
+) -> None:
+    for setting in ("released", "paper"):
+        settings = {"setting": setting, "passes": 2}
+        run(tmp_path / setting, model_of("gpt2"), [letters], "deep-thinking", settings=settings, controls=False)
+    first = {
+        setting: one(values(tmp_path / setting, "metric == 'kl_to_icl' and axis_value == 1 and not prompt_set.isna()"))
+        for setting in ("released", "paper")
+    }
+    assert first["released"] > first["paper"] == 0
+
+
 @pytest.mark.slow
 def test_the_trace_of_five_passes_contains_that_of_three(reviews, letters, model_of, tmp_path: Path) -> None:
     model = model_of("gpt2")

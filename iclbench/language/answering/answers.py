@@ -16,7 +16,7 @@ from jaxtyping import Float
 from iclbench.core.errors import DataError
 from iclbench.language.answering.generation import read_up_to
 from iclbench.language.prompting.prompts import LanguageEpisode
-from iclbench.language.prompting.text import ending
+from iclbench.language.prompting.text import endings
 from iclbench.language.prompting.tokenised import Question
 from iclbench.language.tasks.cards import LanguageCard
 
@@ -88,21 +88,17 @@ def written(
     predicted = read_up_to(text(tokens), endings(card))
     scores = {"accuracy": float(right(card, predicted, target))}
     if one_token:
-        scores["accuracy_first_token"] = float(right(card, text(tokens[:1]).strip(), target))
+        scores["accuracy_first_token"] = float(right(card, text(tokens[:1]).strip(), target, begun=True))
     return Answer(predicted, scores)
 
 
-def right(card: LanguageCard, predicted: str, target: str) -> bool:
-    """Whether a free answer is right: the same, or, if the card says so, one is the beginning of the other."""
+def right(card: LanguageCard, predicted: str, target: str, begun: bool = False) -> bool:
+    """Whether a free answer is right: the same, or, if the card says so, one that begins with it; of an answer that is
+    only `begun`, its first token, also the beginning of it."""
     target = target.strip()
     if card.match == "prefix" and predicted and target:
-        return predicted.startswith(target) or target.startswith(predicted)
+        return predicted.startswith(target) or (begun and target.startswith(predicted))
     return predicted == target
-
-
-def endings(card: LanguageCard) -> tuple[str, ...]:
-    """What a free answer is read up to: the end of its example, or of the line."""
-    return tuple(dict.fromkeys([*([ending(card)] if ending(card) else []), "\n"]))
 
 
 def answer_rows(

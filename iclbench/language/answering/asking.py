@@ -1,8 +1,9 @@
 """Asks a model all questions of a prompt set under a method: its replies after every pass over the demonstrations.
 
-Demonstrations that all questions share are read once, and so are those that Deep-Thinking goes through; other prompts
-are read whole. The passes of Deep-Thinking are made once for all numbers of them: what was kept after the third of five
-is what three passes keep.
+Demonstrations are read apart from the queries, those that all questions share once: so Deep-Thinking goes through them,
+and plain ICL equals its first pass to the last digit. Prompts without any are read whole, and all prompts of a model
+without a memory. The passes of Deep-Thinking are made once for all numbers of them: what was kept after the third of
+five is what three passes keep.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class Round:
 
     Attributes:
         replies: one for every question.
-        divergence: of the next token's distribution after the prompt, from that after the first pass,
-            KL(first || this) in nats; NaN where there are no further passes.
+        divergence: of the next token's distribution after the prompt, from that of plain ICL, KL(plain || this) in
+            nats; NaN where there are no further passes.
         change: how far the last pass wanted to move the memory of the question's demonstrations; NaN after the first.
     """
 
@@ -50,7 +51,7 @@ class Round:
 
 @dataclass
 class _Divergence:
-    """How far what follows the prompts has moved from what followed after the first pass."""
+    """How far what follows the prompts has moved from what followed when it was told for the first time."""
 
     first: dict[int, Float[Tensor, " V"]] = field(default_factory=dict)
     found: dict[int, float] = field(default_factory=dict)
@@ -76,7 +77,6 @@ def ask(
     *,
     shared: bool,
     wanted: Collection[int],
-    apart: bool = False,
 ) -> dict[int, Round]:
     """The replies after each wanted number of passes; a single pass is plain ICL.
 
@@ -87,9 +87,7 @@ def ask(
         reply: scores or writes.
         batches: how many rows at a time.
         shared: all questions have the same demonstrations.
-        wanted: numbers of passes; where 1 is among them, the distributions of the others are told apart from its own.
-        apart: the demonstrations are read before the query, as Deep-Thinking reads them, which plain ICL beside it is
-            to equal to the last digit.
+        wanted: numbers of passes; where 1 is among them, their distributions are told apart from that of plain ICL.
     """
     settings = method.settings.thinking()
     rounds = {passes: Round.empty(len(questions)) for passes in sorted(wanted)}
@@ -100,7 +98,10 @@ def ask(
         some = [questions[i] for i in numbers]
         divergence = _Divergence() if several and 1 in wanted else None
         ids = torch.tensor(demonstrations, device=model.device)
-        for thought in think(reader(model, ids, settings.positions), settings, max(wanted)):
+        read = reader(model, ids, settings.positions)
+        if divergence is not None and settings.setting == "released":  # whose first pass is rounded, plain ICL is not
+            reply(some, read(None), divergence)
+        for thought in think(read, settings, max(wanted)):
             if thought.passes in rounds:
                 replies = reply(some, thought.memory, divergence)
                 _note(rounds[thought.passes], numbers, replies, divergence, thought.change)
@@ -111,7 +112,7 @@ def ask(
     every = list(range(len(questions)))
     if model.remembers and shared and min(lengths, default=0) > 0:
         thought_over(every, [questions[0].demonstrations])
-    elif several or method.settings.thinks or (apart and model.remembers and min(lengths, default=0) > 0):
+    elif several or method.settings.thinks or (model.remembers and min(lengths, default=0) > 0):
         for _ in batches.run(lengths, own, equal=True):
             pass
     else:

@@ -20,6 +20,7 @@ from iclbench.language.models.batches import Batches
 from iclbench.language.models.model import LanguageModel
 from iclbench.language.prompting.fitting import Overlength, PromptCache, TokenisedPrompts, fitted
 from iclbench.language.prompting.prompts import LanguagePrompts
+from iclbench.language.prompting.text import endings
 from iclbench.language.prompting.tokenised import Question
 
 
@@ -82,11 +83,14 @@ class Session:
             chosen = settings.most
             if settings.selection == "dev":
                 held_out = development.development(prompts)
-                on_development = self.after(held_out, self.tokenised(held_out), every)
+                there = self.tokenised(held_out)
+                on_development = self.after(held_out, there, every)
                 chosen = _best(on_development)
                 known = on_development[chosen].answers.scores["accuracy"]
                 count = np.isfinite(known).sum()
                 reason = f"T = {chosen} of 1..{settings.most}, chosen on {count} development episodes"
+                if there.note != tokenised.note:  # their prompts may be longer or shorter than those that are asked
+                    reason += f" ({there.note or 'nothing left out of theirs'})"
             found = self.after(prompts, tokenised, every if settings.traced else {1, chosen})
         reason = "; ".join(filter(None, [reason, tokenised.note]))
         passes = found if settings.thinks else {}
@@ -99,8 +103,7 @@ class Session:
         def reply(some: Sequence[Question], memory: Memory | None, at_end: AtEnd | None) -> Sequence[Any]:
             if card.answers == "choice":
                 return candidate_scores(self.model, some, self.batches, memory, at_end)
-            ends = answers.endings(card)
-            return generate(self.model, some, self.batches, tokenised.tokens, ends, memory, at_end)
+            return generate(self.model, some, self.batches, tokenised.tokens, endings(card), memory, at_end)
 
         def judged(place: int, replied: Any) -> Answer:
             episode = prompts.drawn[tokenised.asked[place]]
@@ -118,10 +121,7 @@ class Session:
             return Pass(Answers.of(every), divergence, change)
 
         shared = prompts.shared is not None
-        apart = any(each.settings.thinks for each in (self.method, *self.beside))
-        rounds = ask(
-            self.model, self.method, tokenised.questions, reply, self.batches, shared=shared, wanted=wanted, apart=apart
-        )
+        rounds = ask(self.model, self.method, tokenised.questions, reply, self.batches, shared=shared, wanted=wanted)
         return {passes: over_episodes(found) for passes, found in rounds.items()}
 
 

@@ -27,9 +27,14 @@ _WEIGHTS = ("*.safetensors", "*.bin")
 _DEFINING = ("*.json", "*.model", "*.txt", "*.tiktoken", "*.py")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "*.tiktoken")
 _ADAPTER = "adapter_config.json"
+_GENERATION = "generation_config.json"
 # Classes of tokenizers that are what tokenizer.json says and nothing else.
 _GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")
 _NOT_CACHED = "it is not wholly in the local cache, and offline it is not fetched; give a folder, or go online"
+
+
+class DoesNotFitError(UsageError):
+    """The device has no memory for the model, now."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,7 @@ def read(source: Source, *, dtype: str = "float32", device: str = "cpu") -> tupl
 
     Raises:
         UsageError: there is no such model, it wants what was not allowed, or it is no causal language model.
+        DoesNotFitError: the device has not enough memory.
         DataError: files of the checkpoint are missing or damaged.
     """
     if dtype not in _DTYPES:
@@ -108,7 +114,7 @@ def read(source: Source, *, dtype: str = "float32", device: str = "cpu") -> tupl
     config = _configuration(source, raw)
     tokenizer = _tokenizer(source)
     quantised = getattr(config, "quantization_config", None) is not None
-    with _one_line(source, "its weights cannot be read"):
+    with _one_line(source, "its weights cannot be read", device):
         module, about = AutoModelForCausalLM.from_pretrained(
             source.where,
             config=config,
@@ -124,9 +130,7 @@ def read(source: Source, *, dtype: str = "float32", device: str = "cpu") -> tupl
     try:
         module = module if quantised else module.to(device)
     except torch.OutOfMemoryError:
-        raise UsageError(
-            f"'{source.name}' does not fit on {device}; give --dtype bfloat16 or another --device"
-        ) from None
+        raise _too_large(source, device) from None
     return module, tokenizer, identity(source, str(module.dtype))
 
 
@@ -250,11 +254,19 @@ def _tokenizer(source: Source) -> Any:
         return AutoTokenizer.from_pretrained(source.where, trust_remote_code=source.trust_remote_code, **source.options)
 
 
+def _too_large(source: Source, device: str) -> DoesNotFitError:
+    return DoesNotFitError(f"'{source.name}' does not fit on {device}; give --dtype bfloat16 or another --device")
+
+
 @contextmanager
-def _one_line(source: Source, what: str) -> Iterator[None]:
+def _one_line(source: Source, what: str, device: str = "cpu") -> Iterator[None]:
     """What goes wrong in transformers, in one line that names the way out."""
+    import torch
+
     try:
         yield
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise _too_large(source, device) from error
     except Exception as error:
         said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         if "trust_remote_code" in str(error):
@@ -274,8 +286,18 @@ def identity(source: Source, dtype: str) -> str:
         return content_hash({"id": source.name, "commit": source.revision, "dtype": dtype})
     weights = _WEIGHTS[:1] if any(source.folder.glob(_WEIGHTS[0])) else _WEIGHTS[1:]
     files = sorted({path for pattern in weights + _DEFINING for path in source.folder.glob(pattern)})
-    digests = {path.name: _sha256(path) for path in files if path.name != "generation_config.json"}
-    return content_hash({"files": digests, "dtype": dtype})
+    digests = {path.name: _sha256(path) for path in files if path.name != _GENERATION}
+    return content_hash({"files": digests, "dtype": dtype} | _ends(source.folder / _GENERATION))
+
+
+def _ends(path: Path) -> dict[str, Any]:
+    """The tokens with which texts end, all that is used of how a checkpoint would generate; empty: it names none."""
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # of which transformers has said more, if anybody
+        return {}
+    named = said.get("eos_token_id") if isinstance(said, dict) else None
+    return {} if named is None else {"ends": named}
 
 
 def _sha256(path: Path) -> str:

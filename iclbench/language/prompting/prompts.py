@@ -1,11 +1,14 @@
 """Frozen language prompts: the episodes of (task, shots, demonstration seed, shift) that every model is asked.
 
-Queries are the same for all demonstration seeds, shots and shifts, so that answers are compared pair by pair. With
-fewer shots the demonstrations are some of those with more. No query is among its demonstrations.
+Queries are the same for all demonstration seeds, shots and shifts, so that answers are compared pair by pair; only
+where every query has demonstrations of its own they come again, with others, until there are as many episodes as asked
+for, and without demonstrations each is asked once. With fewer shots the demonstrations are some of those with more. No
+query is among its demonstrations.
 """
 
 from __future__ import annotations
 
+import reprlib
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,11 +23,12 @@ from iclbench.config.cards import content_hash
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import assignments
 from iclbench.core.seeds import stream_seed
+from iclbench.language.prompting.text import endings
 from iclbench.language.tasks.cards import PRESET, LanguageTask
 from iclbench.language.tasks.pools import Example, Pool
 
 # Raised whenever a change of the drawing gives other prompts for the same configuration.
-VERSION = 1
+VERSION = 2
 SHIFTS = ("none", "shuffled-labels")
 # What a card says of how examples are written down and how an answer is judged.
 _WRITTEN_AND_JUDGED = ("template", "separator", "demonstrations", "answers", "match")
@@ -109,13 +113,12 @@ class LanguagePrompts:
 
     @cached_property
     def id(self) -> str:
-        """Readable name and content hash."""
+        """Readable name, `q` and content hash."""
+        # Without seed and order of the demonstrations, which stand in the name: what differs in these alone ends alike.
         drawn_from = {
             "data": self.pool.fingerprint,
             "shots": self.shots,
             "episodes": len(self.queries),
-            "demo": self.demo_seed,
-            "order": self.order,
             "shift": self.shift,
             "seed": self.seed,
             "split": self.split,
@@ -125,7 +128,7 @@ class LanguagePrompts:
             "card": [getattr(self.task.card, part) for part in _WRITTEN_AND_JUDGED],
         }
         which = f"{self.shots}shot-d{self.demo_seed}" + (f"-o{self.order}" if self.order else "")
-        return f"{self.task.name}-{PRESET}-{self.evaluation}-{which}-{content_hash(drawn_from, 8)}"
+        return f"{self.task.name}-{PRESET}-{self.evaluation}-{which}-q{content_hash(drawn_from, 8)}"
 
     @property
     def evaluation(self) -> str:
@@ -176,7 +179,8 @@ class LanguagePrompts:
         """The episodes.
 
         Raises:
-            UsageError: there are too few examples for so many demonstrations, or no answers to choose from.
+            UsageError: there are too few examples for so many demonstrations, no answers to choose from, or some that
+                cannot be read.
         """
         shared, choice = self.shared, self.task.card.answers == "choice"
         if choice and not all(query.candidates or self.pool.labels for query in self.queries):
@@ -184,12 +188,22 @@ class LanguagePrompts:
                 f"the answers of task '{self.task.name}' are free, there is nothing to choose from; ask a copy of its "
                 'card that says answers = "greedy"'
             )
+        cut = None if choice else next((q.y for q in self.queries if self._cut(q.y)), None)
+        if cut is not None:
+            raise UsageError(
+                f"task '{self.task.name}': no answer can be {reprlib.repr(cut)}, since a free one is read up to "
+                f"{reprlib.repr(self._cut(cut))}; give answers of one line, or a card with candidates to choose from"
+            )
         return tuple(
             LanguageEpisode(
                 self._own(query, i) if shared is None else shared, query, query.candidates or self.pool.labels
             )
             for i, query in enumerate(self.queries)
         )
+
+    def _cut(self, answer: str) -> str | None:
+        """What in a right answer would end it; None: nothing does."""
+        return next((end for end in endings(self.task.card) if end in answer.rstrip()), None)
 
     @property
     def can_shuffle(self) -> bool:
@@ -242,7 +256,7 @@ class LanguagePrompts:
 
 
 def _stratified(pool: Sequence[Example], shots: int, rng: np.random.Generator) -> list[Example]:
-    """Draw `count` examples, one of each class in turn as long as there are any, in a random order. Where outputs are
+    """Draw `shots` examples, one of each class in turn as long as there are any, in a random order. Where outputs are
     hardly ever the same, this is a plain draw."""
     by_class: dict[str, list[int]] = defaultdict(list)
     for i in rng.permutation(len(pool)):

@@ -53,8 +53,13 @@ def example(card: LanguageCard, x: str, y: str) -> str:
 
 
 def ending(card: LanguageCard) -> str:
-    """What follows an answer: a greedy answer is read up to there."""
+    """What follows an answer."""
     return _parts(card)[2] + card.separator
+
+
+def endings(card: LanguageCard) -> tuple[str, ...]:
+    """What a free answer is read up to: the end of its example, or of the line."""
+    return tuple(dict.fromkeys([*([ending(card)] if ending(card) else []), "\n"]))
 
 
 def _up_to_answer(card: LanguageCard, x: str) -> tuple[str, str]:

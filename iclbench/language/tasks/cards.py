@@ -53,7 +53,8 @@ class LanguageCard(Strict):
         shots: demonstrations by default.
         demonstrations: `shared` by all queries of a demonstration seed, or every query has its `own`.
         answers: `choice`: the candidate of the highest score; `greedy`: the most probable next tokens.
-        match: when a greedy answer is right: `equal`, or `prefix`: one is the beginning of the other.
+        match: when a greedy answer is right: `equal`, or `prefix`: it begins with the right one; its first token alone
+            is right also where the right one begins with it.
         episodes: queries by default.
         subsets: groups of subsets of the data set.
         left_out: subsets that are not asked unless they are named, and why.

@@ -17,7 +17,8 @@ _DRIFT = {
         "divergence",
         metric("kl_to_icl").label,
         "KL divergence of the next token at the end of the query from that "
-        "of plain in-context learning, in nats, the mean over queries; the first pass is plain.",
+        "of plain in-context learning, in nats, the mean over queries; the first pass is plain, but for the rounding "
+        "of setting=released.",
     ),
     "memory_change": (
         "memory",
@@ -73,7 +74,7 @@ def _figure(
 ) -> Figure:
     held_out = rows["evaluator"] == "development"
     rows = rows.assign(contestant=rows["contestant"].where(~held_out, rows["contestant"] + language.DEVELOPMENT))
-    data, panels, what = language.paneled(found, rows, "axis_value")
+    data, panels, what = language.paneled(rows, "axis_value")
     passes = sorted(data["axis_value"].unique())
     axes = curves.Axes(
         "passes",

@@ -10,12 +10,12 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from iclbench.deep_thinking.methods import method
-from iclbench.language.answering.answers import endings, right
+from iclbench.language.answering.answers import right
 from iclbench.language.answering.asking import ask
 from iclbench.language.answering.generation import generate, read_up_to
 from iclbench.language.models.batches import Batches
 from iclbench.language.models.model import LanguageModel, load
-from iclbench.language.prompting.text import prompt
+from iclbench.language.prompting.text import endings, prompt
 from iclbench.language.prompting.tokenised import questions
 from iclbench.language.tasks.cards import load_language_card
 from iclbench.language.tasks.pools import Example
@@ -117,7 +117,8 @@ def test_a_written_answer_is_read_up_to_the_first_ending_and_stripped() -> None:
         ("equal", "Ab", "A", False),
         ("equal", "", "A", False),
         ("equal", "a", "A", False),
-        ("prefix", "Par", "Paris", True),
+        ("prefix", "Par", "Paris", False),
+        ("prefix", "A", "Africa", False),
         ("prefix", "Paris, France", "Paris", True),
         ("prefix", "", "Paris", False),
         ("prefix", "Pa", "Berlin", False),
@@ -135,6 +136,8 @@ def test_the_first_token_counts_where_the_answer_is_one_token() -> None:
     assert judged(UPPER, "A", (1,), text, True).scores == {"accuracy": 1.0, "accuracy_first_token": 1.0}
     assert judged(UPPER, "A", (1, 2), text, True).scores == {"accuracy": 0.0, "accuracy_first_token": 1.0}
     assert judged(UPPER, "AB", (1, 2), text, False).scores == {"accuracy": 1.0}
+    begun = UPPER.model_copy(update={"match": "prefix"})
+    assert judged(begun, "ABC", (1, 2), text, True).scores == {"accuracy": 0.0, "accuracy_first_token": 1.0}
 
 
 def test_every_query_is_answered_after_its_own_demonstrations(model) -> None:

@@ -28,3 +28,11 @@ def test_where_every_question_has_its_own_candidates_it_is_a_place_among_them() 
     assert reason == "always candidate 2, right for 2 of 4"
     assert found.predicted == ["b", "e", "g", "i"]
     assert found.scores["accuracy"].tolist() == [1.0, 1.0, 0.0, 0.0]
+
+
+def test_a_place_that_some_questions_do_not_have_is_their_last_and_is_counted_so() -> None:
+    four = [(f"d{i}", (f"a{i}", f"b{i}", f"c{i}", f"d{i}")) for i in range(3)]
+    asked = episodes(*four, ("z", ("x", "y", "z")), ("v", ("u", "v", "w")))
+    found, reason = majority(SST2, asked)
+    assert reason == "always candidate 4 (of fewer the last), right for 4 of 5"
+    assert found.scores["accuracy"].tolist() == [1.0, 1.0, 1.0, 1.0, 0.0]

@@ -18,6 +18,7 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, BertConfig, BertForMaskedLM, T5Config
 
 from iclbench.core.errors import DataError, UnknownNameError, UsageError
+from iclbench.language.models import loading
 from iclbench.language.models.loading import quiet
 from iclbench.language.models.model import load
 from tests.language.tiny_models import enlarge, fast_tokenizer, tiny
@@ -314,3 +315,14 @@ def test_loading_is_silent(shared, capfd: pytest.CaptureFixture[str]) -> None:
         load(str(shared(kind)))
     captured = capfd.readouterr()
     assert captured.out == captured.err == "" or "shards" in captured.err
+
+
+def test_other_ends_of_texts_are_another_model_and_other_settings_of_generating_are_not(tmp_path: Path) -> None:
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (tmp_path / name).write_text("{}")
+    found = []
+    for said in (None, {"temperature": 0.5}, {"eos_token_id": 3}, {"eos_token_id": [3, 4]}):
+        if said is not None:
+            (tmp_path / "generation_config.json").write_text(json.dumps(said))
+        found.append(loading.identity(loading.find(str(tmp_path)), "float32"))
+    assert found[0] == found[1] and len(set(found)) == 3

@@ -58,6 +58,15 @@ def test_two_files_of_one_name_are_not_one_task(tmp_path):
     assert len(language_tasks([texts, texts])) == 1
 
 
+def test_answers_of_several_lines_are_refused_since_none_can_be_read(tmp_path):
+    (tmp_path / "poems.json").write_text(json.dumps({f"x{i}": f"y{i}\nz" for i in range(8)}))
+    (task,) = language_tasks([str(tmp_path / "poems.json")])
+    with pytest.raises(UsageError) as caught:
+        LanguagePrompts(task, 2, 5).drawn  # noqa: B018
+    assert "since a free one is read up to '\\n'; give answers of one line" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

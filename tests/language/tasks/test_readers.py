@@ -356,6 +356,20 @@ def test_the_same_question_with_other_options_is_another_one(tmp_path):
     assert [len(part) for part in found.apart] == [10, 1, 1]
 
 
+def test_questions_on_one_paragraph_are_not_parted(tmp_path):
+    """All three of a paragraph are demonstrated, kept for development or asked."""
+    options = "\nOptions:\n(A) the {} is first\n(B) the {} is last"
+    raw = [{"input": f"Paragraph {i // 3}." + options.format(i, i), "target": "(A)"} for i in range(30)]
+    raw += [{"input": f"Alone {i}." + options.format(i, i), "target": "(A)"} for i in range(5)]
+    for how in ("texts", "letters"):
+        card = bbh(tmp_path, "t", raw, options=how, demonstrations=5, development=7).card
+        found = LanguageTask("t", card, "t").pool(tmp_path)
+        parts = (found.demonstrations, found.development, found.queries)
+        assert [len(part) for part in parts] == [5, 7, 23]
+        shown, kept, asked = ({e.x.partition(".")[0] for e in part} for part in parts)
+        assert not (shown & kept or shown & asked or kept & asked)
+
+
 def test_without_options_the_targets_are_the_candidates_unless_they_are_many(tmp_path):
     few = bbh(tmp_path, "few", [{"input": f"q{i}", "target": ["valid", "invalid"][i % 2]} for i in range(6)])
     listed = bbh(

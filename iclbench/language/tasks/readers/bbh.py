@@ -6,7 +6,9 @@ it is and lets it choose among `(A)`, `(B)`, ... Where no options are listed, th
 file, if they are few; else the answers are free.
 
 Demonstrations and development examples are set aside from the file by a fixed stream (the papers have three handmade
-demonstrations). In three examples a title was torn into options at its commas and the target is none of them: they are
+demonstrations). Questions on one paragraph stay together: what is answered in a demonstration would tell the answer to
+another of them. Where most questions have the same words before their options (hyperbaton, snarks), these are no
+paragraph. In three examples a title was torn into options at its commas and the target is none of them: they are
 left out.
 """
 
@@ -14,6 +16,8 @@ from __future__ import annotations
 
 import re
 import reprlib
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,8 +60,8 @@ class BBH(Reader):
         shown, kept = self.parameters.demonstrations, self.parameters.development
         if len(examples) <= shown + kept:
             raise DataError(f"{path}: {len(examples)} examples, of which {shown + kept} are set aside: none is left")
-        mixed = fixed_shuffle(examples, "language-bbh")
-        return Pool(mixed[:shown], mixed[shown + kept :], labels, mixed[shown : shown + kept])
+        demonstrations, development, queries = _parted(fixed_shuffle(examples, "language-bbh"), shown, kept)
+        return Pool(demonstrations, queries, labels, development)
 
     def _example(self, path: Path, number: int, raw: dict[str, str]) -> Example | None:
         whole, target = raw["input"].strip(), raw["target"].strip()
@@ -81,6 +85,21 @@ class BBH(Reader):
             if (folder / f"{subset}.json").is_file():
                 return folder / f"{subset}.json"
         raise files.missing(f"the JSON files of BIG-Bench Hard ('{subset}.json')", where)
+
+
+def _parted(examples: Sequence[Example], *sizes: int) -> list[tuple[Example, ...]]:
+    """Parts of at most these sizes, and the rest: examples on one paragraph go together into the first part that has
+    room for them, in the order in which they come."""
+    paragraphs = [e.x.rpartition("\nOptions:\n")[0] or e.x for e in examples]
+    (_, most), *_ = Counter(paragraphs).most_common(1)
+    together: dict[object, list[Example]] = {}
+    for number, (paragraph, example) in enumerate(zip(paragraphs, examples, strict=True)):
+        together.setdefault(number if 2 * most > len(examples) else paragraph, []).append(example)
+    parts: list[list[Example]] = [[] for _ in range(len(sizes) + 1)]
+    for own in together.values():
+        room = (part for part, size in zip(parts, sizes, strict=False) if len(part) + len(own) <= size)
+        next(room, parts[-1]).extend(own)
+    return [tuple(part) for part in parts]
 
 
 def _options(listed: str) -> dict[str, str]:
