@@ -80,6 +80,11 @@ class GridCell:
         """Task and preset, as they stand in names of files."""
         return f"{self.task}-{self.preset}"
 
+    @property
+    def together(self) -> str:
+        """What cells have in common that are worked on one after the other: the group, but for language models."""
+        return self.group
+
     @cached_property
     def hash(self) -> str:
         """Content hash of everything that the cell's rows depend on."""

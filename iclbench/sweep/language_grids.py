@@ -64,6 +64,18 @@ class LanguageGridCard(Strict):
     dtype: Literal["float32", "bfloat16", "float16", "auto"] = "float32"
     methods: Annotated[dict[str, Variant], Field(min_length=1)] = {"icl": Variant()}
 
+    @field_validator("models")
+    @classmethod
+    def _told_apart(cls, value: list[str]) -> list[str]:
+        called: dict[str, str] = {}
+        for model in value:
+            if (other := called.setdefault(_called(model), model)) != model:
+                raise ValueError(
+                    f"{other!r} and {model!r} would both be '{_called(model)}' in the tables, one over the other; "
+                    "leave one out, or give its folder another name"
+                )
+        return value
+
     @field_validator("methods")
     @classmethod
     def _named(cls, value: dict[str, Variant]) -> dict[str, Variant]:
@@ -71,6 +83,11 @@ class LanguageGridCard(Strict):
             if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,31}", name):
                 raise ValueError(f"a variant's name is lower-case letters, digits, '-', got {name!r}")
         return value
+
+
+def _called(model: str) -> str:
+    """The contestant's name, but for the precision."""
+    return Path(model).expanduser().resolve().name
 
 
 def load_language_grid(name: str) -> tuple[str, LanguageGridCard]:
@@ -103,6 +120,11 @@ class LanguageCell(GridCell):
     def work(self) -> str:
         return "language"
 
+    @property
+    def together(self) -> str:
+        """The model: a worker holds one at a time, and reads it once."""
+        return self.run
+
     def read_data(self, data_dir: Path | None) -> None:
         self.frozen.pool(data_dir)
 
@@ -111,11 +133,12 @@ class LanguageCell(GridCell):
         """Content hash of everything that the cell's rows depend on."""
         from iclbench.deep_thinking import methods
         from iclbench.language import contestants
+        from iclbench.language.answering import majority
         from iclbench.language.prompting import prompts
 
         of: dict[str, Any] = {"kind": self.kind, "run": self.run, "preset": self.preset, "asked": self.asked}
         of |= {"task": [self.task, self.frozen.subset, self.frozen.hash], "model": self.identity}
-        of["versions"] = [methods.VERSION, contestants.VERSION, prompts.VERSION]
+        of["versions"] = [methods.VERSION, contestants.VERSION, prompts.VERSION, majority.VERSION]
         return content_hash(of, 16)
 
 
@@ -128,7 +151,7 @@ def language_cells(name: str) -> Iterator[LanguageCell]:
     grid, card = load_language_grid(name)
     tasks, methods = _tasks(grid, card), _methods(grid, card)
     for model in card.models:
-        run = Path(model).expanduser().resolve().name + ("" if card.dtype in ("float32", "auto") else f"-{card.dtype}")
+        run = _called(model) + ("" if card.dtype in ("float32", "auto") else f"-{card.dtype}")
         identity = _identity(model, card.dtype)
         for task in tasks:
             asked = {

@@ -15,9 +15,10 @@ from iclbench.sweep.plan import Plan
 class Order:
     """The cells of a plan, one by one, each when all that it needs is settled.
 
-    Task by task, in the plan's order, and within a task whatever a finished training has made possible before the next
-    training, so that a sweep that is stopped has whole rows. Only near the end trainings go first: short cells then
-    fill the slots while the last ones train, and no slot is left with a training that began last.
+    Task by task, of language models model by model, in the plan's order, and within a task whatever a finished training
+    has made possible before the next training, so that a sweep that is stopped has whole rows. Only near the end
+    trainings go first: short cells then fill the slots while the last ones train, and no slot is left with a training
+    that began last.
     """
 
     def __init__(self, plan: Plan, slots: int) -> None:
@@ -34,8 +35,8 @@ class Order:
                 self._followed.setdefault(need, []).append(name)
         self._needs = TopologicalSorter(self._waits)
         self._needs.prepare()
-        groups = {group: i for i, group in enumerate(dict.fromkeys(cell.group for cell in plan.cells))}
-        self._place = {cell.hash: (groups[cell.group], i) for i, cell in enumerate(plan.todo)}
+        places = {name: i for i, name in enumerate(dict.fromkeys(cell.together for cell in plan.cells))}
+        self._place = {cell.hash: (places[cell.together], i) for i, cell in enumerate(plan.todo)}
         self._few = 2 * slots
         self._trainings_left = sum(cell.kind == "train" for cell in plan.todo)
         self._trainings: list[tuple[tuple[int, int], GridCell]] = []

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -208,23 +207,30 @@ def _cost(cell: GridCell, context: Context) -> list[Path]:
     return [path]
 
 
+# The last language model of this worker, or why it cannot be had, by what it was asked for.
+_LAST_MODEL: dict[tuple[str, str, str], LanguageModel | IclbenchError] = {}
+
+
 def _language_model(name: str, dtype: str, device: str) -> LanguageModel:
-    """Read once by a worker, however many tasks it answers; what cannot be had is not asked for again either, since
-    the hub's library tries for minutes where there is no network."""
-    model = _language_model_or_error(name, dtype, device)
+    """Read once by a worker, however many tasks in a row it answers, and let go of before the next is read. What cannot
+    be had is not asked for again either, since the hub's library tries for minutes where there is no network; memory
+    that was too small may be there the next time."""
+    from iclbench.language.models.loading import DoesNotFitError
+    from iclbench.language.models.model import load
+
+    asked = (name, dtype, device)
+    if asked not in _LAST_MODEL:
+        _LAST_MODEL.clear()
+        try:
+            _LAST_MODEL[asked] = load(name, dtype=dtype, device=device)
+        except DoesNotFitError:
+            raise
+        except IclbenchError as error:
+            _LAST_MODEL[asked] = error
+    model = _LAST_MODEL[asked]
     if isinstance(model, IclbenchError):
         raise model.with_traceback(None)
     return model
-
-
-@cache
-def _language_model_or_error(name: str, dtype: str, device: str) -> LanguageModel | IclbenchError:
-    from iclbench.language.models.model import load
-
-    try:
-        return load(name, dtype=dtype, device=device)
-    except IclbenchError as error:
-        return error
 
 
 def _language(cell: LanguageCell, context: Context) -> list[Path]:

@@ -72,6 +72,17 @@ def test_names_and_settings_are_read_before_anything_heavy_is_imported(tmp_path:
     assert heavy_imports(tmp_path, *commands) == {}
 
 
+def test_two_models_that_would_have_one_name_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = [tmp_path / parent / "lm" for parent in "ab"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        for name in ("config.json", "model.safetensors", "tokenizer.json"):
+            (folder / name).touch()
+    models = [word for folder in folders for word in ("--model", folder)]
+    line = refused("eval", *models, "--tasks", "to-upper", "--offline", capsys=capsys)
+    assert "would both be 'lm' in the tables" in line and "--name, one at a time" in line
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -16,12 +16,14 @@ from iclbench.cli.main import main
 from iclbench.config.cards import names
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
+from iclbench.language.models.loading import DoesNotFitError
 from iclbench.language.tasks.cards import load_language_card
 from iclbench.language.tasks.ranges import parse, written
 from iclbench.sweep.language_grids import commands, grid_tasks, is_language_grid, language_cells, load_language_grid
+from iclbench.sweep.order import Order
 from iclbench.sweep.plan import plan
 from iclbench.sweep.store import Store
-from iclbench.sweep.work import work
+from iclbench.sweep.work import _LAST_MODEL, work
 from tests.language.tiny_models import tiny
 
 SHIPPED = [name for name in names("grids") if is_language_grid(name)]
@@ -151,6 +153,7 @@ def test_commands_are_safe_in_a_shell_and_name_every_setting(tmp_path: Path) -> 
     [
         ({"model": ["gpt2"]}, "unknown key 'model'; did you mean 'models'"),
         ({"models": []}, "models: expected .*at least 1"),
+        ({"models": ["a/lm", "b/lm"]}, "'a/lm' and 'b/lm' would both be 'lm' in the tables"),
         ({"demo_seeds": [0, 0]}, "demo_seeds: 0 stands there twice"),
         ({"shots": [-1]}, "shots.0: expected greater than or equal to 0, got -1"),
         ({"methods": {"A b": {}}}, "a variant's name is lower-case letters, .* got 'A b'"),
@@ -258,6 +261,24 @@ def test_a_model_that_cannot_be_had_is_asked_for_once_however_many_tasks_it_was_
     outcomes = [work(cell, Context(tmp_path / "results")) for cell in language_cells(grid)]
     assert [outcome.reason for outcome in outcomes] == ["'nobody/no-model' cannot be had"] * 2
     assert tried == ["nobody/no-model"]
+
+
+def test_a_worker_has_all_tasks_of_one_model_in_a_row_and_asks_again_where_memory_was_too_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(name: str, **_: object) -> None:
+        assert not _LAST_MODEL, "the model before is let go of first"
+        tried.append(name)
+        raise DoesNotFitError(f"'{name}' does not fit") if name == "b/two" else UsageError(f"'{name}' cannot be had")
+
+    tried: list[str] = []
+    monkeypatch.setattr("iclbench.language.models.model.load", load)
+    grid = grid_file(tmp_path, models=["a/one", "b/two"], tasks=["to-upper", "to-lower"])
+    order = Order(plan(list(language_cells(grid)), Store(tmp_path)), 1)
+    cells = [order.take() for _ in range(4)]
+    assert [cell.run for cell in cells if cell] == ["one", "one", "two", "two"]
+    assert all(work(cell, Context(tmp_path / "results")).status == "failed" for cell in cells if cell)
+    assert tried == ["a/one", "b/two", "b/two"]
 
 
 def test_a_dry_run_counts_cells_of_language_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

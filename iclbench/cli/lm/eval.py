@@ -72,8 +72,14 @@ def evaluate(
     chosen = language_tasks(tasks)
     if not chosen:
         raise UsageError("--tasks names none; iclbench lm tasks lists them")
+    called: dict[str, str] = {}
     for each in model:  # what can be known of a model before anything is imported
-        loading.find(each, revision=revision, trust_remote_code=trust_remote_code, offline=offline)
+        found = loading.find(each, revision=revision, trust_remote_code=trust_remote_code, offline=offline)
+        if (other := called.setdefault(found.called, each)) != each:
+            raise UsageError(
+                f"'{other}' and '{each}' would both be '{found.called}' in the tables, one over the other; give a "
+                "single --model with --name, one at a time"
+            )
     there, failed = with_data(chosen, data_dir)
     place = set_up_torch(device, threads)
 
