@@ -42,15 +42,18 @@ def write_summary(
     """
     first = sets[0]
     path = summary_path(results, contestant.run, first)
-    for older in (results / "tables").glob(f"{_stem(first)}-{'[0-9a-f]' * 8}/summary/{path.name}"):
-        older.unlink()
     shared = shared_columns(contestant, first) | {"prompt_set": None, "demo_seed": None, "demo_order": None}
+    shared["mean_of"] = ", ".join(prompts.id for prompts in sets)
     rows = list(_means(shared, [_values(results, contestant, prompts) for prompts in sets]))
     if rows and plain is not None:
         rows += _gain(shared, results, contestant, plain, sets)
-    if rows:
-        with writing(results):
+    with writing(results):
+        if rows:
             tables.write("values", rows, path, {})
+        # Behind it, so that there is always one; others who sum up the same may remove them first.
+        for older in (results / "tables").glob(f"{_stem(first)}-{'[0-9a-f]' * 8}/summary/{path.name}"):
+            if older != path or not rows:
+                older.unlink(missing_ok=True)
 
 
 def summary_path(results: Path, run: str, prompts: LanguagePrompts) -> Path:

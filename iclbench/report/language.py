@@ -32,7 +32,10 @@ MAJORITY = "majority"
 SHUFFLED = "shuffled-labels"
 HEADLINE = "accuracy"
 GAIN = "accuracy_gain"
-_CELL = ["task", "n_context", "shift", "demo_seed", "order"]
+_SAME = ["task", "n_context", "shift"]
+_CELL = [*_SAME, "demo_seed", "order"]
+# How prompt sets end that differ in nothing but seed and order of their demonstrations; older ones do not say it.
+_KIND = r"-q([0-9a-f]+)$"
 WHO = ["family", "task", "kind", "contestant", "model", "method"]
 
 
@@ -89,12 +92,13 @@ class Language:
     @cached_property
     def shots(self) -> dict[str, int]:
         """The number of demonstrations at which a task is tabulated: that of its published numbers, else the one that
-        most cells have, of equal ones the highest."""
-        asked = self.cells[(self.cells["n_context"] > 0) & (self.cells["kind"] == "backbone")]
+        most cells have, of equal ones the highest; none only where models were asked without any alone."""
         printed = self.rows[self.rows["kind"] == "published"].groupby("task")["n_context"].unique()
         found = {}
-        for task, rows in (asked if len(asked) else self.cells).groupby("task"):
-            counts = Counter(int(n) for n in rows["n_context"].dropna())
+        for task, rows in self.cells.groupby("task"):
+            own = rows[rows["kind"] == "backbone"]
+            asked = next(part for part in (own[own["n_context"] > 0], own, rows) if len(part))
+            counts = Counter(int(n) for n in asked["n_context"].dropna())
             known = {n: size for n, size in counts.items() if n in printed.get(task, [])}
             found[str(task)] = max(known or counts, key=lambda n: (counts[n], n))
         return found
@@ -116,8 +120,11 @@ class Language:
 
     @cached_property
     def majority(self) -> pd.DataFrame:
-        """What always giving the most frequent answer gets: columns family, task, metric, value."""
+        """What always giving the most frequent answer gets on the queries behind the demonstrations at whose number a
+        task is tabulated, where it was not asked these without any: columns family, task, metric, value."""
         own = self.cells[(self.cells["contestant"] == MAJORITY) & (self.cells["shift"] == "none")]
+        main = self.at_main(own)
+        own = pd.concat([main, own[~own["task"].isin(main["task"]) & own["n_context"].eq(0)]])
         return own.groupby(["family", "task", "metric"], as_index=False).agg(value=("value", "mean"))
 
     @cached_property
@@ -153,20 +160,22 @@ def prepared(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     )
     for column in ("value", "low", "high", "axis_value"):
         values[column] = values[column].astype(float)
-    return _comparable(values)
+    values, left_out = _comparable(values)
+    values, unlike = _of_these_cells(values)
+    return values, (*left_out, *unlike)
 
 
 def _comparable(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """The prompt set that most contestants were asked, for every task, number of demonstrations, shift, seed and order,
-    of equal ones the longest."""
+    """The prompt sets that most contestants were asked, for every task, number of demonstrations and shift, of equal
+    ones the longest: of one kind, so that no mean is over other queries after some seeds than after others."""
     asked = values[
         values["prompt_set"].notna() & values["evaluator"].ne("development") & values["kind"].ne("published")
     ]
-    users = asked.groupby([*_CELL, "prompt_set"], as_index=False).agg(
-        run=("run", "nunique"), episodes=("n_episodes", "max")
-    )
-    users = users.fillna({"episodes": 0}).sort_values(["run", "episodes", "prompt_set"], ascending=[False, False, True])
-    others = users[users.duplicated(_CELL)]
+    asked = asked.assign(alike=asked["prompt_set"].str.extract(_KIND, expand=False).fillna("older"))
+    kinds, users = (_most_asked(asked, keys) for keys in ([*_SAME, "alike"], [*_CELL, "alike", "prompt_set"]))
+    chosen = kinds.drop_duplicates(_SAME)[[*_SAME, "alike"]].rename(columns={"alike": "chosen"})
+    users = users.merge(chosen, "left", _SAME)
+    others = users[users["alike"].ne(users["chosen"]) | users.duplicated([*_CELL, "alike"])]
     lines = [
         f"{task} · {plural(int(str(n)), 'demonstration')}{'' if shift == 'none' else f' · {shift}'}: "
         f"{plural(len(own), 'prompt set')} of other episodes or data left out ({own['prompt_set'].min()}"
@@ -174,6 +183,37 @@ def _comparable(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
         for (task, n, shift), own in others.groupby(["task", "n_context", "shift"])
     ]
     return values[~values["prompt_set"].isin(others["prompt_set"])].reset_index(drop=True), tuple(lines)
+
+
+def _most_asked(asked: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """A row per key, what most contestants were asked first, of equal ones the longest."""
+    users = asked.groupby(keys, as_index=False).agg(run=("run", "nunique"), episodes=("n_episodes", "max"))
+    order = {"run": False, "episodes": False, keys[-1]: True}
+    return users.fillna({"episodes": 0}).sort_values(list(order), ascending=list(order.values()))
+
+
+def _of_these_cells(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """Without gains over other sets of demonstrations than those over which the accuracies beside them are averaged:
+    the summary is of the last evaluation, the cells are of all."""
+    gains = values[values["metric"].eq(GAIN) & values["status"].eq("ok")]
+    if gains.empty:
+        return values, ()
+    cells = values[values["prompt_set"].notna() & values["metric"].eq(HEADLINE) & values["evaluator"].ne("development")]
+    known = cells.groupby(["run", *_SAME, "order"])["prompt_set"].agg(frozenset).to_dict()
+    orders = dict(zip(cells["prompt_set"], cells["order"], strict=True))
+    unlike = []
+    for index, row in gains.iterrows():
+        sets = frozenset(str(row["mean_of"]).split(", "))
+        at = (*(row[key] for key in _SAME), orders.get(min(sets)))
+        if any(known.get((run, *at)) != sets for run in (row["run"], row["model"])):
+            unlike.append(index)
+    lines = [
+        f"{task} · {plural(int(str(n)), 'demonstration')}{'' if shift == 'none' else f' · {shift}'}: "
+        f"{plural(len(own), 'gain')} over other sets of demonstrations than the accuracies left out "
+        f"({own['contestant'].min()}{', ...' if len(own) > 1 else ''}); evaluate the method again on all of them"
+        for (task, n, shift), own in gains.loc[unlike].groupby(_SAME)
+    ]
+    return values.drop(index=unlike).reset_index(drop=True), tuple(lines)
 
 
 def answers(results: Path, rows: pd.DataFrame, problems: list[tables.TableError]) -> pd.DataFrame:

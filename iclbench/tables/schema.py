@@ -121,7 +121,12 @@ VALUES: dict[str, tuple[str, bool, str]] = {
         "which demonstrations a language model was shown; missing in means over several sets of them",
     ),
     "demo_order": ("Int64", True, "in which order; 0: as they were drawn"),
-    "mean_of": ("string", True, "the tasks that a published number is the mean of, with commas; missing: its own"),
+    "mean_of": (
+        "string",
+        True,
+        "the tasks that a published number is the mean of, with commas; missing: its own. Of a language model the "
+        "prompt sets that a mean over sets of demonstrations, or a gain, is over",
+    ),
     "card": ("string", False, "content hash of what the task's card has trained and evaluated"),
     "version": ("string", False, "version of iclbench"),
 }

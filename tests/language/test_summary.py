@@ -16,7 +16,7 @@ from iclbench.language.answering.answers import Answers
 from iclbench.language.answering.session import Outcome, Pass
 from iclbench.language.cell import shared_columns, value_rows
 from iclbench.language.prompting.prompts import LanguagePrompts
-from iclbench.language.summary import write_summary
+from iclbench.language.summary import summary_path, write_summary
 from iclbench.language.tasks.chosen import language_tasks
 
 EPISODES = 12
@@ -123,6 +123,29 @@ def test_every_pass_has_its_mean_on_test_and_on_development(task, tmp_path: Path
         for metric, passes in {"accuracy": [1, 2], "kl_to_icl": [1, 2], "memory_change": [2]}.items()
     }
     assert rows.query("metric == 'kl_to_icl' and axis_value == 2")["value"].tolist() == [1.0, 1.0]
+
+
+def test_a_summary_takes_the_place_of_older_ones_which_others_may_have_removed(
+    task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several workers sum up the same; at every moment there is one."""
+    (prompts,) = sets(task, 1)
+    keep(tmp_path, PLAIN, prompts, drawn(1, 0.5, 4)[0])
+    path = summary_path(tmp_path, "model", prompts)
+    older = path.parents[1].with_name(path.parents[1].name[:-8] + "00000000") / "summary" / path.name
+    older.parent.mkdir(parents=True)
+    older.touch()
+    unlink = Path.unlink
+
+    def raced(file: Path, missing_ok: bool = False) -> None:
+        assert file != older or path.is_file()
+        unlink(file, missing_ok=True)
+        unlink(file, missing_ok=missing_ok or file != older)
+
+    monkeypatch.setattr(Path, "unlink", raced)
+    write_summary(tmp_path, PLAIN, [prompts])
+    assert path.is_file() and not older.exists()
+    assert set(tables.read("values", path)["mean_of"]) == {prompts.id}
 
 
 def fail() -> cells.Tables:

@@ -59,7 +59,7 @@ def accuracy(model: str, task: str, shots: int, seed: int, method: str = "", ord
 
 def prompt_set(task: str, shots: int, shift: str, seed: int, order: int = 0) -> str:
     which = f"{shots}shot-d{seed}" + (f"-o{order}" if order else "")
-    return f"{task}-language-{shift}-{which}-{crc32(repr((task, shots, shift, seed, order)).encode()):08x}"
+    return f"{task}-language-{shift}-{which}-q{crc32(repr((task, shots, shift)).encode()):08x}"
 
 
 def write(folder: Path) -> Path:
@@ -201,7 +201,8 @@ def _summaries() -> list:
             for method in (THOUGHT, "+repeat-2"):
                 gain = HELPS[model] if method == THOUGHT else 0.002
                 ends = {"low": gain - 0.01, "high": gain + 0.01}
-                found.append(row(task, model + method, "accuracy_gain", gain, n_context=MAIN, **ends))
+                sets = {"mean_of": ", ".join(prompt_set(task, MAIN, "none", seed) for seed in SEEDS)}
+                found.append(row(task, model + method, "accuracy_gain", gain, n_context=MAIN, **ends, **sets))
                 found.append(row(task, model + method, "accuracy", 0.123, n_context=MAIN))
     return found
 

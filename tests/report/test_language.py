@@ -322,6 +322,52 @@ def test_prompt_sets_of_other_episodes_are_set_aside(results: Results, folder: P
     assert any(line.startswith("sst2 · 4 demonstrations: 19 prompt sets") for line in found.set_aside)
 
 
+def test_no_mean_is_over_other_queries_after_some_sets_of_demonstrations_than_after_others(
+    results: Results, tmp_path: Path
+) -> None:
+    """More queries after three of ten sets of demonstrations: the seven others are of other queries, and left out."""
+    rows = results.language.rows
+    asked = rows["task"].eq("sst2") & rows["n_context"].eq(MAIN) & rows["prompt_set"].notna() & rows["shift"].eq("none")
+    longer = rows[asked & rows["demo_seed"].lt(3) & rows["order"].eq(0)]
+    longer = longer.assign(prompt_set=longer["prompt_set"].str[:-8] + "00000000", value=1.0, n_episodes=4000)
+    tables.write("values", pd.concat([rows, longer])[list(tables.VALUES)], tmp_path / "a.values.parquet", {})
+    found = load(tmp_path)
+    own = found.language.scores.query(f"task == 'sst2' and n_context == {MAIN} and shift == 'none'")
+    assert set(own["value"]) == {1.0} and set(own["demo_seeds"]) == {3}
+    assert any(line.startswith("sst2 · 4 demonstrations: 19 prompt sets of other episodes") for line in found.set_aside)
+
+
+def test_a_gain_over_other_sets_of_demonstrations_than_the_accuracies_is_left_out(
+    results: Results, tmp_path: Path
+) -> None:
+    """The summary is of the last evaluation alone, of a single set."""
+    rows = results.language.rows
+    last = rows["metric"].eq("accuracy_gain") & rows["task"].eq("sst2") & rows["model"].eq("gpt2-large")
+    changed = rows.assign(mean_of=rows["mean_of"].mask(last, told.prompt_set("sst2", MAIN, "none", 0)))
+    tables.write("values", changed[list(tables.VALUES)], tmp_path / "a.values.parquet", {})
+    found = load(tmp_path)
+    assert len(found.language.gains) == len(results.language.gains) - 2
+    (line,) = found.set_aside
+    assert line.startswith("sst2 · 4 demonstrations: 2 gains over other sets of demonstrations than the accuracies")
+    frame = table(by_name(report(found)), "language-gains").frame
+    means = frame.loc[frame["task"].str.startswith("mean of"), ["task", "contestant"]].to_numpy().tolist()
+    assert ["mean of its 7 tasks", "gpt2-large+deep-thinking"] in means
+    assert ["mean of all tasks", "demo-lm+deep-thinking"] in means
+
+
+def test_a_task_without_demonstrations_stands_beside_tasks_with_some_and_majorities_are_of_the_same_queries(
+    results: Results, tmp_path: Path
+) -> None:
+    rows = results.language.rows
+    kept = rows[rows["task"].ne("sst5") | rows["n_context"].eq(0)]
+    zero = kept["contestant"].eq("majority") & kept["n_context"].eq(0) & kept["metric"].eq("accuracy")
+    kept = kept.assign(value=kept["value"].mask(zero, 0.25))
+    tables.write("values", kept[list(tables.VALUES)], tmp_path / "a.values.parquet", {})
+    lines = shown(table(by_name(report(load(tmp_path))), "language-accuracy"))
+    assert (lines["sst5"]["demonstrations"], lines["sst5"]["majority"]) == ("0", "0.250")
+    assert (lines["sst2"]["demonstrations"], lines["sst2"]["majority"]) == (str(MAIN), "0.510")
+
+
 def test_one_model_one_task_one_seed_is_a_page(results: Results, tmp_path: Path) -> None:
     rows = results.language.rows
     keep = rows["task"].eq("to-upper") & rows["contestant"].isin(["demo-lm", "majority"]) & rows["demo_seed"].eq(0)
@@ -363,7 +409,9 @@ def test_long_families_fold_into_tables_of_their_own(results: Results, tmp_path:
     ]
     assert len(table(found, "language-accuracy-mmlu-stem").frame) == 16
     assert table(found, "language-accuracy-mmlu-stem").folded
-    assert [panel.title for panel in figure(found, "language-shots").panels] == ["mmlu-other", "mmlu-stem"]
+    drawn = figure(found, "language-shots")
+    assert [panel.title for panel in drawn.panels] == ["mmlu-other", "mmlu-stem"]
+    assert set(drawn.rows()["run"]) == {"demo-lm", "majority"}
 
 
 @pytest.mark.slow

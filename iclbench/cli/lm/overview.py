@@ -26,12 +26,12 @@ def overview_board(values: pd.DataFrame, model: str) -> tuple[list[str], list[li
 
 
 def _records(rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """One record for every number of demonstrations of one task, with what does not depend on it."""
+    """One record for every number of demonstrations of one task, with what was asked without any; the majority's answer
+    is to the same queries, and to those without demonstrations only where it was not asked these."""
     at: dict[int, dict[str, Any]] = {0: {}}
     for _, row in rows.iterrows():
         if column := _title(row):
-            shots = 0 if row["kind"] == "baseline" else int(row["n_context"])
-            at.setdefault(shots, {})[column[1]] = row["value"]
+            at.setdefault(int(row["n_context"]), {})[column[1]] = row["value"]
     for shots in sorted(set(at) - {0}) or [0]:
         yield {"family": rows["family"].iloc[0], "task": rows["task"].iloc[0], "shots": shots, **at[0], **at[shots]}
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -59,7 +59,7 @@ def shots(found: Language) -> Figure | None:
     rows = rows[rows["task"].isin(several.index[several > 1])]
     if rows.empty:
         return None
-    data, panels, what = paneled(found, rows, "n_context")
+    data, panels, what = paneled(rows, "n_context")
     data["n_context"] = data["n_context"].astype(float)
     sizes = sorted(data["n_context"].unique())
     axes = curves.Axes(
@@ -154,24 +154,24 @@ def plain_rows(found: Language) -> pd.DataFrame:
     return rows[(rows["metric"] == HEADLINE) & (rows["shift"] == "none") & (rows["kind"] == "backbone")]
 
 
-def paneled(found: Language, rows: pd.DataFrame, field: str) -> tuple[pd.DataFrame, list[str], str]:
-    """The rows with the column `panel`, the titles of the panels, and in words what a panel is: a task, or where there
-    are too many the mean of a family, of everybody at the places where they have all of its tasks."""
+def paneled(rows: pd.DataFrame, field: str) -> tuple[pd.DataFrame, dict[str, list[str]], str]:
+    """The rows with the column `panel`, the titles of the panels with their tasks, and in words what a panel is: a
+    task, or where there are too many the mean of a family, of everybody at the places where they have all of its
+    tasks."""
     tasks = sorted(rows["task"].unique(), key=lambda task: (rows.loc[rows["task"] == task, "family"].iloc[0], task))
     if len(tasks) <= AT_MOST:
-        return rows.assign(panel=rows["task"]), tasks, "a panel per task"
-    parts = []
-    for family, own in rows.groupby("family"):
-        mean = mean_over_tasks(own, sorted(own["task"].unique()), ["contestant", field])
-        parts.append(mean.assign(panel=family))
-    data = pd.concat(parts, ignore_index=True)
-    return data, list(dict.fromkeys(data["panel"])), "the mean over the tasks of a family in a panel"
+        return rows.assign(panel=rows["task"]), {task: [task] for task in tasks}, "a panel per task"
+    members = {str(family): sorted(own["task"].unique()) for family, own in rows.groupby("family")}
+    means = [mean_over_tasks(rows, own, ["contestant", field]).assign(panel=name) for name, own in members.items()]
+    data = pd.concat(means, ignore_index=True)
+    panels = {name: members[name] for name in dict.fromkeys(data["panel"])}
+    return data, panels, "the mean over the tasks of a family in a panel"
 
 
 def lines(
     found: Language,
     data: pd.DataFrame,
-    panels: Sequence[str],
+    panels: Mapping[str, Sequence[str]],
     axes: curves.Axes,
     *,
     name: str,
@@ -179,10 +179,11 @@ def lines(
     caption: str,
     levels: bool = True,
 ) -> Figure:
-    """The figure of rows that say in the column `panel` where they stand, with the majority as level lines."""
+    """The figure of rows that say in the column `panel` where they stand, with the majority on the tasks of each panel
+    as level lines."""
     field, parts = axes.field, [data]
-    for panel in panels if levels else []:
-        level = _level(found, found.families.get(panel, [panel])).assign(panel=panel)
+    for panel, tasks in panels.items() if levels else ():
+        level = _level(found, tasks).assign(panel=panel)
         parts += [level.assign(**{field: end}) for end in axes.range]
     data = pd.concat([part for part in parts if len(part)], ignore_index=True)
     drawn = looks_of(found, data)
@@ -192,11 +193,12 @@ def lines(
         series=data["contestant"],
         sparse=data["contestant"] != MAJORITY,
         width=[drawn[name].width for name in data["contestant"]],
+        run=data["contestant"].str.removesuffix(DEVELOPMENT),  # a run is called as its contestant
     ).sort_values(["contestant", field], ascending=[False, True])
     named = f" Level line: {MAJORITY}, always the most frequent answer." if MAJORITY in drawn else ""
     return learning.paneled(
-        data[[*curves.COLUMNS, field, "panel"]].reset_index(drop=True),
-        panels,
+        data[[*curves.COLUMNS, "run", field, "panel"]].reset_index(drop=True),
+        list(panels),
         axes,
         drawn,
         name=name,

@@ -39,7 +39,7 @@ def gains(found: Language) -> Table | None:
         plain = own[own["method"] == ""][["task", "model", "n_context", "value"]]
         plain = plain.rename(columns={"value": f"{name}_plain"})
         frame = frame.merge(with_method, "left", _WHO).merge(plain, "left", ["task", "model", "n_context"])
-    means = _means(found, rows)
+    means = _means(rows)
     frame = pd.concat([frame.sort_values(["family", *_WHO]), means], ignore_index=True)
     verdict = pd.Series("tie", index=frame.index).mask(frame["low"] > 0, "better").mask(frame["high"] < 0, "worse")
     frame = frame.assign(verdict=verdict.where(frame["low"].notna()))
@@ -65,14 +65,15 @@ def gains(found: Language) -> Table | None:
     )
 
 
-def _means(found: Language, rows: pd.DataFrame) -> pd.DataFrame:
-    """The gain of every method over all of its tasks, where there are several."""
-    parts = []
+def _means(rows: pd.DataFrame) -> pd.DataFrame:
+    """The gain of every method over all of its tasks, where there are several; how many, where others have more."""
+    parts, every = [], rows["task"].nunique()
     for contestant, own in rows.groupby("contestant"):
         tasks = sorted(own["task"].unique())
         if len(tasks) > 1:
             mean = mean_over_tasks(own, tasks, ["contestant"]).rename(columns={"value": "gain"})
-            parts.append(mean.assign(task=ALL, contestant=contestant))
+            name = ALL if len(tasks) == every else f"mean of its {len(tasks)} tasks"
+            parts.append(mean.assign(task=name, contestant=contestant))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["task", "contestant", "gain"])
 
 
