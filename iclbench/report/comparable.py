@@ -39,17 +39,27 @@ def on_one_line(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     scores = values[values["metric"].eq("score") & values["kind"].ne("published")]
     scores = scores.assign(line=(scores["score_of"] + ": " + scores["score_one"]).fillna(""))
     scores = scores.assign(span=scores["normaliser"].astype(float).fillna(0.0))
+    scores = scores.assign(span=_alike(scores, [*keys, "line"]))
     users = scores.groupby([*keys, "line", "span"], dropna=False)["run"].nunique().reset_index()
     users = users.sort_values(["run", "line", "span"], ascending=[False, True, True]).drop_duplicates(keys)
     most = scores[keys].merge(users, "left", keys)
-    alike = np.isclose(scores["span"].to_numpy(), most["span"].to_numpy(), rtol=_SAME_SPAN, atol=0)
-    others = scores[(scores["line"].to_numpy() != most["line"].to_numpy()) | ~alike]
+    columns = ["line", "span"]
+    others = scores[(scores[columns].to_numpy() != most[columns].to_numpy()).any(axis=1)]
     lines = [
         f"{where[0]} · {where[1]} · {where[2]}: scores of {', '.join(sorted(set(own['run'])))} left out, which were "
         "measured against another best; evaluate them beside the oracles and baselines of the task"
         for where, own in others.groupby(keys, dropna=False)
     ]
     return values.drop(index=others.index).reset_index(drop=True), tuple(lines)
+
+
+def _alike(scores: pd.DataFrame, keys: list[str]) -> pd.Series:
+    """The span of every row; of those of one line that differ by rounding alone the smallest stands for all."""
+    rising = scores.sort_values("span", kind="stable")
+    lower = rising.groupby(keys, dropna=False)["span"].shift()
+    same = np.isclose(rising["span"], lower, rtol=_SAME_SPAN, atol=0)
+    rising = rising.assign(span=rising["span"].mask(same))
+    return rising.groupby(keys, dropna=False)["span"].ffill()
 
 
 def comparable(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
@@ -110,7 +120,9 @@ def name_variants(values: pd.DataFrame) -> pd.DataFrame:
     values = values.assign(backbone=values["model"] + values["method"].fillna(""))
     keys = ["task", "preset", "contestant"]
     known = values.groupby(["task", "preset", "run"])["variant"].transform("first").fillna("")
-    length = trained_with(values).fillna(0).groupby(values["run"]).transform("max")
+    # What a run is asked about on another task has the length of the prompts there.
+    of_run = [values[key] for key in ("task", "preset", "run")]
+    length = trained_with(values).fillna(0).groupby(of_run).transform("max")
     trained = values["seed"].notna() | known.ne("")
     runs = values.assign(length=length, variant=known)[values["kind"].eq("backbone") & trained]
     runs = runs.assign(method=runs["method"].fillna(""))

@@ -122,3 +122,22 @@ def test_rows_without_the_hash_belong_to_the_variant_of_their_run() -> None:
     values = rows([("bursty-coqe-small-s0", 0, "a"), ("bursty-coqe-small-s1", 1, "a")])
     older = values.assign(variant=pd.NA, evaluator="iwl").astype(values.dtypes)
     assert set(names(pd.concat([values, older], ignore_index=True))) == {"coqe"}
+
+
+def test_what_a_run_is_asked_about_on_another_task_does_not_make_it_another_length() -> None:
+    """Two variants with one number of examples, of which one also met a longer task that others were trained on."""
+    here = rows([("x-s0", 0, "aaaa1111"), ("y-s1", 1, "bbbb2222")]).assign(n_context=10)
+    there = rows([("x-s0", 0, "aaaa1111")]).assign(contestant="coqe@bursty", trained_on="bursty")
+    longer = pd.concat([there, rows([("long-s0", 0, "cccc")])]).assign(task="long", n_context=40, prompt_set="q")
+    found = name_variants(pd.concat([here, longer], ignore_index=True).astype(here.dtypes))
+    assert found.loc[found["task"].eq("bursty"), "contestant"].tolist() == ["x", "y"]
+
+
+def test_spans_that_differ_by_rounding_stand_for_one_line() -> None:
+    """More were measured against another span than against either rounding alone."""
+    spans = [1.0] * 4 + [1.0 + 1e-8] * 4 + [0.5] * 5
+    scores = rows([(f"run-{i}", 0, "a") for i in range(len(spans))])
+    scores = scores.assign(metric="score", score_of="squared_error", score_one="ridge", normaliser=spans)
+    kept, (line,) = on_one_line(scores)
+    assert kept["run"].tolist() == [f"run-{i}" for i in range(8)]
+    assert "scores of run-10, run-11, run-12, run-8, run-9 left out" in line
