@@ -134,7 +134,9 @@ def compared(task: Slice) -> pd.DataFrame | None:
     theirs = theirs[[*place, *names, "reason"]].rename(columns=names)
     tests = accuracies.final(task).assign(shift="none", metric=HEADLINE)
     tests = tests[is_test(tests["evaluator"])].rename(columns={"evaluator": "test"})
-    measured = pd.concat([task.curves, overall(task.targets), tests])
+    # Of whole curves and sequences there is one number each, as of the error per event.
+    whole = task.summaries[task.summaries["evaluator"].eq("next")]
+    measured = pd.concat([task.curves, whole, overall(task.targets), tests])
     measured = measured.reindex(columns=[*place, "value", "low", "high", "run"])
     # What neither of the two questions has is missing, in the same type on both sides.
     measured = measured.astype({"test": "string", "n_context": "Int64", "n_related": "Int64"})
@@ -146,8 +148,8 @@ def compared(task: Slice) -> pd.DataFrame | None:
     both["our_data"] = pd.Series(task.data or "not said", index=both.index, dtype="string")
     both["other_data"] = both["published_data"].ne(both["our_data"]).fillna(False).astype(bool)
     alike = ~both["other_data"]
-    # Log-likelihoods have no zero that a ratio could refer to.
-    errors = both["metric"].map(lambda name: metric(name).lower_is_better).astype(bool)
+    # Log-likelihoods, negative ones too, have no zero that a ratio could refer to.
+    errors = both["metric"].map(lambda name: metric(name).lower_is_better and metric(name).unit != "nats").astype(bool)
     both = both.assign(
         ratio=both["ours"] / both["published"].where(alike & errors & both["published"].ne(0)),
         difference=(both["adjusted"].fillna(both["ours"]) - both["published"]).where(alike & ~errors),

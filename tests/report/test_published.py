@@ -1,0 +1,42 @@
+"""Published numbers beside ours: what is joined, and what is told of how far they are apart."""
+
+import pandas as pd
+import pytest
+
+from iclbench import tables
+from iclbench.report.data import of_values
+from iclbench.report.sections.published import compared
+
+THEIRS = {"nll_published": 0.25, "squared_sum_error": 0.04, "accuracy": 0.5}
+OURS = {"nll_published": -0.05, "squared_sum_error": 0.08, "accuracy": 0.4}
+
+
+def events() -> pd.DataFrame:
+    """Numbers of whole sequences of events, without a context size, of a paper and of a run."""
+    shared = {
+        "task": "events-mooc",
+        "family": "event_sequences",
+        "contestant": "thp",
+        "data": "path=mooc.npz",
+        "shift": "none",
+        "evaluator": "next",
+        "status": "ok",
+        "card": "c",
+        "version": "0",
+    }
+    paper = shared | {"kind": "published", "preset": "paper", "run": "published-thp", "reason": "table 3; as printed"}
+    ours = shared | {"kind": "backbone", "preset": "small", "run": "thp-s0", "seed": 0, "prompt_set": "p"}
+    both = [(paper, THEIRS), (ours, OURS)]
+    return tables.frame("values", [row | {"metric": m, "value": v} for row, own in both for m, v in own.items()])
+
+
+def test_numbers_of_whole_sequences_meet_ours_and_likelihoods_have_no_ratio() -> None:
+    (task,) = of_values(events()).slices
+    both = compared(task)
+    assert both is not None
+    found = both.set_index("metric")
+    assert found["ours"].to_dict() == OURS
+    assert found.loc["squared_sum_error", "ratio"] == pytest.approx(2)
+    assert pd.isna(found.loc["nll_published", "ratio"])
+    assert found.loc["nll_published", "difference"] == pytest.approx(-0.3)
+    assert found.loc["accuracy", "difference"] == pytest.approx(-0.1)
