@@ -23,6 +23,7 @@ from iclbench.report.style import Look, looks
 from iclbench.tables import older
 from iclbench.tables.evaluators import HEADLINE, INSIDE, PROBES
 from iclbench.tables.means import over_seeds, unfailed
+from iclbench.tables.runs import trained_runs
 
 log = logging.getLogger("iclbench")
 
@@ -146,11 +147,17 @@ class Slice:
 
     @cached_property
     def untuned(self) -> frozenset[str]:
-        """Backbones of which a run was not trained at a learning rate chosen for it, among others that were."""
-        own = self.rows.loc[self.rows["kind"].eq("backbone"), ["run", "contestant", "backbone", "card"]]
-        runs = [Trained(*map(str, each)) for each in own.drop_duplicates().itertuples(index=False)]
+        """Backbones of which a run was not trained at a learning rate chosen for it, among others that were; under a
+        method as without it. Those that were trained on another task are not asked about."""
+        own = self.rows[self.rows["kind"].eq("backbone") & self.rows["trained_on"].isna()]
+        own = own.assign(run=trained_runs(own), method=own["method"].fillna(""))
+        own = own[["run", "contestant", "method", "model", "card"]].drop_duplicates()
+        runs = [
+            Trained(str(run), str(who).removesuffix(method), str(model), str(card))
+            for run, who, method, model, card in own.itertuples(index=False)
+        ]
         found = {*untuned(self.results.folder, self.preset, self.task, runs)}
-        return frozenset(each.contestant for each in runs if each.run in found)
+        return frozenset(map(str, own.loc[own["run"].isin(found), "contestant"]))
 
     @cached_property
     def data(self) -> str | None:

@@ -16,6 +16,7 @@ from iclbench.report.data import Results
 from iclbench.report.sections import report
 from iclbench.report.sections.ranking import among, ranking
 from iclbench.report.untuned import untuned
+from iclbench.tables import frame
 from tests.report import synthetic_grid
 from tests.report.synthetic_grid import BACKBONES
 
@@ -146,3 +147,24 @@ def board(folder: Path) -> tuple[list[str], dict[str, int]]:
     found = next(t for s in made for t in tables(s) if t.name == "linear-small-leaderboard-next")
     rank = found.frame.dropna(subset="rank").set_index("contestant")["rank"]
     return rank.index.tolist(), {str(name): int(value) for name, value in rank.items()}
+
+
+def test_a_method_does_not_make_its_backbone_untuned_nor_do_rates_of_the_task_judge_runs_of_another(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "rates").mkdir()
+    (tmp_path / "rates" / "small.toml").write_text(
+        '[[tuned]]\ntasks = ["linear"]\nsteps = 100\nseeds = 3\n[tuned.train]\ngpt2 = { lr = 1e-3 }\n'
+    )
+    shared = {"task": "linear", "family": "linear", "kind": "backbone", "preset": "small", "seed": 0, "shift": "none"}
+    shared |= {"evaluator": "next", "metric": "auc", "value": 0.5, "status": "ok", "card": "c", "version": "0"}
+    runs: list[dict[str, object]] = [
+        {"run": "linear-gpt2-small-s0", "contestant": "gpt2"},
+        {"run": "linear-gpt2-small-s0+deep-thinking", "contestant": "gpt2+deep-thinking"},
+        {"run": "linear-mamba-small-s0+deep-thinking", "contestant": "mamba+deep-thinking"},
+        {"run": "linear-mamba-small-s0", "contestant": "mamba"},
+        {"run": "quadratic-s4d-small-s0", "contestant": "s4d@quadratic", "trained_on": "quadratic"},
+    ]
+    results = data.of_values(frame("values", [shared | run for run in runs]))
+    (task,) = replace(results, folder=tmp_path).slices
+    assert task.untuned == {"mamba", "mamba+deep-thinking"}
