@@ -141,6 +141,11 @@ class Slice:
         return f"{self.task} · {self.preset}{length}"
 
     @property
+    def name(self) -> str:
+        """The task, with the trained length where runs differ in it: what it is called among others of its preset."""
+        return self.task if self.length is None else f"{self.task} ({self.length})"
+
+    @property
     def siblings(self) -> list[Slice]:
         """The slices of this task and preset, by trained length; just this one where all runs agree in it."""
         return [s for s in self.results.slices if (s.task, s.preset) == (self.task, self.preset)]

@@ -53,9 +53,8 @@ class Contest:
 
     @property
     def title(self) -> str:
-        length = "" if self.task.length is None else f" ({self.task.length})"
         test = "" if self.evaluator in QUESTIONS else f" · {meaning(self.evaluator).title}"
-        return f"{self.task.task}{length}{test}"
+        return f"{self.task.name}{test}"
 
     @property
     def family(self) -> str:

@@ -1,5 +1,6 @@
 """Beyond the trained length: a part of the report per trained length, panels for shifts, rules where training ended."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,9 @@ from iclbench import tables
 from iclbench.report.blocks import Figure, Table
 from iclbench.report.comparable import trained_with
 from iclbench.report.data import Results, load
+from iclbench.report.figures import learning
 from iclbench.report.sections import leaderboard, report
+from iclbench.report.sections.footing import footing
 
 FAR = 40
 
@@ -166,3 +169,34 @@ def test_lines_that_end_where_no_more_is_taken_are_named(tmp_path: Path) -> None
     captions = {block.name: block.caption for block in blocks if isinstance(block, Table)}
     assert "or more examples than the contestant takes" in captions[f"linear-small-{shift}-next-squared-error"]
     assert "or more" not in captions["linear-small-curves-next-squared-error"]
+
+
+def test_who_was_trained_at_one_length_alone_stands_in_its_panel(
+    found: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what failed at one length is left out of its panel alone where lines are means over seeds."""
+    rows = found.rows[found.rows["run"] != "mamba"].drop(columns="backbone")
+    tables.write("values", rows, tmp_path / "a.values.parquet", {})
+    name = f"linear-small-trained-10-by-trained-length-points-{FAR}-next-squared-error"
+    drawn = figures(load(tmp_path))[name]
+    assert {"gpt2", "mamba"} <= set(drawn.legend)
+    assert set(drawn.data.loc[drawn.data["kind"] == "backbone", "series"]) == {"gpt2-s0", "gpt2-s1", "mamba-20"}
+    monkeypatch.setattr(learning, "CROWD", 0)
+    rows = found.rows.drop(columns="backbone")
+    lost = rows["run"].eq("mamba-20") & rows["n_context"].eq(30) & rows["shift"].eq(f"points-{FAR}")
+    rows.loc[lost, ["value", "low", "high", "status", "reason"]] = [pd.NA, pd.NA, pd.NA, "failed", "nan"]
+    tables.write("values", rows, tmp_path / "a.values.parquet", {})
+    data = figures(load(tmp_path))[name].data.query("contestant == 'mamba' and n_context == 30")
+    assert set(data["panel"]) == {"trained with 10 examples"}
+
+
+def test_tasks_with_several_trained_lengths_have_a_row_for_each(found: Results) -> None:
+    about = {"task": "linear", "preset": "small", "phase": "model", "metric": "parameters", "device": "cpu"}
+    about |= {"threads": 1, "version": "0"}
+    sizes = {"gpt2-s0": ("gpt2", 100.0), "mamba": ("mamba", 110.0), "mamba-20": ("mamba", 120.0)}
+    costs = [about | {"run": run, "contestant": who, "value": value} for run, (who, value) in sizes.items()]
+    results = replace(found, costs=tables.frame("costs", costs))
+    assert footing(results.slices)[["task", "parameters_high"]].to_numpy().tolist() == [
+        ["linear (10)", 110.0],
+        ["linear (20)", 120.0],
+    ]

@@ -12,6 +12,7 @@ from iclbench.report import normalised
 from iclbench.report.blocks import Figure, Table
 from iclbench.report.data import Results, Slice, load
 from iclbench.report.sections import heat_map, leaderboard, missing, summary
+from iclbench.report.sections.footing import _steps
 from iclbench.report.sections.heat_map import _reasons
 from iclbench.report.sections.summary import lacking
 
@@ -114,6 +115,11 @@ def test_who_diverged_stands_last_with_the_reason(diverged: Results) -> None:
     assert section is not None
     (board,) = (block for block in section.walk() if isinstance(block, Table))
     assert board.frame.iloc[-1][["contestant", "failed"]].tolist() == ["gpt2", DIVERGED]
+
+
+def test_a_training_that_diverged_was_to_have_as_many_steps(diverged: Results) -> None:
+    (linear,) = (task for task in diverged.slices if task.task == "linear")
+    assert set(_steps(linear)) == {4000}
 
 
 def test_who_diverged_at_another_length_is_left_in(diverged: Results) -> None:

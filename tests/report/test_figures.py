@@ -263,3 +263,8 @@ def test_a_crowd_gets_a_panel_per_kind_and_a_line_per_backbone(loaded: Results) 
         assert own["run"].str.count("; ").eq(2).all() if "run" in own else own["series"].str.count("; ").eq(2).all()
     mean = figure.data[(figure.data["contestant"] == "tnp") & (figure.data["n_context"] == 7)]["value"].item()
     assert mean == pytest.approx(gpt2[gpt2["n_context"] == 7]["value"].mean(), rel=1e-12)
+
+
+def test_no_seeds_are_spoken_of_where_only_baselines_are_drawn() -> None:
+    nobody = pd.DataFrame({"kind": ["baseline"], "contestant": ["ridge"], "series": ["ridge"], "band": [False]})
+    assert learning.bands_reading(nobody) == ""

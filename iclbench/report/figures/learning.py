@@ -27,18 +27,36 @@ EXAMPLES = "examples in context"
 THIN = 0.65
 
 
-def figure(task: Slice, panels: Mapping[str, pd.DataFrame], *, name: str, title: str, caption: str) -> Figure:
+def figure(
+    task: Slice,
+    panels: Mapping[str, pd.DataFrame],
+    *,
+    name: str,
+    title: str,
+    caption: str,
+    of: Mapping[str, Slice] | None = None,
+) -> Figure:
     """One panel per title, all with the same axes. The frames are rows of `Slice.lines` of one metric.
 
     Every run has its line; runs of one backbone share its colour, and its bands are left to the tooltip, because what
     differs from seed to seed would be hidden below them. Where backbones are a crowd, each has one line, the mean over
     its runs. A dashed rule stands at the trained length wherever a panel goes beyond it.
+
+    Args:
+        task: whose figure it is.
+        panels: the rows of each.
+        name: of the figure, behind that of the task.
+        title: of the figure.
+        caption: what comes before the reading of marks.
+        of: the slice that every panel is of, where trained lengths stand beside each other.
     """
     rows = pd.concat(panels.values())
+    slices = dict.fromkeys(panels, task) if of is None else of
+    whole = task if of is None else replace(task, length=None)
     if crowd := is_crowd(rows):
-        panels = {panel: task.complete(over_seeds(own, _CURVE)) for panel, own in panels.items()}
+        panels = {panel: slices[panel].complete(over_seeds(own, _CURVE)) for panel, own in panels.items()}
         panels = _by_order(next(iter(panels.values())), task.looks) if len(panels) == 1 else panels
-    looks = cast(task, rows)
+    looks = cast(whole, rows)
     data = pd.concat([_drawn(task, own, looks).assign(panel=panel) for panel, own in panels.items()], ignore_index=True)
     data["band"] &= not crowd
     measure = metric(str(rows["metric"].iloc[0]))
@@ -176,6 +194,8 @@ def dressed(rows: pd.DataFrame, looks: Mapping[str, Look], field: str) -> pd.Dat
 def bands_reading(data: pd.DataFrame) -> str:
     """What bands and lines of one colour mean, where there are any."""
     of_backbones = data[data["kind"] == "backbone"]
+    if of_backbones.empty:
+        return ""
     bands = " Bands: 95 % intervals over episodes." if of_backbones["band"].any() else ""
     if of_backbones.groupby("contestant")["series"].nunique().le(1).all():
         return bands or " Lines: means over the seeds of a backbone."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pandas as pd
 
 from iclbench.core.formats import slug
@@ -53,13 +55,14 @@ def _under_shifts(task: Slice, rows: pd.DataFrame, points: str, stem: str, label
 
 def _by_trained_length(task: Slice) -> list[Figure]:
     """Where runs were trained with different numbers of examples: in-distribution, a panel for each number."""
-    parts = [_beyond(one).assign(length=one.length) for one in task.siblings if one.length is not None]
-    if not parts:
+    slices = {f"trained with {one.length} examples": one for one in task.siblings if one.length is not None}
+    if not slices:
         return []
+    parts = [_beyond(one).assign(panel=panel) for panel, one in slices.items()]
     rows = pd.concat(parts, ignore_index=True)
     figures = []
     for (points, evaluator, name), group in rows[rows["shifted"] == OWN].groupby(["points", "evaluator", "metric"]):
-        panels = {f"trained with {n} examples": own for n, own in group.groupby("length")}
+        panels = {panel: own for panel in slices if len(own := group[group["panel"] == panel])}
         if len(panels) > 1:
             label = metric(str(name)).label
             figures.append(
@@ -69,7 +72,8 @@ def _by_trained_length(task: Slice) -> list[Figure]:
                     name=slug("by-trained-length", "points", str(points), str(evaluator), str(name)),
                     title=f"{task.task}: up to {points} examples, by trained length",
                     caption=f"{label.capitalize()} with up to {points} examples in context; one panel for each number "
-                    f"of examples in training.{_ends(task, group)}",
+                    f"of examples in training.{_ends(replace(task, length=None), group)}",
+                    of=slices,
                 )
             )
     return figures

@@ -57,7 +57,7 @@ def footing(tasks: list[Slice]) -> pd.DataFrame:
     over a backbone's runs; `ratio` of parameters."""
     rows = []
     for task in tasks:
-        row: dict[str, object] = {"task": task.task}
+        row: dict[str, object] = {"task": task.name}
         steps = _steps(task)
         row |= {"steps_low": steps.min(), "steps_high": steps.max()} if len(steps) else {}
         backbones = {name for name, kind in task.kinds.items() if kind == "backbone"}
@@ -89,7 +89,7 @@ def deviations(tasks: list[Slice]) -> pd.DataFrame:
         sizes = means.pivot_table(index="contestant", columns="metric", values="value").astype(float)
         if "parameters" in sizes:
             encoder = sizes["encoder_parameters"].fillna(0) if "encoder_parameters" in sizes else 0
-            found[task.task] = deviation(sizes["parameters"] - encoder, preset.budget).dropna().to_dict()
+            found[task.name] = deviation(sizes["parameters"] - encoder, preset.budget).dropna().to_dict()
     return _by_contestant(found)
 
 
@@ -105,7 +105,7 @@ def learning_rates(tasks: list[Slice]) -> pd.DataFrame:
         tuned = Rates.of(task.preset, task.task, results=task.results.folder)
         own = {who: _trained_at(task, who) or learning_rate(preset, tuned, who) for who in backbones}
         if found := {who: rate for who, rate in own.items() if rate is not None}:
-            rates[task.task] = found
+            rates[task.name] = found
     return _by_contestant(rates)
 
 
@@ -118,7 +118,7 @@ def chosen_elsewhere(tasks: list[Slice]) -> dict[str, list[str]]:
         chosen = [on[who] for who in backbones if who in on]
         others = Counter(where for where in chosen if where != task.task)
         if others:
-            found[task.task] = [f"{n} of {len(chosen)} on {where}" for where, n in sorted(others.items())]
+            found[task.name] = [f"{n} of {len(chosen)} on {where}" for where, n in sorted(others.items())]
     return found
 
 
@@ -148,9 +148,10 @@ def _by_contestant(columns: dict[str, dict[str, float]]) -> pd.DataFrame:
 
 
 def _steps(task: Slice) -> pd.Series:
-    """The last step of every run's training curve."""
+    """The last step of every run's training curve, but of those that diverged: they were to go on."""
     v = task.rows
     rows = v[v["evaluator"].eq("train") & v["axis"].eq("train_step").fillna(False).astype(bool)]
+    rows = rows[~rows["run"].isin(rows.loc[rows["status"] == "failed", "run"])]
     return rows.groupby("run")["axis_value"].max().astype(int)
 
 
