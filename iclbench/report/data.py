@@ -287,12 +287,17 @@ class Slice:
     @cached_property
     def targets(self) -> pd.DataFrame:
         """The same averaged over runs, like the curves; none of what a run of the contestant failed at."""
+        found = over_seeds(self._target_rows.assign(evaluator="targets"), ["evaluator", *_TARGETS])
+        return self.complete_targets(found).reset_index(drop=True)
+
+    def complete_targets(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Of scores of the question `targets`, with the columns of `target_lines`, those that no run of the contestant
+        failed at; none where one diverged."""
         v, keys = self.rows, ["shift", "contestant"]
         failed = v[v["status"].eq("failed") & v["evaluator"].eq("targets") & ~of_branches(v)]
-        found = self.finished(over_seeds(self._target_rows.assign(evaluator="targets"), ["evaluator", *_TARGETS]))
-        of_one, found = failed["n_related"].notna(), unfailed(found, failed[failed["n_related"].isna()], keys)
-        found = unfailed(found, failed[of_one], [*keys, "metric", "n_related", "axis", "axis_value"])
-        return found.reset_index(drop=True)
+        of_one = failed["n_related"].notna()
+        left = unfailed(self.finished(rows), failed[~of_one], keys)
+        return unfailed(left, failed[of_one], [*keys, "metric", "n_related", "axis", "axis_value"])
 
     @cached_property
     def _target_rows(self) -> pd.DataFrame:
@@ -323,9 +328,10 @@ class Slice:
 
     @cached_property
     def inside(self) -> pd.DataFrame:
-        """Rows of ranks and of learned representations, run by run."""
-        v = self.rows
-        return v[v["evaluator"].isin(["rank", "representation"]) & (v["status"] == "ok")]
+        """Rows of ranks and of learned representations, run by run; none of contestants of which a run failed."""
+        rows = self.rows[self.rows["evaluator"].isin(["rank", "representation"])]
+        failed, keys = rows[rows["status"] == "failed"], ["evaluator", "shift", "contestant"]
+        return unfailed(self.finished(rows[rows["status"] == "ok"]), failed, keys)
 
     @cached_property
     def examples(self) -> pd.DataFrame:

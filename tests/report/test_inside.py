@@ -1,5 +1,8 @@
 """Ranks of predictions and learned representations have sections of their own."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -68,3 +71,12 @@ def test_dimensions_are_drawn_as_they_are_with_one_scale_in_all_panels(blocks: d
     y = true(1, INPUTS)
     np.testing.assert_allclose(data["feature 2", "true feature"], (y - y.mean()) / y.std(ddof=1))
     vega_lite.validate(figure.live)
+
+
+def test_no_mean_is_over_the_runs_that_did_not_fail(tmp_path: Path) -> None:
+    loaded = load(synthetic_inside.write(tmp_path))
+    last = loaded.rows["run"].eq("combination-coqe-small-s1") & loaded.rows["axis_value"].eq(CONTEXTS[-1])
+    failed = loaded.rows["status"].mask(last.fillna(False).astype(bool), "failed")
+    (task,) = replace(loaded, rows=loaded.rows.assign(status=failed)).slices
+    who = task.inside.groupby("evaluator")["contestant"].unique()
+    assert set(who["rank"]) == {"gpt2", "least-squares"} and "coqe" in set(who["representation"])

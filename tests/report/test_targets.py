@@ -1,6 +1,7 @@
 """The question `targets` in the report: leaderboard, gaps and figures hold the numbers of the tables."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,10 @@ from iclbench.core.formats import fixed
 from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
 from iclbench.report.data import load
 from iclbench.report.episode_scores import EpisodeScores
+from iclbench.report.figures import learning
 from iclbench.report.gains import gain
 from iclbench.report.pairs import score_difference
-from iclbench.report.sections import report
+from iclbench.report.sections import context_size, related, report
 from iclbench.report.sections.overview import likelihoods
 from tests.report import synthetic_targets as synthetic
 from tests.report import vega_lite
@@ -277,3 +279,23 @@ def test_the_sections_of_the_other_question_are_absent(targets_sections: list[Se
         "Examples",
         "Published numbers",
     }
+
+
+def test_of_a_crowd_no_mean_is_over_the_runs_that_did_not_fail(
+    targets_results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of one failed altogether, one of another without related datasets; published numbers stay."""
+    monkeypatch.setattr(learning, "CROWD", 0)
+    loaded = load(targets_results)
+    rows = loaded.rows[loaded.rows["task"].eq("gp-mixture") & loaded.rows["evaluator"].eq("targets")]
+    own = rows[rows["shift"].eq("none") & rows["metric"].eq("log_likelihood") & rows["axis"].isna()]
+    own = own[own["kind"].eq("backbone")].drop_duplicates("contestant").set_index("contestant", drop=False)
+    lost = own.loc[["icicl-tnp", "pt-tnp"]].assign(run=["second", "other"], value=pd.NA, status="failed", reason="nan")
+    lost.loc["icicl-tnp", "n_related"] = pd.NA
+    task = next(s for s in replace(loaded, rows=pd.concat([rows, lost], ignore_index=True)).slices if s.id == GP)
+    for section in (related.section(task), context_size.section(task)):
+        assert section is not None
+        drawn = next(block for block in section.walk() if isinstance(block, Figure)).data
+        drawn = drawn[drawn["panel"].isin(["in-distribution", "no related dataset", "3 related datasets"])]
+        assert not {"icicl-tnp", "pt-tnp"} & set(drawn.loc[drawn["kind"] != "published", "contestant"])
+        assert "cnp" in set(drawn["contestant"])

@@ -43,6 +43,7 @@ def figure(
     rows = pd.concat(panels.values(), ignore_index=True)
     if crowd := learning.is_crowd(rows):
         keys = [*dict.fromkeys(["metric", "kind", "contestant", "n_related", across.field, "level", "note"])]
+        panels = {title: _complete(task, own) for title, own in panels.items()}
         panels = {title: over_seeds(own, [key for key in keys if key in own]) for title, own in panels.items()}
     looks = learning.cast(task, rows[rows["kind"] != "published"])
     data = pd.concat([_drawn(own, looks, across).assign(panel=panel) for panel, own in panels.items()])
@@ -70,6 +71,15 @@ def figure(
         caption=caption + _reading(data, looks),
         alt=what,
     )
+
+
+def _complete(task: Slice, rows: pd.DataFrame) -> pd.DataFrame:
+    """Without what a run of a contestant failed at: a mean over the others would flatter."""
+    rows = rows.reset_index(drop=True)
+    of_papers = rows["kind"].eq("published")
+    # Level lines are of scores without related datasets, wherever they are drawn.
+    asked = rows.assign(n_related=rows["n_related"].mask(rows["level"], 0)) if "level" in rows else rows
+    return rows[of_papers | rows.index.isin(task.complete_targets(asked[~of_papers]).index)]
 
 
 def _drawn(rows: pd.DataFrame, looks: Mapping[str, Look], across: Across) -> pd.DataFrame:

@@ -58,7 +58,7 @@ def _binned(
     number = min(_BINS, len(sizes) // _EPISODES)
     edges = np.unique(np.quantile(sizes, np.linspace(0, 1, number + 1)[1:-1]))
     bins = pd.Series(np.searchsorted(edges, sizes.to_numpy(), side="left"), index=sizes.index)
-    keys = ["metric", "kind", "contestant", "run", "n_related"]
+    keys = ["metric", "shift", "kind", "contestant", "run", "n_related", "axis", "axis_value"]
     for line in lines[keys].to_dict("records"):
         scores = task.results.errors.targets([line["run"]], prompt_set, "log_likelihood", int(line["n_related"]))
         if scores is None:
