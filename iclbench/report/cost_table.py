@@ -80,8 +80,9 @@ def cost_table(costs: pd.DataFrame) -> pd.DataFrame:
     for keys, quantities in ((run, _OF_RUN), (size, _OF_SIZE)):
         for name, (phase, cost) in quantities.items():
             rows = known[(known["phase"] == phase) & (known["metric"] == cost)]
-            found = rows.drop_duplicates(keys)[[*keys, "value"]].rename(columns={"value": name})
-            table = table.merge(found, "left", keys)
+            own = ["run"] if phase == "model" else keys  # a model is as large on every machine
+            found = rows.drop_duplicates(own)[[*own, "value"]].rename(columns={"value": name})
+            table = table.merge(found, "left", own)
     return table
 
 

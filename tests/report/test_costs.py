@@ -1,14 +1,17 @@
 """Costs in the report: the numbers of `iclbench cost`, apart from the means over a training."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from iclbench import tables
 from iclbench.report.blocks import Figure, Table
+from iclbench.report.cost_table import cost_table
 from iclbench.report.data import Results, load
-from iclbench.report.sections import costs
+from iclbench.report.sections import costs, leaderboard
 from tests.report import vega_lite
 
 RUN = "linear-mamba-small-s0"
@@ -110,3 +113,20 @@ def test_without_such_measurements_there_is_the_long_table_alone(loaded: Results
     section = costs.section(loaded)
     assert section is not None
     assert all(isinstance(block, Table) and block.name.endswith("-costs") for block in section.walk())
+
+
+def test_parameters_are_the_same_on_every_machine(results: Path) -> None:
+    """Of who was trained elsewhere seconds do not compare, and its size does."""
+    loaded = load(results)
+    elsewhere = loaded.costs.assign(device=loaded.costs["device"].mask(loaded.costs["run"].eq(RUN), "cuda"))
+    task = next(task for task in replace(loaded, costs=elsewhere).slices if task.task == "linear")
+    found = leaderboard.with_costs(task, pd.DataFrame({"contestant": ["gpt2", "mamba"]})).set_index("contestant")
+    assert found["parameters"].tolist() == [201_345.0, 201_345.0]
+    assert found["train_seconds"].notna().tolist() == [True, False]
+    shared = {"run": RUN, "task": "linear", "contestant": "mamba", "preset": "small", "threads": 1, "version": "0"}
+    rows: list[dict[str, object]] = [
+        shared | {"device": "cuda", "phase": "model", "metric": "parameters", "value": 5.0},
+        shared | {"device": "cpu", "phase": "query", "metric": "seconds", "value": 1.0, "n_points": 4, "n_episodes": 8},
+    ]
+    measured = cost_table(tables.frame("costs", rows))
+    assert measured[["device", "parameters", "query_seconds"]].to_numpy().tolist() == [["cpu", 5.0, 1.0]]

@@ -205,14 +205,16 @@ def cost_column(key: str) -> Column:
 
 
 def with_costs(task: Slice, frame: pd.DataFrame) -> pd.DataFrame:
-    """Costs on the machine that measured most of them: means over runs; of several evaluations the shortest one."""
+    """Costs, means over runs; of several evaluations the shortest one. What depends on the machine is that of the one
+    that measured most of them."""
     costs = task.costs
     for key, (phase, what, _) in COSTS.items():
         rows = costs[(costs["phase"] == phase) & (costs["metric"] == what)]
         if rows.empty:
             frame = frame.assign(**{key: pd.Series(pd.NA, index=frame.index, dtype="Float64")})
             continue
-        rows = of_one_machine(rows)
+        if metric(what).of_machine:
+            rows = of_one_machine(rows)
         shortest = rows.groupby("contestant")["n_points"].transform("min")
         rows = rows[shortest.isna() | (rows["n_points"] == shortest).fillna(False).astype(bool)]
         mean = over_seeds(rows, ["contestant"]).rename(columns={"value": key})
