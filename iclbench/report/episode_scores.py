@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from iclbench.core.metrics import metric as of
-from iclbench.tables.curves import AREA, COARSE, at_few, has_heights, heights
+from iclbench.tables.curves import AREA, COARSE, at_few, has_heights, heights, of_few
 
 
 class EpisodeScores:
@@ -25,7 +25,7 @@ class EpisodeScores:
         self._sizes: dict[str, pd.Series] = {}
         for data in frames:
             kept = data[data["prompt_set"].isin(prompt_sets) & (data["n_context"].notna() | data["n_related"].isna())]
-            height = pd.Series(AREA, index=kept.index, dtype="Int64").mask(kept["coarse"].notna(), COARSE)
+            height = pd.Series(AREA, index=kept.index, dtype="Int64").mask(of_few(kept), COARSE)
             kept = kept.assign(n_context=kept["n_context"].fillna(height))
             of_targets = kept["n_related"].notna()
             for (run, prompt_set, metric), rows in kept[~of_targets].groupby(["run", "prompt_set", "metric"]):

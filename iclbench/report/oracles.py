@@ -67,9 +67,10 @@ def beaten(rows: pd.DataFrame, errors: EpisodeScores) -> list[Beaten]:
     rows = rows[rows["status"].eq("ok") & rows["axis"].isna() & rows["prompt_set"].notna()]
     kinds = dict(zip(rows["contestant"], rows["kind"], strict=True))
     others = [str(name) for name, kind in kinds.items() if kind in ("backbone", "baseline")]
-    compare, level = _Comparison(rows, errors), 1 - (1 - _LEVEL) / max(1, len(others))
+    oracles = sorted(str(name) for name, kind in kinds.items() if kind == "oracle")
+    compare, level = _Comparison(rows, errors), 1 - (1 - _LEVEL) / max(1, len(others) * len(oracles))
     found = []
-    for oracle in sorted(str(name) for name, kind in kinds.items() if kind == "oracle"):
+    for oracle in oracles:
         ahead: dict[str, tuple[float, float, str]] = {}
         for name in others:
             gaps, what = compare.gaps(name, oracle)
