@@ -1,13 +1,14 @@
 """What a sweep did: every cell is counted once, and every one that is not done stands with its reason."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from iclbench import tables
-from iclbench.report.blocks import Table
-from iclbench.report.data import Results, load
+from iclbench.report.blocks import Table, Text
+from iclbench.report.data import Results, load, of_values
 from iclbench.report.sections import coverage, missing
 from tests.report.synthetic_grid import FAILED, SKIPPED, TASKS, Grid
 
@@ -85,3 +86,12 @@ def test_a_shift_beyond_the_trained_length_is_asked_for_as_a_shift(grid: Grid, t
     tables.write("values", both.to_dict("records"), tmp_path / "all.values.parquet", {})
     commands = [command for *_, command in missing.gaps(load(tmp_path)) if "points-80" in command]
     assert commands and all(command.endswith(" --shift orthants+points-80") for command in commands)
+
+
+def test_nothing_is_missing_only_where_no_cell_is(grid: Grid) -> None:
+    values, cells = tables.read_all("values", grid.folder), tables.read_all("cells", grid.folder)
+    alone = of_values(values[values["run"].eq("knn-3") & values["task"].eq("linear")])
+    done = cells[cells["status"].eq("done")].head(2)
+    for statuses, said in ((["done", "skipped"], "Nothing: every cell"), (["done", "awaiting"], "under Coverage")):
+        (text,) = missing.section(replace(alone, cells=done.assign(status=statuses))).blocks
+        assert isinstance(text, Text) and said in text.text

@@ -15,8 +15,9 @@ from iclbench import tables
 from iclbench.report import exports
 from iclbench.report.blocks import Block, Figure, Gallery
 from iclbench.report.data import load
-from iclbench.report.drawn_episodes import pixels
+from iclbench.report.drawn_episodes import Shown, pixels
 from iclbench.report.sections import report
+from iclbench.report.sections.examples import _in_words
 from tests.report import synthetic_targets as synthetic
 from tests.report.test_page import Document
 
@@ -162,3 +163,18 @@ def test_predictions_without_their_episodes_are_not_drawn(targets_results: Path,
     tables.write("examples", predicted, tmp_path / "r" / "a.examples.parquet", {})
     titles = {part.title for section in report(load(tmp_path / "r"), ["related", "examples"]) for part in section.parts}
     assert "Related datasets" in titles and "Examples" not in titles
+
+
+def test_the_caption_names_who_is_drawn(targets_results: Path) -> None:
+    (task,) = (task for task in load(targets_results).slices if task.id == GP)
+    alone, related = [Shown(name, 0, False) for name in ("pt-tnp", "cnp")], Shown("icicl-tnp", 3, True)
+    context, further = "the best backbone that sees the context only", "further ones that see the context only"
+    users = "that uses related datasets, by their number"
+    for best, said in (
+        ([alone[0], related], f"{context}, and the best {users}"),
+        ([related], f"the best backbone {users}"),
+        (alone, f"{context}, and {further}"),
+        ([alone[0], related, alone[1]], f"{context}, and the best {users}; {further}"),
+        ([Shown("knn-3", 0, False)], "the best, none of them a backbone"),
+    ):
+        assert _in_words(task, best) == said

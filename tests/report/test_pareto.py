@@ -17,7 +17,7 @@ from iclbench.report.data import Results
 from iclbench.report.figures.marks import HIGHLIGHT, LIT
 from iclbench.report.figures.pareto import front, labels
 from iclbench.report.sections.footing import chosen_elsewhere, deviations, footing, learning_rates
-from iclbench.report.sections.pareto import COSTS, overall, points, section
+from iclbench.report.sections.pareto import COSTS, FLOPS, _of_some, overall, points, section
 from tests.report.synthetic_grid import BACKBONES, TASKS, Grid, score
 
 
@@ -71,6 +71,15 @@ def test_over_tasks_scores_are_means_and_costs_geometric_means(grid_results: Res
     own = by_task[by_task["contestant"] == "gpt2"].groupby("task")["score"].mean().mean()
     assert found.loc["gpt2", "score"] == pytest.approx(own)
     assert not found.loc["transformer", "front"] or found.loc["transformer", "score"] > found.loc["gpt2", "score"]
+
+
+def test_means_over_some_rows_alone_say_so(grid_results: Results) -> None:
+    costs = grid_results.costs
+    costs = costs[~(costs["task"].eq("tabular") & costs["phase"].eq(FLOPS.phase))]
+    contests = normalised.contests(replace(grid_results, costs=costs), "grid")
+    said = _of_some(contests, {cost: points(contests, cost) for cost in COSTS[:2]})
+    n = len(contests)
+    assert said == f" Means over {FLOPS.title}: of {n - 1} of {n} rows, as it is known on no other."
 
 
 def test_costs_that_are_alike_by_design_are_not_drawn(grid_results: Results) -> None:

@@ -9,7 +9,7 @@ import pandas as pd
 from iclbench.core.formats import slug
 from iclbench.report.blocks import Block, Section
 from iclbench.report.data import Slice
-from iclbench.report.drawn_episodes import everyone, one_run, pixels, side_by_side
+from iclbench.report.drawn_episodes import Shown, everyone, one_run, pixels, side_by_side
 from iclbench.report.figures import bands, draws, images
 from iclbench.report.target_scores import shift_title, shifts
 
@@ -52,8 +52,7 @@ def _bands(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
             bands.figure(
                 f"{task.id}-{slug('examples', shift)}",
                 f"{task.task}: predictions ({shift_title(shift)})",
-                f"The first episodes of the prompt set ({shift_title(shift)}), one per row: the best backbone that "
-                "sees the context only, and the best that uses related datasets, by their number.",
+                f"The first episodes of the prompt set ({shift_title(shift)}), one per row: {_in_words(task, best)}.",
                 panels,
                 oracle,
                 task.looks,
@@ -75,6 +74,17 @@ def _bands(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
             )
         )
     return blocks
+
+
+def _in_words(task: Slice, best: Sequence[Shown]) -> str:
+    """Who is drawn beside each other, in the order of `side_by_side`."""
+    backbones = [one for one in best if task.kinds.get(one.contestant) == "backbone"]
+    alone = [one for one in backbones if not one.related]
+    said = ["the best backbone that sees the context only"] if alone else []
+    if len(alone) < len(backbones):
+        said.append(f"the best {'' if alone else 'backbone '}that uses related datasets, by their number")
+    said += ["further ones that see the context only"] if len(alone) > 1 else []
+    return (", and ".join(said[:2]) + "".join(f"; {one}" for one in said[2:])) or "the best, none of them a backbone"
 
 
 def _draws(task: Slice, examples: pd.DataFrame) -> list[Block]:

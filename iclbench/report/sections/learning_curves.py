@@ -58,7 +58,7 @@ def numbers(task: Slice, rows: pd.DataFrame, stem: str, label: str) -> Table:
         name=f"{task.id}-{stem}",
         title="Numbers behind the figure",
         caption=f"{label.capitalize()} after n examples; mean over episodes and seeds. "
-        f"A dash: not asked at this n (costly baselines are asked on a grid){beyond}.",
+        f"A dash: failed, or not asked at this n (costly baselines are asked on a grid){beyond}.",
         frame=wide.reset_index(drop=True),
         columns=tuple(columns),
         group="kind",

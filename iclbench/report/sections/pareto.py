@@ -71,8 +71,8 @@ def points(contests: Sequence[Contest], cost: Cost) -> pd.DataFrame:
 
 
 def overall(each: pd.DataFrame, title: str, show: Callable[[Number], str]) -> pd.DataFrame:
-    """The same over all tasks, of whose tests the mean counts: the mean score and the geometric mean of costs of the
-    backbones that are in all."""
+    """The same over all tasks that have this cost, of whose tests the mean counts: the mean score and the geometric
+    mean of costs of the backbones that are in all."""
     number = each["panel"].nunique()
     one = (
         each.assign(log=np.log(each["cost"]))
@@ -109,13 +109,14 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
     name = f"pareto-{slug(preset)}"
     means = {cost: overall(rows, cost.title, metric(cost.metric).show) for cost, rows in each.items()}
     means = {cost: rows for cost, rows in means.items() if len(rows) > 1}
+    few = _of_some(contests, {cost: each[cost] for cost in means})
     if means and len({contest.task.id for contest in contests}) > 1:
         yield _figure(
             results,
             name,
             f"{preset}: mean score against costs",
             f"Preset {preset}. Mean score over all tasks against the geometric mean of a cost over them, of "
-            f"backbones that have all; logarithmic axes. {_MARKS} {_sizes(contests, means)}"
+            f"backbones that have all; logarithmic axes. {_MARKS} {_sizes(contests, means)}{few}"
             + normalised.left_out(*(pd.concat(of.values())["contestant"] for of in (each, means))),
             pd.concat(means.values(), ignore_index=True),
             [cost.title for cost in means],
@@ -129,7 +130,8 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
         rows,
         list(dict.fromkeys(rows["panel"])),
     )
-    yield _fronts(each, means, name, preset, told(untuned(contest.task for contest in contests)))
+    note = told(untuned(contest.task for contest in contests)) + few.strip()
+    yield _fronts(each, means, name, preset, note)
 
 
 _MARKS = "Dashed: the front. Named: who is on it; everybody else is lighter. To the upper left is better."
@@ -146,6 +148,18 @@ def _sizes(contests: Sequence[Contest], means: dict[Cost, pd.DataFrame]) -> str:
     if not any(cost.sized for cost in means):
         return ""
     return "The state: of an episode after as many points as most were asked with, the largest such number of a task."
+
+
+def _of_some(contests: Sequence[Contest], each: dict[Cost, pd.DataFrame]) -> str:
+    """Which means are over some of the rows alone, since on the others nobody's cost is known."""
+    number = len({contest.title for contest in contests})
+    few = {cost.title: rows["panel"].nunique() for cost, rows in each.items()}
+    said = (
+        f" Means over {title}: of {n} of {number} rows, as it is known on no other."
+        for title, n in few.items()
+        if n < number
+    )
+    return "".join(said)
 
 
 def _figure(results: Results, name: str, title: str, caption: str, rows: pd.DataFrame, panels: Sequence[str]) -> Figure:
