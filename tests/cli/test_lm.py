@@ -432,6 +432,14 @@ def test_the_overview_has_means_of_families_and_none_where_a_task_is_missing() -
     ]
 
 
+def test_the_majority_of_the_overview_is_of_the_queries_of_its_line() -> None:
+    values = rows("to-upper", "letters", ("lm", 5, "accuracy", 0.9), ("majority", 5, "accuracy", 0.05))
+    values += rows("to-upper", "letters", ("majority", 0, "accuracy", 0.04))
+    values += rows("to-lower", "letters", ("lm", 5, "accuracy", 0.8), ("majority", 0, "accuracy", 0.03))
+    columns, lines = overview_board(tables.frame("values", values), "lm")
+    assert [line[columns.index("majority")] for line in lines[:2]] == ["0.050", "0.030"]
+
+
 def test_passes_and_orders_have_tables_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
     trace = [
         row
