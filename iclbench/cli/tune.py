@@ -208,8 +208,8 @@ def _rate_table(pairs: Sequence[Pair]) -> tuple[list[str], list[list[str]], rang
         points = pair.points()
         values = {point.lr: _value(point.value) for point in points}
         # The best of all may be that of another search, about which the rates that were tried here say nothing.
-        here = isinstance(pair.search, RateSearch) and pair.best() == pair.best_found()
-        edge = "*" if here and pair.search.at_edge(points) else ""
+        search, here = pair.search, pair.best() == pair.best_found()
+        edge = "*" if isinstance(search, RateSearch) and here and search.at_edge(points) else ""
         rows.append([pair.contestant, _chosen(pair) + edge, *(values.get(rate, "") for rate in rates)])
     return ["contestant", "rate", *(f"{rate:g}" for rate in rates)], rows, range(1, len(rates) + 2)
 
