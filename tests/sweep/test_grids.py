@@ -28,6 +28,8 @@ from iclbench.training.schedule import learning_rate
 ROOT = Path(__file__).parents[2]
 # Those of language models have tests of their own.
 SHIPPED = [name for name in names("grids") if not is_language_grid(name)]
+# Those whose commands alone take seconds to read: `make test-slow` has them, and every test run the cells of the first.
+LARGE = ("reference", "steps", "cmab-table-2-celeba")
 CARD = {
     "summary": "a test",
     "tasks": ["linear", "skewed-linear"],
@@ -113,7 +115,8 @@ def covering(runs: list[GridRun]) -> list[GridRun]:
 
 @pytest.mark.parametrize(
     ("grid", "every"),
-    [(grid, False) for grid in SHIPPED] + [pytest.param(g, True, marks=pytest.mark.slow) for g in SHIPPED],
+    [pytest.param(grid, False, marks=pytest.mark.slow if grid in LARGE else []) for grid in SHIPPED]
+    + [pytest.param(grid, True, marks=pytest.mark.slow) for grid in SHIPPED],
 )
 def test_every_command_of_a_shipped_grid_is_one_that_the_command_line_takes(grid: str, every: bool) -> None:
     """In every run a covering array of tasks and backbones; their product by `make test-slow`."""
