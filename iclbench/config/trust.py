@@ -25,7 +25,7 @@ from iclbench.core.errors import UsageError
 log = logging.getLogger("iclbench")
 
 VARIABLE = "ICLBENCH_TRUST"
-GROUPS = ("iclbench.backbones", "iclbench.variants", "iclbench.families", "iclbench.estimators", "iclbench.readers")
+GROUPS = tuple(f"iclbench.{of}" for of in ("backbones", "variants", "mixers", "families", "estimators", "readers"))
 
 # Puts the question whether a target may be loaded; None: nobody is there to be asked.
 ask: Callable[[str], bool] | None = None
