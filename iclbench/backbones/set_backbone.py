@@ -29,8 +29,6 @@ from iclbench.layers.perceptron import perceptron
 
 # Longest period of the Fourier features: the length of the inputs' range [-4, 4] in the Gaussian-process tasks.
 LONGEST_PERIOD = 8.0
-# Heads whose standard deviation is read as the settings say.
-_SPREAD = ("gaussian", "mixture")
 
 
 class SetSettings(BackboneSettings):
@@ -43,7 +41,7 @@ class SetSettings(BackboneSettings):
     spread: Annotated[Spread, Added("0.2.0")] = "floor"
     """What a raw output r means as a standard deviation: floor: variance softplus(r) + floor², with the floor of the
     task, as all models have it; exp: exp(r); bounded-M: M + (1 - M) softplus(r), as public code of neural processes,
-    which leaves that floor unread."""
+    which leaves that floor unread. Of heads gaussian and mixture."""
 
     def x_features_dim(self, x_dim: int) -> int:
         """Width of what is made of an input."""
@@ -70,9 +68,6 @@ class SetBackbone(Backbone[_Settings], abstract=True):
 
     def __init__(self, settings: _Settings, shape: TaskShape, decoded: int | None = None) -> None:
         super().__init__(settings, shape)
-        if settings.spread != "floor" and shape.head not in _SPREAD:
-            known = " or ".join(_SPREAD)
-            raise UsageError(f"backbone.spread is for head {known}; the task has head {shape.head}: leave it out")
         width = settings.width
         self.x_features_dim = settings.x_features_dim(shape.x_dim)
         self.y_features_dim = shape.outputs if shape.marks is None else event_features_dim(shape.marks) + 1

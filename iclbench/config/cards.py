@@ -30,7 +30,7 @@ from pydantic import (
     model_validator,
 )
 
-from iclbench.config.registry import FAMILIES, canonical, spelling
+from iclbench.config.registry import FAMILIES, canonical, is_target, spelling
 from iclbench.core import limits
 from iclbench.core.errors import UnknownNameError, UsageError, brief, shortened
 from iclbench.core.formats import plural
@@ -392,7 +392,7 @@ class TaskCard(Strict):
                 FAMILIES.entry(value)
             except UnknownNameError as error:
                 raise ValueError(str(error)) from None
-        elif not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", value):
+        elif not is_target(value):
             raise ValueError(f"expected a family's name or package.module:Class, got {value!r}")
         return value
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -46,6 +47,11 @@ def canonical(name: str) -> str:
 def spelling(name: str) -> str:
     """The canonical spelling of a registered name; a target `package.module:Class` as it stands."""
     return name if ":" in name else canonical(name)
+
+
+def is_target(name: str) -> bool:
+    """Whether it reads `package.module:Class`."""
+    return re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", name) is not None
 
 
 def imported(target: str) -> Any:

@@ -32,7 +32,7 @@ from iclbench.config.cards import (
     validate,
 )
 from iclbench.config.rates import Rates
-from iclbench.config.registry import BACKBONES, FAMILIES, canonical, imported, spelling
+from iclbench.config.registry import BACKBONES, FAMILIES, canonical, imported, is_target, spelling
 from iclbench.config.sizes import sized
 from iclbench.core.errors import UnknownNameError, UsageError, shortened
 from iclbench.core.formats import assignments
@@ -68,6 +68,8 @@ def unfit(backbone: str, task: str, head: str) -> str | None:
 OwnCode = Annotated[int | str | None, Added("0.2.0")]
 
 _BOTH = (Mark.TRAINED, Mark.EVALUATED)
+# Heads of which a standard deviation is read as `spread` says.
+_SPREAD = ("gaussian", "mixture")
 
 
 class TaskConfig(Strict):
@@ -224,13 +226,14 @@ class RunConfig(Strict):
     @property
     def targets(self) -> list[str]:
         """The classes outside the registry that the configuration names, its baselines' included."""
-        named = [self.task.family, self.backbone.name]
+        mixers = self.backbone.settings.get("mixers")
+        named = [self.task.family, self.backbone.name, *(mixers if isinstance(mixers, list) else [])]
         for baseline in [*self.task.oracles, *self.task.baselines]:
             try:
                 named.append(load_baseline(baseline)[1].estimator)
             except UsageError:  # to be reported by what needs it
                 continue
-        return list(dict.fromkeys(name for name in named if ":" in name))
+        return list(dict.fromkeys(name for name in named if isinstance(name, str) and is_target(name)))
 
     def shape(self, family: Family) -> TaskShape:
         """What the backbone is told about the task."""
@@ -505,6 +508,9 @@ def _settings(
     asked = validate(model, _merge(given, typed), f"{typed_as}backbone").model_dump(exclude_unset=True)
     if contradiction := BACKBONES.contradiction(name, asked):
         raise UsageError(f"{typed_as}backbone.{contradiction}")
+    if "spread" in typed and task.head not in _SPREAD:
+        known = " or ".join(_SPREAD)
+        raise UsageError(f"{typed_as}backbone.spread is for head {known}; the task has head {task.head}: leave it out")
     chosen = validate(model, _merge(asked, BACKBONES.variant(name).frozen), f"backbone '{name}'")
     if preset.budget is None:
         return chosen

@@ -61,7 +61,7 @@ def _found_otherwise(top: str) -> ModuleSpec | None:
     """Where a finder of its own has a package, as that of one installed in editable mode."""
     try:
         return find_spec(top)
-    except (ImportError, ValueError):
+    except Exception:  # whatever a finder of somebody else raises
         return None
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from iclbench.config.cards import content_hash
-from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES, MIXERS, Registry
+from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES, MIXERS, Registry, is_target
 from iclbench.config.sources import source_hash
 
 
@@ -123,7 +123,7 @@ def _mixers(settings: Mapping[str, Any], own: Code) -> list[str]:
     """The mixers that settings name, each once; a class from elsewhere may mean something else by the word."""
     named = settings.get("mixers")
     words = [each for each in named if isinstance(each, str)] if isinstance(named, list) else []
-    return [each for each in dict.fromkeys(words) if isinstance(own, int) or ":" in each or each in MIXERS.entries]
+    return [each for each in dict.fromkeys(words) if isinstance(own, int) or is_target(each) or each in MIXERS.entries]
 
 
 def _code(registry: Registry, name: str) -> Code:

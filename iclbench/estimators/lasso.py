@@ -31,8 +31,8 @@ ALPHAS = (1.0, 0.1, 0.01, 0.001, 0.0001)
 KKT, ROUNDING = 1e-8, 1e-13
 # Numbers per batch of Gram matrices: what stays in the cache.
 _CHUNK = 2**19
-# Bytes of answers that are kept: those of a hundred times 64 episodes of a hundred points.
-_KEPT = 2**25
+# Answers that are kept, and their bytes: those of a hundred times 64 episodes of a hundred points.
+_MOST, _KEPT = 256, 2**25
 
 
 class LassoSettings(Strict):
@@ -62,15 +62,21 @@ class Lasso(Estimator[LassoSettings]):
     ) -> Float[Tensor, "B P Q"]:
         alphas = sorted({*ALPHAS, self.settings.alpha}, reverse=True)
         key = _digest(x, y, lengths, queries, torch.tensor(alphas, dtype=torch.float64))
-        if key not in self._recent:
+        if key in self._recent:
+            self._recent.move_to_end(key)
+        else:
             w, failed = lasso_path(x, y, alphas, lengths)
             self._recent[key] = torch.einsum("bpkd,bpqd->kbpq", w, queries).cpu(), failed
-            while len(self._recent) > 1 and sum(kept.nbytes for kept, _ in self._recent.values()) > _KEPT:
-                self._recent.popitem(last=False)
-        self._recent.move_to_end(key)
+            self._forget()
         answers, failed = self._recent[key]
         self.fallbacks += failed
         return answers[alphas.index(self.settings.alpha)].to(x.device)
+
+    def _forget(self) -> None:
+        """The oldest answers, but the last, where they are too many."""
+        size = sum(answers.nbytes for answers, _ in self._recent.values())
+        while len(self._recent) > 1 and (len(self._recent) > _MOST or size > _KEPT):
+            size -= self._recent.popitem(last=False)[1][0].nbytes
 
 
 def lasso_path(

@@ -53,7 +53,8 @@ def _full_rank(
     if x.shape[1] > d:
         w = torch.cat([w, posterior_means(x[:, d:], y[:, d:], first.mT @ first, w[:, -1])], 1)
         longest = x.square().sum(-1).amax(1)
-        sound = sound & (pivots.amin(1) > SHORTEST_PIVOT * longest) & w.isfinite().flatten(1).all(1)
+        overflown = y.isfinite().all(1) & ~w.isfinite().flatten(1).all(1)
+        sound = sound & (pivots.amin(1) > SHORTEST_PIVOT * longest) & ~overflown
     return w, sound
 
 

@@ -46,11 +46,25 @@ class Ridge(LinearEstimator[RidgeSettings]):
         batch, _, d = x.shape
         one = torch.eye(d, dtype=x.dtype, device=x.device).expand(batch, d, d)
         if penalty < SMALLEST_PENALTY * x.square().sum(-1).max():
-            rows, zeros = math.sqrt(penalty) * one, y.new_zeros(batch, d)
-            return least_squares(torch.cat([rows, x], 1), torch.cat([zeros, y], 1))[:, d:]
+            return _prefix_by_prefix(x, y, math.sqrt(penalty) * one)
         # |y - Xw|² + lambda |w|² is the posterior of w ~ N(0, I / lambda) under unit noise.
         precision = penalty * one
         return posterior_means(x, y, precision, x.new_zeros(batch, d))
+
+
+def _prefix_by_prefix(
+    x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"], rows: Float[Tensor, "B Dx Dx"]
+) -> Float[Tensor, "B N Dx"]:
+    """Least squares on these rows, whose output is 0, and the first 1, 2, ..., N points: nothing shared and nothing
+    squared, and whatever the scale of an input."""
+    found = []
+    for n in range(1, x.shape[1] + 1):
+        known = torch.cat([rows, x[:, :n]], 1)
+        scale = known.norm(dim=1, keepdim=True)
+        q, r = torch.linalg.qr(known / scale)
+        along = (y[:, None, :n] @ q[:, rows.shape[1] :]).mT
+        found.append(torch.linalg.solve_triangular(r, along, upper=True).squeeze(-1) / scale.squeeze(1))
+    return torch.stack(found, 1)
 
 
 class FeatureRidge(Ridge):

@@ -213,19 +213,34 @@ class Slice:
 
     @cached_property
     def diverged(self) -> pd.DataFrame:
-        """Rows of trainings that came to no end: their runs are asked nothing afterwards."""
+        """Rows of trainings that came to no end: their runs are asked nothing afterwards. None of those that were
+        trained otherwise than the runs of their name that did, such as with a rate that was too high."""
         v = self.rows
         found = v[v["evaluator"].eq("train") & v["status"].eq("failed")]
-        if self.length is None:
-            return found
-        # With how many examples such a run was trained is only known from others that were trained as it was.
-        ended = v[self.results.trained[v.index].notna() & v["kind"].eq("backbone")]
-        alike = found["variant"].isna() | found["variant"].isin(ended["variant"].dropna())
-        return found[alike | ~found["contestant"].isin(ended["contestant"])]
+        in_training = v["axis"].eq("train_step").fillna(False).astype(bool) | v["evaluator"].isin(INSIDE)
+        ended = v["kind"].eq("backbone") & v["status"].eq("ok") & ~in_training
+        if self.length is not None:
+            ended &= self.results.trained[v.index].notna()
+        alike = found["variant"].isna() | found["variant"].isin(v.loc[ended, "variant"].dropna())
+        return found[alike | ~found["contestant"].isin(v.loc[ended, "contestant"])]
+
+    @cached_property
+    def _unfinished(self) -> frozenset[str]:
+        """Contestants of which a training came to no end, with the methods that answer by them."""
+        names = set(self.diverged["contestant"])
+        by_method = self.rows.loc[self.rows["method"].notna(), ["contestant", "method"]].drop_duplicates()
+        pairs = zip(by_method["contestant"], by_method["method"], strict=True)
+        return frozenset(names | {who for who, method in pairs if who.removesuffix(method) in names})
+
+    @property
+    def without_end(self) -> str:
+        """For a caption: who is left out since a training diverged, after a blank; "" where nobody is."""
+        names = ", ".join(sorted(self._unfinished))
+        return f" Left out, since a training diverged: {names}." if names else ""
 
     def finished(self, rows: pd.DataFrame) -> pd.DataFrame:
         """The rows of contestants all of whose trainings came to an end: a mean over the others would flatter."""
-        return rows[~rows["contestant"].isin(self.diverged["contestant"])]
+        return rows[~rows["contestant"].isin(self._unfinished)]
 
     def unfailed(self, rows: pd.DataFrame) -> pd.DataFrame:
         """The rows of contestants none of whose runs diverged in training, or failed under that shift by that

@@ -194,8 +194,8 @@ def _most_asked(asked: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 def _of_these_cells(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """Without gains over other sets of demonstrations than those over which the accuracies beside them are averaged:
-    the summary is of the last evaluation, the cells are of all."""
-    gains = values[values["metric"].eq(GAIN) & values["status"].eq("ok")]
+    the summary is of the last evaluation, the cells are of all. Of older tables, which do not name the sets, all."""
+    gains = values[values["metric"].eq(GAIN) & values["status"].eq("ok") & values["mean_of"].notna()]
     if gains.empty:
         return values, ()
     cells = values[values["prompt_set"].notna() & values["metric"].eq(HEADLINE) & values["evaluator"].ne("development")]

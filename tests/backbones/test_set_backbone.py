@@ -37,13 +37,6 @@ class Remembers(SetBackbone):
         return Point(torch.zeros(*x_target.shape[:2], 1) + 0 * self.decoder[0].bias.sum())
 
 
-@pytest.mark.parametrize(("head", "shape"), [("point", {}), ("categorical", {"classes": 3})])
-def test_a_spread_without_a_standard_deviation_is_refused(head: str, shape: dict[str, object]) -> None:
-    with pytest.raises(UsageError, match=f"backbone.spread is for head gaussian or mixture; .* {head}: leave it out"):
-        build("cnp", {"spread": "exp"}, head=head, **shape)
-    build("cnp", {"spread": "exp"})
-
-
 def test_the_question_next_cuts_every_episode_after_a_uniform_number_of_its_points():
     model = Remembers(SetSettings(), TaskShape(x_dim=2, points=6))
     mask = torch.tensor([[True, False, True, True, False, True]]).repeat(4000, 1)

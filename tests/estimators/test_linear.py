@@ -147,6 +147,31 @@ def test_ridge_with_a_tiny_penalty_equals_least_squares_with_its_rows(penalty: f
     torch.testing.assert_close(found, each_prefix(data, augmented), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("scale", [1e5, 1e7, 1e9])
+@pytest.mark.parametrize("penalty", [1.0, 0.01])
+def test_ridge_is_exact_beside_an_input_of_another_scale(scale: float, penalty: float) -> None:
+    data = draw(3, 30, 3)
+    scales = torch.tensor([scale, 1.0, 1.0], dtype=torch.float64)
+
+    def exact(x: np.ndarray, y: np.ndarray, query: np.ndarray) -> float:
+        rows = np.vstack([math.sqrt(penalty) * np.eye(3), x])
+        norms = np.linalg.norm(rows, axis=0)
+        q, r = np.linalg.qr(rows / norms)
+        return float(query @ (np.linalg.solve(r, q.T @ np.concatenate([np.zeros(3), y])) / norms))
+
+    found = Ridge(RidgeSettings(penalty=penalty)).predict_next(_with(data, lambda x: scales * x)).mean
+    expected = each_prefix(_with(data, lambda x: scales * x), exact)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_an_output_that_is_no_number_spoils_its_own_episode_alone() -> None:
+    data = draw(2, 9, 3)
+    spoilt = data.y.clone()
+    spoilt[0, 4] = math.nan
+    found = LeastSquares().predict_next(Points.full(data.x, spoilt)).mean
+    assert torch.equal(found[1], LeastSquares().predict_next(data).mean[1]) and found[0, 7].isnan().all()
+
+
 def test_ridge_without_noise_is_least_squares() -> None:
     data = draw(3, 30, 8)
     torch.testing.assert_close(Ridge().predict_next(data).mean, LeastSquares().predict_next(data).mean)

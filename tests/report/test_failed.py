@@ -122,13 +122,22 @@ def test_a_training_that_diverged_was_to_have_as_many_steps(diverged: Results) -
     assert set(_steps(linear)) == {4000}
 
 
-def test_who_diverged_at_another_length_is_left_in(diverged: Results) -> None:
-    """Runs of other settings, here of another trained length, do not repeat those of this one."""
+@pytest.mark.parametrize("length", [None, 20])
+def test_who_diverged_at_other_settings_is_left_in(diverged: Results, length: int | None) -> None:
+    """Its run does not repeat those of this name: a rate that was too high spoils no lower one."""
     rows = diverged.rows.copy()
     rows["variant"] = rows["run"].where(rows["run"].eq(BROKEN), "a").where(rows["kind"].eq("backbone"))
-    other = replace(diverged, rows=rows)
-    assert Slice(other, "linear", "small", 20).diverged.empty
-    assert len(Slice(diverged, "linear", "small", 20).diverged) == 1, "unless it is not known"
+    other = Slice(replace(diverged, rows=rows), "linear", "small", length)
+    assert other.diverged.empty and other.without_end == ""
+    assert len(Slice(diverged, "linear", "small", length).diverged) == 1, "unless it is not known"
+
+
+def test_a_method_has_no_mean_over_the_seeds_that_did_not_diverge_either(diverged: Results) -> None:
+    rows = diverged.rows[diverged.rows["contestant"].eq("gpt2") & diverged.rows["status"].eq("ok")]
+    thinks = rows.assign(contestant="gpt2+deep-thinking", method="+deep-thinking")
+    task = Slice(replace(diverged, rows=pd.concat([diverged.rows, thinks], ignore_index=True)), "linear", "small")
+    assert task.finished(rows).empty and task.finished(thinks).empty
+    assert task.without_end == " Left out, since a training diverged: gpt2, gpt2+deep-thinking."
 
 
 def test_sizes_that_were_skipped_are_listed_as_such(results: Path, tmp_path: Path) -> None:

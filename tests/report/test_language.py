@@ -349,6 +349,9 @@ def test_a_gain_over_other_sets_of_demonstrations_than_the_accuracies_is_left_ou
     assert len(found.language.gains) == len(results.language.gains) - 2
     (line,) = found.set_aside
     assert line.startswith("sst2 · 4 demonstrations: 2 gains over other sets of demonstrations than the accuracies")
+    older = rows.assign(mean_of=rows["mean_of"].mask(last))
+    tables.write("values", older[list(tables.VALUES)], tmp_path / "a.values.parquet", {})
+    assert len(load(tmp_path).language.gains) == len(results.language.gains), "who names no sets has no others"
     frame = table(by_name(report(found)), "language-gains").frame
     means = frame.loc[frame["task"].str.startswith("mean of"), ["task", "contestant"]].to_numpy().tolist()
     assert ["mean of its 7 tasks", "gpt2-large+deep-thinking"] in means

@@ -54,8 +54,10 @@ def figure(
     slices = dict.fromkeys(panels, task) if of is None else of
     whole = task if of is None else replace(task, length=None)
     if crowd := is_crowd(rows):
-        panels = {panel: slices[panel].complete(over_seeds(own, _CURVE)) for panel, own in panels.items()}
-        panels = _by_order(next(iter(panels.values())), task.looks) if len(panels) == 1 else panels
+        means = {panel: slices[panel].complete(over_seeds(own, _CURVE)) for panel, own in panels.items()}
+        crowd = has_backbones(means)  # or of every one of them a run failed: then runs have their lines
+        panels = means if crowd else panels
+        panels = _by_order(next(iter(panels.values())), task.looks) if crowd and len(panels) == 1 else panels
     looks = cast(whole, rows)
     data = pd.concat([_drawn(task, own, looks).assign(panel=panel) for panel, own in panels.items()], ignore_index=True)
     data["band"] &= not crowd
@@ -85,6 +87,11 @@ def figure(
 
 def is_crowd(rows: pd.DataFrame) -> bool:
     return bool(rows.loc[rows["kind"] == "backbone", "contestant"].nunique() > CROWD)
+
+
+def has_backbones(panels: Mapping[str, pd.DataFrame]) -> bool:
+    """Whether a line of a backbone is in any of them."""
+    return any(own["kind"].eq("backbone").any() for own in panels.values())
 
 
 def _by_order(rows: pd.DataFrame, looks: Mapping[str, Look]) -> dict[str, pd.DataFrame]:

@@ -43,8 +43,10 @@ def figure(
     rows = pd.concat(panels.values(), ignore_index=True)
     if crowd := learning.is_crowd(rows):
         keys = [*dict.fromkeys(["metric", "kind", "contestant", "n_related", across.field, "level", "note"])]
-        panels = {title: _complete(task, own) for title, own in panels.items()}
-        panels = {title: over_seeds(own, [key for key in keys if key in own]) for title, own in panels.items()}
+        left = {title: _complete(task, own) for title, own in panels.items()}
+        means = {title: over_seeds(own, [key for key in keys if key in own]) for title, own in left.items()}
+        crowd = learning.has_backbones(means)  # or of every one of them a run failed: then runs have their lines
+        panels = means if crowd else panels
     looks = learning.cast(task, rows[rows["kind"] != "published"])
     data = pd.concat([_drawn(own, looks, across).assign(panel=panel) for panel, own in panels.items()])
     data = data.reset_index(drop=True)

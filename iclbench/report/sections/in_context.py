@@ -72,7 +72,8 @@ def numbers(task: Slice, tests: list[str]) -> Table:
             " Published numbers are of the preset, and of the data, in brackets."
             if frame["kind"].eq("published").any()
             else ""
-        ),
+        )
+        + task.without_end,
         frame=frame.drop(columns="order"),
         columns=tuple(c for c in columns if c.key in frame and frame[c.key].notna().any()),
         group="kind",

@@ -52,7 +52,7 @@ def controls(found: Language) -> list[Text | Table]:
     main = found.at_main(every)
     main = main[main["n_context"] > 0]
     balanced = found.at_main(_backbones(found, "balanced_accuracy"))
-    balanced = balanced[(balanced["method"] == "") & (balanced["shift"] == "none")]
+    balanced = balanced[(balanced["method"] == "") & (balanced["shift"] == "none") & (balanced["n_context"] > 0)]
     asked = main["method"].str.removeprefix("+").where(main["method"] != "", _PLAIN)
     wrong = main["shift"] == SHUFFLED
     rows = pd.concat(

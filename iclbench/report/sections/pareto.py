@@ -152,7 +152,7 @@ def _sizes(contests: Sequence[Contest], means: dict[Cost, pd.DataFrame]) -> str:
 
 def _of_some(contests: Sequence[Contest], each: dict[Cost, pd.DataFrame]) -> str:
     """Which means are over some of the rows alone, since on the others nobody's cost is known."""
-    number = len({contest.title for contest in contests})
+    number = sum(bool(contest.scores["kind"].eq("backbone").any()) for contest in contests)
     few = {cost.title: rows["panel"].nunique() for cost, rows in each.items()}
     said = (
         f" Means over {title}: of {n} of {number} rows, as it is known on no other."
@@ -164,7 +164,7 @@ def _of_some(contests: Sequence[Contest], each: dict[Cost, pd.DataFrame]) -> str
 
 def _figure(results: Results, name: str, title: str, caption: str, rows: pd.DataFrame, panels: Sequence[str]) -> Figure:
     looks = {who: results.looks[who] for who in results.looks if who in set(rows["contestant"])}
-    return figures.figure(name, title, caption.strip(), rows, panels, looks, 3)
+    return figures.figure(name, title, " ".join(caption.split()), rows, panels, looks, 3)
 
 
 def _fronts(

@@ -64,7 +64,8 @@ def _blocks(results: Results, family: str, preset: str, tasks: list[Slice]) -> I
         name=f"{name}-numbers",
         title="Numbers behind the figure",
         caption="Accuracy of trained models, the mean over seeds and from the lowest to the highest seed; highest ICL: "
-        "of the mean over seeds, among all steps at which it was asked, which favours it a little.",
+        "of the mean over seeds, among all steps at which it was asked, which favours it a little."
+        + "".join(dict.fromkeys(task.without_end for task in tasks)),
         frame=frame,
         columns=tuple(c for c in columns if frame[c.key].notna().any()),
         group="task",
