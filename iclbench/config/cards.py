@@ -407,17 +407,20 @@ class TaskCard(Strict):
     def hash(self) -> str:
         """Content hash of what is trained and evaluated, as the card gives it: words may
         be mended without a trace."""
-        return content_hash(self.model_dump(mode="json", exclude={*self.marked(Mark.BESIDE)}, exclude_unset=True))
+        return content_hash(self._hashed())
 
     @property
     def unobserved(self) -> str:
         """The same hash but for how often training is looked at, on which no number depends."""
-        plain = self.model_dump(mode="json", exclude={*self.marked(Mark.BESIDE)}, exclude_unset=True)
+        plain = self._hashed()
         for preset in plain["presets"].values():
             for table in (preset["train"], *preset.get("train_for", {}).values()):
                 for key in TrainSettings.marked(Mark.OBSERVING) & table.keys():
                     del table[key]
         return content_hash(plain)
+
+    def _hashed(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", exclude={*self.marked(Mark.BESIDE)}, exclude_unset=True)
 
     def preset(self, name: str, task: str) -> Preset:
         found = self.presets.get(name)  # type: ignore[call-overload]

@@ -149,7 +149,7 @@ class Rates:
         is_shipped = task in names("tasks")
         if is_shipped and card is not None:
             known = load_task(task)[1]
-            is_shipped = card in (known.hash, known.unobserved)
+            is_shipped = card == known.unobserved or card == known.hash
         shipped = read_table(shipped_path(preset)) if is_shipped else RateTable()
         own = cls() if results is None else cls.own(results, preset, task)
         return cls({**shipped.of(task), **own.chosen}, {**shipped.on(task), **own.on})

@@ -115,6 +115,13 @@ def test_bad_overrides_name_the_key_and_the_fix(card_path: Path, override: str, 
         resolve_run(str(card_path), "gpt2", "smoke", 0, [override])
 
 
+@pytest.mark.parametrize(("task", "head"), [("linear", "point"), ("bursty", "categorical")])
+def test_a_spread_without_a_standard_deviation_is_refused(task: str, head: str) -> None:
+    with pytest.raises(UsageError, match=f"backbone.spread is for head gaussian or mixture; .* {head}: leave it out"):
+        resolve_run(task, "cnp", "smoke", 0, ["backbone.spread=exp"])
+    resolve_run("gp-mixture", "cnp", "smoke", 0, ["backbone.spread=exp"])
+
+
 COLLIDING = """
 from iclbench.families.base import FunctionParameters
 from iclbench.families.linear import Linear
