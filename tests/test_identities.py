@@ -138,7 +138,18 @@ def test_a_number_raised_for_some_parameters_leaves_all_others_as_they_were(monk
     for name in ("bursty", "iclbench.families.images.bursty:Bursty"):
         numbers = [versions.of_family(name, {"anchor_compat": value}) for value in (True, False)]
         assert numbers == [6, 5], "raised once more than for all parameters"
-    assert {each.name for each in versions.RAISES if each.of != "rows"} <= set(FAMILIES.names())
+    names = {each.name for each in versions.RAISES if each.of not in ("rows", "weights")}
+    assert names <= set(FAMILIES.names())
+
+
+def test_a_number_raised_for_a_head_leaves_runs_with_others_as_they_were() -> None:
+    """CoQE's first answer of several components, which stayed one."""
+    codes = {task: resolve_run(task, "coqe-learned", "grid").backbone.code for task in ("point-process", "gp-mixture")}
+    assert codes == {"point-process": 2, "gp-mixture": None}
+    for name in ("coqe", "iclbench.backbones.coqe:CoQE"):
+        numbers = [versions.of_backbone(name, head=head) for head in ("event", "mixture", "gaussian")]
+        assert numbers == [2, 2, 1]
+    assert versions.of_backbone("gpt2", head="event") == 1
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,8 @@ class CoQE(Backbone[CoQESettings]):
             self.space = ClassVectors(width, shape.classes, settings.variant)
         else:
             self.encoder = SampleEncoder(shape, width, space)
-            self.space = TaskVectors(width, space if shape.x_dim else 1, shape.raw_dim, settings.readout)
+            own, mixed = space if shape.x_dim else 1, shape.head in ("mixture", "event")
+            self.space = TaskVectors(width, own, shape.raw_dim, settings.readout, apart=mixed)
         self.widen: nn.Module = nn.Identity() if space == width else nn.Linear(space, width)
         positions = settings.positions or ("sinusoidal" if labelled else "none")
         self.task_encoder = TaskEncoder(

@@ -448,7 +448,7 @@ def resolve_tables(
             "task": frozen,
             "backbone": {
                 "name": name,
-                "code": versions.since_first(versions.of_backbone(name, complete)),
+                "code": versions.since_first(versions.of_backbone(name, complete, frozen.head)),
                 "settings": complete,
             },
             "train": training,

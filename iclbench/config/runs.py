@@ -209,7 +209,8 @@ class Run:
         the code that it stands for."""
         task, backbone = self.config.task, self.config.backbone
         yield "task", task.family, task.code, versions.of_family(task.family, task.parameters)
-        yield "backbone", backbone.name, backbone.code, versions.of_backbone(backbone.name, backbone.settings)
+        now = versions.of_backbone(backbone.name, backbone.settings, task.head)
+        yield "backbone", backbone.name, backbone.code, now
 
     def check_codes(self) -> None:
         """Raise `CodeChangedError` where the names of this run's family or backbone no longer stand for the code that

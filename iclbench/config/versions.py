@@ -21,14 +21,15 @@ class Raise:
     """A number that was raised once for a part of what a name stands for: whatever else does is served on.
 
     Attributes:
-        name: of a family or a probe.
+        name: of a family, a probe or a backbone.
         of: what changed: `episodes` (of training and of prompt sets), `prompts` (frozen prompt sets alone: nothing is
-            trained again), `normaliser` (what errors are divided by), `rows` (of a probe).
-        where: a parameter of the family and its value; only tasks with it have changed. None: all.
+            trained again), `normaliser` (what errors are divided by), `rows` (of a probe), `weights` (of a backbone).
+        where: a parameter of the family and its value, or the head of a backbone; only tasks with it have changed.
+            None: all.
     """
 
     name: str
-    of: Literal["episodes", "prompts", "normaliser", "rows"]
+    of: Literal["episodes", "prompts", "normaliser", "rows", "weights"]
     where: tuple[str, Any] | None = None
 
 
@@ -38,6 +39,8 @@ RAISES = [
     Raise("gp-mixture", "prompts"),
     Raise("relu-network", "normaliser", ("shared_hidden", True)),
     Raise("representation", "rows"),
+    Raise("coqe", "weights", ("head", "mixture")),
+    Raise("coqe", "weights", ("head", "event")),
 ]
 
 # How training sums up what is scored, where episodes differ in how many of their points are: by points in version
@@ -53,18 +56,18 @@ Code = int | str
 def of_family(name: str, parameters: Mapping[str, Any]) -> Code:
     """The number of a built-in family with all its parameters, the hash of any other's sources; nothing is imported."""
     code = _code(FAMILIES, name)
-    return code if isinstance(code, str) else code + _raises(name, "episodes", parameters)
+    return code if isinstance(code, str) else code + _raises(FAMILIES, name, "episodes", parameters)
 
 
 def of_prompts(name: str, parameters: Mapping[str, Any]) -> Code:
     """The same of a family's frozen prompt sets, which may have changed where its training data did not."""
     code = of_family(name, parameters)
-    return code if isinstance(code, str) else code + _raises(name, "prompts", parameters)
+    return code if isinstance(code, str) else code + _raises(FAMILIES, name, "prompts", parameters)
 
 
 def of_normaliser(name: str, parameters: Mapping[str, Any]) -> dict[str, int]:
     """What hashes of evaluations say of the normaliser: nothing where it is that of version 0.1.0."""
-    raised = _raises(name, "normaliser", parameters)
+    raised = _raises(FAMILIES, name, "normaliser", parameters)
     return {"normaliser": 1 + raised} if raised else {}
 
 
@@ -79,9 +82,9 @@ def of_estimator(name: str) -> Code:
     return _code(ESTIMATORS, name)
 
 
-def of_backbone(name: str, settings: Mapping[str, Any] | None = None) -> Code:
-    """The number of a built-in backbone, the hash of any other's sources; that of the backbone for a variant, whose
-    settings are in the configuration. Nothing is imported but a third party's variant.
+def of_backbone(name: str, settings: Mapping[str, Any] | None = None, head: str | None = None) -> Code:
+    """The number of a built-in backbone that answers with a head, the hash of any other's sources; that of the backbone
+    for a variant, whose settings are in the configuration. Nothing is imported but a third party's variant.
 
     Where settings name mixers, these count as well: each of ours raises the number as often as its own was raised; with
     one from elsewhere, a hash of all codes stands in its place.
@@ -89,7 +92,10 @@ def of_backbone(name: str, settings: Mapping[str, Any] | None = None) -> Code:
     Raises:
         UnknownNameError: a mixer of a built-in backbone does not exist.
     """
-    own = _code(BACKBONES, BACKBONES.variant(name).backbone)
+    backbone = BACKBONES.variant(name).backbone
+    own = _code(BACKBONES, backbone)
+    if isinstance(own, int):
+        own += _raises(BACKBONES, backbone, "weights", {"head": head})
     codes = [own, *(_code(MIXERS, mixer) for mixer in _mixers(settings or {}, own))]
     numbers = [code for code in codes if isinstance(code, int)]
     if len(numbers) == len(codes):
@@ -109,12 +115,13 @@ def together(codes: Iterable[Code]) -> Code | list[Code]:
     return 1 if all(code == 1 for code in found) else found
 
 
-def _raises(family: str, of: str, parameters: Mapping[str, Any]) -> int:
-    """How often the number of a family, named as in a card or by its `module:Class`, was raised for a task."""
+def _raises(registry: Registry, name: str, of: str, where: Mapping[str, Any]) -> int:
+    """How often the number of a family or a backbone, named as in a card or by its `module:Class`, was raised for a
+    task."""
     return sum(
         each.of == of
-        and FAMILIES.entry(each.name).target == FAMILIES.entry(family).target
-        and (each.where is None or parameters.get(each.where[0]) == each.where[1])
+        and registry.entry(each.name).target == registry.entry(name).target
+        and (each.where is None or where.get(each.where[0]) == each.where[1])
         for each in RAISES
     )
 

@@ -14,6 +14,7 @@ from tests.backbones.transformers_gpt2 import transformers_gpt2
 
 SETTINGS = [{}, {"sample_dim": 5}, {"readout": "mlp"}, {"sample_dim": 3, "readout": "mlp", "positions": "sinusoidal"}]
 N = 9
+EVENTS = TaskShape(x_dim=0, y_dim=3, points=N, marks=MARKS, head="event")
 
 
 def model(points: int = N, **settings: object) -> CoQE:
@@ -40,12 +41,24 @@ def draw(batch: int = 3, count: int = N, seed: int = 1) -> Points:
 
 def test_without_inputs_a_task_vector_is_one_number_per_raw_output() -> None:
     """All samples are the same one, and nothing is spent on telling them apart."""
-    shape = TaskShape(x_dim=0, y_dim=3, points=N, marks=MARKS, head="event")
-    ours = CoQE(CoQESettings(width=16, layers=2, init_std=0.3), shape).double().eval()
-    assert ours.space.initial.shape == (shape.raw_dim, 1)
+    ours = CoQE(CoQESettings(width=16, layers=2, init_std=0.3), EVENTS).double().eval()
+    assert ours.space.initial.shape == (EVENTS.raw_dim, 1)
     answer = ours.predict_next(events(N))
     answer.loss(events(N).y).sum().backward()
     assert all(weight.grad is not None for name, weight in ours.named_parameters() if "space" in name)
+
+
+@pytest.mark.parametrize("shape", [EVENTS, TaskShape(x_dim=4, points=N, head="mixture")], ids=["event", "mixture"])
+def test_components_are_told_apart_before_any_point(shape: TaskShape) -> None:
+    """From equal ones they would have equal gradients, and be one component for good."""
+    torch.manual_seed(0)
+    ours = CoQE(CoQESettings(width=16, layers=2, init_std=0.3), shape).double()
+    first = ours.space.initial[: shape.components].detach()
+    points = events(N) if shape.head == "event" else draw().to(dtype=torch.float64)
+    ours.predict_next(points).loss(points.y).mean().backward()
+    slopes = ours.space.initial.grad[: shape.components]
+    assert len(first.unique(dim=0)) == len(slopes.unique(dim=0)) == shape.components
+    assert not CoQE(CoQESettings(width=16), TaskShape(x_dim=4, points=N)).space.initial.any(), "one answer starts at 0"
 
 
 def phi(ours: CoQE, values: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
 """CoQE for regression (section 4.1): a context is one vector per raw output, read at the last label; an answer is its
 inner product with the representation of the query, equation 11.
 
-The vectors before any point are learned and start at zero. The released code rolls the sequence instead, so that the
-first answer sees every label.
+The vectors before any point are learned and start at zero, or apart where they are of components of a mixture: alike,
+these would have the same gradients and be one component for good. The released code rolls the sequence instead, so that
+the first answer sees every label.
 """
 
 from __future__ import annotations
@@ -37,12 +38,17 @@ class TaskVectors(TaskSpace):
         outputs: raw outputs; each has a vector of its own.
         readout: `inner`: the hidden vector is the task vector, behind a linear layer where sizes differ; `mlp`: behind
             two layers with a ReLU between them, as in the released code.
+        apart: whether the vectors before any point differ from the start.
     """
 
-    def __init__(self, width: int, sample_dim: int, outputs: int, readout: Literal["inner", "mlp"]) -> None:
+    def __init__(
+        self, width: int, sample_dim: int, outputs: int, readout: Literal["inner", "mlp"], apart: bool = False
+    ) -> None:
         super().__init__()
         out = outputs * sample_dim
         self.initial = nn.Parameter(torch.zeros(outputs, sample_dim))
+        if apart:
+            nn.init.uniform_(self.initial, -(width**-0.5), width**-0.5)  # as biases of `project` do
         same = nn.Identity() if out == width else nn.Linear(width, out)
         self.project: nn.Module = perceptron(width, width, out) if readout == "mlp" else same
 
