@@ -7,7 +7,8 @@ events so far, and answers with their mixture: on average nobody who has to infe
 the processes in between would add. Of chains of marks none is drawn: the posterior of a row is known (Dirichlet).
 
 That is for sequences as tasks have them: twice as many processes change the mean over 33 events by less than 0.001
-nats, and 512 components in place of 64 by about as much. The longer the sequence, the fewer of them are likely, and after some hundred events hardly any is.
+nats, and 512 components in place of 64 by about as much. The longer the sequence, the fewer processes are likely, and
+after some hundred events hardly any is.
 """
 
 from __future__ import annotations
