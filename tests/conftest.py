@@ -7,7 +7,7 @@ import os
 import signal
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The terminal that the tests are watched on, or its worker processes, must not decide how tables are folded.
@@ -28,6 +28,41 @@ shapes.install()  # before anything of iclbench is imported
 torch.set_num_threads(1)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # what a shell's background job inherits
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Folders and modules that share what takes seconds and is made once per process: the pages and grids of the report, the
+# packed results, trained runs, the sizes of backbones at a budget, the machine code of estimators.
+SHARED = (
+    ("tests/report/",),
+    ("tests/findings/",),
+    ("tests/api/",),
+    (
+        "tests/sweep/test_grids.py",
+        "tests/test_identities.py",
+        "tests/test_equal_footing.py",
+        "tests/config/test_sizes.py",
+    ),
+    ("tests/estimators/", "tests/contracts/test_estimators.py", "tests/golden/"),
+)
+
+
+def shared(module: str) -> str:
+    """What is run by the worker that runs a module: the name of its group, or the module alone."""
+    return next((" ".join(group) for group in SHARED if module.startswith(group)), module)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """`--dist loadscope`, where modules that share what is made once stay with one worker too."""
+    if config.getvalue("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Shared(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return shared(super()._split_scope(nodeid))
+
+    return Shared(config, log)
 
 
 def pytest_collection_finish() -> None:
