@@ -4,7 +4,7 @@
 # make test-kernels  the Triton kernel in Triton's interpreter (Linux; installs one more gigabyte)
 # make test-engines  sweeps on a real SLURM (as root, Debian's slurm-wlm) and a two-node Ray cluster (half an hour)
 # make test-trackers  TensorBoard, Weights & Biases (offline) and MLflow (installs them)
-# make test-docs  every block of the pages of docs/, its output compared (minutes; the README's is part of `make test`)
+# make test-docs  every block of the README and the pages of docs/, its output compared; long examples (minutes)
 # make docs       the pages of docs/ as HTML, below docs/_build (installs Sphinx)
 # make figures    the figures of the README, from the packed results
 # make mutation   which changes of the scientific core no test notices: MUTANTS="iclbench.evaluation.*" (hours for all)
@@ -28,7 +28,8 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(VENV)/.installed
 	$(BIN)/iclbench demo
 
-# The tests of a module stay with one worker: what they share is made once.
+# The tests of a module stay with one worker, and so do modules that share more (SHARED in tests/conftest.py): what they
+# share is made once.
 test: $(VENV)/.installed-dev lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope -m "not slow and not docs and not engines"
 
@@ -45,7 +46,7 @@ test-trackers: $(VENV)/.installed-trackers
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/training/test_trackers.py
 
 test-docs: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) tests/pages -m docs
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m docs tests/pages tests/test_docstrings.py
 
 docs: $(VENV)/.installed-docs
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html

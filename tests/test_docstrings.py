@@ -17,11 +17,15 @@ MODULES = sorted(
     for path in ROOT.rglob("*.py")
     if ">>> " in path.read_text(encoding="utf-8")
 )
+# Examples that train, draw or build every backbone, for seconds; what they call has tests of its own (tests/api).
+LONG = ("iclbench.api.models", "iclbench.api.plot", "iclbench.api.results")
 # What it draws takes a probe of a trained run.
 _SHOWN_ELSEWHERE = {"probe"}
 
 
-@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize(
+    "module", [pytest.param(name, marks=pytest.mark.docs if name in LONG else []) for name in MODULES]
+)
 def test_examples_print_what_they_show(module: str) -> None:
     found = doctest.testmod(import_module(module), optionflags=doctest.NORMALIZE_WHITESPACE)
     assert found.attempted and not found.failed

@@ -20,10 +20,6 @@ def problems(name: str, folder: Path, long: bool) -> list[str]:
     return [f"{name}:{each.line + 1}: {each.what}: {each.wrong}" for each in found if each.wrong]
 
 
-def test_blocks_of_the_readme_print_what_it_shows(tmp_path: Path) -> None:
-    assert problems("README.md", tmp_path, False) == []
-
-
 def test_the_readme_is_short_and_every_page_is_reached_from_it() -> None:
     assert len(TEXTS["README.md"].encode()) <= 9000
     guide = [
@@ -33,7 +29,7 @@ def test_the_readme_is_short_and_every_page_is_reached_from_it() -> None:
 
 
 @pytest.mark.docs
-@pytest.mark.parametrize("name", [name for name in TEXTS if name != "README.md" and any(blocks(TEXTS[name]))])
+@pytest.mark.parametrize("name", [name for name in TEXTS if any(blocks(TEXTS[name]))])
 def test_blocks_of_a_page_print_what_it_shows(name: str, tmp_path: Path) -> None:
     assert problems(name, tmp_path, False) == []
 
