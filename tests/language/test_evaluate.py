@@ -130,7 +130,7 @@ def test_controls_are_scored_on_the_same_questions(reviews, tmp_path: Path) -> N
     assert set(found["preset"]) == {"language"} and set(found["evaluator"]) == {"choice"}
 
 
-@pytest.mark.parametrize("task", ["reviews", "letters"])
+@pytest.mark.parametrize("task", ["reviews", pytest.param("letters", marks=pytest.mark.slow)])
 def test_thinking_without_moving_is_plain_icl_to_the_last_digit(task: str, model_of, tmp_path: Path, request) -> None:
     """Whether all queries share their demonstrations or each has its own."""
     model = model_of("gpt2")
@@ -145,7 +145,7 @@ def test_thinking_without_moving_is_plain_icl_to_the_last_digit(task: str, model
     assert trace.loc[trace["run"].str.contains("eta-0"), "value"].eq(0).all() and (trace.loc[moved, "value"] > 0).all()
 
 
-@pytest.mark.parametrize("task", ["reviews", "letters"])
+@pytest.mark.parametrize("task", [pytest.param("reviews", marks=pytest.mark.slow), "letters"])
 def test_all_who_are_compared_see_the_same_demonstrations(task: str, tmp_path: Path, request) -> None:
     """Deep-Thinking has room for fewer than plain ICL."""
     asked = request.getfixturevalue(task)
@@ -349,7 +349,7 @@ def test_the_trace_of_five_passes_contains_that_of_three(reviews, letters, model
     assert final.to_dict() == {task: three[task, 3.0, "accuracy"] for task in ("reviews", "to-upper")}
 
 
-@pytest.mark.parametrize("trace", [True, False])
+@pytest.mark.parametrize("trace", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_one_pass_answers_as_plain_icl(trace: bool, reviews, letters, model_of, tmp_path: Path) -> None:
     model = model_of("llama")
     for name, settings in {"deep-thinking": {"passes": 4, "eta": 0.5, "trace": trace}, "icl": {}}.items():
