@@ -89,17 +89,20 @@ def answers(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Answer
     return Answers(folder, found[:first], found[first:last], found[last:])
 
 
+@pytest.mark.slow
 def test_its_names_are_found_by_their_entry_points(answers: Answers) -> None:
     for (code, out), name in zip(answers.listed, KINDS.values(), strict=True):
         rows = [row for row in json.loads(out) if name in row.values()]
         assert code == 0 and [row["from"] for row in rows] == ["iclbench-waves"]
 
 
+@pytest.mark.slow
 def test_family_backbone_and_estimator_keep_all_contracts(answers: Answers) -> None:
     for name, (code, out) in zip(CHECKED, answers.checked, strict=True):
         assert code == 0 and out.count("ok ") >= 10 and "FAILED" not in out, f"{name}: {out}"
 
 
+@pytest.mark.slow
 def test_the_commands_of_its_readme_train_and_evaluate(answers: Answers) -> None:
     assert [code for code, _ in answers.typed] == [0] * 4
     rows = tables.read_all("values", answers.folder / "results")

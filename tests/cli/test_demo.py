@@ -13,6 +13,7 @@ from tests.here import Here
 from tests.sweep.conftest import tiny_grid
 
 
+@pytest.mark.slow
 def test_demo_trains_evaluates_probes_and_writes_a_page_and_a_second_time_finds_all_done(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
