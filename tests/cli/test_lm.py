@@ -133,6 +133,8 @@ def test_a_model_that_is_not_here_fails_at_once_offline(monkeypatch: pytest.Monk
     assert done.stderr.count("\n") == 1 and "nobody/no-model" in done.stderr and "network" not in done.stderr
 
 
+# Slow: answers that are generated, letter by letter.
+@pytest.mark.slow
 def test_an_evaluation_ends_in_a_table_and_is_kept(models, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ("eval", "--model", models("llama"), "--tasks", "to-upper,list-first", "--name", "demo-lm")
     sizes = ("--episodes", 6, "--shots", 2, "--demo-seeds", "0:2")
@@ -161,6 +163,24 @@ def test_an_evaluation_ends_in_a_table_and_is_kept(models, tmp_path: Path, capsy
     }
     assert set(found["preset"]) == {"language"}
     assert "Loading" not in err and "Loading" not in out and "it/s" not in err
+
+
+def test_a_choice_with_a_method_has_rows_of_its_controls_and_is_kept(
+    models, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text("\n".join(json.dumps({"text": f"film {i}", "label": "ab"[i % 2]}) for i in range(20)))
+    asked = ("eval", "--model", models("llama"), "--tasks", path, "--name", "demo-lm", *QUICK, "--json")
+    first, second = (run(*asked, "--method", "deep-thinking", "-o", "method.passes=2", capsys=capsys) for _ in range(2))
+    assert first[0] == second[0] == 0, first[2]
+    assert first[1] == second[1]
+    assert {row["contestant"] for row in json.loads(first[1])} == {
+        "demo-lm",
+        "demo-lm+deep-thinking-passes-2",
+        "demo-lm+deep-thinking-eta-0-passes-2",
+        "demo-lm+repeat-2",
+        "majority",
+    }
 
 
 def test_what_was_skipped_is_said_again_of_cells_that_are_kept(models, capsys: pytest.CaptureFixture[str]) -> None:
