@@ -1,6 +1,7 @@
 """FLOPs: counted by hand for every building block, by the well-known rule for a whole GPT-2, refused where unseen."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from iclbench.config.registry import BACKBONES
 from iclbench.config.resolution import resolve_task
 from iclbench.core.seeds import generator
 from iclbench.core.task import TaskShape
-from iclbench.evaluation.costs.flops import UncountedError, _Counter, count_flops
+from iclbench.evaluation.costs.flop_formulas import FORMULAS
+from iclbench.evaluation.costs.flops import UncountedError, _Counter, _name, count_flops
 from iclbench.families.request import Request
 from iclbench.layers.long_convolution import by_fft, by_toeplitz
 from iclbench.layers.scan.scan import selective_scan
@@ -187,6 +189,101 @@ def test_complex_numbers_integers_and_copies() -> None:
     assert count_flops(lambda: x.cumsum(1)) == count_flops(lambda: x.sum()) == count_flops(lambda: x.exp()) == B * T
     nothing = lambda: (x.clone().T.contiguous(), torch.arange(5) * 2, x > 0, x.sort(), torch.cat([x, x]))  # noqa: E731
     assert count_flops(nothing) == 0
+
+
+ATEN = torch.ops.aten
+# The operation, a call of it alone on arguments of these shapes, and its count, in every number that goes in or out.
+BY_HAND: dict[str, tuple[Callable[..., object], tuple[tuple[int, ...], ...], int]] = {
+    "mv": (torch.mv, ((4, 5), (5,)), 2 * 4 * 5),
+    "dot": (torch.dot, ((7,), (7,)), 2 * 7),
+    "addmv": (torch.addmv, ((4,), (4, 5), (5,)), 2 * 4 * 5 + 4),
+    "baddbmm": (torch.baddbmm, ((B, 4, 6), (B, 4, 5), (B, 5, 6)), B * (2 * 4 * 5 * 6 + 4 * 6)),
+    # A quotient (a product) and a sum; the difference, its product with the weight, and the sum.
+    "addcdiv": (torch.addcdiv, ((B, T), (B, T), (B, T)), 2 * B * T),
+    "addcmul": (torch.addcmul, ((B, T), (B, T), (B, T)), 2 * B * T),
+    "lerp": (lambda a, b: torch.lerp(a, b, 0.3), ((B, T), (B, T)), 3 * B * T),
+    "native_group_norm_backward": (
+        lambda g, x, m, w: ATEN.native_group_norm_backward(g, x, m, m, w, B, 6, T, 2, [True, True, True]),
+        ((B, 6, T), (B, 6, T), (B, 2), (6,)),
+        13 * B * 6 * T,
+    ),
+    # The maximum, the difference, exp, the sum and the quotient (or logarithm and difference).
+    "_safe_softmax": (lambda x: ATEN._safe_softmax(x, -1), ((B, T),), 5 * B * T),
+    "_log_softmax": (lambda x: x.log_softmax(-1), ((B, T),), 5 * B * T),
+    # A product, its sum, a product with that, and the difference.
+    "_softmax_backward_data": (
+        lambda g, y: ATEN._softmax_backward_data(g, y, -1, torch.float32),
+        ((B, T), (B, T)),
+        4 * B * T,
+    ),
+    "_log_softmax_backward_data": (
+        lambda g, y: ATEN._log_softmax_backward_data(g, y, -1, torch.float32),
+        ((B, T), (B, T)),
+        4 * B * T,
+    ),
+    # The maximum, the difference, exp and the sum.
+    "logsumexp": (lambda x: x.logsumexp(1), ((B, T, 5),), 4 * B * T * 5),
+    "logcumsumexp": (lambda x: x.logcumsumexp(1), ((B, T, 5),), 4 * B * T * 5),
+    "logaddexp": (torch.logaddexp, ((B, T), (B, T)), B * T),
+    # Square and sum; the mean as well, and the difference from it.
+    "linalg_vector_norm": (lambda x: torch.linalg.vector_norm(x, dim=1), ((B, T),), 2 * B * T),
+    "var": (lambda x: x.var(1), ((B, T),), 4 * B * T),
+    "std": (lambda x: x.std(1), ((B, T),), 4 * B * T),
+    "var_mean": (lambda x: torch.var_mean(x, 1), ((B, T),), 4 * B * T),
+    "mse_loss": (F.mse_loss, ((B, T), (B, T)), 3 * B * T),
+    "prod": (lambda x: x.prod(1), ((B, T),), B * T),
+    "cumprod": (lambda x: x.cumprod(1), ((B, T),), B * T),
+    "_adaptive_avg_pool2d": (lambda x: F.adaptive_avg_pool2d(x, 2), ((B, T, 8, 8),), B * T * 8 * 8),
+    # Half of what goes in is a gate: its sigmoid and the product with it.
+    "glu": (F.glu, ((B, 10),), 2 * B * 5),
+    "glu_backward": (lambda g, x: ATEN.glu_backward(g, x, -1), ((B, 5), (B, 10)), 5 * B * 5),
+    "native_dropout": (lambda x: torch.native_dropout(x, 0.5, True), ((B, T),), B * T),
+    # Sine and cosine of the angle, a product with either.
+    "polar": (torch.polar, ((B, T), (B, T)), 4 * B * T),
+    "embedding_dense_backward": (
+        lambda g: ATEN.embedding_dense_backward(g, torch.tensor([1, 1, 0]), 9, -1, False),
+        ((3, 5),),
+        3 * 5,
+    ),
+    "index_add": (lambda to, x: to.index_add(0, torch.tensor([0, 0, 2]), x), ((9, 5), (3, 5)), 3 * 5),
+    "scatter_add": (lambda to, x: to.scatter_add(0, torch.zeros(3, 5).long(), x), ((9, 5), (3, 5)), 3 * 5),
+}
+# Those of the other tests of this file.
+IN_CONTEXT = """
+    mm bmm addmm convolution convolution_backward _scaled_dot_product_flash_attention_for_cpu
+    _scaled_dot_product_flash_attention_for_cpu_backward _fft_r2c _fft_c2r _fft_c2c linalg_cholesky_ex
+    linalg_solve_triangular _linalg_solve_ex linalg_lu_solve _cdist_forward mul native_layer_norm
+    native_layer_norm_backward native_group_norm mkldnn_rnn_layer mkldnn_rnn_layer_backward _softmax cumsum cummax
+    softplus_backward log_sigmoid_forward log_sigmoid_backward elu_backward
+"""
+
+
+class Named(_Counter):
+    """Keeps what every operation took."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.each: dict[str, int] = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        before = self.flops
+        out = super().__torch_dispatch__(func, types, args, kwargs)
+        self.each[_name(func)] = self.flops - before
+        return out
+
+
+@pytest.mark.parametrize("operation", BY_HAND)
+def test_an_operation_with_a_formula_counts_as_by_hand(operation: str) -> None:
+    call, shapes, count = BY_HAND[operation]
+    arguments = [random(*shape) for shape in shapes]
+    counter = Named()
+    with counter:
+        call(*arguments)
+    assert counter.each.get(operation) == counter.flops == count
+
+
+def test_every_formula_is_compared_with_a_count_by_hand() -> None:
+    assert FORMULAS.keys() == {*BY_HAND, *IN_CONTEXT.split()}
 
 
 def test_a_whole_gpt2_takes_two_per_weight_and_token_and_its_attention() -> None:
