@@ -137,11 +137,25 @@ def test_the_recurrence_and_the_residual_stay_in_float32_under_autocast() -> Non
     torch.testing.assert_close(rough.mean.float(), exact, atol=0.05, rtol=0.05)
 
 
-def test_the_state_matrix_and_the_skip_are_not_decayed() -> None:
-    decayed, kept = model().parameter_groups()
-    assert kept["weight_decay"] == 0
-    assert len(kept["params"]) == 2 * 3
-    assert sum(p.numel() for group in (decayed, kept) for p in group["params"]) == model().parameter_count
+@pytest.mark.parametrize(
+    ("backbone", "endings"),
+    [
+        ("mamba", {"A_log", "D"}),
+        ("mamba2", {"A_log", "D", "dt_bias"}),
+        ("gated-deltanet", {"A_log", "dt_bias"}),
+        ("kda", {"A_log", "dt_bias"}),
+        ("hyena", {"skip", "frequency"}),
+    ],
+)
+def test_decays_skips_and_frequencies_of_every_layer_are_not_decayed(backbone: str, endings: set[str]) -> None:
+    config = resolve_run("linear", backbone, "smoke")
+    ours = config.build(config.task.build())
+    decayed, kept = ours.parameter_groups()
+    assert kept["weight_decay"] == 0 and decayed.keys() == {"params"}
+    names = {id(p): name for name, p in ours.named_parameters()}
+    expected = [f"layers.{layer}.mixer.{ending}" for layer in range(len(ours.layers)) for ending in endings]
+    assert sorted(names[id(p)] for p in kept["params"]) == sorted(expected)
+    assert sum(p.numel() for group in (decayed, kept) for p in group["params"]) == ours.parameter_count
 
 
 def test_a_finished_run_does_not_depend_on_the_back_end_it_was_trained_with(tmp_path: Path) -> None:

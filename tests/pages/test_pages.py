@@ -63,6 +63,16 @@ def test_every_command_that_a_page_names_exists_with_its_options(name: str) -> N
 
 
 @pytest.mark.parametrize("name", TEXTS)
+def test_what_a_page_shows_as_a_command_is_one(name: str) -> None:
+    """In blocks of a terminal and between backticks."""
+    text, known = TEXTS[name], {*COMMANDS, "lm", *(f"lm {command}" for command in OF_LANGUAGE_MODELS)}
+    typed = [command.text for block in blocks(text) if block.language == "console" for command in block.commands()]
+    for line in [*typed, *re.findall(r"`(iclbench [^`]*)`", text)]:
+        for words in re.findall(r"(?:^|\s)iclbench +((?:lm +)?\w[\w-]*)", line):
+            assert words in known, line
+
+
+@pytest.mark.parametrize("name", TEXTS)
 def test_links_of_a_page_lead_somewhere(name: str) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", TEXTS[name]):
         if not target.startswith(("http://", "https://", "reference/")):

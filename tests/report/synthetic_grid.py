@@ -51,6 +51,16 @@ def score(raw: np.ndarray | float, evaluator: str) -> np.ndarray | float:
     return (raw - 0.5) / 0.4 if evaluator in ("icl", "iwl") else (1 - raw) / (1 - FLOOR)
 
 
+def gap(grid: Grid, task: str, test: str, a: str, b: str) -> tuple[float, float, float]:
+    """By how much scores of a are above those of b: the mean over episodes, of means over the seeds that both have, and
+    its interval."""
+    seeds = [seed for seed in (0, 1) if (task, test, a, seed) in grid.raw and (task, test, b, seed) in grid.raw]
+    own, other = (np.mean([score(grid.raw[task, test, name, seed], test) for seed in seeds], 0) for name in (a, b))
+    gaps = own - other
+    mean, half = float(gaps.mean()), 2.0117 * float(gaps.std(ddof=1)) / np.sqrt(EPISODES)  # t of 47 degrees
+    return mean, mean - half, mean + half
+
+
 def write(folder: Path, preset: str = "grid") -> Grid:
     """Write the folder. `cnp` has one seed on tabular, the other failed; on quadratic both seeds of `tnp` did."""
     raw: dict[tuple[str, str, str, int], np.ndarray] = {}

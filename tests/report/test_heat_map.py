@@ -15,7 +15,7 @@ from iclbench.report.blocks import Block, Figure, Glance, Section, Table, Text
 from iclbench.report.data import Results, load
 from iclbench.report.figures import curves
 from iclbench.report.figures import heat_map as figures
-from iclbench.report.normalised import Contest
+from iclbench.report.normalised import Contest, contests
 from iclbench.report.pairs import Difference
 from iclbench.report.sections import heat_map
 from iclbench.report.style import ACCENT
@@ -127,6 +127,21 @@ def test_columns_are_in_the_order_of_mean_ranks(grid: Grid, blocks: dict[str, Bl
     *order, last = dict.fromkeys(shown["contestant"])
     assert last == ONLY_TARGETS, "a mean rank over few rows is none"
     assert [ranks[name] for name in order] == sorted(ranks[name] for name in order)
+
+
+def test_a_backbone_with_half_of_the_rows_stands_by_its_rank_and_one_with_fewer_last(grid_results: Results) -> None:
+    rows = [f"r{i}" for i in range(6)]
+    own = {
+        "all": dict.fromkeys(rows, 0.5),
+        "half": dict.fromkeys(rows[:3], 0.9),
+        "fewer": dict.fromkeys(rows[3:5], 1.0),
+    }
+    scores = pd.DataFrame(
+        [(name, row, score) for name, each in own.items() for row, score in each.items()],
+        columns=["contestant", "row", "score"],
+    ).assign(kind="backbone")
+    linear = [contest for contest in contests(grid_results, "grid") if contest.title == "linear"]
+    assert heat_map.in_order(grid_results, linear, scores) == ["half", "all", "fewer"]
 
 
 def test_numbers_are_readable_on_every_colour() -> None:

@@ -160,6 +160,13 @@ def test_the_plane_shows_ends_ways_and_peaks_of_all_settings(blocks: dict[str, B
     vega_lite.validate(plane.static | {"concat": [plane.static["concat"][0] | {"data": {"values": []}}]})
 
 
+def test_the_numbers_of_the_plane_hold_both_tests_at_the_highest_of_the_first(blocks: dict[str, Block]) -> None:
+    frame = table(blocks, "plane-bursty-small-numbers").frame.set_index(["task", "contestant"])
+    row, at = frame.loc[("bursty", "coqe")], STEPS.index(1000)
+    means = [np.mean([accuracy("coqe", "bursty", test, seed)[at] for seed in (0, 1, 2)]) for test in ("icl", "iwl")]
+    assert (row["step"], row["peak"], row["iwl_at_peak"]) == pytest.approx((1000, *means))
+
+
 def test_the_overview_reads_accuracies_and_no_squared_error(sections: list[Section]) -> None:
     reading = next(section for section in sections if section.id == "overview").blocks[0]
     assert isinstance(reading, Text)

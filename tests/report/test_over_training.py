@@ -53,6 +53,13 @@ def branched(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Results:
     return load(folder)
 
 
+@pytest.fixture(scope="module")
+def blocks(branched: Results) -> dict[str, Figure | Table]:
+    made = section.section(branched)
+    assert made is not None
+    return {block.name: block for block in made.walk() if isinstance(block, Table | Figure)}
+
+
 def test_scores_of_branches_are_those_of_their_own_errors(grid: Grid, branched: Results) -> None:
     seen = 0
     for contest in normalised.contests(branched, "grid"):
@@ -114,11 +121,8 @@ def test_scores_at_equal_compute_lie_on_the_line_between_trainings() -> None:
     assert found.to_dict() == pytest.approx({"cheap": 0.5, "dear": 0.4}), "the shortest training of dearer takes more"
 
 
-def test_the_page_says_when_the_order_is_settled(grid: Grid, branched: Results) -> None:
-    made = section.section(branched)
-    assert made is not None
-    by_name = {block.name: block for block in made.walk() if isinstance(block, Table | Figure)}
-    stability = by_name["over-training-grid-stability"]
+def test_the_page_says_when_the_order_is_settled(grid: Grid, blocks: dict[str, Figure | Table]) -> None:
+    stability = blocks["over-training-grid-stability"]
     assert isinstance(stability, Table)
     rows = stability.frame.set_index("row")
     assert len(rows) == sum(map(len, TASKS.values()))
@@ -136,7 +140,7 @@ def test_the_page_says_when_the_order_is_settled(grid: Grid, branched: Results) 
         assert rows.loc["linear", column] == pytest.approx(over_training.kendall(after(steps), end))
     assert rows.loc["linear", "tau0"] < rows.loc["linear", "tau1"]
     assert rows.loc["linear", "seeds"] == pytest.approx(over_training.kendall(order(0), order(1)))
-    steps = by_name["over-training-grid-steps"]
+    steps = blocks["over-training-grid-steps"]
     assert isinstance(steps, Table) and steps.caption.endswith("since they lack a row: icicl-tnp, tnp.")
     assert [column.header for column in steps.columns][1::2] == [
         "score, 25 % of the steps",
@@ -146,10 +150,49 @@ def test_the_page_says_when_the_order_is_settled(grid: Grid, branched: Results) 
     assert set(steps.frame["contestant"]) == {"gpt2", "mamba", "transformer", "s4d", "cnp"}
     first, last = (steps.frame.set_index("contestant")[f"score{i}"] for i in (0, 2))
     assert (last - first).to_dict() == pytest.approx({n: BEHIND[50].get(n, 0.2) for n in first.index})
-    figure = by_name["over-training-grid"]
+    figure = blocks["over-training-grid"]
     assert isinstance(figure, Figure)
     one = figure.data[figure.data["panel"].eq("linear") & figure.data["contestant"].eq("s4d")]
     assert one["axis_value"].tolist() == pytest.approx([50e8, 100e8, 200e8])
+
+
+def place(scores: dict[str, float], name: str) -> int:
+    return 1 + sum(other > scores[name] for other in scores.values())
+
+
+def test_ranks_after_shares_of_the_steps_count_who_is_better(blocks: dict[str, Figure | Table]) -> None:
+    steps = blocks["over-training-grid-steps"]
+    assert isinstance(steps, Table)
+    rows = steps.frame.set_index("contestant")
+    for i in range(3):
+        scores = rows[f"score{i}"].to_dict()
+        assert rows[f"rank{i}"].to_dict() == {name: place(scores, name) for name in scores}
+    assert rows["rank0"].to_dict() != rows["rank1"].to_dict()
+
+
+def test_the_same_computation_is_that_of_the_cheapest_whole_training(
+    grid: Grid, blocks: dict[str, Figure | Table]
+) -> None:
+    """A training step of `linear` takes 1e8 times the cost in `BACKBONES`. At what the whole training of cnp takes, s4d
+    is between a quarter and a half of its steps, and a quarter of any other takes more."""
+    table = blocks["over-training-grid-compute"]
+    assert isinstance(table, Table)
+    rows = table.frame[table.frame["row"].eq("linear")].set_index("contestant")
+    ends = {
+        name: float(np.mean([score(grid.raw["linear", "next", name, seed].mean(), "next") for seed in (0, 1)]))
+        for name in rows.index
+    }
+    assert rows.index.tolist() == sorted(ends, key=lambda name: -ends[name])
+    assert rows["steps_score"].to_dict() == pytest.approx(ends)
+    shared = 1e8 * LAST * BACKBONES["cnp"][1]
+    assert rows["flops"].tolist() == pytest.approx([shared] * len(rows))
+    assert rows["times"].to_dict() == pytest.approx({n: 1e8 * LAST * BACKBONES[n][1] / shared for n in ends})
+    way = np.log(shared / (1e8 * BACKBONES["s4d"][1] * 50)) / np.log(100 / 50)
+    short = ends["s4d"] - BEHIND[50]["s4d"]
+    both = {"s4d": short + way * (ends["s4d"] - 0.2 - short), "cnp": ends["cnp"]}
+    assert rows["compute_score"].dropna().to_dict() == pytest.approx(both)
+    assert rows["compute_rank"].dropna().to_dict() == {name: place(both, name) for name in both}
+    assert rows["steps_rank"].dropna().to_dict() == {name: place({n: ends[n] for n in both}, name) for name in both}
 
 
 def test_a_run_without_its_curve_has_no_share_of_unknown_steps(branched: Results) -> None:

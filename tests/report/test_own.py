@@ -16,7 +16,7 @@ from iclbench.report import build, normalised
 from iclbench.report.data import Results, load
 from iclbench.report.sections.ranking import among, ranking
 from iclbench.report.style import CAUSAL, OWN, SETS, looks
-from tests.report.synthetic_grid import BACKBONES, Grid, score
+from tests.report.synthetic_grid import BACKBONES, Grid, gap, score
 
 SHARED = ("linear", "quadratic")
 
@@ -98,7 +98,14 @@ def test_it_is_ranked_on_the_tasks_it_shares(grid: Grid, found: Results) -> None
     place = int((ranks < ranks["mynet"]).sum()) + 1
     assert row["place"] == f"{place} of {len(ranked) + 1}"
     assert row["mean_score"] == pytest.approx(scores["mynet"].mean())
-    assert row["better"] + row["tied_on"] + row["worse"] == 2
+    order = ranks.sort_values().index.tolist()
+    above = order[place - 2]
+    assert row["neighbour"] == above
+    assert row["behind"] == pytest.approx(scores["mynet"].mean() - scores[above].mean())
+    gaps = [0.1 + np.array(gap(grid, task, "next", "s4d", above)) for task in SHARED]
+    better, worse = sum(low > 0 for _, low, _ in gaps), sum(high < 0 for *_, high in gaps)
+    assert (row["better"], row["tied_on"], row["worse"]) == (better, 2 - better - worse, worse)
+    assert better != worse
 
 
 def test_it_stands_out_on_the_page(folder: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from iclbench import tables
 from iclbench.report import build
 from iclbench.report.blocks import Figure, Section, Table
 from iclbench.report.data import Results, load
-from iclbench.report.sections import report
+from iclbench.report.sections import probing, report
 from tests.report import synthetic, vega_lite
 
 TASK = "linear"
@@ -218,6 +218,15 @@ def test_the_numbers_say_where_the_error_is_smallest(blocks: dict[str, Figure | 
     assert row["scale"] == pytest.approx(1 + row["error"])
     assert frame.loc[(20, "gd-plus-plus"), "gamma"] == 1e-4
     assert pd.isna(frame.loc[(20, "zero"), "depth"])
+
+
+def test_the_error_at_the_end_is_not_the_smallest_where_it_rises_in_the_last_layer() -> None:
+    rows = pd.DataFrame([row for row in probe_rows(20) if row["run"] == "linear-gpt2-small-s0"])
+    last = rows["axis_value"].eq(4) & rows["metric"].eq("squared_error")
+    record = probing._record(rows.assign(value=rows["value"].mask(last, 0.9)))
+    assert (record["depth"], record["error"]) == (4, 0.9)
+    assert (record["best_at"], record["best"]) == (3, pytest.approx(np.exp(-3)))
+    assert record["scale"] == pytest.approx(1 + np.exp(-4)), "as after the last layer"
 
 
 def test_a_report_of_probes_alone_is_a_page(tmp_path: Path) -> None:

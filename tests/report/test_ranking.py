@@ -9,11 +9,12 @@ import pandas as pd
 import pytest
 
 from iclbench.report import normalised
+from iclbench.report.blocks import Table
 from iclbench.report.data import Results
 from iclbench.report.episode_scores import EpisodeScores
 from iclbench.report.pairs import difference, holm
-from iclbench.report.sections.ranking import Paired, by_task, places, ranking, to_rank
-from tests.report.synthetic_grid import TASKS, Grid, score
+from iclbench.report.sections.ranking import Paired, by_task, places, ranking, section, to_rank
+from tests.report.synthetic_grid import TASKS, Grid, gap, score
 
 
 def exact(gaps: np.ndarray) -> float:
@@ -31,6 +32,38 @@ def test_p_is_that_of_all_sign_flips_over_tasks() -> None:
         found = Paired.of(pd.Series(gaps), pd.Series(np.zeros(9)))
         assert found.p == pytest.approx(exact(gaps))
         assert found.mean == pytest.approx(gaps.mean())
+        assert found.ahead == (np.sign(gaps) @ (np.argsort(np.argsort(np.abs(gaps))) + 1) > 0)
+
+
+def test_who_is_ahead_is_told_by_signed_ranks_without_the_tasks_that_are_alike() -> None:
+    alone = pd.Series([16.0, -1.0, -2.0, -3.0, -4.0, -5.0])
+    assert alone.mean() > 0 and not Paired.of(alone, 0 * alone).ahead
+    some = pd.Series([5.0, 4.0, -1.0, -2.0, -3.0, 0.0, 0.0, 0.0, 0.0])
+    assert Paired.of(some, 0 * some).ahead and not Paired.of(0 * some, some).ahead
+
+
+def test_a_task_counts_for_whoever_has_all_of_its_tests(grid: Grid, grid_results: Results) -> None:
+    contests = [contest for contest in normalised.contests(grid_results, "grid") if contest.task.task == "bursty"]
+    title, both = contests[0].task.title, by_task(contests)
+    means = [
+        np.mean([score(grid.raw["bursty", test, "s4d", s].mean(), test) for s in (0, 1)]) for test in ("icl", "iwl")
+    ]
+    assert both.loc[title, "s4d"] == pytest.approx(np.mean(means))
+    rows = contests[1].rows
+    contests[1] = replace(contests[1], rows=rows[rows["contestant"].ne("s4d")])
+    fewer = by_task(contests)
+    assert np.isnan(fewer.loc[title, "s4d"])
+    pd.testing.assert_frame_equal(fewer.drop(columns="s4d"), both.drop(columns="s4d"))
+
+
+def test_the_best_of_those_who_know_nothing_scores_0(grid_results: Results) -> None:
+    contest = next(c for c in normalised.contests(grid_results, "grid") if c.title == "linear")
+    assert contest.nobody == "zero"
+    zero = contest.rows[contest.rows["contestant"].eq("zero")]
+    for value, nobody in ((0.1, "mean-image"), (-0.1, "zero")):
+        other = zero.assign(contestant="mean-image", run="mean-image", value=value)
+        assert replace(contest, rows=pd.concat([contest.rows, other], ignore_index=True)).nobody == nobody
+    assert replace(contest, rows=contest.rows[contest.rows["contestant"].ne("zero")]).nobody is None
 
 
 def test_holm_stops_at_the_first_that_fails() -> None:
@@ -68,6 +101,26 @@ def test_scores_and_ranks_are_means_over_tasks_whose_tests_count_as_one(grid: Gr
     p = [exact((wide[lower] - wide[upper]).to_numpy()) for upper, lower in pairwise(names)]
     assert frame["p_alone"].tolist()[1:] == pytest.approx(p)
     assert frame["tied"].tolist()[1:] == ["tied" if value >= 0.05 else "told apart" for value in holm(p)]
+    behind = [wide[lower].mean() - wide[upper].mean() for upper, lower in pairwise(names)]
+    assert frame["behind"].tolist()[1:] == pytest.approx(behind)
+    counts = []
+    for upper, lower in pairwise(names):
+        gaps = [gap(grid, task, test, lower, upper) for task, tests in TASKS.items() for test in tests]
+        better, worse = sum(low > 0 for _, low, _ in gaps), sum(high < 0 for *_, high in gaps)
+        counts.append([better, len(gaps) - better - worse, worse])
+    assert frame[["better", "tied_on", "worse"]].iloc[1:].to_numpy().tolist() == counts
+    assert len({sum(each) for each in counts}) == 1 and any(better != worse for better, _, worse in counts)
+
+
+def test_neighbours_are_compared_task_by_task_the_lower_minus_the_upper(grid: Grid, grid_results: Results) -> None:
+    found = section(grid_results)
+    assert found is not None
+    table = next(b for b in found.walk() if isinstance(b, Table) and b.name == "ranking-grid-neighbours")
+    rows = table.frame.set_index("row")
+    *_, upper, lower = ranking(normalised.contests(grid_results, "grid"))[0]["contestant"]
+    assert table.columns[-1].header == f"{lower} − {upper}"
+    cell = rows.loc["linear", [lower, f"{lower} low", f"{lower} high"]].tolist()
+    assert cell == pytest.approx(gap(grid, "linear", "next", lower, upper), rel=1e-4)
 
 
 def test_tasks_that_cannot_tell_anybody_apart_give_way_to_more_that_fewer_backbones_have() -> None:

@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +16,13 @@ from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
 from iclbench.report.data import load
 from iclbench.report.episode_scores import EpisodeScores
 from iclbench.report.figures import learning
-from iclbench.report.gains import gain
+from iclbench.report.gains import Gain, gain
 from iclbench.report.pairs import score_difference
 from iclbench.report.sections import context_size, related, report
 from iclbench.report.sections.overview import likelihoods
 from tests.report import synthetic_targets as synthetic
 from tests.report import vega_lite
+from tests.report.conftest import Made
 
 GP = "gp-mixture-small"
 
@@ -153,6 +155,17 @@ def test_gains_are_paired_and_tell_of_an_episode_that_decides(targets_blocks: di
     assert gain(less, less) is None
 
 
+def test_the_table_of_gains_has_the_ends_of_their_intervals(
+    made_of_targets: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (task,) = (task for task in made_of_targets.loaded.slices if task.task == "gp-mixture")
+    found = Gain(0.1, 0.05, 0.2, median=0.08, largest=0.01)
+    monkeypatch.setattr(related, "gains", lambda episodes, asked: {("icicl-tnp", 3): found})
+    table = related._gains(task)
+    assert table is not None
+    assert table.frame[["gain", "gain_low", "gain_high", "median"]].iloc[0].tolist() == [0.1, 0.05, 0.2, 0.08]
+
+
 def test_who_was_asked_fewer_episodes_has_their_number_in_the_cell() -> None:
     frame = pd.DataFrame({"who": ["a", "b", "c"], "ll": [-1.0, -2.0, None], "n": [256, 128, None]})
     table = Table("t", "t", "", frame, (Column("who", "who"), Column("ll", "ll", fixed, True, episodes="n")))
@@ -225,7 +238,10 @@ def test_images_are_binned_by_the_share_of_observed_pixels(targets_blocks: dict[
     figure = _figure(targets_blocks, "image-completion-small-context-size")
     assert "observed pixels" in figure.alt
     share = 100 * synthetic.context_sizes("image-completion") / synthetic.SIDE**2
-    assert share.min() <= figure.data["size"].min() <= figure.data["size"].max() <= share.max()
+    edges = [-np.inf, *np.quantile(share, [0.25, 0.5, 0.75]), np.inf]
+    means = [share[(low < share) & (share <= high)].mean() for low, high in pairwise(edges)]
+    for _, drawn in figure.data.groupby(["panel", "contestant"]):
+        assert drawn["size"].tolist() == pytest.approx(means)
 
 
 def test_every_figure_is_valid_vega_lite(targets_blocks: dict[str, Block]) -> None:

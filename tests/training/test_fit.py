@@ -7,6 +7,7 @@ import torch
 
 from iclbench.backbones.base import TaskShape
 from iclbench.backbones.gpt2 import GPT2
+from iclbench.backbones.s4 import S4
 from iclbench.config.cards import TrainSettings
 from iclbench.config.resolution import resolve_run
 from iclbench.config.runs import create
@@ -15,6 +16,7 @@ from iclbench.core.seeds import global_stream
 from iclbench.families.linear import Linear
 from iclbench.training.fit import Training, TrainingDivergedError, fit
 from iclbench.training.run import train
+from iclbench.training.step import TrainingData
 from tests.training.test_run import new_run, weights
 
 SETTINGS = TrainSettings(steps=30, batch=16, lr=3e-3, warmup=5, clip=1.0, log_every=10)
@@ -46,6 +48,18 @@ def test_in_memory_and_in_a_folder_a_task_gives_the_same_weights(card_path: Path
     fit(model, run.config.task, run.config.train, seed=run.config.seed)
     assert model.state_dict().keys() == weights(run).keys()
     assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in weights(run).items())
+
+
+def test_every_group_of_parameters_has_its_factor_of_the_learning_rate() -> None:
+    """Of S4 the parameters of its systems, as in its authors' code."""
+    settings = S4.Settings(layers=1, width=8, state=4, rate_factor=0.25)
+    training = Training(
+        S4(settings, TaskShape(x_dim=FAMILY.x_dim, points=6)),
+        TrainingData(FAMILY, 6),
+        SETTINGS.model_copy(update={"warmup": 0}),
+    )
+    training.step()
+    assert [group["lr"] for group in training.optimiser.param_groups] == [SETTINGS.lr, 0.25 * SETTINGS.lr]
 
 
 def test_callbacks_are_called_after_every_step_in_their_order() -> None:

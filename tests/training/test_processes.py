@@ -137,8 +137,15 @@ def test_what_several_processes_cannot_train_is_refused() -> None:
     backbone = config.build(config.task.build())
     with pytest.raises(UsageError, match="a batch of 2 cannot be shared by 3 processes"):
         Processes(0, 3).check(backbone, 2)
-    for name in ("np", "tnp-d", "cnp"):
-        drawing = resolve_run("gp-mixture", name, "smoke")
+    for task, name, more in (
+        ("gp-mixture", "np", []),
+        ("gp-mixture", "tnp-d", []),
+        ("gp-mixture", "cnp", []),
+        ("point-process", "thp", []),
+        ("linear", "s4", ["backbone.dropout=0.1"]),
+        ("bursty", "coqe", []),
+    ):
+        drawing = resolve_run(task, name, "smoke", overrides=more)
         with pytest.raises(UsageError, match="the loss of this backbone draws something"):
             Processes(0, 2).check(drawing.build(drawing.task.build()), 8)
     backbone.add_module("norm", torch.nn.BatchNorm2d(3))
