@@ -48,14 +48,18 @@ class Store:
 
     @cached_property
     def rows(self) -> pd.DataFrame:
-        """All rows of the table `cells`, by cell: of several rows of one cell the first whose files are all there,
-        own sweeps before reference results."""
+        """All rows of the table `cells`, by cell: of several rows of one cell one that came to an end and whose files
+        are all there, else one that failed, else one that waits; of two of these own sweeps before reference
+        results."""
         # Folder by folder: own rows come before packed ones, and each may have a row for the same cell.
         folders = [path for path in self.results.glob("*") if path.is_dir()]
         folders.sort(key=lambda path: (path.name not in tables.OWN, path))
         found = pd.concat([tables.read_all("cells", folder) for folder in folders] or [tables.frame("cells", [])])
         there = [self._are_there(cell, files) for cell, files in zip(found["cell"], found["files"], strict=True)]
-        found = found.assign(there=there).astype({"there": bool}).sort_values("there", ascending=False, kind="stable")
+        found = found.assign(there=there).astype({"there": bool})
+        # A failed or awaiting row names no files: none are missing, and what another row found counts all the same.
+        rank = found["status"].map({"failed": 1, "awaiting": 2}).fillna(0).where(found["there"], 3)
+        found = found.assign(rank=rank).sort_values("rank", kind="stable").drop(columns="rank")
         return found.drop_duplicates("cell").sort_values("cell").set_index("cell")
 
     @cached_property

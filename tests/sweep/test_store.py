@@ -14,7 +14,7 @@ from iclbench.core.errors import UsageError
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.plan import plan
-from iclbench.sweep.store import Store, record
+from iclbench.sweep.store import Store, record, row
 from iclbench.sweep.work import work
 
 CONFIG = resolve_run("linear", "gpt2", "smoke")
@@ -107,16 +107,34 @@ def test_of_two_rows_of_a_cell_the_one_whose_files_are_there_counts(tmp_path: Pa
     }
     done(tmp_path, "reference/x.values.parquet")
     tables.write("cells", [packed], tmp_path / "reference" / "x.cells.parquet", {})
-    record(tmp_path, cell(), Outcome("failed", "out of memory"), Context(tmp_path))
     own = done(tmp_path, "tables/own.values.parquet")
-    assert Store(tmp_path).status(cell()) == "failed", "the own one comes first where both have their files"
     record(tmp_path, cell(), own, Context(tmp_path))
-    assert Store(tmp_path).rows.loc[cell().hash, "seconds"] == 2.0
+    assert Store(tmp_path).rows.loc[cell().hash, "seconds"] == 2.0, "the own one comes first where both have theirs"
     (tmp_path / "tables/own.values.parquet").unlink()
     assert Store(tmp_path).status(cell()) == "done"
     assert Store(tmp_path).rows.loc[cell().hash, "seconds"] == 1.0
     (tmp_path / "reference/x.values.parquet").unlink()
     assert Store(tmp_path).status(cell()) is None
+
+
+@pytest.mark.parametrize(
+    ("weaker", "stronger"),
+    [("failed", "done"), ("failed", "diverged"), ("awaiting", "done"), ("awaiting", "failed"), ("gone", "awaiting")],
+)
+@pytest.mark.parametrize("folders", [("cells", "reference"), ("another", "reference")])
+def test_what_failed_or_waits_in_one_folder_hides_nothing_that_another_has_found(
+    tmp_path: Path, folders: tuple[str, str], weaker: str, stronger: str
+) -> None:
+    """A repeat that failed beside packed results is no reason to compute them again, nor to pack them away."""
+    done(tmp_path, "tables/x.values.parquet")
+    for folder, status in zip(folders, (weaker, stronger), strict=True):
+        files = {"gone": ["tables/none.values.parquet"], "done": ["tables/x.values.parquet"]}.get(status, [])
+        outcome = Outcome("done" if status == "gone" else status, "why", tuple(files))  # type: ignore[arg-type]
+        path = tmp_path / folder / "x.cells.parquet"
+        tables.write("cells", [row(cell(), outcome, Context(tmp_path))], path, {})
+    assert Store(tmp_path).rows.loc[cell().hash, "status"] == stronger
+    assert Store(tmp_path).status(cell()) == (None if stronger == "awaiting" else stronger)
+    assert Store(tmp_path).is_awaited(cell()) == (stronger == "awaiting")
 
 
 def test_own_rows_come_before_packed_ones_whatever_their_folder_is_called(tmp_path: Path) -> None:
