@@ -10,7 +10,10 @@ that is kept, beside all others.
 
 from __future__ import annotations
 
+import glob
+import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar, runtime_checkable
@@ -167,11 +170,25 @@ def _write(
     """Write the tables of a cell and remove others, which another contestant of this name may have left."""
     beside = {"beside": " ".join(sorted(found.keys() - {"values"}))}
     with writing(results):
+        _forget_rows(results, contestant, prompts, metadata.get("cell"))
         for name in {*tables.SCHEMAS} - {*found}:
             cell_path(results, contestant, prompts, name).unlink(missing_ok=True)
         for name in sorted(found, key=lambda name: name == "values"):
             own = metadata | beside if name == "values" else metadata
             tables.write(name, found[name], cell_path(results, contestant, prompts, name), own)
+
+
+def _forget_rows(results: Path, contestant: Contestant, prompts: AnyPromptSet, own: str | None) -> None:
+    """Remove the rows of sweeps which say that the cell's values, about to be those of another, are what they found."""
+    path = cell_path(results, contestant, prompts)
+    if tables.metadata(path).get("cell", own) == own:
+        return
+    named = json.dumps(path.relative_to(results).as_posix())
+    who = glob.escape(contestant.run.partition("+")[0])  # without the method that was applied
+    for row in results.glob(f"cells/{glob.escape(f'{prompts.task_name}-{prompts.preset}')}/{who}.*.cells.parquet"):
+        with suppress(tables.TableError):
+            if tables.read("cells", row)["files"].str.contains(named, regex=False).any():
+                row.unlink(missing_ok=True)
 
 
 def _first_reason(values: Rows | pd.DataFrame) -> str | None:

@@ -108,6 +108,28 @@ def test_a_note_on_a_card_leaves_nothing_to_do(done: tuple[Path, dict[str, GridC
     assert do(results, cells_of(results.parent, notes="a word")) == {}
 
 
+def test_a_table_that_another_configuration_has_overwritten_is_not_what_a_cell_found(tmp_path: Path) -> None:
+    """The card of a baseline is changed and changed back: both write the same file."""
+    results, card = tmp_path / "results", tmp_path / "mine.toml"
+    (tmp_path / "tiny.toml").write_text(tomli_w.dumps(small_card(baselines=[str(card)], oracles=[], shifts=[])))
+    alone = {"tasks": [str(tmp_path / "tiny.toml")], "backbones": ["gpt2"], "presets": ["smoke"], "seeds": [0]}
+    (tmp_path / "grid.toml").write_text(tomli_w.dumps({"summary": "one", **alone, "evaluate": {}}))
+
+    def swept(k: int) -> bool:
+        """Whether there was something to do."""
+        card.write_text(tomli_w.dumps({"estimator": "knn", "summary": "mine", "settings": {"k": k}}))
+        cells = [cell for cell in grid_cells([str(tmp_path / "grid.toml")]) if cell.run == "mine"]
+        todo = plan(cells, Store(results)).todo
+        assert [work(cell, Context(results)).reason for cell in todo] == [None] * len(todo)
+        return bool(todo)
+
+    assert swept(3) and not swept(3)
+    (path,) = results.glob("tables/*/mine.values.parquet")
+    found = tables.read("values", path)
+    assert swept(7) and not found.equals(tables.read("values", path))
+    assert swept(3) and found.equals(tables.read("values", path))
+
+
 def test_another_rate_is_to_do_and_the_old_run_is_not_overwritten(done: tuple[Path, dict[str, GridCell]]) -> None:
     """What the user sees: where the old run lies, in what it differs, and that the same command then goes on."""
     results, old = done
