@@ -58,7 +58,7 @@ def plan(cells: Sequence[GridCell], store: Store) -> Plan:
                 todo.update(need.hash for need in needs if not store.has_episodes(need))
     for cell in cells:
         of_weights = cell.config is not None and cell.needs and not cell.reason
-        if cell.hash in todo and of_weights and not weights(store.results, cell).is_file():
+        if cell.hash in todo and of_weights and not _has_weights(store.results, cell):
             todo.update(need for need in cell.needs if status.get(need) != "diverged")
     return Plan(tuple(cells), status, tuple(cell for cell in cells if cell.hash in todo))
 
@@ -80,6 +80,14 @@ def only(plan: Plan, kinds: Sequence[str], contestants: Sequence[str] | None = N
 def by_episode(task: TaskConfig) -> bool:
     """Whether the summary of a task compares episode by episode, for which values are not enough."""
     return task.question == "targets" and bool(task.oracles)
+
+
+def _has_weights(results: Path, cell: GridCell) -> bool:
+    """Whether the weights that a cell is about are there: of an evaluation those of all branches, which a run from an
+    archive has not."""
+    assert cell.config is not None
+    branches = cell.kind == "evaluate" and cell.config.train.branch_steps
+    return weights(results, cell).is_file() and not (branches and Run(results / "runs" / cell.run).unpacked)
 
 
 def weights(results: Path, cell: GridCell) -> Path:

@@ -7,6 +7,7 @@ import pytest
 
 from iclbench import tables
 from iclbench.config.resolution import resolve_run
+from iclbench.config.runs import Run
 from iclbench.core.context import Context
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.outcome import Outcome
@@ -51,6 +52,21 @@ def test_a_run_is_trained_again_only_for_weights_that_somebody_needs(tmp_path: P
         weights(tmp_path, TRAIN).touch()
     assert planned(tmp_path).todo == (() if there else (TRAIN,)) + (EVALUATE, TOGETHER)
     assert planned(tmp_path).again == (() if there else (TRAIN,)) + (TOGETHER,)
+
+
+@pytest.mark.parametrize("branched", [False, True])
+def test_a_run_from_an_archive_is_trained_again_where_branches_are_evaluated(tmp_path: Path, branched: bool) -> None:
+    """An archive of weights brings none."""
+    settings = ["train.schedule=warmup-stable-decay", "train.branches=[0.5]"] if branched else []
+    config = resolve_run("linear", "gpt2", "smoke", overrides=settings)
+    train, evaluate = (replace(cell, config=config) for cell in (TRAIN, EVALUATE))
+    evaluate = replace(evaluate, needs=(train.hash,))
+    settle(tmp_path, "done", train)
+    weights(tmp_path, train).parent.mkdir(parents=True)
+    weights(tmp_path, train).touch()
+    assert plan((train, evaluate), Store(tmp_path)).todo == (evaluate,)
+    (weights(tmp_path, train).parent / Run.UNPACKED).touch()
+    assert plan((train, evaluate), Store(tmp_path)).todo == ((train,) if branched else ()) + (evaluate,)
 
 
 @pytest.mark.parametrize(("task", "again"), [("linear", False), ("gp-mixture", True)])
