@@ -50,9 +50,8 @@ class Packed:
 
     @cached_property
     def trained(self) -> dict[str, Any]:
-        """What the weights depend on."""
-        config = validate(RunConfig, tomllib.loads(self.config), f"{self.path}, run '{self.name}'")
-        return without_codes(config.trained)
+        """What the weights depend on, which code made them included."""
+        return validate(RunConfig, tomllib.loads(self.config), f"{self.path}, run '{self.name}'").trained
 
     def tensors(self) -> dict[str, Any]:
         """The weights by their names in the backbone; raises `UsageError` where the file cannot be read."""
@@ -190,7 +189,7 @@ def _unpacked(packed: Packed, run: Run, results: Path) -> Run:
 
 def _the_same(run: Run, packed: Packed) -> Run:
     """A run that is there already; raises `UsageError` where it is another than that of the archive."""
-    if without_codes(run.config.trained) != packed.trained:
+    if without_codes(run.config.trained) != without_codes(packed.trained):
         raise UsageError(
             f"{run.path} holds a run that was trained under other settings than that in {packed.path}; "
             "choose another results folder, or move it away"

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -27,11 +28,11 @@ import pandas as pd
 from iclbench import tables
 from iclbench.config import archives
 from iclbench.config.registry import canonical
-from iclbench.config.resolution import without_codes
 from iclbench.config.runs import Run, writing
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.core.files import digest_path
+from iclbench.core.formats import plural
 from iclbench.core.metrics import curve_metric, metric
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.outcome import Outcome
@@ -92,14 +93,15 @@ def pack(cells: Sequence[GridCell], store: Store, out: Path, replaced: str | Non
         cells: of one or several grids.
         store: the results folder that they were swept into.
         out: folder below it.
-        replaced: why finished cells in it that are none of these leave, and those that are not done stand there as
-            awaiting recomputation; None: that is an error.
+        replaced: why finished cells and weights in it that are none of these leave, and those that are not done stand
+            there as awaiting recomputation; None: that is an error.
 
     Returns:
         The files written.
 
     Raises:
-        UsageError: `out` is no folder of its own in the results folder, or holds finished cells that these are not.
+        UsageError: `out` is no folder of its own in the results folder, or holds finished cells or weights that these
+            are not.
         TableError: a file cannot be read.
     """
     results, out = store.results.resolve(), out.resolve()
@@ -114,6 +116,7 @@ def pack(cells: Sequence[GridCell], store: Store, out: Path, replaced: str | Non
     if replaced is None:
         for own in groups.values():
             _refuse_loss(own, store, out)
+            _refuse_loss_of_weights(own, store, out)
     return [path for own in groups.values() for path in _pack_group(own, store, out, replaced)]
 
 
@@ -135,6 +138,19 @@ def _refuse_loss(cells: Sequence[GridCell], store: Store, out: Path) -> None:
         raise UsageError(
             f"{path} holds {len(lost)} finished cells that would be lost ('{lost['run'].iloc[0]}' and others), since "
             "they are none of this grid's: pack into another folder, or say with --replace why they are to leave"
+        )
+
+
+def _refuse_loss_of_weights(cells: Sequence[GridCell], store: Store, out: Path) -> None:
+    """Raise `UsageError` where the archive to be written anew holds weights that would not be in it."""
+    archive, held = archives.archive_path(out, cells[0].task, cells[0].preset), list[str]()
+    with suppress(UsageError):  # of one that cannot be read nothing is lost
+        held += archives.entries(archive) if archive.is_file() else ()
+    asked = {cell.run for cell in cells if cell.kind == "train" and cell.weights and store.status(cell) == "done"}
+    if lost := [run for run in held if run not in asked]:
+        raise UsageError(
+            f"{archive} holds the weights of {plural(len(lost), 'run')} that would be lost ('{lost[0]}' and others), since this "
+            "grid does not ask for them: pack into another folder, or say with --replace why they are to leave"
         )
 
 
@@ -204,7 +220,7 @@ def _pack_weights(cells: Sequence[GridCell], store: Store, out: Path, named: dic
         if cell.kind != "train" or not cell.weights or store.status(cell) != "done":
             continue
         assert cell.config is not None
-        packed = _packed(cell.run, without_codes(cell.config.trained), store, there)
+        packed = _packed(cell.run, cell.config.trained, store, there)
         if packed is None:
             log.warning("weights of run '%s' are not packed: they are not in %s", cell.run, store.results)
             continue

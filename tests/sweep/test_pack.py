@@ -18,16 +18,18 @@ from iclbench import tables
 from iclbench.backbones.base import Backbone
 from iclbench.config import archives
 from iclbench.config.registry import ESTIMATORS
-from iclbench.config.runs import Run
+from iclbench.config.resolution import resolve_run
+from iclbench.config.runs import Run, create
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
+from iclbench.core.files import save_tensors
 from iclbench.core.predictor import Predictor
 from iclbench.report import data, normalised
 from iclbench.report.blocks import Figure, Table
 from iclbench.report.sections import heat_map, leaderboard
 from iclbench.sweep.cells import SUMMARY, GridCell, grid_cells
 from iclbench.sweep.outcome import Outcome
-from iclbench.sweep.pack import _Compared, _sort, pack, rounded, value_rows
+from iclbench.sweep.pack import _Compared, _packed, _sort, pack, rounded, value_rows
 from iclbench.sweep.plan import plan
 from iclbench.sweep.store import Store
 from iclbench.sweep.work import work
@@ -497,6 +499,40 @@ def test_the_rows_of_one_cell_are_found_in_single_and_in_packed_files(
             pd.testing.assert_frame_equal(value_rows(together, cell), rows, check_exact=True)
             seen += len(rows)
     assert seen == len(tables.read_all("values", packed))
+
+
+def trained(results: Path, name: str) -> GridCell:
+    """A training that is done, of weights that nobody has trained."""
+    config = resolve_run("linear", "gpt2", "smoke")
+    run = create(results, config, name)
+    save_tensors(run.weights, {"weight": torch.zeros(2)}, run.signature, digest=True)
+    cell = GridCell("train", name, "gpt2", config.task, "smoke", config, weights=True)
+    Store(results).record(cell, Outcome("done"), Context(results))
+    return cell
+
+
+def test_weights_that_a_card_no_longer_asks_for_are_not_lost_without_a_reason(tmp_path: Path) -> None:
+    cells = [trained(tmp_path, name) for name in ("a", "b")]
+    assert archives.archive_path(tmp_path / "mine", "linear", "smoke") in pack(cells, Store(tmp_path), tmp_path / "mine")
+    (archive,) = tmp_path.glob("mine/*.weights.safetensors")
+    fewer = [cells[0], replace(cells[1], weights=False)]
+    with pytest.raises(UsageError, match="the weights of 1 run that would be lost") as error:
+        pack(fewer, Store(tmp_path), tmp_path / "mine")
+    assert "'b'" in str(error.value) and "\n" not in str(error.value)
+    assert list(archives.entries(archive)) == ["a", "b"]
+    pack(fewer, Store(tmp_path), tmp_path / "mine", "nobody looks inside")
+    assert list(archives.entries(archive)) == ["a"]
+
+
+def test_own_weights_of_other_code_are_not_those_of_a_cell(tmp_path: Path) -> None:
+    cell = trained(tmp_path, "a")
+    own, store = archives.of_run(Run(tmp_path / "runs" / "a")), Store(tmp_path)
+    assert cell.config is not None and own is not None
+    newer = cell.config.model_copy(update={"backbone": cell.config.backbone.model_copy(update={"code": 2})})
+    assert _packed("a", cell.config.trained, store, dict) == own
+    assert _packed("a", newer.trained, store, dict) is None
+    packed = replace(own, config=tomli_w.dumps(newer.dump()))
+    assert _packed("a", newer.trained, store, lambda: {"a": packed}) == packed
 
 
 def test_out_must_lie_inside_the_results_folder(tmp_path: Path) -> None:
