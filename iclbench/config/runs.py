@@ -39,9 +39,15 @@ log = logging.getLogger("iclbench")
 
 
 def digest_beside(weights: Path) -> str | None:
-    """The SHA-256 in the file beside weights; None: there is none."""
+    """The SHA-256 in the file beside weights; None: there is none. A writer that was killed between the two files has
+    left several: then that of the weights as they are."""
     path = digest_path(weights)
-    return path.read_text(errors="replace").partition(" ")[0] if path.is_file() else None
+    if not path.is_file():
+        return None
+    known = [line.partition(" ")[0] for line in path.read_text(errors="replace").splitlines()]
+    if len(known) > 1 and weights.is_file() and (own := digests.of_file(weights)) in known:
+        return own
+    return next(iter(known), "")
 
 
 def run_name(config: RunConfig) -> str:

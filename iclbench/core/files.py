@@ -29,8 +29,8 @@ _WRITER = uuid.uuid4().hex[:8]
 @contextmanager
 def atomic(path: Path, sync: bool = True) -> Iterator[Path]:
     """Yield a temporary path beside `path`; it is synced and renamed to `path` if the block succeeds, removed if
-    not. Links are followed; who may read the file is what the umask says. `sync` is for what cannot be made again in
-    seconds.
+    not. A block that removes it itself leaves `path` as it is. Links are followed; who may read the file is what the
+    umask says. `sync` is for what cannot be made again in seconds.
 
     Raises:
         OSError: `path` is something that may not be replaced, like a device or a pipe.
@@ -44,6 +44,8 @@ def atomic(path: Path, sync: bool = True) -> Iterator[Path]:
         temporary.touch()
         mode = temporary.stat().st_mode
         yield temporary
+        if not temporary.exists():
+            return
         temporary.chmod(mode)  # safetensors lets nobody but the owner read
         if sync:
             with temporary.open("rb") as written:
@@ -111,7 +113,8 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, 
     """Write a safetensors file atomically; tensors that share memory (tied weights) are written once each.
 
     With `digest`, the file's SHA-256 is written before it, into `PATH.sha256`, as `sha256sum` does, and the metadata
-    names that file: whoever reads them without it knows that it is missing.
+    names that file: whoever reads them without it knows that it is missing. As long as the file of before is there, so
+    is its digest, in a further line. Where both say the same already, they stay as they are.
 
     Raises:
         OSError: the file system refuses; safetensors has an exception of its own for that.
@@ -121,6 +124,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, 
 
     if digest:
         metadata = metadata | {DIGEST: digest_path(path).name}
+    beside, before = digest_path(path), ""
     copies = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
     with atomic(path) as temporary:
         try:
@@ -129,7 +133,15 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, 
             raise _refusal(str(error)) from error
         _sort_metadata(temporary)
         if digest:
-            write_text(digest_path(path), f"{digests.of_file(temporary)}  {path.name}\n")
+            own = digests.of_file(temporary)
+            line = f"{own}  {path.name}\n"
+            before = beside.read_text(errors="replace") if path.is_file() and beside.is_file() else ""
+            if before == line and digests.of_file(path) == own:
+                temporary.unlink()
+                return
+            write_text(beside, line + before)
+    if before:
+        write_text(beside, line)
 
 
 def _sort_metadata(path: Path) -> None:

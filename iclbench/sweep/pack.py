@@ -149,8 +149,9 @@ def _refuse_loss_of_weights(cells: Sequence[GridCell], store: Store, out: Path) 
     asked = {cell.run for cell in cells if cell.kind == "train" and cell.weights and store.status(cell) == "done"}
     if lost := [run for run in held if run not in asked]:
         raise UsageError(
-            f"{archive} holds the weights of {plural(len(lost), 'run')} that would be lost ('{lost[0]}' and others), since this "
-            "grid does not ask for them: pack into another folder, or say with --replace why they are to leave"
+            f"{archive} holds the weights of {plural(len(lost), 'run')} that would be lost ('{lost[0]}' and others), "
+            "since this grid does not ask for them: pack into another folder, or say with --replace why they are to "
+            "leave"
         )
 
 

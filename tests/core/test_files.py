@@ -1,13 +1,16 @@
 """Files are whole or untouched."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors import safe_open
 
-from iclbench.core.files import atomic, remove_leftovers, save_tensors
+from iclbench.config.runs import digest_beside
+from iclbench.core import digests
+from iclbench.core.files import atomic, digest_path, remove_leftovers, save_tensors
 
 
 def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:
@@ -62,3 +65,36 @@ def test_the_same_tensors_and_metadata_are_the_same_bytes(tmp_path: Path) -> Non
     assert len({(tmp_path / name).read_bytes() for name in ("one", "two", "three")}) == 1
     with safe_open(tmp_path / "one", framework="pt") as file:
         assert file.metadata() == metadata and torch.equal(file.get_tensor("b"), tensors["b"])
+
+
+@pytest.mark.parametrize("files_renamed", [0, 1, 2, 3])
+def test_weights_and_the_digest_beside_them_fit_wherever_their_writer_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files_renamed: int
+) -> None:
+    path = tmp_path / "w.safetensors"
+    save_tensors(path, {"a": torch.zeros(3)}, {}, digest=True)
+    replace, left = Path.replace, iter(range(files_renamed))
+
+    def killed(self: Path, target: Path) -> Path:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return replace(self, target)
+
+    with monkeypatch.context() as patched, suppress(KeyboardInterrupt):
+        patched.setattr(Path, "replace", killed)
+        save_tensors(path, {"a": torch.ones(3)}, {}, digest=True)
+    assert digest_beside(path) == digests.of_file(path)
+    save_tensors(path, {"a": torch.full((3,), 2.0)}, {}, digest=True)
+    assert digest_path(path).read_text() == f"{digests.of_file(path)}  {path.name}\n"
+
+
+def test_weights_that_are_the_same_already_are_not_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    save_tensors(path, {"a": torch.zeros(3)}, {"b": "c"}, digest=True)
+    before = [each.stat().st_ino for each in (path, digest_path(path))]
+    save_tensors(path, {"a": torch.zeros(3)}, {"b": "c"}, digest=True)
+    assert [each.stat().st_ino for each in (path, digest_path(path))] == before
+    path.write_bytes(path.read_bytes()[:-1])
+    save_tensors(path, {"a": torch.zeros(3)}, {"b": "c"}, digest=True)
+    assert digest_beside(path) == digests.of_file(path), "what is damaged is written anew"
+    assert sorted(each.name for each in tmp_path.iterdir()) == [path.name, digest_path(path).name]

@@ -513,8 +513,8 @@ def trained(results: Path, name: str) -> GridCell:
 
 def test_weights_that_a_card_no_longer_asks_for_are_not_lost_without_a_reason(tmp_path: Path) -> None:
     cells = [trained(tmp_path, name) for name in ("a", "b")]
-    assert archives.archive_path(tmp_path / "mine", "linear", "smoke") in pack(cells, Store(tmp_path), tmp_path / "mine")
-    (archive,) = tmp_path.glob("mine/*.weights.safetensors")
+    archive = archives.archive_path(tmp_path / "mine", "linear", "smoke")
+    assert archive in pack(cells, Store(tmp_path), tmp_path / "mine")
     fewer = [cells[0], replace(cells[1], weights=False)]
     with pytest.raises(UsageError, match="the weights of 1 run that would be lost") as error:
         pack(fewer, Store(tmp_path), tmp_path / "mine")
