@@ -16,6 +16,7 @@ from iclbench.cli.terminal import say
 from iclbench.config.registry import canonical
 from iclbench.config.resolution import backbone_class
 from iclbench.config.trust import typed
+from iclbench.core import cores
 from iclbench.core.context import Context
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.signals import sigterm_like_ctrl_c
@@ -53,9 +54,11 @@ def sweep(
     json: bool,
 ) -> None:
     """Train, evaluate, probe and measure all that a grid asks for. The same command goes on where it stopped."""
-    if (pack is not None or verify is not None) and (dry_run or only or contestants or workers):
+    sweeping = dry_run or only or contestants or workers or per_gpu != 1
+    if (pack is not None or verify is not None) and (sweeping or engine != "local" or jobs or detach or status):
         raise UsageError(
-            "--pack and --verify sweep nothing: no --dry-run, --only, --contestants or --workers with them"
+            "--pack and --verify sweep nothing: no --dry-run, --only, --contestants, --workers, --per-gpu, --engine, "
+            "--jobs, --detach or --status with them"
         )
     if replace is not None and pack is None:
         raise UsageError("--replace says what --pack is to leave out: write --pack FOLDER --replace REASON")
@@ -99,7 +102,7 @@ def sweep(
 
 def one_per_core() -> list[str | None]:
     """Workers of a machine without a GPU."""
-    return [None] * (os.cpu_count() or 1)
+    return [None] * cores.available()
 
 
 def work_through(plan: Plan, store: Store, slots: Sequence[str | None], context: Context, json: bool = False) -> None:

@@ -2,7 +2,7 @@
 
 Small work stays in this process; so does work whose workers die (killed, out of memory), which is then done again
 here. The answers are the same either way. `ICLBENCH_WORKERS` sets the number of processes; 1 means none. Compiled loops
-run in as many threads instead. No torch here: workers import this module, and nothing else of the package.
+run in as many threads instead. No torch here: workers import this module, and hardly anything else of the package.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+
+from iclbench.core import cores
 
 log = logging.getLogger("iclbench")
 
@@ -66,4 +68,4 @@ def fit_prefixes(model: Any, x: np.ndarray, y: np.ndarray, lengths: np.ndarray, 
 
 def _available() -> int:
     asked = os.environ.get("ICLBENCH_WORKERS", "")
-    return max(1, int(asked)) if asked.isdecimal() else os.cpu_count() or 1
+    return max(1, int(asked)) if asked.isdecimal() else cores.available()

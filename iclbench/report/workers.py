@@ -17,6 +17,8 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import TypeVar
 
+from iclbench.core import cores
+
 # Forking is safe where no thread of a library holds a lock by then: on Linux, with what is loaded here.
 CAN_FORK = sys.platform == "linux"
 # What a pipe takes at once everywhere; places beyond that are left for the caller.
@@ -27,7 +29,7 @@ T = TypeVar("T")
 
 def available() -> int:
     """The cores that this process may use; 1 where processes cannot share what was read."""
-    return len(os.sched_getaffinity(0)) if CAN_FORK else 1
+    return cores.available() if CAN_FORK else 1
 
 
 def each(jobs: Sequence[Callable[[], T]], workers: int) -> Iterator[tuple[int, T]]:

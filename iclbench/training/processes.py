@@ -25,6 +25,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from iclbench.backbones.base import Backbone
+from iclbench.core import cores
 from iclbench.core.episodes import Episodes
 from iclbench.core.errors import IclbenchError, UsageError
 from iclbench.core.signals import end_with_parent
@@ -150,14 +151,14 @@ def here() -> Processes:
 
 
 def check_count(count: int, device: str) -> None:
-    """Raises `UsageError` for more processes than this machine has cores, or GPUs, which are one each's, and where they
-    would share one."""
+    """Raises `UsageError` for more processes than there are cores to be used, or GPUs, which are one each's, and where
+    they would share one."""
     if count > 1 and device.startswith("cuda:"):
         raise UsageError(f"--processes {count} take a GPU each: --device cuda, not {device}")
-    most = torch.cuda.device_count() if device.startswith("cuda") else max(2, os.cpu_count() or 1)
+    most = torch.cuda.device_count() if device.startswith("cuda") else max(2, cores.available())
     if count > most:
-        what = "GPUs" if device.startswith("cuda") else "cores"
-        raise UsageError(f"--processes {count} is more than the {most} {what} of this machine")
+        what = "GPUs of this machine" if device.startswith("cuda") else "cores that it may use here"
+        raise UsageError(f"--processes {count} is more than the {most} {what}")
 
 
 def own_device(device: str) -> str:

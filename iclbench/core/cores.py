@@ -1,0 +1,10 @@
+"""The cores that this process may use."""
+
+from __future__ import annotations
+
+import os
+
+
+def available() -> int:
+    """As many as it was given, by `taskset` or by a scheduler; the machine may have more."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
