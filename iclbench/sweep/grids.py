@@ -27,7 +27,7 @@ from iclbench.config.cards import (
     read_toml,
 )
 from iclbench.config.pairs import Pair
-from iclbench.config.registry import BACKBONES, canonical
+from iclbench.config.registry import BACKBONES, canonical, spelling
 from iclbench.config.resolution import RunConfig, parse_overrides, resolve_run, typed_tables, unfit
 from iclbench.config.runs import keeping_rate, run_name
 from iclbench.config.sizes import missing_size, tell_once
@@ -50,7 +50,12 @@ def _length(value: Any) -> int | str:
 Length = Annotated[Any, AfterValidator(_length)]
 
 
-Names = Annotated[list[str], Field(min_length=1), Once]
+def _spelled(names: Iterable[str]) -> list[str]:
+    """Names as tables have them; paths to cards and targets as they stand."""
+    return [name if name.endswith(".toml") else spelling(name) for name in names]
+
+
+Names = Annotated[list[str], Field(min_length=1), AfterValidator(_spelled), Once]
 Seeds = Annotated[list[SeedInt], Field(min_length=1), Once]
 
 
@@ -71,6 +76,11 @@ class Evaluate(Strict):
     extrapolate: dict[PresetName, Length] = {}
     baselines: list[str] = []
     seed: SeedInt = 0
+
+    @field_validator("shifts_of")
+    @classmethod
+    def _of_tasks_as_they_are_spelled(cls, value: dict[str, list[str]]) -> dict[str, list[str]]:
+        return dict(zip(_spelled(value), value.values(), strict=True))
 
     @field_validator("baselines")
     @classmethod
@@ -330,7 +340,7 @@ def grid_runs(
     if preset is not None and canonical(preset) not in presets:
         raise UnknownNameError("preset", preset, presets, hint=f"(presets of grid '{grid}')")
     try:
-        parts = _with(card.parts, [each if ":" in each else canonical(each) for each in added])
+        parts = _with(card.parts, list(dict.fromkeys(_spelled(added))))
         runs = [run for part in parts for run in _runs(part, canonical(preset) if preset else None, results)]
     except UntrustedError:
         raise

@@ -554,3 +554,19 @@ def test_pairs_are_trained_from_the_seeds_that_nobody_else_has(tmp_path: Path) -
     path.write_text(tomli_w.dumps(card | {"pairs": [card["pairs"][0] | {"tasks": ["quadratic"]}]}))
     with pytest.raises(UsageError, match="pairs: 'gpt2' on 'quadratic' at preset 'smoke' is trained by no part"):
         grid_runs(str(path))
+
+
+def test_names_of_a_grid_are_the_same_however_they_are_spelled(tmp_path: Path) -> None:
+    card = CARD | {"tasks": ["Linear", "skewed_linear"], "backbones": ["GPT2", "cnp"]}
+    card |= {"presets": ["smoke"], "seeds": [0]}
+    pair = {"a": "gpt2", "b": "CNP", "tasks": ["Skewed_Linear"], "preset": "smoke", "seeds": [0, 1, 2]}
+    without = {"tasks": ["linear"], "backbones": ["CNP"], "reason": "no"}
+    asked = {"pairs": [pair], "without": [without], "evaluate": {"shifts_of": {"LINEAR": ["orthants"]}}}
+    runs = grid_runs(write(tmp_path, card | asked), added=["gpt2", "Mamba", "mamba"])
+    expected = {f"{task}-{who}-smoke-s0" for task in ("linear", "skewed-linear") for who in ("gpt2", "cnp", "mamba")}
+    expected |= {f"skewed-linear-{who}-smoke-s{seed}" for who in ("gpt2", "cnp") for seed in (1, 2)}
+    assert {run.name for run in runs} == expected and len(runs) == len(expected)
+    assert {run.name for run in runs if run.without} == {"linear-cnp-smoke-s0"}
+    assert {run.config.task.name for run in runs if run.shifts} == {"linear"}
+    with pytest.raises(UsageError, match="gpt2"):
+        grid_runs(write(tmp_path, card | {"backbones": ["gpt2", "GPT2"]}))
