@@ -123,12 +123,17 @@ class Cluster:
             executor.shutdown()
             raise UsageError(f"engine '{self.name}' has no jobs that outlive the command: leave --detach out")
         try:
-            jobs, cells = engine.submit(plan, store, executor, context, bundling)
+            found = engine.submit(plan, store, executor, context, bundling)
         finally:
             executor.shutdown()
-        left = len(plan.todo) - cells
+        left = len(plan.todo) - found.cells - found.left
         later = f"; {plural(left, 'cell')} more in the queue already or waiting for others" if left else ""
-        say(f"{plural(jobs, 'job')} submitted with {plural(cells, 'cell')}{later}; the same command goes on")
+        submitted = f"{plural(found.jobs, 'job')} submitted with {plural(found.cells, 'cell')}"
+        say(f"{submitted}{later}; the same command goes on")
+        if found.refused:
+            refused = f"{plural(found.refused, 'job')} with {plural(found.left, 'cell')} refused"
+            say(f"{refused}: {found.why}; the same command tries them again")
+            raise typer.Exit(1)
 
 
 def _print_status(executor: Submitting, plan: Plan, json: bool) -> None:

@@ -164,13 +164,29 @@ def run(
         raise
 
 
+@dataclass(frozen=True)
+class Submitted:
+    """What a scheduler has taken, and what it has not.
+
+    Attributes:
+        jobs: bundles that were submitted.
+        cells: in these.
+        refused: bundles that the scheduler did not take.
+        left: cells in these.
+        why: what it said.
+    """
+
+    jobs: int
+    cells: int
+    refused: int = 0
+    left: int = 0
+    why: str = ""
+
+
 def submit(
     plan: Plan, store: Store, executor: Submitting, context: Context, bundling: Bundling, work: Work = work_on_cell
-) -> tuple[int, int]:
+) -> Submitted:
     """Submit all that waits for nothing and is not in the queue already, and leave.
-
-    Returns:
-        The number of bundles that were submitted, and of their cells.
 
     Raises:
         WorkerStartError: the scheduler takes no job.
@@ -180,12 +196,13 @@ def submit(
         store.record(cell, outcome, context)
     for bundle in executor.queued():
         order.reserve(bundle.cells)
-    futures, cells = [], 0
+    handed: list[tuple[int, Future[dict[str, Outcome]]]] = []
     while taken := bundling.take(order):
-        futures.append(executor.submit(work_through, Bundle(taken, context), work))
-        cells += len(taken)
+        handed.append((len(taken), executor.submit(work_through, Bundle(taken, context), work)))
     executor.flush()
-    for future in futures:
-        if future.done() and (error := future.exception()) is not None:
-            raise error
-    return len(futures), cells
+    errors = [(cells, error) for cells, future in handed if future.done() and (error := future.exception()) is not None]
+    if errors and len(errors) == len(handed):
+        raise errors[0][1]
+    left = sum(cells for cells, _ in errors)
+    jobs, cells = len(handed) - len(errors), sum(cells for cells, _ in handed) - left
+    return Submitted(jobs, cells, len(errors), left, one_line(errors[0][1]) if errors else "")

@@ -168,6 +168,7 @@ class SlurmExecutor(JobExecutor[_Running]):
             raise UsageError(f"engine 'slurm': no job's log can be in {results.absolute()}; choose another --results")
         super().__init__(results, settings, *told)
         self._pending: list[_Waiting] = []
+        self._known: list[Files] = []  # of all jobs that were followed from here
         self._told, self._stillborn = set[str](), 0
         self._thread.start()
 
@@ -190,6 +191,7 @@ class SlurmExecutor(JobExecutor[_Running]):
             running = _Running(Future(), files, job)
             with self._lock:
                 self._running.append(running)
+                self._known.append(files)
             yield bundle, running.future
 
     def queued(self) -> list[Bundle]:
@@ -205,7 +207,11 @@ class SlurmExecutor(JobExecutor[_Running]):
         return found
 
     def flush(self) -> None:
-        """Submit what waits, as arrays."""
+        """See `Submitting.flush`."""
+        self._flush(waiting=False)
+
+    def _flush(self, waiting: bool) -> None:
+        """Submit what is pending, as arrays; `waiting`: somebody waits for it, and what is refused is tried again."""
         with self._lock:
             pending, self._pending = self._pending, []
         if not pending:
@@ -221,25 +227,27 @@ class SlurmExecutor(JobExecutor[_Running]):
                 for start in range(0, len(group), most)
             ]
             for minutes, group in arrays:
-                self._submit(minutes, group, max(1, self.slots // len(arrays)))
+                self._submit(minutes, group, max(1, self.slots * len(group) // len(pending)))
         except OSError as error:
-            self._refused(pending, f"jobs cannot be written to {self.folder}: {one_line(error)}")
+            self._refused(pending, waiting, f"jobs cannot be written to {self.folder}: {one_line(error)}")
         except Exception as error:
             self._refused(
                 pending,
+                waiting,
                 f"SLURM takes no job: {_refusal(error)}; what is asked for stands in {user_file()} and in the table "
                 "[engine] of the grid",
             )
 
-    def _refused(self, pending: Sequence[_Waiting], why: str) -> None:
-        """The scheduler takes no further job: they wait as long as there are others, whose end may make room."""
+    def _refused(self, pending: Sequence[_Waiting], waiting: bool, why: str) -> None:
+        """The scheduler takes no further job: where somebody waits, so do they as long as there are others, whose end
+        may make room."""
         with self._lock:
             known = {id(each.future) for each in self._running}
             left = [each for each in pending if id(each[0]) not in known]
-            if self._running:
+            if self._running and waiting:
                 self._pending = left + self._pending
                 left = []
-        if not left:
+        if waiting and not left:
             self._say_once(why, f"{why}; tried again when others have ended")
         for future, _, _ in left:
             future.set_exception(WorkerStartError(why))
@@ -353,9 +361,10 @@ class SlurmExecutor(JobExecutor[_Running]):
             future.set_running_or_notify_cancel()
             with self._lock:
                 self._running.append(_Running(future, each, str(job.job_id)))
+                self._known.append(each)
 
     def _look(self) -> None:
-        self.flush()
+        self._flush(waiting=True)
         try:
             self._ask(self._followed())
         except (subprocess.SubprocessError, OSError):  # the scheduler is not there for a moment
@@ -398,7 +407,7 @@ class SlurmExecutor(JobExecutor[_Running]):
             if not log.exists():
                 return WorkerStartError(f"{what}; {not_shared(self.folder, state.node)}")
             self._stillborn += 1
-            if self._stillborn == _HOPELESS and not any(self.folder.glob("*.began")):
+            if self._stillborn == _HOPELESS and not any(files.began.exists() for files in self._known):
                 return WorkerStartError(f"{what} before iclbench began, as others; see {log}, and setup and python in "
                                         f"{user_file()}")  # fmt: skip
         return WorkerDiedError(f"{what}; see {log}", each.files.finished())

@@ -14,14 +14,16 @@ import pytest
 
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError, Interrupted, UsageError
-from iclbench.sweep import slurm
+from iclbench.sweep import engine, slurm
 from iclbench.sweep.bundle import Bundle, work_through
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.engines import EngineSettings
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
 from iclbench.sweep.jobs import Clock, Files
 from iclbench.sweep.outcome import Outcome
+from iclbench.sweep.plan import Plan
 from iclbench.sweep.slurm import Job, SlurmExecutor, State
+from iclbench.sweep.store import Store
 from tests.sweep.test_engine import DONE, cell
 
 CELL = cell("train", "a")
@@ -273,3 +275,53 @@ def test_a_folder_that_the_scheduler_cannot_name_is_refused(tmp_path: Path, monk
     for name in ("it's", "a%j", 'a"b'):
         with pytest.raises(UsageError, match="choose another --results"):
             SlurmExecutor(tmp_path / name, EngineSettings())
+
+
+def test_jobs_that_began_in_an_earlier_sweep_do_not_hide_that_none_begins_now(
+    executor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handed(executor.folder, "earlier", noted=False).began.write_text("{}")
+    test_three_jobs_that_end_before_they_begin_are_enough(executor, monkeypatch)
+
+
+def test_jobs_run_side_by_side_in_proportion_to_the_arrays_they_are_in(
+    executor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nine of an hour and one of two days may be ten at once, and not five and one."""
+    arrays: list[tuple[int, int]] = []
+    minutes = iter([60] * 9 + [2880])
+    monkeypatch.setattr(executor, "_minutes", lambda bundle: next(minutes))
+    monkeypatch.setattr(executor, "_submit", lambda limit, group, at_once: arrays.append((len(group), at_once)))
+    executor.slots = 10
+    executor._stopping.set()
+    executor._thread.join()
+    for i in range(10):
+        executor.submit(work_through, Bundle((cell("train", f"run-{i}"),), Context(executor.folder)), finish)
+    executor.flush()
+    assert arrays == [(9, 9), (1, 1)]
+
+
+def test_of_what_is_submitted_and_left_only_jobs_that_the_scheduler_took_are_counted(
+    executor: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The second array is one too many."""
+    limits = iter([60, 120, 120])
+
+    def submit(limit: int, group: Sequence[Any], at_once: int) -> None:
+        if limit == 120:
+            raise subprocess.SubprocessError("sbatch: error: Job violates QOS")
+        for future, bundle, _ in group:
+            future.set_running_or_notify_cancel()
+            executor._running.append(slurm._Running(future, Files.new(executor.folder, bundle.name), "7"))
+
+    monkeypatch.setattr(executor, "_minutes", lambda bundle: next(limits))
+    monkeypatch.setattr(executor, "_submit", submit)
+    monkeypatch.setattr(executor, "queued", list)
+    executor._stopping.set()
+    executor._thread.join()
+    cells = tuple(cell("train", f"run-{i}") for i in range(3))
+    todo = Plan(cells, dict.fromkeys((each.hash for each in cells), None), cells)
+    context = Context(tmp_path)
+    found = engine.submit(todo, Store(tmp_path), executor, context, engine.Bundling(0.0, lambda each: None), finish)
+    assert (found.jobs, found.cells, found.refused, found.left) == (1, 1, 2, 2)
+    assert "Job violates QOS" in found.why
