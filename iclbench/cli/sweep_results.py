@@ -12,7 +12,7 @@ import typer
 from iclbench.cli.terminal import out, say, table
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
-from iclbench.core.formats import nbytes
+from iclbench.core.formats import nbytes, plural
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.pack import pack
 from iclbench.sweep.store import Store
@@ -33,8 +33,12 @@ def print_packed(
         return
     size = nbytes(sum(path.stat().st_size for path in files))
     out.print(f"{len(files)} files in {folder}, {size}: " + ", ".join(f"{n} cells {what}" for what, n in known.items()))
-    if left := known["to do"]:
-        say(f"{left} cells are not there yet and in no file; iclbench sweep does them")
+    left = [cell for cell in cells if store.status(cell) is None]
+    awaiting = sum(replaced is not None or store.is_awaited(cell) for cell in left)
+    if awaiting:
+        say(f"{plural(awaiting, 'cell')} listed there as awaiting recomputation; iclbench sweep does them")
+    if nowhere := len(left) - awaiting:
+        say(f"{nowhere} cells are not there yet and in no file; iclbench sweep does them")
 
 
 def print_verified(
@@ -45,7 +49,7 @@ def print_verified(
     found = []
     for each in verify(cells, store, n, seed, context):
         found.append(each)
-        say(f"{len(found)}/{n} {each.cell.task} · {each.cell.run}: {_verdict(each)} ({each.seconds:.0f} s)")
+        say(f"{len(found)}/{each.of} {each.cell.task} · {each.cell.run}: {_verdict(each)} ({each.seconds:.0f} s)")
     if json:
         lines = [
             {

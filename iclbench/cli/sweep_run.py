@@ -42,7 +42,7 @@ def run(
     with writing(context.results):
         context.results.mkdir(parents=True, exist_ok=True)
     interrupted = False
-    with view(plan, store, slots) as report:
+    with view(plan, store, slots, context.device) as report:
         workers = start()
         try:
             engine.run(plan, store, workers, context, report, bundling=bundling)

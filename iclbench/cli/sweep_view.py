@@ -26,14 +26,14 @@ class View:
         outcomes: what became of cells so far, by hash.
     """
 
-    def __init__(self, plan: Plan, store: Store, slots: int, live: bool = False) -> None:
+    def __init__(self, plan: Plan, store: Store, slots: int, device: str = "cpu", live: bool = False) -> None:
         self.outcomes: dict[str, Outcome] = {}
         self._slots, self._live = slots, live
         self._left = {cell.hash: cell for cell in plan.todo}
         self._total = len(plan.todo)
         self._running: dict[str, float] = {}
         self._began = time.monotonic()
-        estimates = Estimates(store)
+        estimates = Estimates(store, device)
         self._expected = {cell.hash: estimates.seconds(cell) for cell in plan.todo}
         self._seen: dict[str, list[float]] = {}
         todo = Counter(cell.kind for cell in plan.todo)
@@ -105,12 +105,12 @@ class View:
 
 
 @contextmanager
-def view(plan: Plan, store: Store, slots: int) -> Iterator[View]:
+def view(plan: Plan, store: Store, slots: int, device: str = "cpu") -> Iterator[View]:
     """A view that is drawn while the block runs, if there is a terminal to draw on."""
     if not err.is_terminal:
-        yield View(plan, store, slots)
+        yield View(plan, store, slots, device)
         return
-    shown = View(plan, store, slots, live=True)
+    shown = View(plan, store, slots, device, live=True)
     with Live(shown, console=err, refresh_per_second=4):
         yield shown
 

@@ -1,7 +1,8 @@
 """Deleting runs with all that was found out about them, and what nothing needs any more.
 
 Only what commands write of their own (`runs`, `tables` and `cells` of a results folder) is ever removed: packed results
-and whatever else lies beside them are left alone.
+and whatever else lies beside them are left alone, but for files that somebody who packed and was killed left half
+written.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from iclbench.core.locks import alive
 from iclbench.tables.runs import trained_runs
 
 _TEMPORARY = re.compile(r"\..+\.(\d+)\.tmp")
+# Of a file that is packed.
+_OF_PACKED = re.compile(r"\..+\.(?:parquet|safetensors|sha256)\.[0-9a-f]{8}\.(\d+)\.tmp")
 _TABLES = "|".join(tables.SCHEMAS)
 _KINDS = "train|evaluate|probe|cost"
 # Seconds without a change before a temporary file is left: its writer may be on another machine.
@@ -137,11 +140,12 @@ def _evaluated(results: Path) -> Iterator[str]:
 
 
 def _temporary(results: Path) -> Iterator[Path]:
-    for folder in tables.OWN:
-        for path in sorted((results / folder).rglob(".*.tmp")):
-            found = _TEMPORARY.fullmatch(path.name)
-            if found and not alive(int(found[1])) and time.time() - path.lstat().st_mtime > _STILL:
-                yield path
+    own = [(path, _TEMPORARY) for folder in tables.OWN for path in sorted((results / folder).rglob(".*.tmp"))]
+    beside = sorted(path for path in results.glob("*/.*.tmp") if path.parent.name not in tables.OWN)
+    for path, pattern in [*own, *((path, _OF_PACKED) for path in beside)]:
+        found = pattern.fullmatch(path.name)
+        if found and not alive(int(found[1])) and time.time() - path.lstat().st_mtime > _STILL:
+            yield path
 
 
 def _remove(parts: Iterable[Part]) -> None:

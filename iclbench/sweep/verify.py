@@ -57,6 +57,7 @@ class Verified:
         elsewhere: in what the places where it and its training were computed first differ from this one: hardware,
             kernels, threads or libraries; differences may then be no more than rounding.
         seconds: how long computing it again took.
+        of: how many are computed again.
     """
 
     cell: GridCell
@@ -65,6 +66,7 @@ class Verified:
     share: float | None
     elsewhere: tuple[str, ...]
     seconds: float
+    of: int = 1
 
     @property
     def equal(self) -> bool:
@@ -94,8 +96,10 @@ def verify(cells: Sequence[GridCell], store: Store, n: int, seed: int, context: 
     """
     known = {cell.hash: cell for cell in cells}
     with _Workers(context.threads) as workers:
-        for cell in chosen(cells, store, n, seed, context):
-            yield _verified([*(known[need] for need in cell.needs), cell], store, context, workers)
+        taken = chosen(cells, store, n, seed, context)
+        for cell in taken:
+            found = _verified([*(known[need] for need in cell.needs), cell], store, context, workers)
+            yield replace(found, of=len(taken))
 
 
 def chosen(cells: Sequence[GridCell], store: Store, n: int, seed: int, context: Context) -> list[GridCell]:

@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -125,9 +125,12 @@ def _train(cell: GridCell, context: Context) -> list[Path]:
 
     run = _run(cell, context)
     with run.lock(wait=True):
-        if run.finished and not all(map(is_whole, run.written)):
-            # Something that training alone makes is gone or cut short.
-            run.weights.unlink()
+        if run.finished and (broken := [path for path in run.written if not is_whole(path)]):
+            # Something that training alone makes is gone or cut short, unless the file system does not give it now.
+            for path in broken:
+                with suppress(FileNotFoundError):
+                    path.read_bytes()
+            run.weights.unlink(missing_ok=True)
     # Another sweep may train it, which is as good as doing it here.
     train(run, context, monitor=Monitor, wait=True)
     return run.written

@@ -136,15 +136,20 @@ def test_prune_removes_what_nothing_needs(results: Path, capsys: pytest.CaptureF
         path.write_bytes(bytes(100))
         os.utime(path, (time.time() - 1000,) * 2)
     fresh.touch()
+    half = results / "reference" / f".x.values.parquet.0123abcd.{ended.pid}.tmp"
+    strange = results / "reference" / f".x.notes.{ended.pid}.tmp"
+    for path in (half, strange):
+        path.write_bytes(b"")
+        os.utime(path, (time.time() - 1000,) * 2)
     gone = evaluated(results, "gone")
     before = files(results)
     assert command("prune", "--dry-run", results=results) == 0
     assert files(results) == before and str(dead) in capsys.readouterr().out
     assert command("prune", results=results) == 0
     out = capsys.readouterr().out
-    assert "1 temporary file: 100 B" in out and "1 unusable checkpoint: 4.00 KiB" in out and "freed" in out
+    assert "2 temporary files: 100 B" in out and "1 unusable checkpoint: 4.00 KiB" in out and "freed" in out
     # What a cost cell measured needed no run.
-    lost = {path.relative_to(results) for path in (dead, unusable, *gone[:3])}
+    lost = {path.relative_to(results) for path in (dead, half, unusable, *gone[:3])}
     assert before - files(results) == lost
     assert command("prune", results=results) == 0 and "nothing to remove" in capsys.readouterr().out
 

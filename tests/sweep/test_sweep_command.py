@@ -13,17 +13,19 @@ from typing import Any
 import pytest
 import torch
 
+from iclbench.cli import sweep_results, sweep_run
 from iclbench.cli.main import main
 from iclbench.cli.sweep import devices
 from iclbench.cli.sweep_summary import print_dry_run, print_outcomes
 from iclbench.cli.sweep_view import label, view
 from iclbench.config.cards import cards_folder
 from iclbench.core.context import Context
-from iclbench.sweep import pack
+from iclbench.sweep import pack, verify
 from iclbench.sweep.cells import grid_cells
 from iclbench.sweep.engines import EngineSettings
+from iclbench.sweep.estimate import Estimates
 from iclbench.sweep.outcome import Outcome
-from iclbench.sweep.plan import plan
+from iclbench.sweep.plan import Plan, plan
 from iclbench.sweep.store import Store, record
 from tests.here import Here
 from tests.sweep.conftest import tiny_grid
@@ -47,6 +49,11 @@ def run(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, st
         (["GRID", "--tasks", "tiny-linear,quadratic"], "unknown task 'quadratic'; did you mean 'tiny-quadratic'"),
         (["GRID", "--contestants", "gpt3"], "unknown contestant 'gpt3'; did you mean 'gpt2'"),
         (["GRID", "--verify", "1", "--contestants", "gpt2"], "sweep nothing: no --dry-run, --only, --contestants"),
+        (["GRID", "--verify", "1", "--engine", "slurm"], "sweep nothing: no --dry-run, --only, --contestants"),
+        (["GRID", "--pack", "mine", "--jobs", "2"], "--jobs, --detach or --status with them"),
+        (["GRID", "--pack", "mine", "--detach"], "--jobs, --detach or --status with them"),
+        (["GRID", "--pack", "mine", "--status"], "--jobs, --detach or --status with them"),
+        (["GRID", "--pack", "mine", "--per-gpu", "2"], "--per-gpu, --engine"),
         (["GRID", "--workers", "0"], "--workers"),
         (["GRID", "--device", "tpu"], "is not a device"),
         (["GRID", "--pack", "mine", "--verify", "1"], "--pack and --verify are two commands"),
@@ -355,3 +362,47 @@ def test_an_engine_of_another_package(
     for option, line in (("--detach", "no jobs that outlive the command"), ("--status", "no queue that outlives")):
         code, _, err = run(grid, "--engine", "mine", option, "--results", tmp_path / "r", capsys=capsys)
         assert code == 2 and line in err
+
+
+def test_the_time_that_is_left_is_that_of_the_device_that_is_swept_on(
+    grid: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[str] = []
+
+    class Noted(Estimates):
+        def __init__(self, store: Store, device: str = "cpu") -> None:
+            found.append(device)
+            super().__init__(store, device)
+
+    monkeypatch.setattr("iclbench.cli.sweep_view.Estimates", Noted)
+    monkeypatch.setattr("iclbench.cli.sweep_run.engine.run", lambda *arguments, **more: {})
+    store = Store(tmp_path / "results")
+    sweep_run.run(Plan((), {}, ()), store, Here, Context(store.results, device="cuda"), False, 1)
+    assert found == ["cuda"]
+
+
+def test_packing_says_which_cells_are_listed_as_awaiting_and_which_are_nowhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = grid_cells([str(tiny_grid(tmp_path, backbones=("cnp",), evaluate=None, probe=None))])
+    results = tmp_path / "results"
+    record(results, cells[0], Outcome("failed", "no luck"), Context(results))
+    sweep_results.print_packed(cells, Store(results), results / "mine")
+    assert "1 cells are not there yet and in no file" in capsys.readouterr().err
+    sweep_results.print_packed(cells, Store(results), results / "mine", replaced="new code")
+    assert "1 cell listed there as awaiting recomputation; iclbench sweep does them" in capsys.readouterr().err
+    sweep_results.print_packed(cells, Store(results), results / "mine")
+    err = capsys.readouterr().err
+    assert "awaiting recomputation" in err and "in no file" not in err
+
+
+def test_cells_that_are_computed_again_are_counted_as_many_as_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = grid_cells([str(tiny_grid(tmp_path, backbones=("cnp",), probe=None))])
+    zero = [cell for cell in cells if cell.kind == "evaluate" and cell.baseline]
+    for cell in zero:
+        record(tmp_path, cell, Outcome("done"), Context(tmp_path))
+    monkeypatch.setattr(verify, "_verified", lambda needed, *more: verify.Verified(needed[-1], 1, None, None, (), 0.0))
+    assert sweep_results.print_verified(cells, Store(tmp_path), 100, 0, Context(tmp_path))
+    assert f"{len(zero)}/{len(zero)} " in capsys.readouterr().err

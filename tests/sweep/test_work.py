@@ -166,6 +166,18 @@ def test_what_training_wrote_and_is_cut_short_is_trained_again(
         assert path.read_bytes() == curve
 
 
+def test_weights_are_kept_where_a_file_beside_them_is_there_and_cannot_be_read_now(
+    done: tuple[Path, dict[str, GridCell]],
+) -> None:
+    """A file system that is away for a moment is no reason to train again."""
+    results, cells = done
+    costs = results / "runs" / RUN / "costs.parquet"
+    costs.unlink()
+    costs.mkdir()
+    assert work(cells["train"], Context(results)).status == "failed"
+    assert (results / "runs" / RUN / "model.safetensors").is_file()
+
+
 def test_weights_that_are_gone_are_trained_again_only_when_somebody_needs_them(
     done: tuple[Path, dict[str, GridCell]],
 ) -> None:
