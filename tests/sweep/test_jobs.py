@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
+from iclbench.cli.sweep_jobs import Cluster
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError, Interrupted, UsageError
 from iclbench.sweep import engine, slurm
@@ -325,3 +327,17 @@ def test_of_what_is_submitted_and_left_only_jobs_that_the_scheduler_took_are_cou
     found = engine.submit(todo, Store(tmp_path), executor, context, engine.Bundling(0.0, lambda each: None), finish)
     assert (found.jobs, found.cells, found.refused, found.left) == (1, 1, 2, 2)
     assert "Job violates QOS" in found.why
+
+
+def test_jobs_that_were_refused_are_told_and_fail_the_command(
+    executor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = engine.Submitted(1, 2, 3, 3, "SLURM takes no job: Job violates QOS")
+    monkeypatch.setattr("iclbench.cli.sweep_jobs.engine.submit", lambda *arguments: found)
+    todo, bundling = Plan((), {}, (CELL,) * 6), engine.Bundling(0.0, lambda each: None)
+    with pytest.raises(typer.Exit) as left:
+        Cluster("slurm", EngineSettings())._submit(executor, todo, Store(tmp_path), Context(tmp_path), bundling)
+    assert left.value.exit_code == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "1 job submitted with 2 cells; 1 cell more in the queue already or waiting for others" in said
+    assert f"3 jobs with 3 cells refused: {found.why}; the same command tries them again" in said
