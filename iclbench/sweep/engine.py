@@ -205,4 +205,4 @@ def submit(
         raise errors[0][1]
     left = sum(cells for cells, _ in errors)
     jobs, cells = len(handed) - len(errors), sum(cells for cells, _ in handed) - left
-    return Submitted(jobs, cells, len(errors), left, one_line(errors[0][1]) if errors else "")
+    return Submitted(jobs, cells, len(errors), left, str(errors[0][1]) if errors else "")
