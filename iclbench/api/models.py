@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from iclbench.api import arguments
 from iclbench.api.tasks import Task, given_task
 from iclbench.backbones.base import Backbone
@@ -147,6 +149,22 @@ def check_fits(model: Backbone, task: Task) -> None:
         own, asked = getattr(model.shape, name), getattr(task.shape, name)
         if own != asked:
             raise UsageError(f"the model was built for {name}={own}, {task} has {name}={asked}; build it for this task")
+
+
+def check_trains(model: Backbone, task: Task) -> None:
+    """Raise `UsageError` where a model cannot be trained on the task: it does not fit, was built for the other question,
+    which says what stands in the context of a target, ends before the task's examples do, or has weights of another
+    precision than the episodes."""
+    check_fits(model, task)
+    own, asked = model.shape.question, task.shape.question
+    if own != asked:
+        raise UsageError(f"the model was built for the question '{own}', {task} asks '{asked}'; build it for this task")
+    examples = task.shape.longest - 1 if model.uses_related else task.config.points
+    if reason := model.too_long(examples):
+        raise UsageError(f"{task} has {examples} examples, and of the model: {reason}; build it for this task")
+    for name, weight in model.named_parameters():
+        if weight.is_floating_point() and weight.dtype != torch.float32:
+            raise UsageError(f"the model's weights are {weight.dtype} ({name}); train model.float()")
 
 
 def registered_name(model: Predictor) -> str | None:

@@ -12,10 +12,10 @@ import pandas as pd
 import torch
 
 from iclbench.api import arguments
-from iclbench.api.models import check_fits, configured, registered_name
+from iclbench.api.models import check_trains, configured, registered_name
 from iclbench.api.progress import progress_bar
 from iclbench.api.record import Fitted, note
-from iclbench.api.tasks import Task
+from iclbench.api.tasks import Task, given_task
 from iclbench.backbones.base import Backbone
 from iclbench.config.cards import load_task
 from iclbench.config.rates import Rates
@@ -75,7 +75,7 @@ def fit(
         raise UsageError(
             f"fit trains backbones (icl.backbone(NAME, task), or your own), not {what or type(model).__name__}"
         )
-    check_fits(model, task)
+    check_trains(model, given_task(task))
     seed, device = arguments.seed(seed), chosen_device(device)
     if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
         raise UsageError(f"callbacks: expected a list of functions, got {arguments.shown(callbacks)}")

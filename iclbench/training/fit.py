@@ -127,9 +127,11 @@ def fit(
     else:
         data = TrainingData(task, points)
     training = Training(backbone, data, settings, seed, device)
-    training.run(callbacks)
-    training.check()
-    backbone.eval()
+    try:
+        training.run(callbacks)
+        training.check()
+    finally:  # however it ends
+        backbone.eval()
     return training.progress
 
 

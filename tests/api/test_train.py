@@ -13,7 +13,7 @@ from iclbench.cli.main import main
 from iclbench.config.cards import TrainSettings
 from iclbench.config.runs import Run
 from iclbench.core.errors import UsageError
-from iclbench.training.fit import Training
+from iclbench.training.fit import Training, TrainingDivergedError
 
 SIZE = {"layers": 1, "width": 16, "heads": 2}
 
@@ -99,6 +99,41 @@ def test_a_model_for_another_task_and_what_is_no_model_are_refused() -> None:
         icl.fit(torch.nn.Linear(2, 1), task)
     with pytest.raises(UsageError, match="has no size for 'icicl-tnp'"):
         icl.ICICLTNP(icl.task("linear", "paper"))
+
+
+@pytest.mark.parametrize(("built_for", "trained_on"), [("gp-mixture", "linear"), ("linear", "gp-mixture")])
+def test_a_model_for_the_other_question_is_not_trained_on_its_own_answers(built_for: str, trained_on: str) -> None:
+    tasks = {
+        "gp-mixture": icl.task("gp-mixture", "smoke", head="gaussian", episodes=2, points=4, targets=2, max_related=0),
+        "linear": icl.task("linear", "smoke", dim=1, head="gaussian", episodes=2, points=4),
+    }
+    model, task = icl.TNP(tasks[built_for], **SIZE), tasks[trained_on]
+    with pytest.raises(UsageError, match=r"built for the question '.*asks '(next|targets)'; build it") as error:
+        icl.fit(model, task, 1, batch=2, progress=False)
+    assert "\n" not in str(error.value)
+    assert len(icl.evaluate(model, task)), "what it was trained for, it may be asked elsewhere"
+
+
+def test_what_cannot_be_trained_is_said_before_a_weight_has_moved() -> None:
+    short, task = (icl.task("linear", "smoke", dim=2, points=points) for points in (4, 9))
+    model = icl.backbone("gpt2-learned", short, **SIZE)
+    before = {name: weights.clone() for name, weights in model.state_dict().items()}
+    with pytest.raises(UsageError, match="has 9 examples, and of the model: it takes in at most 4 examples"):
+        icl.fit(model, task, 3, batch=2, progress=False, curriculum={"points": {"start": 2, "every": 1}})
+    assert all(torch.equal(weights, before[name]) for name, weights in model.state_dict().items())
+    assert len(icl.fit(model, short, 1, batch=2, progress=False)) == 1, "its own length fits"
+    with pytest.raises(UsageError, match=r"weights are torch\.float64 .*; train model\.float\(\)"):
+        icl.fit(icl.CNP(task, width=8).double(), task, 1, batch=2, progress=False)
+
+
+def test_a_training_that_diverges_leaves_the_model_in_eval_mode() -> None:
+    task = icl.task("linear", "smoke", dim=2)
+    model = icl.CNP(task, width=8).eval()
+    with torch.no_grad():
+        next(model.parameters()).fill_(torch.nan)
+    with pytest.raises(TrainingDivergedError):
+        icl.fit(model, task, 1, batch=2, progress=False)
+    assert not model.training
 
 
 def test_a_task_whose_runs_are_evaluated_while_they_train_is_trained_without() -> None:
