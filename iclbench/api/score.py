@@ -19,7 +19,7 @@ from iclbench.api.tasks import Task, given_task
 from iclbench.backbones.base import Backbone
 from iclbench.config.cards import load_baseline, names
 from iclbench.config.registry import BACKBONES, canonical
-from iclbench.config.runs import Run
+from iclbench.config.runs import Run, check_free
 from iclbench.core.devices import chosen_device
 from iclbench.core.errors import UsageError
 from iclbench.core.predictor import Predictor
@@ -106,6 +106,8 @@ def _field(models: Any, task: Task, device: str) -> list[PredictorContestant | s
             if isinstance(one, str) and name not in (model, one):
                 raise UsageError(f"'{name}': a baseline goes by its own name; write '{one}': '{model}'")
             name = arguments.text("models", name)
+            if not isinstance(one, str):
+                check_free(name, "another")
             found.append(one if isinstance(one, str) else replace(one, name=name, run=name))
         return found
     several = isinstance(models, Iterable) and not isinstance(models, str)

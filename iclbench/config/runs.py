@@ -479,8 +479,7 @@ def create(
         IclbenchError: another process trains it under another configuration, and nobody is to wait.
     """
     name = check_name(name) if name else run_name(config)
-    if name in names("baselines") or name.startswith("published-"):
-        raise UsageError(f"'{name}' is the name of a baseline or published row in the tables; choose another --name")
+    check_free(name, "another --name")
     run = Run(results / "runs" / name)
     if _to_be_written(run, config) is None:
         return run
@@ -600,6 +599,12 @@ def check_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", name):
         raise UsageError(f"'{name}' cannot be a run name; use letters, digits, '.', '_' and '-'")
     return name
+
+
+def check_free(name: str, other: str) -> None:
+    """Raise `UsageError` where rows of the tables that are no model's go by a name; `other` is what to choose."""
+    if name in names("baselines") or name.startswith("published-"):
+        raise UsageError(f"'{name}' is the name of a baseline or published row in the tables; choose {other}")
 
 
 # What a user mends by making room, after which the same command goes on.

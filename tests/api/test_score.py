@@ -193,3 +193,10 @@ def test_a_model_for_other_inputs_is_refused() -> None:
 
 def test_examples_of_the_documentation_hold() -> None:
     assert doctest.testmod(score).failed == 0
+
+
+def test_no_model_goes_by_the_name_of_a_baseline() -> None:
+    task = icl.task("linear", "smoke", dim=2, points=3, episodes=4)
+    for name in ("zero", "gp-rbf", "published-tnp"):
+        with pytest.raises(UsageError, match=f"'{name}' is the name of a baseline or published row .*choose another$"):
+            icl.evaluate({name: icl.CNP(task, width=8), "ridge": "ridge"}, task)
