@@ -10,7 +10,7 @@ from iclbench.cli.terminal import say, step_bar
 from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.config.runs import Run
 from iclbench.core.context import Context
-from iclbench.core.errors import DataError
+from iclbench.core.errors import DataError, UsageError
 from iclbench.core.memory import IN_REAL_TABLES, advised
 from iclbench.deep_thinking.methods import Method
 from iclbench.evaluation.contestants import PredictorContestant
@@ -109,6 +109,11 @@ def own_table(run: Run, csv: Path, target: str) -> tuple[TaskConfig, Family]:
     """The user's table as a task of its own: episodes of the run's dimension and length, labels at the scale that the
     run was trained on, beside every kind of baseline."""
     trained = run.config.task
+    if trained.head in ("categorical", "event"):
+        answers = "class labels" if trained.head == "categorical" else "events"
+        raise UsageError(
+            f"run '{run.name}' answers with {answers}; --csv asks for numbers: name runs of regression tasks"
+        )
     scale = trained.build()
     parameters = Tabular.Parameters(dim=scale.x_dim, variance=scale.normaliser)
     with advised(IN_REAL_TABLES):

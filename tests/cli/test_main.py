@@ -7,12 +7,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from iclbench import tables
+from iclbench.cli.eval_runs import own_table
 from iclbench.cli.main import main
 from iclbench.cli.main import run as entry
+from iclbench.config.resolution import resolve_task
+from iclbench.core.errors import UsageError
 from tests.conftest import heed_ctrl_c
 from tests.forked import Command
 
@@ -332,3 +336,10 @@ def test_nothing_that_a_terminal_obeys_is_printed_of_names(
     found = "".join(capfd.readouterr())
     assert all(c.isprintable() or c == "\n" for c in found), found
     assert ascii(name)[1:-1] in found
+
+
+@pytest.mark.parametrize(("task", "answers"), [("point-process", "events"), ("bursty", "class labels")])
+def test_a_table_of_numbers_is_not_asked_of_a_run_that_answers_otherwise(task: str, answers: str) -> None:
+    made = SimpleNamespace(name="mine", config=SimpleNamespace(task=resolve_task(task, "smoke")[0]))
+    with pytest.raises(UsageError, match=f"run 'mine' answers with {answers}; --csv asks for numbers: name runs of"):
+        own_table(made, Path("none.csv"), "y")
