@@ -9,6 +9,7 @@ import pandas as pd
 
 from iclbench import tables
 from iclbench.cli.terminal import out, print_json, say, step_bar, table
+from iclbench.config.cards import load_baseline
 from iclbench.config.runs import Run
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
@@ -54,9 +55,18 @@ def measure_all(
                 failed += 1  # the others go on
                 say(f"skipped run '{each.name}': {error}")
             update(done, each.name)
+    asked = list(_baselines(runs, baseline, context.data_dir))
     try:
-        for of, contestant in _baselines(runs, baseline, context.data_dir):
-            failed += measure(contestant, of)
+        for of, prompts, name, typed in asked:
+            try:
+                (contestant,) = baselines(prompts, [name])
+                if typed or contestant.prefixes is None:
+                    failed += measure(contestant, of)
+            except UsageError as error:
+                if len(asked) == 1:
+                    raise
+                failed += 1  # the others go on
+                say(f"skipped baseline '{name}' on {of.config.task.name}, {of.config.preset}: {error}")
     finally:  # what was measured is shown, also where a baseline does not fit
         print_costs(written, json)
     return failed
@@ -64,16 +74,16 @@ def measure_all(
 
 def _baselines(
     runs: Sequence[Run], names: Sequence[str], data_dir: Path | None
-) -> Iterator[tuple[Run, PredictorContestant]]:
-    """The asked baselines, once for every task and preset among the runs."""
+) -> Iterator[tuple[Run, PromptSet, str, bool]]:
+    """The asked baselines, once for every task and preset among the runs: a run of theirs, their prompts, the name or
+    path, and whether that was typed, in whatever spelling, rather than meant by `all`."""
+    typed = {load_baseline(name)[0]: name for name in names if name != "all"}
     for of in {(r.config.task.name, r.config.preset): r for r in runs}.values() if names else ():
-        task = of.config.task
-        prompts = PromptSet(task, of.config.preset, data_dir=data_dir)
-        known = [name for name in names if name != "all"]
-        extra = [] if "all" not in names else [*task.oracles, *task.baselines]
-        for contestant in baselines(prompts, dict.fromkeys([*known, *extra])):
-            if contestant.name in known or contestant.prefixes is None:
-                yield of, contestant
+        prompts = PromptSet(of.config.task, of.config.preset, data_dir=data_dir)
+        yield from ((of, prompts, name, True) for name in typed.values())
+        if "all" in names:
+            of_card = dict.fromkeys([*of.config.task.oracles, *of.config.task.baselines])
+            yield from ((of, prompts, name, False) for name in of_card if load_baseline(name)[0] not in typed)
 
 
 def print_costs(written: Sequence[Path], json: bool) -> None:

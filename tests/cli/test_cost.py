@@ -2,14 +2,23 @@
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tomli_w
 
+from iclbench.cli import cost_runs
 from iclbench.cli.main import main
+from iclbench.config.cards import cards_folder
+from iclbench.config.resolution import TaskConfig, resolve_task
+from iclbench.core.context import Context
+from iclbench.core.errors import UsageError
+from iclbench.evaluation.contestants import PredictorContestant
 from tests.conftest import small_card
 
+SIZES = cost_runs.Sizes([3], [], [], 2)
 SMALL = ("--points", "3", "--points", "8", "--episodes", "2")
 
 
@@ -93,3 +102,44 @@ def test_a_wrong_request_is_one_line(results: Path, capsys: pytest.CaptureFixtur
     ):
         code, out, err = run(*arguments, "--results", results, capsys=capsys)
         assert (code, out) == (2, "") and message in err and err.count("\n") == 1
+
+
+def measured(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, tasks: Sequence[str], named: Sequence[object]
+) -> tuple[int, list[tuple[str, str]]]:
+    """How many measurements fail, and which baselines are measured on which task, of models on these tasks."""
+    found: list[tuple[str, str]] = []
+
+    def note(context: Context, contestant: PredictorContestant | None, task: TaskConfig, *_: object, train: object):  # type: ignore[no-untyped-def]
+        found.extend([(task.name, contestant.name)] if contestant else [])
+        return folder, [], 0
+
+    monkeypatch.setattr(cost_runs, "backbone", lambda *_: None)
+    monkeypatch.setattr(cost_runs, "measure_costs", note)
+    monkeypatch.setattr(cost_runs, "print_costs", lambda *_: None)
+    configs = [SimpleNamespace(task=resolve_task(name, "smoke")[0], preset="smoke", train=None) for name in tasks]
+    models = [SimpleNamespace(name=config.task.name, config=config) for config in configs]
+    return cost_runs.measure_all(Context(folder), models, [str(name) for name in named], SIZES, False), found
+
+
+def test_a_costly_baseline_is_measured_in_any_spelling_and_by_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "my-tree.toml"
+    own.write_text((cards_folder("baselines") / "decision-tree-2.toml").read_text())
+    _, found = measured(monkeypatch, tmp_path, ["linear"], ["decision_tree_2", own, "all"])
+    assert found[:2] == [("linear", "decision-tree-2"), ("linear", "my-tree")]
+    assert ("linear", "ridge") in found and len(found) == len(set(found))
+    _, of_card = measured(monkeypatch, tmp_path, ["linear"], ["all"])
+    assert ("linear", "decision-tree-2") not in of_card, "it is fitted prefix by prefix"
+
+
+def test_a_baseline_that_fits_one_of_the_tasks_is_measured_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed, found = measured(monkeypatch, tmp_path, ["point-process", "linear"], ["ridge"])
+    assert failed == 1 and found == [("linear", "ridge")]
+    line = "skipped baseline 'ridge' on point-process, smoke: baseline 'ridge' predicts numbers"
+    assert line in " ".join(capsys.readouterr().err.split())
+    with pytest.raises(UsageError, match="baseline 'ridge' predicts numbers"):
+        measured(monkeypatch, tmp_path, ["point-process"], ["ridge"])
