@@ -11,7 +11,7 @@ import typer
 from iclbench.cli.options import set_up_torch
 from iclbench.cli.terminal import out
 from iclbench.config import trust
-from iclbench.config.cards import load_task, names
+from iclbench.config.cards import is_baseline, load_baseline, load_task, names
 from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES, canonical
 from iclbench.config.resolution import family_class
 from iclbench.core.errors import UnknownNameError, UsageError
@@ -50,6 +50,8 @@ def _oracles(target: str) -> Iterator[str]:
     def key(family: str) -> str:
         return family if ":" in family else canonical(family)
 
+    if is_baseline(target):
+        return
     alone = target.endswith(".toml")
     for card in [target] if alone else [*names("tasks"), *map(str, sorted(Path().glob("*.toml")))]:
         try:
@@ -68,8 +70,10 @@ def _oracles(target: str) -> Iterator[str]:
 
 
 def _load(target: str) -> list[Any]:
-    """The class behind package.module:Class, the family of a card, or every class that goes by this name (an estimator
-    and a family, say)."""
+    """The class behind package.module:Class, the family or estimator of a card, or every class that goes by this name
+    (an estimator and a family, say)."""
+    if is_baseline(target):
+        return [ESTIMATORS.get(load_baseline(target)[1].estimator)]
     if target.endswith(".toml"):
         return [family_class(load_task(target)[1].family)]
     trust.typed(target)

@@ -17,13 +17,15 @@ from iclbench.cli.show_language import grid_commands
 from iclbench.cli.show_task import print_task
 from iclbench.cli.terminal import out, say
 from iclbench.config import trust
-from iclbench.config.cards import TaskCard, card_file, content_hash, load_baseline, load_task, names
+from iclbench.config.cards import TaskCard, card_file, content_hash, is_baseline, load_baseline, load_task, names
 from iclbench.config.registry import BACKBONES, FAMILIES, canonical
 from iclbench.config.resolution import resolve_task
 from iclbench.config.runs import all_runs
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.sweep.grids import grid_runs, is_grid, load_grid
 from iclbench.sweep.language_grids import is_language_grid
+
+NO_PRESET = "--preset is of the values of a task and of a grid's runs and commands; drop it here"
 
 
 def show(
@@ -34,6 +36,8 @@ def show(
     Code that a card or a run names is not run; a backbone that is named as package.module:Class is.
     """
     trust.ask = None  # nothing is loaded here that was not trusted before
+    if preset is not None and (card or png is not None or name == "glyphs"):
+        raise UsageError(NO_PRESET)
     if name == "glyphs" or png is not None:
         typer.echo(_glyphs(name, png))
         return
@@ -45,6 +49,8 @@ def show(
         typer.echo(card_file(name).read_text(encoding="utf-8"), nl=False)
         return
     found = _find(name, preset, results)
+    if preset is not None and not {"presets", "runs"} & found.keys():  # of tasks and of grids
+        raise UsageError(NO_PRESET)
     if json:
         typer.echo(json_module.dumps(found, indent=2))
         return
@@ -90,6 +96,9 @@ def _find(name: str, preset: str | None, results) -> dict[str, Any]:  # type: ig
         return found
     if short in names("grids") or is_grid(name):
         return _grid(name, preset)
+    if is_baseline(name) or short in names("baselines"):
+        baseline, card_ = load_baseline(name)
+        return {"baseline": baseline, "hash": content_hash(card_), **card_.model_dump(mode="json", exclude_none=True)}
     if name.endswith(".toml") or short in names("tasks"):
         task, card = load_task(name)
         values = {"task": task, "hash": card.hash, **card.model_dump(mode="json", exclude_none=True)}
@@ -103,9 +112,6 @@ def _find(name: str, preset: str | None, results) -> dict[str, Any]:  # type: ig
         if not known:
             say(f"the family '{card.family}' is not imported, so parameters are shown as the card has them")
         return values
-    if short in names("baselines"):
-        baseline, card_ = load_baseline(name)
-        return {"baseline": baseline, "hash": content_hash(card_), **card_.model_dump(mode="json", exclude_none=True)}
     if short in BACKBONES.entries:
         return show_backbone.find(short)
     runs = {run.name: run for run in all_runs(results)}

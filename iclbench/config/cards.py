@@ -473,6 +473,11 @@ def load_baseline(name: str) -> tuple[str, BaselineCard]:
     return load_card("baselines", name, BaselineCard)
 
 
+def is_baseline(name: str) -> bool:
+    """Whether a path to a `.toml` file leads to a card of a baseline: no other has an `estimator`."""
+    return name.endswith(".toml") and "estimator" in read_toml(Path(name))
+
+
 def hashed_settings(model: type[Strict], given: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as a card gives them, but for keys that version 0.1.0 did not have and that are left at their
     defaults."""

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from iclbench.cli import check
 from iclbench.cli.main import main
+from iclbench.cli.show import NO_PRESET
 from iclbench.cli.show_backbone import find
 from iclbench.config.cards import load_task, names
 from iclbench.config.registry import BACKBONES
@@ -100,3 +102,23 @@ def test_an_unknown_name_is_answered_by_near_ones_or_by_who_lists_all(capsys: py
     near, none = capsys.readouterr().err.splitlines()
     assert "did you mean 'mamba'" in near
     assert none.endswith("unknown name 'qqqqqqqq'; iclbench list names all (or package.module:Class)")
+
+
+def test_a_baseline_is_shown_and_checked_by_the_path_to_its_card(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "my-mean.toml"
+    path.write_text(shown("mean", "--card", capsys=capsys))
+    assert tomllib.loads(shown(str(path), capsys=capsys))["baseline"] == "my-mean"
+    assert check._load(str(path)) == check._load("mean")[:1] and not list(check._oracles(str(path)))
+
+
+@pytest.mark.parametrize(
+    "asked", [("mamba",), ("ridge",), ("antonyms",), ("glyphs", "--png", "x.png"), ("linear", "--card")]
+)
+def test_a_preset_is_refused_where_it_means_nothing(
+    asked: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["show", *asked, "--preset", "small"]) == 2
+    assert capsys.readouterr().err.strip().endswith(NO_PRESET)

@@ -89,6 +89,13 @@ def test_a_cards_family_is_not_run_before_its_module_is_trusted(
     assert elsewhere.main(*command, "--trust", "from_elsewhere") == 0 and elsewhere.was_run
 
 
+def test_a_card_is_checked_where_the_option_says_so(elsewhere: Elsewhere, capsys: pytest.CaptureFixture[str]) -> None:
+    assert elsewhere.main("check", elsewhere.card) == 1
+    assert "--trust from_elsewhere" in capsys.readouterr().err and not elsewhere.was_run
+    elsewhere.main("check", elsewhere.card, "--trust", "from_elsewhere")
+    assert elsewhere.was_run
+
+
 def test_what_is_typed_is_the_users_word(elsewhere: Elsewhere, capsys: pytest.CaptureFixture[str]) -> None:
     command = ("train", "linear", "from_elsewhere:Net", "--preset", "smoke", "--name", "../no")
     assert elsewhere.main(*command) == 2

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from iclbench.cli import completion
-from iclbench.cli.options import DataDir, MaxBytes, Threads
+from iclbench.cli.options import DataDir, MaxBytes, Threads, Trust
 
 
 def check(
@@ -15,11 +15,12 @@ def check(
         str,
         typer.Argument(
             autocompletion=completion.classes,
-            help="A registered name or package.module:Class of a backbone, estimator or family, or a task's card "
-            "(.toml), whose family is checked with the card's parameters.",
+            help="A registered name or package.module:Class of a backbone, estimator or family, or a card "
+            "(.toml): of a task, whose family is checked with the card's parameters, or of a baseline.",
         ),
     ],
     data_dir: DataDir = None,
+    trust: Trust = None,
     max_bytes: MaxBytes = None,
     threads: Threads = 1,
 ) -> None:
