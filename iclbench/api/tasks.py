@@ -84,7 +84,7 @@ class Task:
             episodes: B, how many.
             seed: of the draw; training and evaluation draw from streams of their own.
             shift: a change of the distribution, as `iclbench show TASK` lists them.
-            points: examples in context; None: as many as in training.
+            points: examples in context; None: as many as the shift says, or as in training.
             device: where the tensors are made: auto, cpu, cuda, cuda:1, ...
 
         Returns:
@@ -92,13 +92,17 @@ class Task:
             is the number of examples plus one.
 
         Raises:
-            UsageError: the family has no such shift, or an argument is of another type or out of range.
+            UsageError: the family has no such shift, it says itself how many examples there are and so does `points`,
+                or an argument is of another type or out of range.
             OutOfMemoryError: there is not enough of it for so many episodes.
         """
-        examples = self.config.points if points is None else arguments.whole("points", points)
+        named = self.family.parse_shift(arguments.text("shift", shift))
+        examples = named.examples or self.config.points
+        if points is not None:
+            examples = arguments.whole("points", points)
+            named.with_examples(examples)  # refused where the shift says how many
         draw = generator(arguments.seed(seed), "sample", device=chosen_device(device))
-        named = self.family.parse_shift(arguments.text("shift", shift)).name
-        request = Request(arguments.whole("episodes", episodes), self.config.drawn(examples), draw, shift=named)
+        request = Request(arguments.whole("episodes", episodes), self.config.drawn(examples), draw, shift=named.name)
         with advised("fewer episodes or points"):
             return self.family.sample(request)
 

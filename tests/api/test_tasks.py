@@ -50,3 +50,11 @@ def test_it_says_what_it_is() -> None:
 def test_examples_of_the_documentation_hold() -> None:
     assert doctest.testmod(tasks).failed == 0
     assert doctest.testmod(icl).failed == 0
+
+
+def test_a_shift_says_how_many_examples_there_are_unless_points_does() -> None:
+    task = icl.task("linear", preset="smoke", dim=3)
+    assert task.sample(2, shift="points-7").context.count == 7 + 1
+    assert task.sample(2, shift="noisy-1+points-7").context.count == 7 + 1
+    with pytest.raises(UsageError, match="'points-7' sets the number of examples itself, and 3 are asked for"):
+        task.sample(2, shift="points-7", points=3)
