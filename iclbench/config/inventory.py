@@ -31,12 +31,14 @@ def date(run: Run) -> str | None:
 
 
 def loss(run: Run) -> float | None:
-    """The training loss of the last logged steps; None: it is not known, or was no number."""
+    """The training loss of the last logged steps, as `iclbench train` prints it, not divided by the normaliser as in
+    the tables; None: it is not known, or was no number."""
     found: Any = None
     if run.finished:
-        values = rows(run.path / "values.parquet", ("metric", "axis", "axis_value", "value"))
+        values = rows(run.path / "values.parquet", ("metric", "axis", "axis_value", "value", "normaliser"))
         curve = [row for row in values if row["metric"] == "loss" and row["axis"] == "train_step"]
-        found = max(curve, key=lambda row: row["axis_value"] or 0.0)["value"] if curve else None
+        last = max(curve, key=lambda row: row["axis_value"] or 0.0, default={"value": None})
+        found = None if last["value"] is None else last["value"] * (last.get("normaliser") or 1.0)
     elif run.checkpoints:
         from safetensors import SafetensorError, safe_open
 
