@@ -73,3 +73,8 @@ def test_debug_may_stand_anywhere_and_shows_the_traceback(where: int, capsys: py
     assert main(arguments) == 2
     err = capsys.readouterr().err
     assert "Traceback" in err and err.splitlines()[-1].startswith("error: unknown name 'linaer'")
+
+
+def test_help_of_the_demo_says_where_it_writes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--help"]) == 0
+    assert "./results/demo" in shown(capsys.readouterr().out)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-from iclbench.cli.options import Results
+import typer
+
+DemoResults = Annotated[
+    Path, typer.Option("--results", envvar="ICLBENCH_RESULTS", help="Results folder.", show_default="./results/demo")
+]
 
 
-def demo(results: Results = Path("results/demo")) -> None:
+def demo(results: DemoResults = Path("results/demo")) -> None:
     """Train small backbones on two tasks, evaluate them beside baselines, probe their layers, write the report."""
