@@ -29,8 +29,21 @@ _LIBRARIES = (
     "pyarrow",
     "altair",
     "vl-convert-python",
-    "mamba-ssm",
 )
+# The extras of pyproject.toml, with what needs each.
+_OPTIONAL = {
+    "mamba-ssm": "CUDA kernels",
+    "triton": "the Triton kernel",
+    "tensorboard": "--log tensorboard",
+    "wandb": "--log wandb",
+    "mlflow": "--log mlflow",
+    "optuna": "tune --trials",
+    "submitit": "sweep --engine slurm",
+    "ray": "sweep --engine ray",
+    "xarray": "task era5",
+    "h5netcdf": "task era5",
+    "h5py": "task era5",
+}
 
 
 def doctor(results: Path, data_dir: Path | None, json: bool) -> None:
@@ -49,11 +62,8 @@ def _examine(results, data_dir) -> dict[str, Any]:  # type: ignore[no-untyped-de
         "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
         "processors": os.cpu_count(),
     }
-    for library in _LIBRARIES:
-        try:
-            found[library] = importlib.metadata.version(library)
-        except importlib.metadata.PackageNotFoundError:
-            found[library] = "not installed" + (" (optional: CUDA kernels)" if library == "mamba-ssm" else "")
+    for library in (*_LIBRARIES, *_OPTIONAL):
+        found[library] = _version(library)
     devices = (
         [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
     )
@@ -70,6 +80,15 @@ def _examine(results, data_dir) -> dict[str, Any]:  # type: ignore[no-untyped-de
     return found
 
 
+def _version(library: str) -> str:
+    """Which is installed, and of an optional one what needs it."""
+    try:
+        found = importlib.metadata.version(library)
+    except importlib.metadata.PackageNotFoundError:
+        found = "not installed"
+    return f"{found} (optional: {_OPTIONAL[library]})" if library in _OPTIONAL else found
+
+
 def _hub() -> str:
     """Where models from the hub are kept, and whether others are fetched."""
     offline = "offline: only these are used" if constants.HF_HUB_OFFLINE else "others are fetched"
@@ -80,4 +99,6 @@ def _writable(folder) -> str:  # type: ignore[no-untyped-def]
     existing = folder.absolute()
     while not existing.exists():
         existing = existing.parent
+    if not existing.is_dir():
+        return f"{existing} is NO folder; choose another with --results"
     return "writable" if os.access(existing, os.W_OK) else "NOT writable; choose another with --results"
