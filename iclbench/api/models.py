@@ -152,9 +152,9 @@ def check_fits(model: Backbone, task: Task) -> None:
 
 
 def check_trains(model: Backbone, task: Task) -> None:
-    """Raise `UsageError` where a model cannot be trained on the task: it does not fit, was built for the other question,
-    which says what stands in the context of a target, ends before the task's examples do, or has weights of another
-    precision than the episodes."""
+    """Raise `UsageError` where a model cannot be trained on the task: it does not fit, was built for the other question
+    (under `next` every target would stand in its context), ends before the task's examples do, or has weights of
+    another precision than the episodes."""
     check_fits(model, task)
     own, asked = model.shape.question, task.shape.question
     if own != asked:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from iclbench.api.predict import Trained, backbone_of
+from iclbench.api.predict import Trained, backbone_of, plain_array
 from iclbench.backbones.base import Backbone
 from iclbench.config.runs import Run
 from iclbench.core.episodes import Points
@@ -87,8 +87,11 @@ def _unit(model: Backbone | Trained | Run) -> float:
 
 def _times(values: Any) -> np.ndarray:
     try:
-        found = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+        found = plain_array(values)
+        if found.dtype.kind not in "fiu":
+            raise ValueError(f"dtype {found.dtype}")
+        found = found.astype(np.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
         raise UsageError(f"times: expected an array of numbers ({str(error).splitlines()[0]})") from None
     if found.ndim != 1 or not np.isfinite(found).all():
         raise UsageError(f"times: expected finite numbers of one sequence, (N,), got an array of shape {found.shape}")
@@ -101,8 +104,8 @@ def _times(values: Any) -> np.ndarray:
 
 def _marks(values: Any, events: int, kinds: int) -> np.ndarray:
     try:
-        found = np.zeros(events, dtype=int) if values is None else np.asarray(values)
-    except (TypeError, ValueError) as error:
+        found = np.zeros(events, dtype=int) if values is None else plain_array(values)
+    except (TypeError, ValueError, RuntimeError) as error:
         raise UsageError(f"marks: expected an array of whole numbers ({str(error).splitlines()[0]})") from None
     if found.shape != (events,) or (events and found.dtype.kind not in "iu"):
         raise UsageError(f"marks: expected {events} whole numbers, one per event, got {found.dtype} of {found.shape}")

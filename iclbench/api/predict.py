@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 from iclbench.api import arguments
@@ -271,7 +272,12 @@ def _outputs(model: Backbone, values: Any, x: torch.Tensor) -> tuple[torch.Tenso
 
 
 def _labels(values: Any, x: torch.Tensor, classes: int) -> torch.Tensor:
-    found = _plain(values)
+    try:
+        found = plain_array(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(f"y_context: expected an array of whole numbers ({str(error).splitlines()[0]})") from None
+    if found.dtype.kind == "f" and np.isnan(found).any():
+        raise UsageError("y_context holds NaN; leave those points out")
     if found.dtype.kind not in "iu":
         raise UsageError(f"y_context has dtype {found.dtype}: expected whole numbers, class labels below {classes}")
     if found.shape != x.shape[:-1]:
@@ -281,17 +287,41 @@ def _labels(values: Any, x: torch.Tensor, classes: int) -> torch.Tensor:
     return torch.as_tensor(found.astype(np.int64))
 
 
-def _plain(values: Any) -> np.ndarray:
-    return np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)
+def plain_array(values: Any) -> np.ndarray:
+    """As an array of NumPy; what a frame does not know and what a masked array hides is NaN.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: it is none: ragged, a tensor with gradients in a list.
+
+    >>> plain_array(np.ma.masked_array([1, 2], mask=[False, True]))
+    array([ 1., nan])
+    """
+    if isinstance(values, torch.Tensor):
+        return _numpy(values.detach())
+    if isinstance(values, pd.DataFrame | pd.Series):
+        types = set(values.dtypes) if isinstance(values, pd.DataFrame) else {values.dtype}
+        kinds, plain = {each.kind for each in types}, len(types) == 1 and isinstance(next(iter(types)), np.dtype)
+        if kinds <= set("fiub") and not plain:  # several types, or one of pandas, would be made objects
+            whole = kinds <= set("iu") and not np.asarray(values.isna()).any()
+            return values.to_numpy(np.int64 if whole else np.float64, na_value=np.nan)
+    if np.ma.is_masked(values) and values.dtype.kind in "fiub":
+        return np.ma.filled(values.astype(np.float64), np.nan)
+    return np.asarray(values)
+
+
+def _numpy(values: torch.Tensor) -> np.ndarray:
+    """NumPy has no bfloat16."""
+    found: np.ndarray = (values.float() if values.dtype == torch.bfloat16 else values).cpu().numpy()
+    return found
 
 
 def _floats(name: str, values: Any) -> torch.Tensor:
     try:
-        found = _plain(values)
+        found = plain_array(values)
         if found.dtype.kind not in "fiub":
             raise ValueError(f"dtype {found.dtype}")
         found = found.astype(np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise UsageError(f"{name}: expected an array of numbers ({str(error).splitlines()[0]})") from None
     if not np.isfinite(found).all():
         raise UsageError(f"{name} holds NaN or infinity; fill the gaps in, or leave those points out")
@@ -306,7 +336,7 @@ def _array(t: torch.Tensor, single: bool, flat: bool) -> np.ndarray:
     """As a NumPy array, without the axes that were not asked for."""
     if flat and t.is_floating_point():
         t = t.squeeze(-1)
-    found: np.ndarray = (t[0] if single else t).cpu().numpy()
+    found = _numpy(t[0] if single else t)
     if not np.isfinite(found).all():
         raise UsageError("the model's answers are not finite; bring inputs and outputs to the scale of its task")
     return found

@@ -49,6 +49,22 @@ def test_frames_lists_tensors_and_batches_are_taken(run: Run) -> None:
     np.testing.assert_array_equal(column[:, 0], mean)
 
 
+def test_frames_of_truths_and_nullable_columns_are_taken_and_what_they_do_not_know_is_not(run: Run) -> None:
+    plain = np.column_stack([X[:, 0] > 0, np.arange(8), X[:, 2:]]).astype(float)
+    mean = icl.predict(run, plain, np.arange(8.0), QUERIES)
+    frame = pd.DataFrame({i: X[:, i] for i in range(10)})
+    frame[0], frame[1] = X[:, 0] > 0, pd.array(range(8), dtype="Int64")
+    np.testing.assert_array_equal(icl.predict(run, frame, pd.Series(range(8), dtype="Int64"), QUERIES), mean)
+    np.testing.assert_array_equal(icl.predict(run, np.ma.masked_array(plain), np.arange(8.0), QUERIES), mean)
+    gap = frame.assign()
+    gap.loc[3, 1] = pd.NA
+    for unknown in (gap, np.ma.masked_array(X, mask=np.isclose(X, X[3, 3]))):
+        with pytest.raises(UsageError, match="X_context holds NaN"):
+            icl.predict(run, unknown, Y, QUERIES)
+    with pytest.raises(UsageError, match=r"X_context: expected an array of numbers \(dtype object\)"):
+        icl.predict(run, frame.astype({2: str}), Y, QUERIES)
+
+
 def test_columns_of_frames_stand_in_one_order(run: Run) -> None:
     names = [f"x{i}" for i in range(10)]
     context, queries = pd.DataFrame(X, columns=names), pd.DataFrame(QUERIES, columns=names)
@@ -83,6 +99,7 @@ def test_no_query_sees_another_and_an_empty_context_is_one(run: Run) -> None:
         ((X[None], Y[None], np.stack([QUERIES, QUERIES])), "the same B"),
         ((X[None], Y[None], QUERIES), "both are"),
         (([[1.0], [1.0, 2.0]], Y, QUERIES), "X_context: expected an array of numbers"),
+        ((X, [torch.ones(1, requires_grad=True)] * 8, QUERIES), r"y_context: expected an array of numbers \(.*grad"),
         ((X[None][:0], Y[None][:0], QUERIES[None][:0]), r"X_context has shape \(0, 8, 10\): it is empty"),
     ],
 )
@@ -99,6 +116,8 @@ def test_a_model_of_another_precision_answers_in_it(run: Run) -> None:
     assert (narrow.dtype, wide.dtype) == (np.float32, np.float64)
     np.testing.assert_allclose(narrow, wide, atol=1e-5)
     assert not np.array_equal(narrow, wide)
+    coarse = copy.deepcopy(model).bfloat16()
+    np.testing.assert_allclose(icl.predict(coarse, X, torch.tensor(Y).bfloat16(), QUERIES), narrow, atol=0.1)
 
 
 def test_thousands_of_queries_are_answered_in_parts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +153,12 @@ def test_classes_are_labels_and_probabilities(classes: Run) -> None:
     np.testing.assert_array_equal(trained.predict(X, labels, QUERIES), shares.argmax(1))
     asked = trained.predict(torch.tensor(X), torch.tensor(labels), torch.tensor(QUERIES))
     np.testing.assert_array_equal(asked, shares.argmax(1))
-    for wrong, line in ((labels + 1, "labels from 1 to 5: expected 0 to 4"), (Y, "expected whole numbers")):
+    np.testing.assert_array_equal(trained.predict(X, pd.Series(labels, dtype="Int64"), QUERIES), shares.argmax(1))
+    unclear = (
+        ([[0], [1, 2]], "y_context: expected an array of whole numbers"),
+        (np.ma.masked_array(labels, mask=labels == 3), "y_context holds NaN"),
+    )
+    for wrong, line in ((labels + 1, "labels from 1 to 5: expected 0 to 4"), (Y, "expected whole numbers"), *unclear):
         with pytest.raises(UsageError, match=line):
             trained.predict(X, wrong, QUERIES)
 
