@@ -113,10 +113,13 @@ class InContextRegressor(RegressorMixin, _InContext):
         if self.trained_.model.shape.classes is not None:
             raise ValueError("the run predicts class labels; use InContextClassifier")
         task = self.trained_.run.config.task
-        self.y_mean_ = float(np.mean(y))
-        spread = float(np.std(y))
+        y = np.asarray(y, dtype=np.float64)
+        # Of huge outputs the squares would not be finite; a power of two rounds nothing.
+        unit = float(np.ldexp(0.5, np.frexp(np.abs(y).max())[1]))
+        self.y_mean_ = float(np.mean(y / unit)) * unit
+        spread = float(np.std(y / unit)) * unit
         self.y_scale_ = (spread if spread > 0 else 1.0) / np.sqrt(task.build().normaliser)
-        self.y_ = (np.asarray(y, dtype=np.float64) - self.y_mean_) / self.y_scale_
+        self.y_ = (y - self.y_mean_) / self.y_scale_
         return self
 
     def __sklearn_tags__(self) -> Any:

@@ -56,6 +56,8 @@ def predict(model: Any, X_context: Any, y_context: Any, X_query: Any, *, return_
     found = prediction.point()
     if not return_std:
         return _array(found, single, flat)
+    if isinstance(prediction, Categorical):
+        raise UsageError("return_std: the model answers with class labels; predict_proba gives their probabilities")
     if not isinstance(prediction, Gaussian | Mixture):
         raise UsageError(
             "return_std: the model answers single values; build it for a task with head='gaussian' (or 'mixture')"
@@ -180,7 +182,7 @@ def backbone_of(model: Any) -> Backbone:
     if isinstance(model, Trained):
         return model.model
     if not isinstance(model, Backbone):
-        raise UsageError(f"predict takes a backbone, icl.load(...) or a finished run, not {type(model).__name__}")
+        raise UsageError(f"model: expected a backbone, icl.load(...) or a finished run, not {type(model).__name__}")
     return model
 
 
@@ -194,9 +196,7 @@ class _Asked:
 
     def __init__(self, model: Backbone, X_context: Any, y_context: Any, X_query: Any) -> None:
         if model.shape.marks is not None:
-            raise UsageError(
-                "predict: the model reads events, which have no inputs; icl.next_event(model, times, marks)"
-            )
+            raise UsageError("the model reads events, which have no inputs; icl.next_event(model, times, marks)")
         x, queries = _inputs(model, "X_context", X_context), _inputs(model, "X_query", X_query)
         _check_columns(_columns(X_context), _columns(X_query))
         if x.dim() != queries.dim() or (x.dim() == 3 and len(x) != len(queries)):
@@ -278,7 +278,7 @@ def _labels(values: Any, x: torch.Tensor, classes: int) -> torch.Tensor:
         raise UsageError(f"y_context: expected an array of whole numbers ({str(error).splitlines()[0]})") from None
     if found.dtype.kind == "f" and np.isnan(found).any():
         raise UsageError("y_context holds NaN; leave those points out")
-    if found.dtype.kind not in "iu":
+    if found.size and found.dtype.kind not in "iu":
         raise UsageError(f"y_context has dtype {found.dtype}: expected whole numbers, class labels below {classes}")
     if found.shape != x.shape[:-1]:
         raise UsageError(f"y_context has shape {found.shape}: expected {_shape(x[..., 0])}, a label per point")

@@ -51,6 +51,13 @@ def test_outputs_have_the_scale_of_the_training_set_and_spreads_are_positive(run
     assert (std > 0).all()
 
 
+def test_outputs_whose_squares_are_not_finite_are_taken(run: Run) -> None:
+    rng = np.random.default_rng(1)
+    X, y = rng.normal(size=(15, 10)), rng.normal(size=15)
+    plain, huge = (InContextRegressor(run).fit(X, a * y).predict(X) for a in (1.0, 2.0**900))
+    np.testing.assert_array_equal(huge / 2.0**900, plain)
+
+
 def test_columns_in_another_order_are_refused_as_by_others(run: Run) -> None:
     X = pd.DataFrame(np.random.default_rng(1).normal(size=(15, 3)), columns=["a", "b", "c"])
     model = InContextRegressor(run).fit(X, X["a"])

@@ -154,6 +154,9 @@ def test_classes_are_labels_and_probabilities(classes: Run) -> None:
     asked = trained.predict(torch.tensor(X), torch.tensor(labels), torch.tensor(QUERIES))
     np.testing.assert_array_equal(asked, shares.argmax(1))
     np.testing.assert_array_equal(trained.predict(X, pd.Series(labels, dtype="Int64"), QUERIES), shares.argmax(1))
+    assert trained.predict_proba(X[:0], [], QUERIES).shape == (3, 5), "an empty context has no labels of a wrong type"
+    with pytest.raises(UsageError, match="class labels; predict_proba"):
+        trained.predict(X, labels, QUERIES, return_std=True)
     unclear = (
         ([[0], [1, 2]], "y_context: expected an array of whole numbers"),
         (np.ma.masked_array(labels, mask=labels == 3), "y_context holds NaN"),
