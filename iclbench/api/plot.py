@@ -245,11 +245,13 @@ def _of_metric(values: pd.DataFrame, metric: str | None) -> pd.DataFrame:
 
 def _slice(rows: pd.DataFrame, task: str | None, preset: str | None) -> Slice:
     """The rows of one task; raises `UsageError` where it is not said which, or there is none."""
+    task = None if task is None else canonical(arguments.text("task", task))
+    preset = None if preset is None else canonical(arguments.text("preset", preset))
     found = _read(rows, task).slices
     for kind, asked in (("task", task), ("preset", preset)):
         if asked is not None:
             known = {str(getattr(each, kind)) for each in found}
-            if arguments.text(kind, asked) not in known:
+            if asked not in known:
                 raise UnknownNameError(kind, asked, known)
             found = [each for each in found if getattr(each, kind) == asked]
     if len(found) != 1:

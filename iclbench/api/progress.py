@@ -36,6 +36,8 @@ def _in_notebook(label: str, total: int) -> Update:
         return {"text/plain": f"{label}: {step}/{total} {said}".rstrip()}
 
     handle = display(line(0, ""), raw=True, display_id=True)
+    if handle is None:  # of a front end without displays that can be written over
+        return lambda step, said: None
 
     def update(step: int, said: str) -> None:
         handle.update(line(step, said), raw=True)

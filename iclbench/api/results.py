@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -84,7 +85,8 @@ def open_results(path: str | Path = "results") -> ResultsFolder:
 def write_report(
     results: str | Path = "results", folder: str | Path | None = None, tasks: str | Sequence[str] = ()
 ) -> Path:
-    """Write the report page of a results folder with its figures' data and tables; returns the page.
+    """Write the report page of a results folder with its figures' data and tables; returns the page. Of sections that
+    could not be made, and of pictures that are missing, there is a warning.
 
     Args:
         results: results folder.
@@ -104,4 +106,10 @@ def write_report(
     """
     read = arguments.folder("results", results)
     written = read / "report" if folder is None else arguments.folder("folder", folder)
-    return build(read, written, tasks=arguments.names("tasks", tasks)).page
+    found = build(read, written, tasks=arguments.names("tasks", tasks))
+    lines = [f"section '{title}' could not be made: {reason}" for title, reason in found.broken.items()]
+    lines += [f"picture '{name}' is missing: {reason}" for name, reason in found.missing.items()]
+    lines += [f"the page has its tables and no figures: {found.undrawn}"] * bool(found.undrawn)
+    for line in lines:
+        warnings.warn(line, stacklevel=2)
+    return found.page

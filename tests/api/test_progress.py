@@ -54,3 +54,12 @@ def test_a_terminal_has_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     with progress_bar("gpt2", 10, shown=False) as update:
         update(10, "loss 0.5")
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_front_end_that_writes_nothing_over_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in: Any = types.ModuleType("IPython.display")
+    stand_in.display = lambda *_, **__: None
+    for name, module in (("ipykernel", None), ("IPython", types.ModuleType("IPython")), (stand_in.__name__, stand_in)):
+        monkeypatch.setitem(sys.modules, name, module)
+    with progress_bar("gpt2", 4) as update:
+        update(2, "loss 1")

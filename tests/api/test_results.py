@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import altair as alt
 import pandas as pd
@@ -26,6 +27,15 @@ def test_a_folder_gives_its_tables_runs_and_page(run: Run, results: Path) -> Non
     assert icl.write_report(results).read_text().count("tour")
     with pytest.raises(UsageError, match="no folder"):
         icl.open_results(results / "elsewhere")
+
+
+def test_what_a_page_could_not_be_given_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = SimpleNamespace(page=tmp_path, broken={"Shifts": "ValueError"}, missing={"a.png": "no memory"}, undrawn="")
+    monkeypatch.setattr("iclbench.api.results.build", lambda *_, **__: made)
+    with pytest.warns(UserWarning) as seen:
+        assert icl.write_report(tmp_path) == tmp_path
+    said = ["section 'Shifts' could not be made: ValueError", "picture 'a.png' is missing: no memory"]
+    assert [str(each.message) for each in seen] == said and seen[0].filename == __file__
 
 
 @pytest.fixture(scope="module")
@@ -138,3 +148,9 @@ def test_charts_say_what_is_missing(scores: pd.DataFrame) -> None:
     with pytest.raises(UsageError, match="say which with task="):
         icl.plot.leaderboard(both)
     assert "orthants" in icl.plot.leaderboard(both, "other", shift="orthants").to_json(validate=False)
+
+
+def test_a_task_and_a_preset_are_found_in_any_spelling() -> None:
+    rows = icl.evaluate(["zero", "ridge"], icl.task("noisy-linear", "smoke", dim=2, points=3, episodes=4))
+    chart = icl.plot.learning_curves(rows, task="Noisy_Linear", preset="SMOKE")
+    assert "ridge" in chart.to_json(validate=False)
