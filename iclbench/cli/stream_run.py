@@ -65,7 +65,8 @@ def answer_all(
             with held_back(signal.SIGINT, signal.SIGTERM):  # who asks twice still gets the state
                 _save(backbone, streamed, save)
         say(
-            f"{streamed.points} {noun}s and {streamed.queries} queries in {seconds:.1f} s "
+            f"{streamed.points} {noun}{'s' * (streamed.points != 1)} and "
+            f"{streamed.queries} {'query' if streamed.queries == 1 else 'queries'} in {seconds:.1f} s "
             f"({streamed.points / seconds:.0f} {noun}s/s), {_size(streamed.state, noun)}"
             + (f" saved to {save}" if save else "")
         )

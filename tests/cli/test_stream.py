@@ -177,8 +177,8 @@ def test_queries_are_answered_while_the_input_stays_open_and_an_interrupt_saves(
         assert process.wait(60) == 130
         assert "2 points and 2 queries" in process.stderr.read()
     (tmp_path / "query.csv").write_text("0.1,0.2,0.3,?\n")
-    out = stream(results, "--csv", tmp_path / "query.csv", "--state", tmp_path / "state", capsys=capsys)[1]
-    assert len(out) == 2
+    _, out, err = stream(results, "--csv", tmp_path / "query.csv", "--state", tmp_path / "state", capsys=capsys)
+    assert len(out) == 2 and " and 1 query in " in err
 
 
 @pytest.mark.parametrize("window", [[], ["--window", "2"]])

@@ -113,7 +113,7 @@ def _stream(trial: Trial, which: signal.Signals) -> list[str]:
     time.sleep(trial.dice.uniform(0.0, 1.1) * whole.seconds)
     command.kill(which)
     outcome = command.end()
-    said = re.search(r"(\d+) points and (\d+) queries", outcome.err)
+    said = re.search(r"(\d+) points? and (\d+) quer(?:y|ies)", outcome.err)
     found += answered(outcome, which, polite=said is not None)
     if said is None:
         if state.read_bytes() != old:
