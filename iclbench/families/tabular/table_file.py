@@ -182,7 +182,9 @@ def _read_parquet(path: Path) -> tuple[list[str], list[Column | None]]:
                 8 * rows * max(1, sum(numeric)), f"{path}: a table of {rows:,} rows and {len(names):,} columns,"
             )
             # Text is not even read: it is told by the names of its columns.
-            loaded = table.read([field.name for field, number in zip(fields, numeric, strict=True) if number])
+            # By this thread alone: those of Arrow would call back into the file, which has brought an interpreter down.
+            asked = [field.name for field, number in zip(fields, numeric, strict=True) if number]
+            loaded = table.read(asked, use_threads=False)
             found = iter(loaded.columns)
             columns = [_arrow_numbers(next(found), pa.types) if number else None for number in numeric]
     except (pa.ArrowException, ValueError, TypeError) as error:
