@@ -55,6 +55,8 @@ def _spelled(names: Iterable[str]) -> list[str]:
     return [name if name.endswith(".toml") else spelling(name) for name in names]
 
 
+# Names, folders, ids of models: as they stand.
+Texts = Annotated[list[str], Field(min_length=1), Once]
 Names = Annotated[list[str], Field(min_length=1), AfterValidator(_spelled), Once]
 Seeds = Annotated[list[SeedInt], Field(min_length=1), Once]
 

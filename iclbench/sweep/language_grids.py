@@ -24,7 +24,7 @@ from iclbench.language.tasks.cards import PRESET, LanguageTask
 from iclbench.language.tasks.chosen import language_tasks
 from iclbench.language.tasks.ranges import written
 from iclbench.sweep.cells import GridCell
-from iclbench.sweep.grids import Names, Once, Seeds
+from iclbench.sweep.grids import Once, Seeds, Texts
 
 
 class Variant(Strict):
@@ -53,8 +53,8 @@ class LanguageGridCard(Strict):
     summary: str
     source: str = ""
     notes: str = ""
-    models: Names
-    tasks: Names
+    models: Texts
+    tasks: Texts
     shots: Annotated[list[Annotated[int, Field(ge=0)]], Once] = []
     demo_seeds: Seeds
     orders: Seeds = [0]
