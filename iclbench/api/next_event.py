@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from iclbench.api.predict import Trained, backbone_of, plain_array
+from iclbench.api.predict import Trained, backbone_of, plain_array, plain_numbers
 from iclbench.backbones.base import Backbone
 from iclbench.config.runs import Run
 from iclbench.core.episodes import Points
@@ -86,13 +86,7 @@ def _unit(model: Backbone | Trained | Run) -> float:
 
 
 def _times(values: Any) -> np.ndarray:
-    try:
-        found = plain_array(values)
-        if found.dtype.kind not in "fiu":
-            raise ValueError(f"dtype {found.dtype}")
-        found = found.astype(np.float64)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(f"times: expected an array of numbers ({str(error).splitlines()[0]})") from None
+    found = plain_numbers("times", values, "fiu")
     if found.ndim != 1 or not np.isfinite(found).all():
         raise UsageError(f"times: expected finite numbers of one sequence, (N,), got an array of shape {found.shape}")
     wrong = np.flatnonzero(np.diff(found, prepend=0.0) <= 0)
@@ -103,10 +97,7 @@ def _times(values: Any) -> np.ndarray:
 
 
 def _marks(values: Any, events: int, kinds: int) -> np.ndarray:
-    try:
-        found = np.zeros(events, dtype=int) if values is None else plain_array(values)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(f"marks: expected an array of whole numbers ({str(error).splitlines()[0]})") from None
+    found = np.zeros(events, dtype=int) if values is None else plain_array("marks", values, "whole numbers")
     if found.shape != (events,) or (events and found.dtype.kind not in "iu"):
         raise UsageError(f"marks: expected {events} whole numbers, one per event, got {found.dtype} of {found.shape}")
     if events and (found.min() < 0 or found.max() >= kinds):

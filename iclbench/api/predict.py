@@ -272,10 +272,7 @@ def _outputs(model: Backbone, values: Any, x: torch.Tensor) -> tuple[torch.Tenso
 
 
 def _labels(values: Any, x: torch.Tensor, classes: int) -> torch.Tensor:
-    try:
-        found = plain_array(values)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(f"y_context: expected an array of whole numbers ({str(error).splitlines()[0]})") from None
+    found = plain_array("y_context", values, "whole numbers")
     if found.dtype.kind == "f" and np.isnan(found).any():
         raise UsageError("y_context holds NaN; leave those points out")
     if found.size and found.dtype.kind not in "iu":
@@ -287,15 +284,30 @@ def _labels(values: Any, x: torch.Tensor, classes: int) -> torch.Tensor:
     return torch.as_tensor(found.astype(np.int64))
 
 
-def plain_array(values: Any) -> np.ndarray:
+def plain_numbers(name: str, values: Any, kinds: str = "fiub") -> np.ndarray:
+    """As an array of float64; raises `UsageError` for what is no array or holds other kinds of NumPy's types."""
+    found = plain_array(name, values, "numbers")
+    if found.dtype.kind not in kinds:
+        raise UsageError(f"{name}: expected an array of numbers (dtype {found.dtype})")
+    return found.astype(np.float64)
+
+
+def plain_array(name: str, values: Any, what: str) -> np.ndarray:
     """As an array of NumPy; what a frame does not know and what a masked array hides is NaN.
 
     Raises:
-        TypeError, ValueError, RuntimeError: it is none: ragged, a tensor with gradients in a list.
+        UsageError: it is none: ragged, a tensor with gradients in a list.
 
-    >>> plain_array(np.ma.masked_array([1, 2], mask=[False, True]))
+    >>> plain_array("y", np.ma.masked_array([1, 2], mask=[False, True]), "numbers")
     array([ 1., nan])
     """
+    try:
+        return _plain(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(f"{name}: expected an array of {what} ({str(error).splitlines()[0]})") from None
+
+
+def _plain(values: Any) -> np.ndarray:
     if isinstance(values, torch.Tensor):
         return _numpy(values.detach())
     if isinstance(values, pd.DataFrame | pd.Series):
@@ -316,13 +328,7 @@ def _numpy(values: torch.Tensor) -> np.ndarray:
 
 
 def _floats(name: str, values: Any) -> torch.Tensor:
-    try:
-        found = plain_array(values)
-        if found.dtype.kind not in "fiub":
-            raise ValueError(f"dtype {found.dtype}")
-        found = found.astype(np.float64)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(f"{name}: expected an array of numbers ({str(error).splitlines()[0]})") from None
+    found = plain_numbers(name, values)
     if not np.isfinite(found).all():
         raise UsageError(f"{name} holds NaN or infinity; fill the gaps in, or leave those points out")
     return torch.from_numpy(np.ascontiguousarray(found))

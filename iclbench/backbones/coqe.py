@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from iclbench.backbones.base import SMALL_BUDGET, Backbone, BackboneSettings, mean_by_episode
 from iclbench.backbones.sequence import SEGMENT
-from iclbench.config.cards import Added, NonNegativeFloat, PositiveFloat, PositiveInt
+from iclbench.config.cards import MIXTURES, Added, NonNegativeFloat, PositiveFloat, PositiveInt
 from iclbench.core.episodes import Episodes, Points, take
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Categorical, Prediction
@@ -170,7 +170,7 @@ class CoQE(Backbone[CoQESettings]):
             self.space = ClassVectors(width, shape.classes, settings.variant)
         else:
             self.encoder = SampleEncoder(shape, width, space)
-            own, mixed = space if shape.x_dim else 1, shape.head in ("mixture", "event")
+            own, mixed = space if shape.x_dim else 1, shape.head in MIXTURES
             self.space = TaskVectors(width, own, shape.raw_dim, settings.readout, apart=mixed)
         self.widen: nn.Module = nn.Identity() if space == width else nn.Linear(space, width)
         positions = settings.positions or ("sinusoidal" if labelled else "none")

@@ -39,6 +39,8 @@ PresetName = Literal["smoke", "grid", "small", "paper"]
 PRESETS: tuple[PresetName, ...] = ("smoke", "grid", "small", "paper")
 
 Head = Literal["point", "gaussian", "mixture", "categorical", "event"]
+# Heads that answer with several components.
+MIXTURES = ("mixture", "event")
 CardKind = Literal["tasks", "baselines", "grids", "tasks/language", "tasks/language/suites"]
 _Model = TypeVar("_Model", bound=BaseModel)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from iclbench.config import plugins, versions
 from iclbench.config.cards import (
+    MIXTURES,
     Added,
     Head,
     Mark,
@@ -326,7 +327,7 @@ def resolve_task(
     owners = {key: chosen if key in Preset.model_fields else card for key in TaskConfig.marked(Mark.TYPED)}
     protocol = {key: getattr(owner, key) for key, owner in owners.items()} | typed
     # What the head has no use for is no part of the configuration.
-    for key, heads in {"floor": ("gaussian", "mixture", "event"), "components": ("mixture", "event")}.items():
+    for key, heads in {"floor": ("gaussian", "mixture", "event"), "components": MIXTURES}.items():
         if protocol["head"] not in heads:
             if key in typed:
                 head, known = protocol["head"], f"{', '.join(heads[:-1])} or {heads[-1]}"
