@@ -47,9 +47,9 @@ def nothing_but(packed: Path, tasks: Sequence[str] = ()) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         alone = Path(folder) / packed.name
         alone.mkdir()
-        for name in [f"{task}-*.parquet" for task in tasks] or ["*.parquet"]:
-            for path in packed.resolve().glob(name):
-                (alone / path.name).symlink_to(path)
+        names = [f"{task}-*.parquet" for task in tasks] or ["*.parquet"]
+        for path in {path for name in names for path in packed.resolve().glob(name)}:
+            (alone / path.name).symlink_to(path)
         yield alone.parent
 
 

@@ -10,7 +10,7 @@ from scipy import stats
 
 from iclbench import tables
 from iclbench.report.sections import named_pairs
-from tests.findings.quantities import ROOT, Reference, benchmark
+from tests.findings.quantities import ROOT, Reference, benchmark, nothing_but
 from tests.findings.text import check
 
 # Rows of version 0.1.0, as they were packed: what they say does not matter here.
@@ -20,6 +20,16 @@ PACKED = ROOT / "tests" / "fixtures" / "packed"
 @pytest.fixture(scope="module")
 def linear() -> Reference:
     return Reference(PACKED, ["linear"])
+
+
+def test_tasks_whose_names_begin_alike_are_taken_together(tmp_path: Path) -> None:
+    for name in ("linear-grid", "linear-10-small", "bursty-grid"):
+        (tmp_path / f"{name}.values.parquet").touch()
+    with nothing_but(tmp_path, ["linear", "linear-10"]) as results:
+        assert {path.name for path in results.rglob("*.*")} == {
+            "linear-grid.values.parquet",
+            "linear-10-small.values.parquet",
+        }
 
 
 def values(task: str, preset: str) -> pd.DataFrame:
