@@ -288,9 +288,11 @@ class Reference:
             pd.Series({who: self.score(who, task, preset) for who in order}),
         )
 
-    def seed_agreement(self, names: Sequence[str], task: str, preset: str = "grid") -> float:
+    def seed_agreement(self, names: Sequence[str], task: str, shift: str = "none", preset: str = "grid") -> float:
         """Kendall's tau of the orders of the first two seeds."""
-        return _agreement({who: self.scores(who, task, preset)[:2] for who in names})
+        if shift == "none":
+            return _agreement({who: self.scores(who, task, preset)[:2] for who in names})
+        return _agreement({who: [-self.value(who, task, preset, "auc", shift, seed=s) for s in (0, 1)] for who in names})
 
     def shift_agreement(self, names: Sequence[str], task: str, shift: str, preset: str = "grid") -> float:
         """Kendall's tau of the orders under a shift and without."""
@@ -344,15 +346,15 @@ class Reference:
         return float(self.cells("done", kind=kind, preset=preset)["seconds"].sum() / 3600)
 
     def value(self, who: str, task: str, preset: str, metric: str, shift: str = "none", **where: Any) -> float:
-        """A measured value, averaged over seeds: `evaluator`, `n_context`, `n_related`, `axis` name a row; a summary of
+        """A measured value, averaged over seeds: `evaluator`, `n_context`, `n_related`, `axis`, `seed` name a row; a summary of
         all episodes and context sizes by default."""
         rows = self._rows.get((task, preset, who, metric), self.results.rows.iloc[:0])
         asked = rows["shift"].eq(shift) & rows["status"].eq("ok")
         for column in ("n_context", "n_related", "axis"):
             wanted = where.get(column)
             asked &= rows[column].isna() if wanted is None else rows[column].eq(wanted).fillna(False)
-        if "evaluator" in where:
-            asked &= rows["evaluator"].eq(where["evaluator"])
+        for column in {"evaluator", "seed"} & where.keys():
+            asked &= rows[column].eq(where[column])
         rows = rows[asked]
         if rows.empty or rows["run"].duplicated().any():
             said = ", ".join([shift, *(f"{k} {v}" for k, v in where.items())])
