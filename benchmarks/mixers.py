@@ -202,7 +202,8 @@ def rivals() -> Iterator[tuple[str, str, str, float, float]]:
             def our_step(ours: Mixer = ours, x: Tensor = x) -> None:
                 ours(x, ours.start(len(x)))[0].sum().backward()
 
-            yield name, rival, f"width {width}, {batch} x {tokens} tokens", warm(their_step), warm(our_step)
+            their_seconds, our_seconds = least_in_turn(their_step, our_step, repeats=5)
+            yield name, rival, f"width {width}, {batch} x {tokens} tokens", their_seconds, our_seconds
 
 
 def main() -> None:

@@ -24,6 +24,7 @@ HEAD = """# Point processes learned in context
 Task `point-process` at preset `small`: sequences of {points} events, kinds and parameters drawn anew, {episodes} frozen
 sequences, one seed, one thread per training. Nats per event above `oracle-events`, which is told the process ({oracle}
 nats per event itself), after n events; the mean over n with its 95 % interval over sequences; a dash: not asked there.
+What the best answer of those that are not told leaves (`oracle-bayes-events`) is part of every gap, and not shown.
 `state`: what is kept of n events, per sequence. Made by `benchmarks/point_process.py`.
 """
 

@@ -1,7 +1,7 @@
 """A stream of a million points through `cmanp` at the paper's size: memory, speed, and how exact its state is; and a
 window that slides along one.
 
-    python benchmarks/streaming.py    # some twenty minutes; writes streaming.md, exits with 1 below a promise
+    python benchmarks/streaming.py    # half an hour; writes streaming.md, exits with 1 below a promise
     python benchmarks/streaming.py --only window    # one of its sections, the others stay
     python benchmarks/streaming.py --points 20000 --slides 2000 --dry    # a try, no file
 
