@@ -3,34 +3,61 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sys
-import tempfile
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
-from iclbench.report import whole
+from iclbench.report.blocks import Figure, Section
+from iclbench.report.data import Results, load
+from iclbench.report.drawing import Drawer
+from iclbench.report.sections import extrapolation, heat_map
+from iclbench.report.style import vega_lite
 from tests.findings.quantities import ROOT, nothing_but
 
 FOLDER = ROOT / "docs" / "figures"
-# Sections of the report, by the figures that are taken from them.
-FIGURES = {"heat-map-grid": "heat-map"}
+# By the names of their files: those of the report.
+FIGURES = {
+    "heat-map-grid": "heat-map-grid",
+    "extrapolation-small": "skewed-linear-small-points-80-next-squared-error",
+}
 _NUMBER = re.compile(r'<text aria-label="contestant: ([^;"]+); row: ([^;"]+); label: [^"]+"[^>]*>([^<]+)</text>')
+_LINE = re.compile(r'<path aria-label="[^"]*contestant: ([^;"]+); series: [^"]*"[^>]* d="([^"]+)"')
 
 
-def draw() -> list[Path]:
-    """Write the figures as SVG; which files they are."""
-    with nothing_but(ROOT / "results" / "reference") as results, tempfile.TemporaryDirectory() as out:
-        report = whole.build(results, Path(out), formats=["svg"], only=sorted({*FIGURES.values()}))
-        if report.missing:
-            raise RuntimeError("; ".join(f"{name}: {why}" for name, why in sorted(report.missing.items())))
-        return [Path(shutil.copy(Path(out) / "figures" / f"{name}.svg", FOLDER)) for name in FIGURES]
+def figures(results: Results) -> dict[str, Figure]:
+    """The figures, as the report has them, by the names of their files."""
+    made = {block.name: block for each in _sections(results) for block in each.walk() if isinstance(block, Figure)}
+    return {file: made[name] for file, name in FIGURES.items()}
 
 
-def drawn(svg: str) -> dict[tuple[str, str], str]:
+def _sections(results: Results) -> Iterator[Section]:
+    sliced = next(each for each in results.slices if each.id == "skewed-linear-small")
+    for section in (heat_map.section(results), extrapolation.section(sliced)):
+        if section is not None:
+            yield section
+
+
+def draw(made: dict[str, Figure], folder: Path) -> list[Path]:
+    """Write figures as SVG; which files they are."""
+    with closing(Drawer(vega_lite())) as drawer:
+        for file, figure in made.items():
+            if (reason := drawer.draw(figure.static, folder / file, ["svg"])) is not None:
+                raise RuntimeError(f"{file}: {reason}")
+    return [folder / f"{file}.svg" for file in made]
+
+
+def numbers(svg: str) -> dict[tuple[str, str], str]:
     """What stands in the cells of a heat map, by row and contestant."""
     return {(row, contestant): label for contestant, row, label in _NUMBER.findall(svg)}
 
 
+def lines(svg: str) -> dict[str, str]:
+    """The lines of a learning curve, by contestant."""
+    return dict(_LINE.findall(svg))
+
+
 if __name__ == "__main__":
-    for path in draw():
-        sys.stdout.write(f"{path.relative_to(ROOT)}\n")
+    with nothing_but(ROOT / "results" / "reference") as folder:
+        for path in draw(figures(load(folder)), FOLDER):
+            sys.stdout.write(f"{path.relative_to(ROOT)}\n")

@@ -282,7 +282,7 @@ class Reference:
         return list(zip(held["a"], held["b"], held["row"], strict=True))
 
     def agreement(self, order: Sequence[str], task: str, preset: str = "grid") -> float:
-        """Kendall's tau of a published order, the best first, and ours by scores of the first two seeds, which all have."""
+        """Kendall's tau of a published order, the best first, and ours by scores of the first two seeds."""
         return over_training.kendall(
             pd.Series(range(len(order), 0, -1), order, dtype=float),
             pd.Series({who: mean(self.scores(who, task, preset)[:2]) for who in order}),
@@ -292,7 +292,9 @@ class Reference:
         """Kendall's tau of the orders of the first two seeds."""
         if shift == "none":
             return _agreement({who: self.scores(who, task, preset)[:2] for who in names})
-        return _agreement({who: [-self.value(who, task, preset, "auc", shift, seed=s) for s in (0, 1)] for who in names})
+        return _agreement(
+            {who: [-self.value(who, task, preset, "auc", shift, seed=s) for s in (0, 1)] for who in names}
+        )
 
     def shift_agreement(self, names: Sequence[str], task: str, shift: str, preset: str = "grid") -> float:
         """Kendall's tau of the orders under a shift and without."""
@@ -346,8 +348,8 @@ class Reference:
         return float(self.cells("done", kind=kind, preset=preset)["seconds"].sum() / 3600)
 
     def value(self, who: str, task: str, preset: str, metric: str, shift: str = "none", **where: Any) -> float:
-        """A measured value, averaged over seeds: `evaluator`, `n_context`, `n_related`, `axis`, `seed` name a row; a summary of
-        all episodes and context sizes by default."""
+        """A measured value, averaged over seeds: `evaluator`, `n_context`, `n_related`, `axis`, `seed` name a row; a
+        summary of all episodes and context sizes by default."""
         rows = self._rows.get((task, preset, who, metric), self.results.rows.iloc[:0])
         asked = rows["shift"].eq(shift) & rows["status"].eq("ok")
         for column in ("n_context", "n_related", "axis"):

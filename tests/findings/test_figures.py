@@ -1,17 +1,19 @@
 """The figures of the README show what the packed tables have."""
 
-import pytest
+from pathlib import Path
 
-from iclbench.report.blocks import Figure
-from iclbench.report.sections import heat_map
-from tests.findings.figures import FIGURES, FOLDER, drawn
+from tests.findings.figures import FOLDER, draw, figures, lines, numbers
 from tests.findings.quantities import Reference
 
 
-@pytest.mark.parametrize("name", FIGURES)
-def test_every_cell_of_a_heat_map_is_that_of_the_tables(name: str, reference: Reference) -> None:
-    section = heat_map.section(reference.results)
-    assert section is not None
-    data = {block.name: block.data for block in section.walk() if isinstance(block, Figure)}[name]
-    cells = data.set_index(["row", "contestant"])["label"].to_dict()
-    assert drawn((FOLDER / f"{name}.svg").read_text()) == cells, "`make figures` draws it anew"
+def test_every_cell_of_the_heat_map_is_that_of_the_tables(reference: Reference) -> None:
+    cells = figures(reference.results)["heat-map-grid"].data.set_index(["row", "contestant"])["label"].to_dict()
+    assert numbers((FOLDER / "heat-map-grid.svg").read_text()) == cells, "`make figures` draws it anew"
+
+
+def test_the_learning_curves_are_those_of_the_tables(reference: Reference, tmp_path: Path) -> None:
+    name = "extrapolation-small"
+    (path,) = draw({name: figures(reference.results)[name]}, tmp_path)
+    drawn = lines(path.read_text())
+    assert {"gpt2", "mamba", "s4d", "ridge"} < drawn.keys()
+    assert lines((FOLDER / f"{name}.svg").read_text()) == drawn, "`make figures` draws it anew"
