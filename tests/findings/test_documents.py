@@ -17,4 +17,4 @@ def test_every_number_of_a_sentence_is_that_of_its_quantity(name: str, reference
 
 def test_the_findings_are_two_pages() -> None:
     text = re.sub(r"<!--.*?-->", "", (ROOT / "results" / "reference" / "README.md").read_text(), flags=re.DOTALL)
-    assert len(text.split()) < 2450  # of A4, in Times at ten points
+    assert len(text.split()) < 2500  # of A4, in Times at ten points
