@@ -92,8 +92,9 @@ def print_dry_run(
         for group, cells in by_group.items()
     ]
     rows.append(["all", "", *states(plan, plan.cells), words(to_do(plan)), "", *amount(whole)])
-    work = columns.index("work")
-    table("", columns, rows, numeric=[*range(2, work), *range(work + 1, len(columns))], keys=(0, 1))
+    told = [n for n in range(len(columns)) if any(row[n] for row in rows)]  # of what is done there is no time
+    columns, rows = [columns[n] for n in told], [[row[n] for n in told] for row in rows]
+    table("", columns, rows, numeric=[n for n in range(2, len(columns)) if columns[n] != "work"], keys=(0, 1))
     if plan.waiting:
         out.print(left_alone(plan))
     for line in (*_added(plan, added), *_there(found), *_refused(found), *_without_data(found)):

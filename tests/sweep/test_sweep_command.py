@@ -108,6 +108,17 @@ def test_some_tasks_and_contestants_are_what_is_asked_for(
     assert code == 0 and json.loads(out)["total"]["to_do"]["evaluate"] == 2
 
 
+def test_of_what_is_done_no_time_is_told(grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = [grid, "--contestants", "least-squares", "--results", tmp_path / "results"]
+    heads = []
+    for more in (["--dry-run"], ["--workers", "1"], ["--dry-run"]):
+        code, out, _ = run(*asked, *more, capsys=capsys)
+        heads.append(out.splitlines()[0].split())
+        assert code == 0
+    assert "time" in heads[0] and not {"work", "time", "disk"} & {*heads[2]}
+    assert out.splitlines()[-1] == "nothing to do"
+
+
 def test_what_workers_warn_of_is_told_above_the_table(
     grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
