@@ -148,7 +148,8 @@ def find(results: Path, name: str) -> Run:
             "iclbench (results/reference), not with the installed package; run there, or name its results folder"
         )
     there = [] if slash else [each.name for each in runs.all_runs(results)]
-    raise UnknownNameError("run", name, [*there, *sorted(known)], hint=f"(in {results})")
+    some = "some runs are packed there" if archives else "those of the reference come with a checkout alone"
+    raise UnknownNameError("run", name, [*there, *sorted(known)], hint=f"(in {results}; {some})")
 
 
 def with_shipped(results: Path) -> list[Path]:

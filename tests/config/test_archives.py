@@ -68,13 +68,20 @@ def test_a_run_of_ones_own_is_not_taken_for_that_of_the_archive(
 
 
 def test_what_is_damaged_or_not_there_is_said_in_a_line(
-    trained: list[Run], archive: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    trained: list[Run],
+    archive: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("reference/linear-cnp-smoke-s1", "linear-cnp-smoke-s1"):
         with pytest.raises(UnknownNameError, match="reference/linear-cnp-smoke-s0"):
             archives.find(tmp_path, name)
     with pytest.raises(UsageError, match="come with a checkout"):
         archives.find(tmp_path, "elsewhere/linear-cnp-smoke-s0")
+    with monkeypatch.context() as installed, pytest.raises(UnknownNameError, match="come with a checkout alone"):
+        installed.setattr(archives, "with_shipped", lambda results: [results])
+        archives.find(tmp_path / "elsewhere", "linear-cnp-smoke-s0")
     for name in ("a/b/linear-cnp-smoke-s0", "*/linear-cnp-smoke-s0", "../linear-cnp-smoke-s0", "/linear-cnp-smoke-s0"):
         with pytest.raises(UsageError, match="cannot be a run name"):
             archives.find(tmp_path, name)

@@ -217,5 +217,13 @@ def test_seeds_that_only_some_have_are_no_orders_to_compare(branched: Results) -
     assert not np.isnan(section._between_seeds(contest))
 
 
+def test_seeds_are_one_line_with_their_range_as_a_band(blocks: dict[str, Figure | Table]) -> None:
+    (figure,) = (block for block in blocks.values() if isinstance(block, Figure))
+    rows = figure.data
+    several = rows["low"] < rows["high"]
+    assert several.any() and (rows["band"] == several).all()
+    assert not rows.duplicated(["panel", "contestant", "axis_value"]).any()
+
+
 def test_without_branches_there_is_no_such_section(grid_results: Results) -> None:
     assert section.section(grid_results) is None

@@ -63,7 +63,8 @@ def _figure(results: Results, name: str, preset: str, found: dict[str, pd.DataFr
     rows = pd.concat(found.values(), ignore_index=True)
     looks = {who: look for who, look in results.looks.items() if who in set(rows["contestant"])}
     data = rows.assign(axis_value=rows["flops"])
-    data = learning.dressed(data, looks, "axis_value").assign(sparse=True)
+    # Seeds are one line here, and their range its band.
+    data = learning.dressed(data, looks, "axis_value").assign(sparse=True, band=data["low"].lt(data["high"]))
     data = data[[*curves.COLUMNS, "axis_value", "run", "steps", "panel", "band"]].reset_index(drop=True)
     lowest, highest = float(data["value"].min()), float(data["value"].max())
     low, high = max(-0.25, lowest), min(1.25, highest)
