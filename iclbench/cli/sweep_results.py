@@ -49,7 +49,7 @@ def print_verified(
     found = []
     for each in verify(cells, store, n, seed, context):
         found.append(each)
-        say(f"{len(found)}/{each.of} {each.cell.task} · {each.cell.run}: {_verdict(each)} ({each.seconds:.0f} s)")
+        say(f"{len(found)}/{each.of} {each.cell.task} · {each.cell.run}: {_told(each)} ({each.seconds:.0f} s)")
     if json:
         lines = [
             {
@@ -84,17 +84,20 @@ def print_verified(
         columns = ["run", "task", "preset", "rows", "verdict", "computed first", "time"]
         table("", columns, rows, numeric=[3, 6])
     if any(each.elsewhere and not each.equal for each in found):
-        say("other hardware, threads or libraries may round otherwise: look how large the differences are")
+        say("other hardware, threads, libraries or later code may round otherwise: look how large the differences are")
     if close := sum(each.agrees and not each.equal for each in found):
         say(f"{close} of {len(found)} cells differ in digits, by less than a tenth of half their interval: they agree")
     return all(each.agrees for each in found)
 
 
 def _verdict(each: Verified) -> str:
-    """What came of a cell that was computed again."""
-    if each.difference is None:
+    """What came of a cell that was computed again, in a few words."""
+    if each.equal:
         return "equal"
-    if each.share is None:
-        return each.difference
-    far = f"at most {each.share:.1g} of half an interval apart"
-    return f"agrees: {far} ({each.difference})" if each.agrees else f"{far}: {each.difference}"
+    far = "" if each.share is None else f": at most {each.share:.1g} of half an interval apart"
+    return ("agrees" if each.agrees else "differs") + far
+
+
+def _told(each: Verified) -> str:
+    """The same, with the first difference."""
+    return _verdict(each) + (f" ({each.difference})" if each.difference else "")

@@ -297,6 +297,7 @@ def test_the_command_packs_and_verifies(
         tables.write("values", rows.assign(value=rows["value"] * factor), path, tables.metadata(path))
         assert main(["sweep", *grid, "--verify", "1"]) == code
         said = capsys.readouterr()
-        assert " became " in said.out
-        assert "of half an interval apart" in said.err, "how far, whatever the verdict"
+        assert " became " in said.err and " became " not in said.out, "the first difference is told beside the table"
+        assert "of half an interval apart" in said.out, "how far, whatever the verdict"
+        assert ("differs: at most " in said.out) == (code == 1)
         assert ("agrees: at most " in said.out) == ("1 of 1 cells differ in" in said.err) == (code == 0)
