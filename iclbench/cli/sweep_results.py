@@ -76,13 +76,14 @@ def print_verified(
                 each.cell.preset,
                 str(each.rows),
                 _verdict(each),
+                "" if each.share is None else f"{each.share:.1g}",
                 "; ".join(each.elsewhere) or "as here",
                 f"{each.seconds:.0f} s",
             ]
             for each in found
         ]
-        columns = ["run", "task", "preset", "rows", "verdict", "computed first", "time"]
-        table("", columns, rows, numeric=[3, 6])
+        columns = ["run", "task", "preset", "rows", "verdict", "of half an interval", "computed first", "time"]
+        table("", columns, rows, numeric=[3, 5, 7])
     if any(each.elsewhere and not each.equal for each in found):
         say("other hardware, threads, libraries or later code may round otherwise: look how large the differences are")
     if close := sum(each.agrees and not each.equal for each in found):
@@ -91,13 +92,11 @@ def print_verified(
 
 
 def _verdict(each: Verified) -> str:
-    """What came of a cell that was computed again, in a few words."""
-    if each.equal:
-        return "equal"
-    far = "" if each.share is None else f": at most {each.share:.1g} of half an interval apart"
-    return ("agrees" if each.agrees else "differs") + far
+    """What came of a cell that was computed again."""
+    return "equal" if each.equal else "agrees" if each.agrees else "differs"
 
 
 def _told(each: Verified) -> str:
-    """The same, with the first difference."""
-    return _verdict(each) + (f" ({each.difference})" if each.difference else "")
+    """The same, with how far values are apart, and the first difference."""
+    far = "" if each.share is None else f": at most {each.share:.1g} of half an interval apart"
+    return _verdict(each) + far + (f" ({each.difference})" if each.difference else "")

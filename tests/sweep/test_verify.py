@@ -298,6 +298,6 @@ def test_the_command_packs_and_verifies(
         assert main(["sweep", *grid, "--verify", "1"]) == code
         said = capsys.readouterr()
         assert " became " in said.err and " became " not in said.out, "the first difference is told beside the table"
-        assert "of half an interval apart" in said.out, "how far, whatever the verdict"
-        assert ("differs: at most " in said.out) == (code == 1)
-        assert ("agrees: at most " in said.out) == ("1 of 1 cells differ in" in said.err) == (code == 0)
+        assert "of half an interval apart" in said.err, "how far, whatever the verdict"
+        assert ("differs" in said.out) == (code == 1)
+        assert ("agrees" in said.out) == ("1 of 1 cells differ in" in said.err) == (code == 0)
