@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import altair as alt
@@ -22,9 +21,8 @@ _SIDES: dict[str, dict[str, Any]] = {
     "above": {"align": "right", "baseline": "bottom", "dx": -5, "dy": -4},
     "below": {"align": "left", "baseline": "top", "dx": 5, "dy": 4},
 }
-_NEAR = (0.25, 0.1)
-# A name to the left of a point nearer than this to the axis would stand on its numbers.
-_EDGE = 0.2
+# Of the way from the first point to the last: a letter of a name, the height of a line, what is free at both sides.
+_LETTER, _LINE, _MARGIN = 0.022, 0.055, 0.08
 
 
 def front(points: pd.DataFrame) -> pd.Series:
@@ -42,21 +40,29 @@ def front(points: pd.DataFrame) -> pd.Series:
 
 def labels(points: pd.DataFrame) -> pd.Series:
     """Where the name of a point on the front stands: to its upper left (`above`), where no point of the front is, or to
-    its lower right (`below`) when that would be on the axis. Names of points close by are on either side. Empty for all
-    others.
+    its lower right (`below`) where that would be on the axis or on another name. Whoever has no room on either side has
+    no name but in the legend; the better ones are placed first. Empty for all others.
 
     Args:
-        points: columns cost, score and front of one panel.
+        points: columns contestant, cost, score and front of one panel.
     """
     costs, scores = np.log(points["cost"].to_numpy(float)), points["score"].to_numpy(float)
     x, y = ((values - values.min()) / (np.ptp(values) or 1.0) for values in (costs, scores))
+    widths = points["contestant"].str.len().to_numpy(float) * _LETTER
     on_front = points["front"].to_numpy(bool)
-    found = np.where(on_front, "above", "").astype(object)
-    order = np.flatnonzero(on_front)[np.argsort(x[on_front], kind="stable")]
-    found[order[x[order] < _EDGE]] = "below"
-    for before, here in pairwise(order):
-        if x[here] - x[before] < _NEAR[0] and y[here] - y[before] < _NEAR[1]:
-            found[here] = "below" if found[before] == "above" else "above"
+    found = np.full(len(points), "", object)
+    taken: list[tuple[float, float, float, float]] = []
+    for n in sorted(np.flatnonzero(on_front), key=lambda n: -x[n]):
+        places = {
+            "above": (x[n] - widths[n], x[n], y[n], y[n] + _LINE),
+            "below": (x[n], x[n] + widths[n], y[n] - _LINE, y[n]),
+        }
+        for side, (left, right, low, high) in places.items():
+            inside = left >= -_MARGIN and right <= 1 + _MARGIN
+            if inside and not any(left < r and a < right and low < h and b < high for a, r, b, h in taken):
+                found[n] = side
+                taken.append((left, right, low, high))
+                break
     return pd.Series(found, index=points.index)
 
 
@@ -126,7 +132,13 @@ def _layers(looks: Mapping[str, Look], legend: bool) -> list[dict[str, Any]]:
     colour = by_contestant(alt.Color, [look.colour for look in looks.values()])
     shape = by_contestant(alt.Shape, [look.shape for look in looks.values()])
     costs = alt.Scale(type="log", nice=False, padding=24)
-    x = alt.X("cost", type="quantitative", title=None, scale=costs, axis=alt.Axis(format=".3~s", tickCount=4))
+    x = alt.X(
+        "cost",
+        type="quantitative",
+        title=None,
+        scale=costs,
+        axis=alt.Axis(format=".3~s", tickCount=4, labelSeparation=6),
+    )
     y = alt.Y("score", type="quantitative", title="score", scale=alt.Scale(zero=False, padding=16))
 
     best, others = (alt.Chart().transform_filter(test) for test in ("datum.front", "!datum.front"))
