@@ -39,7 +39,7 @@ def test_names_on_the_front_stand_where_there_is_room() -> None:
             "front": [True] * 6 + [False],
         }
     )
-    assert labels(points).tolist() == ["below", "below", "above", "above", "", "above", ""]
+    assert labels(points).tolist() == ["below", "above", "below", "above", "above", "", ""]
     assert labels(points[::-1])[::-1].tolist() == labels(points).tolist(), "whatever the order of rows"
     assert labels(points[:1]).tolist() == ["below"], "to the left of the first is the axis"
 

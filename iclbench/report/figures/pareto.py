@@ -40,7 +40,7 @@ def front(points: pd.DataFrame) -> pd.Series:
 
 def labels(points: pd.DataFrame) -> pd.Series:
     """Where the name of a point on the front stands: to its upper left (`above`), where no point of the front is, or to
-    its lower right (`below`) where that would be on the axis or on another name. Whoever has no room on either side has
+    its lower right (`below`) where that would be on the axis, a name or a point of another. Whoever has no room on either side has
     no name but in the legend; the better ones are placed first. Empty for all others.
 
     Args:
@@ -59,7 +59,11 @@ def labels(points: pd.DataFrame) -> pd.Series:
         }
         for side, (left, right, low, high) in places.items():
             inside = left >= -_MARGIN and right <= 1 + _MARGIN
-            if inside and not any(left < r and a < right and low < h and b < high for a, r, b, h in taken):
+            # A name over another's point would be taken for the other's.
+            others = on_front & (np.arange(len(x)) != n)
+            over = others & (left < x) & (x < right) & (low - _LINE < y) & (y < high + _LINE)
+            crossed = any(left < r and a < right and low < h and b < high for a, r, b, h in taken)
+            if inside and not over.any() and not crossed:
                 found[n] = side
                 taken.append((left, right, low, high))
                 break
