@@ -40,8 +40,8 @@ def front(points: pd.DataFrame) -> pd.Series:
 
 def labels(points: pd.DataFrame) -> pd.Series:
     """Where the name of a point on the front stands: to its upper left (`above`), where no point of the front is, or to
-    its lower right (`below`) where that would be on the axis, a name or a point of another. Whoever has no room on either side has
-    no name but in the legend; the better ones are placed first. Empty for all others.
+    its lower right (`below`) where that would be on the axis, or on a name or a point of another. Whoever has no room
+    on either side has no name but in the legend; the better ones are placed first. Empty for all others.
 
     Args:
         points: columns contestant, cost, score and front of one panel.
