@@ -92,7 +92,8 @@ def print_dry_run(
         for group, cells in by_group.items()
     ]
     rows.append(["all", "", *states(plan, plan.cells), words(to_do(plan)), "", *amount(whole)])
-    told = [n for n in range(len(columns)) if any(row[n] for row in rows)]  # of what is done there is no time
+    # Of what is done there is no time.
+    told = [n for n in range(len(columns)) if plan.todo or any(row[n] for row in rows)]
     columns, rows = [columns[n] for n in told], [[row[n] for n in told] for row in rows]
     table("", columns, rows, numeric=[n for n in range(2, len(columns)) if columns[n] != "work"], keys=(0, 1))
     if plan.waiting:
