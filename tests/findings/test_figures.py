@@ -2,18 +2,26 @@
 
 from pathlib import Path
 
+import pytest
+
+from iclbench.report.blocks import Figure
 from tests.findings.figures import FOLDER, draw, figures, lines, numbers
 from tests.findings.quantities import Reference
 
 
-def test_every_cell_of_the_heat_map_is_that_of_the_tables(reference: Reference) -> None:
-    cells = figures(reference.results)["heat-map-grid"].data.set_index(["row", "contestant"])["label"].to_dict()
+@pytest.fixture(scope="module")
+def made(reference: Reference) -> dict[str, Figure]:
+    return figures(reference.results)
+
+
+def test_every_cell_of_the_heat_map_is_that_of_the_tables(made: dict[str, Figure]) -> None:
+    cells = made["heat-map-grid"].data.set_index(["row", "contestant"])["label"].to_dict()
     assert numbers((FOLDER / "heat-map-grid.svg").read_text()) == cells, "`make figures` draws it anew"
 
 
-def test_the_learning_curves_are_those_of_the_tables(reference: Reference, tmp_path: Path) -> None:
+def test_the_learning_curves_are_those_of_the_tables(made: dict[str, Figure], tmp_path: Path) -> None:
     name = "extrapolation-small"
-    (path,) = draw({name: figures(reference.results)[name]}, tmp_path)
+    (path,) = draw({name: made[name]}, tmp_path)
     drawn = lines(path.read_text())
     assert {"gpt2", "mamba", "s4d", "ridge"} < drawn.keys()
     assert lines((FOLDER / f"{name}.svg").read_text()) == drawn, "`make figures` draws it anew"

@@ -57,10 +57,10 @@ def labels(points: pd.DataFrame) -> pd.Series:
             "above": (x[n] - widths[n], x[n], y[n], y[n] + _LINE),
             "below": (x[n], x[n] + widths[n], y[n] - _LINE, y[n]),
         }
+        others = on_front & (np.arange(len(x)) != n)
         for side, (left, right, low, high) in places.items():
             inside = left >= -_MARGIN and right <= 1 + _MARGIN
             # A name over another's point would be taken for the other's.
-            others = on_front & (np.arange(len(x)) != n)
             over = others & (left < x) & (x < right) & (low - _LINE < y) & (y < high + _LINE)
             crossed = any(left < r and a < right and low < h and b < high for a, r, b, h in taken)
             if inside and not over.any() and not crossed:
