@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -256,16 +257,29 @@ def evaluate_cells(
 
 
 def summarise(results: Path, prompts: PromptSet) -> None:
-    """Write what follows from all contestants of a prompt set together: a function of their tables, in any order."""
-    everybody = Everybody(results, prompts)
-    if prompts.evaluator:
-        targets.write_chance(results, prompts)
-    elif prompts.task.question == "targets":
-        gaps.write_gaps(everybody)
-        examples.write_prompts(results, prompts)
-    elif prompts.task.head == "event":
-        gaps.write_gaps(everybody)
-    scores.write_scores(everybody)
+    """Write what follows from all contestants of a prompt set together: a function of their tables, in any order. Once
+    more where another process has added to them meanwhile, whatever it has written of this itself."""
+    there = None
+    while there != (now := _contestants(results, prompts)):
+        there = now
+        everybody = Everybody(results, prompts)
+        if prompts.evaluator:
+            targets.write_chance(results, prompts)
+        elif prompts.task.question == "targets":
+            gaps.write_gaps(everybody)
+            examples.write_prompts(results, prompts)
+        elif prompts.task.head == "event":
+            gaps.write_gaps(everybody)
+        scores.write_scores(everybody)
+
+
+def _contestants(results: Path, prompts: PromptSet) -> set[tuple[str, int]]:
+    """Which tables of contestants there are, and when each was written."""
+    found = set()
+    for path in (results / "tables" / prompts.id).glob("*.values.parquet"):
+        with suppress(FileNotFoundError):
+            found.add((path.name, path.stat().st_mtime_ns))
+    return found
 
 
 def write_published(results: Path, task: TaskConfig) -> None:

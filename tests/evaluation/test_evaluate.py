@@ -33,7 +33,9 @@ from iclbench.evaluation.evaluate import (
     evaluate_run,
     prompt_sets,
     shifts_of,
+    summarise,
 )
+from iclbench.evaluation.everybody import Everybody
 from iclbench.evaluation.prompts import PromptSet
 
 
@@ -104,6 +106,28 @@ def test_a_run_is_evaluated_on_another_task_whose_episodes_a_family_gives(
     assert list(tmp_path.rglob("summary/scores.values.parquet")), "what follows from all of them is written"
     (alone,) = evaluate_run(Context(tmp_path), run, baseline_names=[])
     assert alone.prompts.task == run.config.task and alone.prompts.family is not family
+
+
+def test_scores_are_those_of_everybody_though_another_process_evaluates_on_the_same_prompts(
+    task: TaskConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one ends between this one's reading and writing: what it wrote is written over, and then mended."""
+    prompts = PromptSet(task, "smoke")
+    every = contestants.baselines(prompts, ["zero", "mean", "knn-3"])
+    write, others = evaluation.scores.write_scores, [every[2]]
+
+    def late(everybody: Everybody) -> None:
+        assert len(everybody.values)  # read
+        if others:
+            list(evaluate_cells(tmp_path, prompts, [others.pop()]))
+            summarise(tmp_path, prompts)
+        write(everybody)
+
+    monkeypatch.setattr(evaluation.scores, "write_scores", late)
+    list(evaluate_cells(tmp_path, prompts, every[:2]))
+    summarise(tmp_path, prompts)
+    scored = tables.read("values", tmp_path / "tables" / prompts.id / "summary" / "scores.values.parquet")
+    assert set(scored["contestant"]) == {"zero", "mean", "knn-3"}
 
 
 def test_data_methods_and_lookups_reach_those_who_need_them(
