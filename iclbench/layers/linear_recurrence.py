@@ -16,11 +16,12 @@ of rows i and columns j, what the tokens take away, and then answers and state, 
     o = (q e^c) S + (E(q, c, k) to the diagonal) V + (E(q, c, b) to the diagonal) u,
     S <- e^(c_C) S + (k e^(c_C - c))^T V + (b e^(c_C - c))^T u.
 
-All of that is in the units of the middle of a chunk: what is before it has decayed on the way there, what is after it
-grows back to it, so that scores are products of matrices. One decay of a whole head is one number of every token then,
-by which values and answers are multiplied, and scores do not know of it. A decay below the last digit of one (e^-18 in
-single, e^-40 in double precision) counts as that; and where decays are so strong that half a chunk of them overflows,
-fewer tokens go together. What is too small to be a normal number is 0, which some processors need for their speed.
+All of that is in the units of the middle of a span, a few chunks: what is before it has decayed on the way there, what
+is after it grows back to it, so that scores are products of matrices and nothing decays within a span. One decay of a
+whole head is one number of every token then, by which values and answers are multiplied, and scores do not know of it.
+A decay below the last digit of one (e^-18 in single, e^-40 in double precision) counts as that; and where decays are so
+strong that half a span of them overflows, a chunk is a span, and then fewer tokens are a chunk. What is too small to be
+a normal number is 0, which some processors need for their speed.
 
 The way back is written out, chunk after chunk from the last to the first, each computed again from its tokens and the
 state before it. What a row reads is linear in the row, in the values and in the state, so that all gradients are
@@ -32,8 +33,7 @@ a head, that is o do, -v dv and S dS, summed up. They are right to the last digi
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -48,6 +48,8 @@ from iclbench.core.records import TensorRecord
 
 # Tokens of a chunk. A constant, so that answers do not depend on the machine.
 CHUNK = 32
+# Chunks of a span, where decays allow it.
+_SPAN = 4
 # What so many chunks compute is held for the way back; of longer sequences it is computed again there, chunk by chunk,
 # so that memory beyond tokens and states is that of one.
 _HELD = 8
@@ -55,7 +57,7 @@ _HELD = 8
 # overflow: in double precision, and in any other.
 _DOUBLE, _ANY = (-40.0, 32), (-18.0, 8)
 # Numbers of a token from which on one multiplication after the other is faster than `cumprod`, which knows no vectors.
-_MANY = 8192
+_MANY = 2048
 _NAMES = ("q", "k", "v", "g", "a", "b", "rows")
 
 
@@ -151,27 +153,32 @@ class _Recurrence(torch.autograd.Function):
     def forward(
         ctx: Any, size: int, keeps: bool, state: Tensor | None, *given: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        like = given[_NAMES.index("v")]
+        named = dict(zip(_NAMES, given, strict=True))
+        like = named["v"]
         assert like is not None
-        ctx.sizes = chunk_sizes(given[_NAMES.index("g")], like, size)
-        parts = _cut(dict(zip(_NAMES, given, strict=True)), ctx.sizes)
+        ctx.sizes, units = map(list, zip(*chunks(named["g"], like, size), strict=True))
+        ctx.units = [*units, None]
+        parts = _cut(named, ctx.sizes)
         answers: dict[str, Tensor] = {name: torch.empty_like(like) for name in ("q", "rows") if name in parts[0]}
-        chunk = _chunk(parts[0])
-        states, ctx.held = [chunk.entered(state)], []
-        for n, places in enumerate(_cut(answers, ctx.sizes), start=1):
-            chunk.after(states[-1])
+        learns, last = any(ctx.needs_input_grad), len(parts) - 1
+        states, ctx.held = [], []
+        for n, places in enumerate(_cut(answers, ctx.sizes)):
+            chunk = _chunk(parts[n], ctx.units[n])
+            if n == 0:
+                state = chunk.entered(state)
+            chunk.after(state)
             for name, place in places.items():
-                place.copy_(chunk.answers(name))
-            following = _chunk(parts[n]) if n < len(parts) else None
-            states.append(chunk.left(following) if keeps or following else None)
-            if not any(ctx.needs_input_grad):
-                del states[0]
-            elif len(parts) <= _HELD:
-                ctx.held.append(chunk)
-            chunk = following or chunk
+                chunk.answer(name, place)
+            if n < last:
+                ctx.units[n + 1] = ctx.units[n + 1] or chunk.goes_on()
+            if learns:
+                states.append(state)
+                ctx.held += [chunk] * (like.shape[2] <= _HELD * CHUNK)
+            state = chunk.left(ctx.units[n + 1], own=n > 0 and not learns) if keeps or n < last else None
+            del chunk  # whose memory the next one takes
         outputs, reads = answers["q"], answers.get("rows")
-        ctx.save_for_backward(outputs, reads, *given, *states)
-        return outputs, reads, states[-1]
+        ctx.save_for_backward(outputs, reads, *given, *states, state)
+        return outputs, reads, state
 
     @staticmethod
     @once_differentiable
@@ -179,32 +186,67 @@ class _Recurrence(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         (outputs, reads, *given), states = ctx.saved_tensors[: 2 + len(_NAMES)], ctx.saved_tensors[2 + len(_NAMES) :]
         into, asked, left = gradients
+        left = None if left is None else left.clone()
         wanted = {name for name, needed in zip(_NAMES, ctx.needs_input_grad[3:], strict=True) if needed}
         found = {name: torch.empty_like(t) for name, t in zip(_NAMES, given, strict=True) if name in wanted}
         parts, places = _cut(dict(zip(_NAMES, given, strict=True)), ctx.sizes), _cut(found, ctx.sizes)
         outs, grads = (_cut({"q": q, "rows": rows}, ctx.sizes) for q, rows in ((outputs, reads), (into, asked)))
-        chunk: _Chunk | None = None
         for n in reversed(range(len(parts))):
-            following, chunk = chunk, ctx.held.pop() if ctx.held else _chunk(parts[n]).after(states[n])
-            pieces, left = chunk.gradients(outs[n], grads[n], following, states[n + 1], left, "g" in wanted)
+            chunk = ctx.held.pop() if ctx.held else _chunk(parts[n], ctx.units[n]).after(states[n])
+            pieces, left = chunk.gradients(outs[n], grads[n], ctx.units[n + 1], states[n + 1], left, "g" in wanted)
             for name, place in places[n].items():
                 place.copy_(pieces[name])
-        assert chunk is not None
-        return None, None, chunk.entered(left), *map(found.get, _NAMES)
+            left = chunk.entered(left) if n == 0 else left
+            del chunk, pieces
+        return None, None, left, *map(found.get, _NAMES)
 
 
-def chunk_sizes(g: Float[Tensor, "B H T _"] | None, like: Float[Tensor, "B H T V"], size: int = CHUNK) -> list[int]:
-    """Tokens of the chunks: so many, and few where decays are strong. Decided for the batch at once: neighbours change
-    the way, and so the last digits."""
+@dataclass(frozen=True)
+class Unit:
+    """What the decays of a chunk are told in: the middle of its span.
+
+    Attributes:
+        before: what is left before the first token of what is there in the middle, or its inverse.
+        starts: whether a span starts with it.
+        clamped: whether decays below the least count as that.
+    """
+
+    before: Float[Tensor, "B H 1 _"]
+    starts: bool
+    clamped: bool
+
+    def half(self, dtype: torch.dtype) -> Float[Tensor, "B H _ 1"]:
+        """What is left in the middle of a state before the first token."""
+        return self.before.reciprocal().mT.to(dtype)
+
+
+def chunks(
+    g: Float[Tensor, "B H T _"] | None, like: Float[Tensor, "B H T V"], size: int = CHUNK
+) -> list[tuple[int, Unit | None]]:
+    """Of every chunk its tokens, so many and few where decays are strong, and the unit where a span starts. Decided for
+    the batch at once: neighbours change the way, and so the last digits."""
+    if g is None:
+        return [(tokens, None) for tokens in _even(like.shape[2], size)]
     least, few = _limits(like.dtype)
-    if g is None or size <= few or float(g.min()) >= least * few / size:
-        return _even(like.shape[2], size)
 
-    def strong(part: Tensor) -> bool:
-        halves = part.clamp(min=least).tensor_split([part.shape[2] // 2], 2)  # as a chunk multiplies them up
-        return any(bool((half.sum(2) < least * few / 2).any()) for half in halves)
+    def cut(part: Tensor, longest: int, *shorter: int, clamped: bool = False) -> Iterator[tuple[int, Unit | None]]:
+        pieces = part.split(longest, 2)
+        halves = [_halves(piece.clamp(min=least) if clamped else piece) for piece in pieces]
+        lowest = torch.stack([sums.amin() for both in halves for sums in both]).view(-1, 2).amin(1).tolist()
+        for piece, (first, _), low in zip(pieces, halves, lowest, strict=True):
+            if shorter and low < least * few / 2:
+                yield from cut(piece, *shorter, clamped=True)
+            else:
+                sizes = _even(piece.shape[2], min(size, longest))
+                yield sizes[0], Unit(first.neg_().exp_(), True, clamped)
+                yield from ((tokens, None) for tokens in sizes[1:])
 
-    return [n for part in g.split(size, 2) for n in _even(part.shape[2], few if strong(part) else size)]
+    return list(cut(g, _SPAN * size, size, min(size, few)))
+
+
+def _halves(g: Float[Tensor, "B H C _"]) -> list[Float[Tensor, "B H 1 _"]]:
+    """The decays of a span to its middle, and from there."""
+    return [half.sum(2, keepdim=True) for half in g.tensor_split([g.shape[2] // 2], 2)]
 
 
 def _limits(dtype: torch.dtype) -> tuple[float, int]:
@@ -222,11 +264,11 @@ def _cut(tensors: Mapping[str, Tensor | None], sizes: list[int]) -> list[dict[st
     return [{name: part[n] for name, part in parts.items()} for n in range(len(sizes))]
 
 
-def _chunk(given: dict[str, Tensor]) -> _Chunk:
+def _chunk(given: dict[str, Tensor], unit: Unit | None) -> _Chunk:
     given = {name: t if _apart(t) else t.contiguous() for name, t in given.items()}
-    if "g" not in given:
+    if unit is None:
         return _Chunk(given)
-    return (_OfHeads if given["g"].shape[-1] == 1 else _OfRows)(given)
+    return (_OfHeads if given["g"].shape[-1] == 1 else _OfRows)(given, unit)
 
 
 def _apart(t: Float[Tensor, "B H C K"]) -> bool:
@@ -239,25 +281,24 @@ class _Chunk:
 
     Args:
         given: q, k, v and what else there is; `rows` and `a` read before their own token (a lag of 1), q after it.
+        unit: of decays.
     """
 
-    def __init__(self, given: dict[str, Tensor]) -> None:
+    def __init__(self, given: dict[str, Tensor], unit: Unit | None = None) -> None:
         self.given = given
         self.lags: dict[str, int] = {name: int(name != "q") for name in ("q", "rows", "a") if name in given}
-        # What is left in the middle of the chunk of the state before it, and after it of that; None: all.
-        self.half: Tensor | None = None
-        self.end: Tensor | None = None
-        self.decay()
+        if unit is not None:
+            self.decay(unit)
         self.readers = {name: self.reading(name, given[name]) for name in self.lags}
         self.written: dict[str, Tensor] = {key: self.columns(given[key]) for key in ("k", "b") if key in given}
         self.values = {"k": self.stored(given["v"])}
 
     def entered(self, state: Tensor | None) -> Tensor | None:
-        """A state before all chunks, in the units of this one, or from the gradient in them its own."""
-        return state if state is None or self.half is None else state * self.half
+        """A state before all chunks, in the unit of this one, or from the gradient in it its own."""
+        return state
 
     def after(self, state: Float[Tensor, "B H K V"] | None) -> _Chunk:
-        """With a state before it, in the units of this chunk; None: nothing is there yet."""
+        """With a state before it, in the unit of this chunk; None: nothing is there yet."""
         self.state = state
         if "a" in self.lags:
             self.system = -_below(self.readers["a"] @ self.written["b"].mT, 1)
@@ -265,9 +306,13 @@ class _Chunk:
             self.values["b"] = taken
         return self
 
-    def answers(self, name: str) -> Float[Tensor, "B H C V"]:
-        """Of q or of rows."""
-        return self.weighed(name, self.read(name))
+    def goes_on(self) -> Unit | None:
+        """The unit of the next chunk of the span."""
+        return None
+
+    def answer(self, name: str, place: Float[Tensor, "B H C V"]) -> None:
+        """The answers of q or of rows."""
+        place.copy_(self.read(name))
 
     def read(self, name: str) -> Float[Tensor, "B H C V"]:
         """What rows read of the state before the chunk and of the values in it that are known by now."""
@@ -278,50 +323,59 @@ class _Chunk:
         assert out is not None
         return out
 
-    def left(self, following: _Chunk | None) -> Float[Tensor, "B H K V"]:
-        """The state after the chunk, in the units of the following one or, after all, in its own."""
-        onward = self.onward(following)
-        left = None if self.state is None else self.state * math.prod(onward) if onward else self.state.clone()
+    def left(self, following: Unit | None, own: bool) -> Float[Tensor, "B H K V"]:
+        """The state after the chunk, in the unit of the following one or, after all, in its own.
+
+        Args:
+            own: whether it may take the place of the state before.
+        """
+        left = self.state if own or self.state is None else self.state.clone()
         for key, columns in self.written.items():
-            columns, values = self.carried(columns, self.values[key], onward)
-            left = _add(left, columns.mT, values)
+            left = _add(left, columns.mT, self.values[key])
         assert left is not None
+        for each in self.onward(following):
+            left *= each
         return left
 
-    def onward(self, following: _Chunk | None) -> list[Float[Tensor, "B H _ 1"]]:
-        """What of a state in the units of this chunk is left in those that come after it: a factor to its end, and one
-        to the middle of the following one. Of both at once a number may be too small to be told from 0."""
-        return [each for each in (self.end, following and following.half) if each is not None]
+    def onward(self, following: Unit | None) -> list[Float[Tensor, "B H _ 1"]]:
+        """What is left of a state after the chunk in the unit of the following one: a factor to the end of a span, and
+        one to the middle of the next. Of both at once a number may be too small to be told from 0."""
+        return []
 
     def gradients(
         self,
         outs: dict[str, Tensor],
         into: dict[str, Tensor],
-        following: _Chunk | None,
+        following: Unit | None,
         after: Tensor | None,
         end: Tensor | None,
         decays: bool,
     ) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Those of all that was given and of the state before the chunk, in its units.
+        """Those of all that was given and of the state before the chunk, in its unit.
 
         Args:
             outs: what q and rows have read.
             into: the gradients of that.
-            following: the next chunk.
+            following: the unit of the next chunk.
             after: the state after this one, as it was left; None: nobody has asked for it.
-            end: its gradient.
+            end: its gradient, which is used up.
             decays: whether anybody asks for theirs; that they are fixed costs nothing.
         """
         weighed = {name: self.weighed(name, t if _apart(t) else t.contiguous()) for name, t in into.items()}
         state: Tensor | None = None
         found: dict[str, Any] = dict.fromkeys((*self.lags, *self.written))
         values: dict[str, Any] = dict.fromkeys(self.written)
+        closing: Tensor | None = None
         if end is not None:
-            left = _scaled(end, self.onward(following)[::-1])
+            if decays:
+                assert after is not None
+                closing = self.last_slope(after * end)
+            for each in self.onward(following)[::-1]:
+                end *= each
             for key, columns in self.written.items():
-                values[key] = _product(columns, left)
-                found[key] = _across(self.values[key], left, columns)
-            state = None if self.state is None else left
+                values[key] = _product(columns, end)
+                found[key] = _across(self.values[key], end, columns)
+            state = None if self.state is None else end
         for name, rows in self.readers.items():
             lag = self.lags[name]
             if name == "a":
@@ -342,15 +396,16 @@ class _Chunk:
         found |= {name: self.reading(name, found[name]) for name in self.lags}
         found |= {key: self.columns(found[key]) for key in self.written}
         if decays:
-            slope = self.slope(self.given["q"], found["q"], outs["q"], into["q"])
+            slope = torch.zeros_like(self.given["g"], dtype=values["k"].dtype)
+            self.add_slope(slope, 1, self.given["q"], found["q"], outs["q"], into["q"])
             for key in self.written:
-                slope -= self.slope(self.given[key], found[key], self.values[key], values[key])
+                self.add_slope(slope, -1, self.given[key], found[key], self.values[key], values[key])
             for name in self.lags:
                 if name != "q":  # they read up to the token before theirs
-                    slope[:, :, :-1] += self.slope(self.given[name], found[name], outs[name], into[name])[:, :, 1:]
-            if end is not None:
-                assert after is not None
-                slope[:, :, -1:] += self.last_slope(after * end)
+                    each = (self.given[name], found[name], outs[name], into[name])
+                    self.add_slope(slope[:, :, :-1], 1, *(t[:, :, 1:] for t in each))
+            if closing is not None:
+                slope[:, :, -1:].add_(closing)
             found["g"] = self.unbound(slope.new_ones(2 * slope.shape[2:3]).triu() @ slope)
         found["v"] = self.stored(values["k"])
         pieces = {name: _alike(found[name], t) for name, t in self.given.items() if name in found}
@@ -358,8 +413,9 @@ class _Chunk:
 
     # How decays come in: everything is multiplied by a number of its own, and so is its gradient.
 
-    def decay(self) -> None:
+    def decay(self, unit: Unit) -> None:
         """Prepare the numbers."""
+        raise NotImplementedError
 
     def reading(self, name: str, x: Tensor) -> Tensor:
         """Rows."""
@@ -377,12 +433,10 @@ class _Chunk:
         """Answers."""
         return out
 
-    def carried(self, columns: Tensor, values: Tensor, onward: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """Keys and values as they go onward."""
-        return columns, values
-
-    def slope(self, x: Tensor, dx: Tensor, out: Tensor, dout: Tensor) -> Float[Tensor, "B H C _"]:
-        """The gradient of the exponent of rows or columns x, or of the values that they read or write."""
+    def add_slope(
+        self, slope: Float[Tensor, "B H C _"], sign: int, x: Tensor, dx: Tensor, out: Tensor, dout: Tensor
+    ) -> None:
+        """Add the gradient of the exponent of rows or columns x, or of the values that they read or write."""
         raise NotImplementedError
 
     def last_slope(self, product: Float[Tensor, "B H K V"]) -> Float[Tensor, "B H 1 _"]:
@@ -395,27 +449,36 @@ class _Chunk:
 
 
 class _Decaying(_Chunk):
-    """With `up`, what is left at every token of what is there in the middle of the chunk, or its inverse before it."""
+    """With `up`, what is left at every token of what is there in the middle of the span, or its inverse before it."""
 
-    def decay(self) -> None:
+    def decay(self, unit: Unit) -> None:
         g, dtype = self.given["g"], self.given["v"].dtype
-        up = g.clamp(min=_limits(dtype)[0]).exp_()
-        first, last = up.tensor_split([g.shape[2] // 2], 2)
-        _multiply_up(first)
-        _multiply_up(last)
-        half = first[:, :, -1:].clone() if first.shape[2] else torch.ones_like(up)
-        first /= half
-        earlier = torch.cat([half.reciprocal(), up[:, :, :-1]], 2) if len(self.lags) > 1 else up
-        self.up, self.down, self.earlier = up.to(dtype), up.reciprocal().to(dtype), earlier.to(dtype)
-        self.half, self.end = half.mT.to(dtype), self.up[:, :, -1:].mT
+        up = (g.clamp(min=_limits(dtype)[0]) if unit.clamped else g).exp()
+        up[:, :, :1].mul_(unit.before)
+        _multiply_up(up)
+        if len(self.lags) > 1:
+            self.earlier = torch.cat([unit.before, up[:, :, :-1]], 2).to(dtype)
+        self.unit, self.last, self.up = unit, up[:, :, -1:], up.to(dtype)
+
+    def goes_on(self) -> Unit:
+        return Unit(self.last.clone(), False, self.unit.clamped)
+
+    def entered(self, state: Tensor | None) -> Tensor | None:
+        return state if state is None else state * self.unit.half(state.dtype)
+
+    def onward(self, following: Unit | None) -> list[Tensor]:
+        end = self.up[:, :, -1:].mT
+        if following is None:
+            return [end]
+        return [end, following.half(end.dtype)] if following.starts else []
 
     def at(self, name: str) -> Float[Tensor, "B H C _"]:
         """Where rows of that name read: after their own token, or before it."""
         return self.up if name == "q" else self.earlier
 
     def unbound(self, gradient: Tensor) -> Tensor:
-        g, least = self.given["g"], _limits(gradient.dtype)[0]
-        return gradient.masked_fill_(g < least, 0.0) if float(g.min()) < least else gradient
+        least, _ = _limits(gradient.dtype)
+        return gradient.masked_fill_(self.given["g"] < least, 0.0) if self.unit.clamped else gradient
 
 
 class _OfHeads(_Decaying):
@@ -423,19 +486,19 @@ class _OfHeads(_Decaying):
 
     def reading(self, name: str, x: Tensor) -> Tensor:
         # What they take away is a value, of their own token, while they read up to the one before.
-        return x * (self.earlier * self.down) if name == "a" else x
+        return x * (self.earlier / self.up) if name == "a" else x
 
     def stored(self, value: Tensor) -> Tensor:
-        return value * self.down
+        return value / self.up
 
     def weighed(self, name: str, out: Tensor) -> Tensor:
         return out * self.at(name)
 
-    def carried(self, columns: Tensor, values: Tensor, onward: list[Tensor]) -> tuple[Tensor, Tensor]:
-        return columns, _scaled(values, onward)
+    def answer(self, name: str, place: Tensor) -> None:
+        torch.mul(self.read(name), self.at(name), out=place)
 
-    def slope(self, x: Tensor, dx: Tensor, out: Tensor, dout: Tensor) -> Tensor:
-        return (out * dout).sum(-1, keepdim=True)
+    def add_slope(self, slope: Tensor, sign: int, x: Tensor, dx: Tensor, out: Tensor, dout: Tensor) -> None:
+        slope.add_((out * dout).sum(-1, keepdim=True), alpha=sign)
 
     def last_slope(self, product: Tensor) -> Tensor:
         return product.sum((-2, -1), keepdim=True)
@@ -448,27 +511,13 @@ class _OfRows(_Decaying):
         return x * self.at(name)
 
     def columns(self, y: Tensor) -> Tensor:
-        return y * self.down
+        return y / self.up
 
-    def carried(self, columns: Tensor, values: Tensor, onward: list[Tensor]) -> tuple[Tensor, Tensor]:
-        return _scaled(columns, [each.mT for each in onward]), values
-
-    def slope(self, x: Tensor, dx: Tensor, out: Tensor, dout: Tensor) -> Tensor:
-        return x * dx
+    def add_slope(self, slope: Tensor, sign: int, x: Tensor, dx: Tensor, out: Tensor, dout: Tensor) -> None:
+        slope.addcmul_(x, dx, value=sign)
 
     def last_slope(self, product: Tensor) -> Tensor:
         return product.sum(-1).unsqueeze(2)
-
-
-def _scaled(x: Tensor, factors: list[Tensor]) -> Tensor:
-    """By one after the other; a copy where there are none."""
-    if not factors:
-        return x.clone()
-    first, *others = factors
-    x = x * first
-    for each in others:
-        x *= each
-    return x
 
 
 def _multiply_up(x: Float[Tensor, "B H C K"]) -> None:

@@ -132,9 +132,9 @@ def test_fixed_decays_have_no_gradient_and_all_else_the_same(
 
     expected = gradients(given.g.clone().requires_grad_())
     # What only gradients of decays need is not computed.
-    monkeypatch.setattr(module._Chunk, "slope", None)
+    monkeypatch.setattr(module._Chunk, "add_slope", None)
     for other in (module._OfHeads, module._OfRows):
-        monkeypatch.setattr(other, "slope", None)
+        monkeypatch.setattr(other, "add_slope", None)
     for one, other in zip(gradients(given.g.detach()), expected, strict=True):
         assert torch.equal(one, other)
 
@@ -167,6 +167,29 @@ def test_the_longer_half_of_an_odd_chunk_does_not_underflow(decay: str, g: list[
     expected, last = by_token(given.to(dtype=torch.float64), state())
     torch.testing.assert_close(outputs.double(), expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(after.double(), last, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("decay", "delta"), [kind for kind in KINDS if kind[0] != "none"])
+def test_spans_are_as_long_as_decays_allow(decay: str, delta: bool) -> None:
+    """A span of four chunks, one of which a half all but overflows, one for every chunk, and chunks of eight tokens."""
+    strengths = [(-0.5, 128), (-1.1, 128), (-3.0, 128), (-100.0, 32), (-0.1, 20)]
+    g = torch.cat([torch.full((tokens,), strength) for strength, tokens in strengths]).double()
+    given, S = terms(len(g), decay, delta), state().requires_grad_()
+    given = replace(given, g=(g[:, None] * (1 - 1e-3 * given.q[:, :, :, :1].sigmoid())).expand_as(given.g))
+    leaves = given.map(lambda t: t.detach().clone().requires_grad_())
+    single = leaves.to(dtype=torch.float32)
+    assert single.g is not None
+    plan = [(tokens, unit is not None) for tokens, unit in module.chunks(single.g, single.v)]
+    four, one, few = [(32, True)] + 3 * [(32, False)], [(32, True)], 4 * [(8, True)]
+    assert plan == 2 * four + 4 * one + few + [(20, True)]
+    outputs, after = linear_recurrence(single, S.float())
+    expected, last = by_token(leaves, S)
+    assert (outputs - expected).norm() < 1e-5 * expected.norm() and (after - last).norm() < 1e-5 * last.norm()
+    each = [*leaves.tensors().values(), S]
+    found = torch.autograd.grad(outputs.square().sum() + after.sum(), each, retain_graph=True)
+    true = torch.autograd.grad(expected.square().sum() + last.sum(), each)
+    for name, one_gradient, other in zip([*leaves.tensors(), "state"], found, true, strict=True):
+        assert (one_gradient - other).norm() < 1e-5 * other.norm(), name
 
 
 @pytest.mark.parametrize(("decay", "delta"), KINDS)
