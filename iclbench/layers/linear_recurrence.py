@@ -19,9 +19,9 @@ of rows i and columns j, what the tokens take away, and then answers and state, 
 All of that is in the units of the middle of a span, a few chunks: what is before it has decayed on the way there, what
 is after it grows back to it, so that scores are products of matrices and nothing decays within a span. One decay of a
 whole head is one number of every token then, by which values and answers are multiplied, and scores do not know of it.
-A decay below the last digit of one (e^-18 in single, e^-40 in double precision) counts as that; and where decays are so
-strong that half a span of them overflows, a chunk is a span, and then fewer tokens are a chunk. What is too small to be
-a normal number is 0, which some processors need for their speed.
+Where decays are so strong that half a span of them overflows, each chunk is a span, and a decay below the last digit of
+one (e^-18 in single, e^-40 in double precision) counts as that; where half a chunk still does, fewer tokens are one.
+What is too small to be a normal number is 0, which some processors need for their speed.
 
 The way back is written out, chunk after chunk from the last to the first, each computed again from its tokens and the
 state before it. What a row reads is linear in the row, in the values and in the state, so that all gradients are
