@@ -47,10 +47,24 @@ def cluster(
         raise UsageError("--status shows and --detach submits: write one of them")
     if workers:
         raise UsageError(f"--workers is of this machine; engine '{name}' has --jobs")
-    of_grids = [load_grid(grid)[1].engine for grid in grids if not is_language_grid(grid)]
-    tables = [own.model_dump(exclude_unset=True) for own in of_grids if own is not None]
-    settings = engines.settings(name, *tables, {"jobs": jobs} if jobs else {})
+    settings = engines.settings(name, _of_grids(grids), {"jobs": jobs} if jobs else {})
     return Cluster(name, settings, detach, status)
+
+
+def _of_grids(grids: Sequence[str]) -> dict[str, Any]:
+    """What the tables `[engine]` of grids say of jobs that work on the cells of all of them."""
+    together: dict[str, Any] = {}
+    said_by: dict[str, str] = {}
+    for grid in grids:
+        own = None if is_language_grid(grid) else load_grid(grid)[1].engine
+        for key, value in own.model_dump(exclude_unset=True).items() if own else ():
+            if together.setdefault(key, value) != value:
+                raise UsageError(
+                    f"the tables [engine] of grids '{said_by[key]}' and '{grid}' have {key} = {together[key]} and "
+                    f"{value}; sweep them one after the other"
+                )
+            said_by.setdefault(key, grid)
+    return together
 
 
 @dataclass(frozen=True)

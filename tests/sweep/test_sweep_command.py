@@ -16,6 +16,7 @@ import torch
 from iclbench.cli import sweep_results, sweep_run
 from iclbench.cli.main import main
 from iclbench.cli.sweep import devices
+from iclbench.cli.sweep_jobs import cluster
 from iclbench.cli.sweep_summary import print_dry_run, print_outcomes
 from iclbench.cli.sweep_view import label, view
 from iclbench.config.cards import cards_folder
@@ -192,6 +193,25 @@ def test_a_dry_run_of_an_engine_says_its_jobs(
     assert code == 0, err
     jobs = json.loads(out)["total"]["jobs"]
     assert jobs["gpus"] == 1 and jobs["cells_of_unknown_length"] == 22
+
+
+def test_grids_that_ask_for_different_jobs_are_not_swept_together(
+    grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("iclbench.sweep.engines.find_spec", lambda name: True)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    asked = ("--dry-run", "--json", "--engine", "slurm", "--results", tmp_path / "results")
+    large, small = tmp_path / "large.toml", tmp_path / "small.toml"
+    large.write_text(grid.read_text() + '\n[engine]\ncpus = 4\nmemory = "9G"\n')
+    small.write_text(grid.read_text() + '\n[engine]\ncpus = 4\nmemory = "2G"\n')
+    code, _, err = run(large, small, *asked, capsys=capsys)
+    said = (
+        f"the tables [engine] of grids '{large}' and '{small}' have memory = 9G and 2G; sweep them one after the other"
+    )
+    assert code == 2 and said in " ".join(err.split())
+    small.write_text(grid.read_text() + "\n[engine]\ncpus = 4\n")
+    both = cluster("slurm", [str(large), str(grid), str(small)], None, None, False, False)
+    assert both is not None and (both.settings.cpus, both.settings.memory) == (4, "9G")
 
 
 @pytest.mark.parametrize(
