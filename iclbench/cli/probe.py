@@ -13,12 +13,12 @@ from iclbench.core.errors import UsageError
 def probe(
     run: list[str] | None,
     context: list[int] | None,
-    tasks: int,
-    fit: int,
-    test: int,
+    tasks: int | None,
+    fit: int | None,
+    test: int | None,
     rank: bool,
-    contexts: int,
-    queries: int,
+    contexts: int | None,
+    queries: int | None,
     representation: bool,
     shift: str,
     seed: int,
@@ -34,23 +34,20 @@ def probe(
         raise UsageError("--rank and --representation are probes of their own; ask for one at a time")
     if representation and (context or shift != "none"):
         raise UsageError("--representation reads inputs without a context or a shift; leave --context and --shift out")
+    of_layers, of_rank = _typed(tasks=tasks, fit=fit, test=test), _typed(contexts=contexts, queries=queries)
+    for name in () if rank else of_rank:
+        raise UsageError(f"--{name} is an option of --rank; leave it out")
+    for name in of_layers if rank or representation else ():
+        which = "--rank" if rank else "--representation"
+        raise UsageError(f"--{name} is an option of the probe of layers, not of {which}; leave it out")
     runs = chosen_runs(results, run)
     chosen = set_up_torch(device, threads)
     from iclbench.cli.probe_runs import probe_runs
 
-    probe_runs(
-        runs,
-        bool(run),
-        context,
-        tasks,
-        fit,
-        test,
-        rank,
-        contexts,
-        queries,
-        representation,
-        shift,
-        seed,
-        Context(results, data_dir, chosen),
-        json,
-    )
+    where = Context(results, data_dir, chosen)
+    probe_runs(runs, bool(run), context, of_layers | of_rank, rank, representation, shift, seed, where, json)
+
+
+def _typed(**options: int | None) -> dict[str, int]:
+    """Those that were."""
+    return {name: value for name, value in options.items() if value is not None}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,37 +26,34 @@ def probe_runs(
     runs: Sequence[Run],
     named: bool,
     context: list[int] | None,
-    tasks: int,
-    fit: int,
-    test: int,
+    sizes: Mapping[str, int],
     rank: bool,
-    contexts: int,
-    queries: int,
     representation: bool,
     shift: str,
     seed: int,
     where: Context,
     json: bool,
 ) -> None:
-    """Probe runs and print the tables; of runs that were not named, those that cannot be probed are skipped.
+    """Probe runs and print the tables; of runs that were not named, those that cannot be probed are skipped. Numbers of
+    tasks, queries or contexts are the probe's own but for those in `sizes`.
 
     Raises:
         UsageError: a run that was named cannot be probed, or none can.
         typer.Exit: something failed.
     """
     of_all: dict[str, Any] = {"seed": seed}
-    of_contexts = of_all | {"shift": shift}
-    asked: Callable[[Run], Iterator[Cell]] = partial(
-        probe_layers, where, contexts=context, fit=fit, test=test, tasks=tasks, **of_contexts
-    )
-    table, title, what = probe_tables.depth_table, probe_tables.examples_in_context, "layers to probe"
+    of_contexts = of_all | {"shift": shift, **sizes}
+    asked: Callable[[Run], Iterator[Cell]]
     if rank:
-        asked = partial(probe_rank, where, sizes=context, contexts=contexts, queries=queries, **of_contexts)
+        asked = partial(probe_rank, where, sizes=context, **of_contexts)
         table, title, what = probe_tables.rank_table, probe_tables.rank_title, "predictions whose rank can be measured"
     elif representation:
         asked = partial(probe_representation, where, **of_all)
         table, title = probe_tables.representation_table, probe_tables.representation_title
         what = "a sample representation to probe"
+    else:
+        asked = partial(probe_layers, where, contexts=context, **of_contexts)
+        table, title, what = probe_tables.depth_table, probe_tables.examples_in_context, "layers to probe"
     failed = 0
     probed: list[str] = []
     refused: dict[str, UsageError] = {}

@@ -64,6 +64,10 @@ def test_json_results_are_rows(results: tuple[str, Path], capsys: pytest.Capture
         (["--shift", "orthant"], "did you mean 'orthants'"),
         (["--shift", "points-9"], "write --context N"),
         (["--shift", "repeated-query"], "cannot be probed"),
+        (["--queries", "9"], "--queries is an option of --rank; leave it out"),
+        (["--rank", "--tasks", "9"], "--tasks is an option of the probe of layers, not of --rank; leave it out"),
+        (["--representation", "--fit", "9"], "layers, not of --representation; leave it out"),
+        (["--representation", "--contexts", "9"], "--contexts is an option of --rank; leave it out"),
     ],
 )
 def test_a_wrong_request_is_one_line_and_exit_code_2(

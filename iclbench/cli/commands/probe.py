@@ -22,12 +22,22 @@ def probe(
         list[int] | None,
         typer.Option("--context", min=1, help="Examples in context; may be repeated.", show_default="as trained"),
     ] = None,
-    tasks: Annotated[int, typer.Option("--tasks", min=2, help="Functions to probe layers on.")] = 128,
-    fit: Annotated[int, typer.Option("--fit", min=2, help="Queries to fit scale and shift on, per task.")] = 10,
-    test: Annotated[int, typer.Option("--test", min=1, help="Queries to score, per task.")] = 40,
+    tasks: Annotated[
+        int | None, typer.Option("--tasks", min=2, help="Functions to probe layers on.", show_default="128")
+    ] = None,
+    fit: Annotated[
+        int | None, typer.Option("--fit", min=2, help="Queries to fit scale and shift on, per task.", show_default="10")
+    ] = None,
+    test: Annotated[
+        int | None, typer.Option("--test", min=1, help="Queries to score, per task.", show_default="40")
+    ] = None,
     rank: Annotated[bool, typer.Option("--rank", help="The rank of the matrix of predictions instead.")] = False,
-    contexts: Annotated[int, typer.Option("--contexts", min=4, help="Rows of that matrix: up to so many.")] = 64,
-    queries: Annotated[int, typer.Option("--queries", min=1, help="Columns of that matrix.")] = 128,
+    contexts: Annotated[
+        int | None, typer.Option("--contexts", min=4, help="Rows of that matrix: up to so many.", show_default="64")
+    ] = None,
+    queries: Annotated[
+        int | None, typer.Option("--queries", min=1, help="Columns of that matrix.", show_default="128")
+    ] = None,
     representation: Annotated[
         bool, typer.Option("--representation", help="True features read off the sample representation instead.")
     ] = False,
