@@ -36,7 +36,7 @@ from iclbench.config.resolution import resolve_run
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.formats import nbytes
 from iclbench.evaluation.costs.live_bytes import LiveBytes
-from iclbench.layers.linear_recurrence import CHUNK, Terms, chunks, linear_recurrence
+from iclbench.layers.linear_recurrence import CHUNK, Terms, linear_recurrence, plan
 from iclbench.layers.mixers.gated_deltanet import GatedDeltaNet
 from iclbench.layers.mixers.kda import KDA
 from iclbench.layers.mixers.mamba import Mamba
@@ -140,7 +140,7 @@ def kernel() -> Iterator[tuple[str, str, float, float, float]]:
         for decay in ("none", "head", "row", "strong"):
             for delta in (False, True):
                 given, state = terms(decay, delta, batch, tokens, size)
-                sizes = [tokens for tokens, _ in chunks(given.g, given.v)]
+                sizes = [part.tokens for part in plan(given.g, given.v)]
                 with torch.inference_mode():
                     ours, alone = least_in_turn(
                         lambda: linear_recurrence(given, state),  # noqa: B023

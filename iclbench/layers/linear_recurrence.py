@@ -19,23 +19,25 @@ of rows i and columns j, what the tokens take away, and then answers and state, 
 All of that is in the units of the middle of a span, a few chunks: what is before it has decayed on the way there, what
 is after it grows back to it, so that scores are products of matrices and nothing decays within a span. One decay of a
 whole head is one number of every token then, by which values and answers are multiplied, and scores do not know of it.
-Where decays are so strong that half a span of them overflows, each chunk is a span, and a decay below the last digit of
-one (e^-18 in single, e^-40 in double precision) counts as that; where half a chunk still does, fewer tokens are one.
-What is too small to be a normal number is 0, which some processors need for their speed.
+Half a span may decay to e^-36 in single and to e^-320 in double precision, which leaves as much room again for numbers
+that are small or large themselves. Where decays are stronger each chunk is a span, and one below the last digit of one
+(e^-16, e^-40) counts as that; where half a chunk is still too much, chunks are halved, down to eight tokens (16), of
+which half decays to e^-64 at most: where nearly all is forgotten at each of them, what is below 1e-10 may be lost. What
+is too small to be a normal number is 0, which some processors need for their speed.
 
 The way back is written out, chunk after chunk from the last to the first, each computed again from its tokens and the
 state before it. What a row reads is linear in the row, in the values and in the state, so that all gradients are
 products with the same scores; u is what the rows a read, so that they are rows like q once one more triangular system
 has been solved. A decay only ever stands in x e^d, y e^-c and e^(c_C): the gradients of these exponents are x dx, -y dy
 and S dS (Yang et al. 2024, "Gated linear attention transformers", appendix C), and where one decay has all channels of
-a head, that is o do, -v dv and S dS, summed up. They are right to the last digits of the largest of a chunk.
+a head, that is o do, -v dv and S dS, summed up. They are right to the last digits of the largest of these in a chunk.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -49,13 +51,14 @@ from iclbench.core.records import TensorRecord
 # Tokens of a chunk. A constant, so that answers do not depend on the machine.
 CHUNK = 32
 # Chunks of a span, where decays allow it.
-_SPAN = 4
-# What so many chunks compute is held for the way back; of longer sequences it is computed again there, chunk by chunk,
-# so that memory beyond tokens and states is that of one.
-_HELD = 8
-# The logarithm below which a decay is under the last digit of one, and tokens of which half may decay so without
-# overflow: in double precision, and in any other.
-_DOUBLE, _ANY = (-40.0, 32), (-18.0, 8)
+_SPAN = 2
+# What the chunks of so many tokens compute is held for the way back; of longer sequences it is computed again there,
+# chunk by chunk, so that memory beyond tokens and states is that of one.
+_HELD = 8 * CHUNK
+# In double precision and in single: the logarithm below which a decay is under the last digit of one; the least tokens
+# of a chunk whose decays are so strong; and to what half of a longer one may decay, which leaves as much room again for
+# values and gradients that are small or large themselves.
+_DOUBLE, _SINGLE = (-40.0, 16, -320.0), (-16.0, 8, -36.0)
 # Numbers of a token from which on one multiplication after the other is faster than `cumprod`, which knows no vectors.
 _MANY = 2048
 _NAMES = ("q", "k", "v", "g", "a", "b", "rows")
@@ -63,7 +66,7 @@ _NAMES = ("q", "k", "v", "g", "a", "b", "rows")
 
 @dataclass(frozen=True)
 class Terms(TensorRecord):
-    """What T tokens do to the states of H heads. An axis of heads may have one entry for all of them.
+    """What T tokens do to the states of H heads. Queries and keys may have one entry for all of them.
 
     Attributes:
         q: what answers.
@@ -88,7 +91,7 @@ def linear_recurrence(
     Args:
         terms: of at least one token.
         state: S before them.
-        chunk: tokens C that go together; a power of two, one for the recurrence step by step.
+        chunk: tokens C that go together, or fewer; one for the recurrence step by step.
     """
     outputs, _, after = _run(terms, None, state, chunk)
     assert after is not None
@@ -116,7 +119,7 @@ def fork(
         terms: of T = 2N tokens.
         asked: of N tokens, each after the state and the pairs before its own.
         state: S before them.
-        chunk: tokens that go together, an even power of two.
+        chunk: tokens that go together, or fewer.
     """
     rows = _asking(asked)
     # One row for every token, those of the second of each pair being 0.
@@ -144,37 +147,40 @@ def _run(
     """Chunk after chunk, `rows` being what reads the state before each token; without a state nothing is before them,
     and whether the state after them is kept."""
     given = {"rows": rows} | {name: getattr(terms, name) for name in ("q", "k", "v", "g", "a", "b")}
-    return _Recurrence.apply(chunk, keeps, state, *map(given.get, _NAMES))
+    learns = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (state, *given.values()))
+    return _Recurrence.apply(chunk, keeps, learns, state, *map(given.get, _NAMES))
 
 
 class _Recurrence(torch.autograd.Function):
     @staticmethod
     @flushed()
     def forward(
-        ctx: Any, size: int, keeps: bool, state: Tensor | None, *given: Tensor | None
+        ctx: Any, size: int, keeps: bool, learns: bool, state: Tensor | None, *given: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         named = dict(zip(_NAMES, given, strict=True))
         like = named["v"]
         assert like is not None
-        ctx.sizes, units = map(list, zip(*chunks(named["g"], like, size), strict=True))
-        ctx.units = [*units, None]
-        parts = _cut(named, ctx.sizes)
-        answers: dict[str, Tensor] = {name: torch.empty_like(like) for name in ("q", "rows") if name in parts[0]}
-        learns, last = any(ctx.needs_input_grad), len(parts) - 1
-        states, ctx.held = [], []
-        for n, places in enumerate(_cut(answers, ctx.sizes)):
-            chunk = _chunk(parts[n], ctx.units[n])
+        ctx.plan = plan(named["g"], like, size)
+        sizes = [part.tokens for part in ctx.plan]
+        tokens, ends = _cut(named, sizes), list(accumulate(sizes))
+        answers: dict[str, Tensor] = {name: torch.empty_like(like) for name in ("q", "rows") if name in tokens[0]}
+        ctx.before, ctx.held, states = [], [], []
+        before = _begins(named["g"], like, 0, ctx.plan[0])
+        for n, places in enumerate(_cut(answers, sizes)):
+            chunk = _chunk(tokens[n], ctx.plan[n], before)
             if n == 0:
                 state = chunk.entered(state)
             chunk.after(state)
             for name, place in places.items():
                 chunk.answer(name, place)
-            if n < last:
-                ctx.units[n + 1] = ctx.units[n + 1] or chunk.goes_on()
             if learns:
+                ctx.before.append(before)
                 states.append(state)
-                ctx.held += [chunk] * (like.shape[2] <= _HELD * CHUNK)
-            state = chunk.left(ctx.units[n + 1], own=n > 0 and not learns) if keeps or n < last else None
+                ctx.held += [chunk] * (like.shape[2] <= _HELD)
+            following = None if n == len(sizes) - 1 else ctx.plan[n + 1]
+            if following is not None:
+                before = _begins(named["g"], like, ends[n], following) if following.span else chunk.goes_on()
+            state = chunk.left(following, before, own=n > 0 and not learns) if keeps or following else None
             del chunk  # whose memory the next one takes
         outputs, reads = answers["q"], answers.get("rows")
         ctx.save_for_backward(outputs, reads, *given, *states, state)
@@ -187,70 +193,76 @@ class _Recurrence(torch.autograd.Function):
         (outputs, reads, *given), states = ctx.saved_tensors[: 2 + len(_NAMES)], ctx.saved_tensors[2 + len(_NAMES) :]
         into, asked, left = gradients
         left = None if left is None else left.clone()
-        wanted = {name for name, needed in zip(_NAMES, ctx.needs_input_grad[3:], strict=True) if needed}
+        wanted = {name for name, needed in zip(_NAMES, ctx.needs_input_grad[4:], strict=True) if needed}
         found = {name: torch.empty_like(t) for name, t in zip(_NAMES, given, strict=True) if name in wanted}
-        parts, places = _cut(dict(zip(_NAMES, given, strict=True)), ctx.sizes), _cut(found, ctx.sizes)
-        outs, grads = (_cut({"q": q, "rows": rows}, ctx.sizes) for q, rows in ((outputs, reads), (into, asked)))
-        for n in reversed(range(len(parts))):
-            chunk = ctx.held.pop() if ctx.held else _chunk(parts[n], ctx.units[n]).after(states[n])
-            pieces, left = chunk.gradients(outs[n], grads[n], ctx.units[n + 1], states[n + 1], left, "g" in wanted)
+        sizes = [part.tokens for part in ctx.plan]
+        tokens, places = _cut(dict(zip(_NAMES, given, strict=True)), sizes), _cut(found, sizes)
+        outs, grads = (_cut({"q": q, "rows": rows}, sizes) for q, rows in ((outputs, reads), (into, asked)))
+        following: tuple[Part | None, Tensor | None] = None, None
+        for n in reversed(range(len(sizes))):
+            chunk = ctx.held.pop() if ctx.held else _chunk(tokens[n], ctx.plan[n], ctx.before[n]).after(states[n])
+            pieces, left = chunk.gradients(outs[n], grads[n], *following, states[n + 1], left, "g" in wanted)
             for name, place in places[n].items():
                 place.copy_(pieces[name])
             left = chunk.entered(left) if n == 0 else left
+            following = ctx.plan[n], ctx.before[n]
             del chunk, pieces
-        return None, None, left, *map(found.get, _NAMES)
+        return None, None, None, left, *map(found.get, _NAMES)
 
 
 @dataclass(frozen=True)
-class Unit:
-    """What the decays of a chunk are told in: the middle of its span.
+class Part:
+    """A chunk of a sequence.
 
     Attributes:
-        before: what is left before the first token of what is there in the middle, or its inverse.
-        starts: whether a span starts with it.
+        tokens: so many.
+        span: tokens of the span that starts with it; 0: it goes on with one.
         clamped: whether decays below the least count as that.
     """
 
-    before: Float[Tensor, "B H 1 _"]
-    starts: bool
-    clamped: bool
-
-    def half(self, dtype: torch.dtype) -> Float[Tensor, "B H _ 1"]:
-        """What is left in the middle of a state before the first token."""
-        return self.before.reciprocal().mT.to(dtype)
+    tokens: int
+    span: int
+    clamped: bool = False
 
 
-def chunks(
-    g: Float[Tensor, "B H T _"] | None, like: Float[Tensor, "B H T V"], size: int = CHUNK
-) -> list[tuple[int, Unit | None]]:
-    """Of every chunk its tokens, so many and few where decays are strong, and the unit where a span starts. Decided for
-    the batch at once: neighbours change the way, and so the last digits."""
+def plan(g: Float[Tensor, "B H T _"] | None, like: Float[Tensor, "B H T V"], size: int = CHUNK) -> list[Part]:
+    """The chunks, of so many tokens or, where decays are strong, of half as many and half of that. Decided for the
+    batch at once: neighbours change the way, and so the last digits."""
     if g is None:
-        return [(tokens, None) for tokens in _even(like.shape[2], size)]
-    least, few = _limits(like.dtype)
+        return [Part(tokens, 0) for tokens in _even(like.shape[2], size)]
+    least, few, room = _limits(g, like)
 
-    def cut(part: Tensor, longest: int, *shorter: int, clamped: bool = False) -> Iterator[tuple[int, Unit | None]]:
+    def cut(part: Tensor, longest: int, clamped: bool = False) -> Iterator[Part]:
         pieces = part.split(longest, 2)
-        halves = [_halves(piece.clamp(min=least) if clamped else piece) for piece in pieces]
-        lowest = torch.stack([sums.amin() for both in halves for sums in both]).view(-1, 2).amin(1).tolist()
-        for piece, (first, _), low in zip(pieces, halves, lowest, strict=True):
-            if shorter and low < least * few / 2:
-                yield from cut(piece, *shorter, clamped=True)
+        halves = [half for piece in pieces for half in piece.tensor_split([piece.shape[2] // 2], 2)]
+        sums = [_decays(half, least if clamped else None).amin() for half in halves]
+        lowest = torch.stack(sums).view(-1, 2).amin(1).tolist()
+        for piece, low in zip(pieces, lowest, strict=True):
+            if low < room and (longest > few or not clamped):
+                yield from cut(piece, min(size, longest // 2), clamped=True)
             else:
-                sizes = _even(piece.shape[2], min(size, longest))
-                yield sizes[0], Unit(first.neg_().exp_(), True, clamped)
-                yield from ((tokens, None) for tokens in sizes[1:])
+                first, *others = _even(piece.shape[2], min(size, longest))
+                yield Part(first, piece.shape[2], clamped)
+                yield from (Part(tokens, 0, clamped) for tokens in others)
 
-    return list(cut(g, _SPAN * size, size, min(size, few)))
-
-
-def _halves(g: Float[Tensor, "B H C _"]) -> list[Float[Tensor, "B H 1 _"]]:
-    """The decays of a span to its middle, and from there."""
-    return [half.sum(2, keepdim=True) for half in g.tensor_split([g.shape[2] // 2], 2)]
+    return list(cut(g, _SPAN * size))
 
 
-def _limits(dtype: torch.dtype) -> tuple[float, int]:
-    return _DOUBLE if dtype == torch.float64 else _ANY
+def _decays(g: Float[Tensor, "B H C _"], least: float | None) -> Float[Tensor, "B H 1 _"]:
+    """The sum of decays, none of them below the least."""
+    return (g if least is None else g.clamp(min=least)).sum(2, keepdim=True)
+
+
+def _begins(g: Float[Tensor, "B H T _"] | None, like: Tensor, start: int, part: Part) -> Tensor | None:
+    """What is left, where a span starts, of what is there in its middle: an inverse of decays."""
+    if g is None or not part.span:
+        return None
+    half = g.narrow(2, start, part.span // 2)
+    return _decays(half, _limits(g, like)[0] if part.clamped else None).neg_().exp_()
+
+
+def _limits(*of: Tensor) -> tuple[float, int, float]:
+    return _DOUBLE if all(t.dtype == torch.float64 for t in of) else _SINGLE
 
 
 def _even(tokens: int, size: int) -> list[int]:
@@ -264,11 +276,11 @@ def _cut(tensors: Mapping[str, Tensor | None], sizes: list[int]) -> list[dict[st
     return [{name: part[n] for name, part in parts.items()} for n in range(len(sizes))]
 
 
-def _chunk(given: dict[str, Tensor], unit: Unit | None) -> _Chunk:
+def _chunk(given: dict[str, Tensor], part: Part, before: Tensor | None) -> _Chunk:
     given = {name: t if _apart(t) else t.contiguous() for name, t in given.items()}
-    if unit is None:
+    if before is None:
         return _Chunk(given)
-    return (_OfHeads if given["g"].shape[-1] == 1 else _OfRows)(given, unit)
+    return (_OfHeads if given["g"].shape[-1] == 1 else _OfRows)(given, part.clamped, before)
 
 
 def _apart(t: Float[Tensor, "B H C K"]) -> bool:
@@ -281,14 +293,15 @@ class _Chunk:
 
     Args:
         given: q, k, v and what else there is; `rows` and `a` read before their own token (a lag of 1), q after it.
-        unit: of decays.
+        clamped: whether decays below the least count as that.
+        before: what is left before the first token of what is there in the middle of the span, or its inverse.
     """
 
-    def __init__(self, given: dict[str, Tensor], unit: Unit | None = None) -> None:
-        self.given = given
+    def __init__(self, given: dict[str, Tensor], clamped: bool = False, before: Tensor | None = None) -> None:
+        self.given, self.clamped = given, clamped
         self.lags: dict[str, int] = {name: int(name != "q") for name in ("q", "rows", "a") if name in given}
-        if unit is not None:
-            self.decay(unit)
+        if before is not None:
+            self.decay(before)
         self.readers = {name: self.reading(name, given[name]) for name in self.lags}
         self.written: dict[str, Tensor] = {key: self.columns(given[key]) for key in ("k", "b") if key in given}
         self.values = {"k": self.stored(given["v"])}
@@ -306,8 +319,8 @@ class _Chunk:
             self.values["b"] = taken
         return self
 
-    def goes_on(self) -> Unit | None:
-        """The unit of the next chunk of the span."""
+    def goes_on(self) -> Float[Tensor, "B H 1 _"] | None:
+        """What is left before the next chunk of the span."""
         return None
 
     def answer(self, name: str, place: Float[Tensor, "B H C V"]) -> None:
@@ -323,21 +336,23 @@ class _Chunk:
         assert out is not None
         return out
 
-    def left(self, following: Unit | None, own: bool) -> Float[Tensor, "B H K V"]:
+    def left(self, following: Part | None, before: Tensor | None, own: bool) -> Float[Tensor, "B H K V"]:
         """The state after the chunk, in the unit of the following one or, after all, in its own.
 
         Args:
+            following: the next chunk.
+            before: what is left before that.
             own: whether it may take the place of the state before.
         """
         left = self.state if own or self.state is None else self.state.clone()
         for key, columns in self.written.items():
             left = _add(left, columns.mT, self.values[key])
         assert left is not None
-        for each in self.onward(following):
+        for each in self.onward(following, before):
             left *= each
         return left
 
-    def onward(self, following: Unit | None) -> list[Float[Tensor, "B H _ 1"]]:
+    def onward(self, following: Part | None, before: Tensor | None) -> list[Float[Tensor, "B H _ 1"]]:
         """What is left of a state after the chunk in the unit of the following one: a factor to the end of a span, and
         one to the middle of the next. Of both at once a number may be too small to be told from 0."""
         return []
@@ -346,7 +361,8 @@ class _Chunk:
         self,
         outs: dict[str, Tensor],
         into: dict[str, Tensor],
-        following: Unit | None,
+        following: Part | None,
+        before: Tensor | None,
         after: Tensor | None,
         end: Tensor | None,
         decays: bool,
@@ -356,7 +372,8 @@ class _Chunk:
         Args:
             outs: what q and rows have read.
             into: the gradients of that.
-            following: the unit of the next chunk.
+            following: the next chunk.
+            before: what is left before that.
             after: the state after this one, as it was left; None: nobody has asked for it.
             end: its gradient, which is used up.
             decays: whether anybody asks for theirs; that they are fixed costs nothing.
@@ -370,7 +387,7 @@ class _Chunk:
             if decays:
                 assert after is not None
                 closing = self.last_slope(after * end)
-            for each in self.onward(following)[::-1]:
+            for each in self.onward(following, before)[::-1]:
                 end *= each
             for key, columns in self.written.items():
                 values[key] = _product(columns, end)
@@ -413,7 +430,7 @@ class _Chunk:
 
     # How decays come in: everything is multiplied by a number of its own, and so is its gradient.
 
-    def decay(self, unit: Unit) -> None:
+    def decay(self, before: Float[Tensor, "B H 1 _"]) -> None:
         """Prepare the numbers."""
         raise NotImplementedError
 
@@ -451,34 +468,38 @@ class _Chunk:
 class _Decaying(_Chunk):
     """With `up`, what is left at every token of what is there in the middle of the span, or its inverse before it."""
 
-    def decay(self, unit: Unit) -> None:
+    def decay(self, before: Tensor) -> None:
         g, dtype = self.given["g"], self.given["v"].dtype
-        up = (g.clamp(min=_limits(dtype)[0]) if unit.clamped else g).exp()
-        up[:, :, :1].mul_(unit.before)
+        up = (g.clamp(min=self.least) if self.clamped else g).exp()
+        up[:, :, :1].mul_(before)
         _multiply_up(up)
         if len(self.lags) > 1:
-            self.earlier = torch.cat([unit.before, up[:, :, :-1]], 2).to(dtype)
-        self.unit, self.last, self.up = unit, up[:, :, -1:], up.to(dtype)
+            self.earlier = torch.cat([before, up[:, :, :-1]], 2).to(dtype)
+        self.before, self.last, self.up = before, up[:, :, -1:], up.to(dtype)
 
-    def goes_on(self) -> Unit:
-        return Unit(self.last.clone(), False, self.unit.clamped)
+    @property
+    def least(self) -> float:
+        """The logarithm that no decay is below, where they are clamped."""
+        return _limits(self.given["g"], self.given["v"])[0]
+
+    def goes_on(self) -> Tensor:
+        return self.last.clone()
 
     def entered(self, state: Tensor | None) -> Tensor | None:
-        return state if state is None else state * self.unit.half(state.dtype)
+        return state if state is None else state * _to_the_middle(self.before, state.dtype)
 
-    def onward(self, following: Unit | None) -> list[Tensor]:
+    def onward(self, following: Part | None, before: Tensor | None) -> list[Tensor]:
         end = self.up[:, :, -1:].mT
-        if following is None:
+        if following is None or before is None:
             return [end]
-        return [end, following.half(end.dtype)] if following.starts else []
+        return [end, _to_the_middle(before, end.dtype)] if following.span else []
 
     def at(self, name: str) -> Float[Tensor, "B H C _"]:
         """Where rows of that name read: after their own token, or before it."""
         return self.up if name == "q" else self.earlier
 
     def unbound(self, gradient: Tensor) -> Tensor:
-        least, _ = _limits(gradient.dtype)
-        return gradient.masked_fill_(self.given["g"] < least, 0.0) if self.unit.clamped else gradient
+        return gradient.masked_fill_(self.given["g"] < self.least, 0.0) if self.clamped else gradient
 
 
 class _OfHeads(_Decaying):
@@ -518,6 +539,11 @@ class _OfRows(_Decaying):
 
     def last_slope(self, product: Tensor) -> Tensor:
         return product.sum(-1).unsqueeze(2)
+
+
+def _to_the_middle(before: Float[Tensor, "B H 1 _"], dtype: torch.dtype) -> Float[Tensor, "B H _ 1"]:
+    """What is left of a state in the middle of the span that starts."""
+    return before.reciprocal().mT.to(dtype)
 
 
 def _multiply_up(x: Float[Tensor, "B H C K"]) -> None:

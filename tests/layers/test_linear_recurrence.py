@@ -169,27 +169,28 @@ def test_the_longer_half_of_an_odd_chunk_does_not_underflow(decay: str, g: list[
     torch.testing.assert_close(after.double(), last, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
 @pytest.mark.parametrize(("decay", "delta"), [kind for kind in KINDS if kind[0] != "none"])
-def test_spans_are_as_long_as_decays_allow(decay: str, delta: bool) -> None:
-    """A span of four chunks, one of which a half all but overflows, one for every chunk, and chunks of eight tokens."""
-    strengths = [(-0.5, 128), (-1.1, 128), (-3.0, 128), (-100.0, 32), (-0.1, 20)]
-    g = torch.cat([torch.full((tokens,), strength) for strength, tokens in strengths]).double()
-    given, S = terms(len(g), decay, delta), state().requires_grad_()
-    given = replace(given, g=(g[:, None] * (1 - 1e-3 * given.q[:, :, :, :1].sigmoid())).expand_as(given.g))
-    leaves = given.map(lambda t: t.detach().clone().requires_grad_())
+def test_spans_are_as_long_as_decays_allow(decay: str, delta: bool, scale: float) -> None:
+    """Two chunks, one, a half and so on, each all but as strong as may be; small and large numbers lose no digits."""
+    strengths = (-0.5, -1.1, -2.2, -4.4, -8.8 if scale != 1.0 else -100.0)
+    g = torch.cat([torch.full((64,), strength) for strength in strengths]).double()
+    given, S = terms(len(g) - 44, decay, delta), scale * state()
+    g = (g[:-44, None] * (1 - 1e-3 * given.q[:, :, :, :1].sigmoid())).expand_as(given.g)
+    leaves = replace(given, g=g, v=scale * given.v).map(lambda t: t.detach().clone().requires_grad_())
     single = leaves.to(dtype=torch.float32)
     assert single.g is not None
-    plan = [(tokens, unit is not None) for tokens, unit in module.chunks(single.g, single.v)]
-    four, one, few = [(32, True)] + 3 * [(32, False)], [(32, True)], 4 * [(8, True)]
-    assert plan == 2 * four + 4 * one + few + [(20, True)]
+    plan = [(part.tokens, part.span) for part in module.plan(single.g, single.v)]
+    spans = [n for size, n in ((32, 2), (16, 4), (8, 2), (4, 1)) for _ in range(n) for n in (size,)]
+    assert plan == 2 * [(32, 64), (32, 0)] + [(n, n) for n in spans]
     outputs, after = linear_recurrence(single, S.float())
     expected, last = by_token(leaves, S)
     assert (outputs - expected).norm() < 1e-5 * expected.norm() and (after - last).norm() < 1e-5 * last.norm()
-    each = [*leaves.tensors().values(), S]
-    found = torch.autograd.grad(outputs.square().sum() + after.sum(), each, retain_graph=True)
-    true = torch.autograd.grad(expected.square().sum() + last.sum(), each)
-    for name, one_gradient, other in zip([*leaves.tensors(), "state"], found, true, strict=True):
-        assert (one_gradient - other).norm() < 1e-5 * other.norm(), name
+    weight = scale * torch.randn(expected.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    found = torch.autograd.grad((outputs * weight.float()).sum(), list(leaves.tensors().values()))
+    true = torch.autograd.grad((expected * weight).sum(), list(leaves.tensors().values()))
+    for name, one, other in zip(leaves.tensors(), found, true, strict=True):
+        assert (one - other).norm() < 1e-5 * other.norm(), name
 
 
 @pytest.mark.parametrize(("decay", "delta"), KINDS)
