@@ -263,7 +263,8 @@ def main() -> None:
         "## Against layers of other libraries",
         "",
         "Forward and backward of one layer, untrained, in PyTorch on a CPU. Where their own kernels do not run, "
-        "transformers' Mamba goes from token to token, which much of the mean of all is made of.",
+        "transformers' Mamba goes from token to token, and its Kimi delta attention is slow, too: much of the mean of "
+        "all is made of these two.",
         "",
     ]
     lines += [

@@ -31,6 +31,8 @@ def _taps(value: Any) -> Any:
             'mamba has a convolution; the same mixer without one is hybrid with -o backbone.mixers=["mamba"] '
             "-o backbone.conv=0"
         )
+    if value == 1:
+        raise ValueError("1 is no number of taps; write at least 2 (4 is usual)")
     return value
 
 

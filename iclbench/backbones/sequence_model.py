@@ -215,7 +215,8 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
             raise UsageError("backbone.feedforward is for a channel MLP; add -o backbone.mlp=swiglu, or leave it out")
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Decays, skips and frequencies are not decayed, as in mamba-ssm and safari."""
+        """What is named A_log, D, dt_bias, skip or frequency is not decayed: Mamba's and Mamba-2's as in mamba-ssm. All
+        else is; safari also leaves out the rest of Hyena's filter, RWKV's release all that is no matrix."""
         return without_decay(self, (".A_log", ".D", ".dt_bias", ".skip", ".frequency"))
 
     def finish(self, hidden: Float[Tensor, "B Q _"]) -> Float[Tensor, "B Q D"]:

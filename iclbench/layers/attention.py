@@ -35,7 +35,9 @@ class KeysValues(TensorRecord):
 def check_heads(width: int, heads: int) -> None:
     """Raise `UsageError` unless the width divides into so many heads."""
     if width % heads:
-        raise UsageError(f"backbone.width={width} is not a multiple of backbone.heads={heads}")
+        raise UsageError(
+            f"backbone.width={width} is not a multiple of backbone.heads={heads}; {width + -width % heads} is"
+        )
 
 
 class AttentionLayer(nn.Module):

@@ -126,9 +126,9 @@ def test_values_are_handed_past_other_mixers() -> None:
     ("name", "settings", "line"),
     [
         ("hybrid", {"mixers": ["mamba3"]}, "unknown mixer 'mamba3'.*did you mean.*mamba"),
-        ("gla", {"heads": 3}, r"backbone\.width=16 is not a multiple of backbone\.heads=3"),
+        ("gla", {"heads": 3}, r"backbone\.width=16 is not a multiple of backbone\.heads=3; 18 is"),
         ("hybrid", {"heads": 3, "mixers": ["attention"]}, r"not a multiple of backbone\.heads=3"),
-        ("gla", {"inner": 18}, r"backbone\.inner=18 is not a multiple of backbone\.heads=4"),
+        ("gla", {"inner": 18}, r"backbone\.inner=18 is not a multiple of backbone\.heads=4; 20 is"),
         (
             "hybrid",
             {"layers": 2, "mixers": ["gru", "gla", "hyena"]},
@@ -155,6 +155,11 @@ def test_a_convolution_over_one_token_is_none(taps: int) -> None:
         UsageError, match=f"conv: {taps} is no number of taps; write 0 for no convolution, or at least 2"
     ):
         resolve_run("linear", "gla", "smoke", overrides=[f"backbone.conv={taps}"])
+
+
+def test_a_convolution_over_one_token_is_none_of_mamba_either() -> None:
+    with pytest.raises(UsageError, match="conv: 1 is no number of taps; write at least 2"):
+        resolve_run("linear", "mamba", "smoke", overrides=["backbone.conv=1"])
 
 
 def test_a_convolution_that_no_memory_holds_is_refused() -> None:

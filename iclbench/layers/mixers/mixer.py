@@ -122,7 +122,8 @@ def divided(sizes: Sizes, times: int = 1) -> int:
 def values(sizes: Sizes, own: int) -> int:
     """Channels of a head's values, `own` where no inner width is set; raises `UsageError` unless it divides."""
     if sizes.inner is not None and sizes.inner % sizes.heads:
-        raise UsageError(f"backbone.inner={sizes.inner} is not a multiple of backbone.heads={sizes.heads}")
+        more = sizes.inner + -sizes.inner % sizes.heads
+        raise UsageError(f"backbone.inner={sizes.inner} is not a multiple of backbone.heads={sizes.heads}; {more} is")
     return own if sizes.inner is None else sizes.inner // sizes.heads
 
 
