@@ -35,10 +35,10 @@ def probe(
     if representation and (context or shift != "none"):
         raise UsageError("--representation reads inputs without a context or a shift; leave --context and --shift out")
     of_layers, of_rank = _typed(tasks=tasks, fit=fit, test=test), _typed(contexts=contexts, queries=queries)
-    for name in () if rank else of_rank:
-        raise UsageError(f"--{name} is an option of --rank; leave it out")
-    for name in of_layers if rank or representation else ():
-        which = "--rank" if rank else "--representation"
+    if of_rank and not rank:
+        raise UsageError(f"--{next(iter(of_rank))} is an option of --rank; leave it out")
+    if of_layers and (rank or representation):
+        name, which = next(iter(of_layers)), "--rank" if rank else "--representation"
         raise UsageError(f"--{name} is an option of the probe of layers, not of {which}; leave it out")
     runs = chosen_runs(results, run)
     chosen = set_up_torch(device, threads)

@@ -32,12 +32,11 @@ class KeysValues(TensorRecord):
     mask: Bool[Tensor, "*batch T"] | None = None
 
 
-def check_heads(width: int, heads: int) -> None:
-    """Raise `UsageError` unless the width divides into so many heads."""
+def check_heads(width: int, heads: int, setting: str = "width") -> None:
+    """Raise `UsageError` unless the width, which a setting of that name gives, divides into so many heads."""
     if width % heads:
-        raise UsageError(
-            f"backbone.width={width} is not a multiple of backbone.heads={heads}; {width + -width % heads} is"
-        )
+        more = width + -width % heads
+        raise UsageError(f"backbone.{setting}={width} is not a multiple of backbone.heads={heads}; {more} is")
 
 
 class AttentionLayer(nn.Module):

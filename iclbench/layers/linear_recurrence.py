@@ -165,7 +165,7 @@ class _Recurrence(torch.autograd.Function):
         tokens, ends = _cut(named, sizes), list(accumulate(sizes))
         answers: dict[str, Tensor] = {name: torch.empty_like(like) for name in ("q", "rows") if name in tokens[0]}
         ctx.before, ctx.held, states = [], [], []
-        before = _begins(named["g"], like, 0, ctx.plan[0])
+        before = _begins(named["g"], 0, ctx.plan[0])
         for n, places in enumerate(_cut(answers, sizes)):
             chunk = _chunk(tokens[n], ctx.plan[n], before)
             if n == 0:
@@ -176,11 +176,13 @@ class _Recurrence(torch.autograd.Function):
             if learns:
                 ctx.before.append(before)
                 states.append(state)
-                ctx.held += [chunk] * (like.shape[2] <= _HELD)
+                if like.shape[2] <= _HELD:
+                    ctx.held.append(chunk)
             following = None if n == len(sizes) - 1 else ctx.plan[n + 1]
             if following is not None:
-                before = _begins(named["g"], like, ends[n], following) if following.span else chunk.goes_on()
-            state = chunk.left(following, before, own=n > 0 and not learns) if keeps or following else None
+                before = _begins(named["g"], ends[n], following) if following.span else chunk.goes_on()
+            onward = chunk.onward(following, before)
+            state = chunk.left(onward, own=n > 0 and not learns) if keeps or following else None
             del chunk  # whose memory the next one takes
         outputs, reads = answers["q"], answers.get("rows")
         ctx.save_for_backward(outputs, reads, *given, *states, state)
@@ -201,7 +203,8 @@ class _Recurrence(torch.autograd.Function):
         following: tuple[Part | None, Tensor | None] = None, None
         for n in reversed(range(len(sizes))):
             chunk = ctx.held.pop() if ctx.held else _chunk(tokens[n], ctx.plan[n], ctx.before[n]).after(states[n])
-            pieces, left = chunk.gradients(outs[n], grads[n], *following, states[n + 1], left, "g" in wanted)
+            onward = chunk.onward(*following)
+            pieces, left = chunk.gradients(outs[n], grads[n], onward, states[n + 1], left, "g" in wanted)
             for name, place in places[n].items():
                 place.copy_(pieces[name])
             left = chunk.entered(left) if n == 0 else left
@@ -217,12 +220,12 @@ class Part:
     Attributes:
         tokens: so many.
         span: tokens of the span that starts with it; 0: it goes on with one.
-        clamped: whether decays below the least count as that.
+        least: decays below it count as that; None: none is.
     """
 
     tokens: int
     span: int
-    clamped: bool = False
+    least: float | None = None
 
 
 def plan(g: Float[Tensor, "B H T _"] | None, like: Float[Tensor, "B H T V"], size: int = CHUNK) -> list[Part]:
@@ -232,33 +235,31 @@ def plan(g: Float[Tensor, "B H T _"] | None, like: Float[Tensor, "B H T V"], siz
         return [Part(tokens, 0) for tokens in _even(like.shape[2], size)]
     least, few, room = _limits(g, like)
 
-    def cut(part: Tensor, longest: int, clamped: bool = False) -> Iterator[Part]:
+    def cut(part: Tensor, longest: int, clamp: float | None) -> Iterator[Part]:
         pieces = part.split(longest, 2)
         halves = [half for piece in pieces for half in piece.tensor_split([piece.shape[2] // 2], 2)]
-        sums = [_decays(half, least if clamped else None).amin() for half in halves]
+        sums = [_clamped(half, clamp).sum(2).amin() for half in halves]
         lowest = torch.stack(sums).view(-1, 2).amin(1).tolist()
         for piece, low in zip(pieces, lowest, strict=True):
-            if low < room and (longest > few or not clamped):
-                yield from cut(piece, min(size, longest // 2), clamped=True)
+            if low < room and (longest > few or clamp is None):
+                yield from cut(piece, min(size, longest // 2), least)
             else:
                 first, *others = _even(piece.shape[2], min(size, longest))
-                yield Part(first, piece.shape[2], clamped)
-                yield from (Part(tokens, 0, clamped) for tokens in others)
+                yield Part(first, piece.shape[2], clamp)
+                yield from (Part(tokens, 0, clamp) for tokens in others)
 
-    return list(cut(g, _SPAN * size))
-
-
-def _decays(g: Float[Tensor, "B H C _"], least: float | None) -> Float[Tensor, "B H 1 _"]:
-    """The sum of decays, none of them below the least."""
-    return (g if least is None else g.clamp(min=least)).sum(2, keepdim=True)
+    return list(cut(g, _SPAN * size, None))
 
 
-def _begins(g: Float[Tensor, "B H T _"] | None, like: Tensor, start: int, part: Part) -> Tensor | None:
+def _clamped(g: Float[Tensor, "B H C _"], least: float | None) -> Float[Tensor, "B H C _"]:
+    return g if least is None else g.clamp(min=least)
+
+
+def _begins(g: Float[Tensor, "B H T _"] | None, start: int, part: Part) -> Float[Tensor, "B H 1 _"] | None:
     """What is left, where a span starts, of what is there in its middle: an inverse of decays."""
-    if g is None or not part.span:
+    if g is None:
         return None
-    half = g.narrow(2, start, part.span // 2)
-    return _decays(half, _limits(g, like)[0] if part.clamped else None).neg_().exp_()
+    return _clamped(g.narrow(2, start, part.span // 2), part.least).sum(2, keepdim=True).neg_().exp_()
 
 
 def _limits(*of: Tensor) -> tuple[float, int, float]:
@@ -280,7 +281,7 @@ def _chunk(given: dict[str, Tensor], part: Part, before: Tensor | None) -> _Chun
     given = {name: t if _apart(t) else t.contiguous() for name, t in given.items()}
     if before is None:
         return _Chunk(given)
-    return (_OfHeads if given["g"].shape[-1] == 1 else _OfRows)(given, part.clamped, before)
+    return (_OfHeads if given["g"].shape[-1] == 1 else _OfRows)(given, part.least, before)
 
 
 def _apart(t: Float[Tensor, "B H C K"]) -> bool:
@@ -293,12 +294,12 @@ class _Chunk:
 
     Args:
         given: q, k, v and what else there is; `rows` and `a` read before their own token (a lag of 1), q after it.
-        clamped: whether decays below the least count as that.
+        least: decays below it count as that; None: none is.
         before: what is left before the first token of what is there in the middle of the span, or its inverse.
     """
 
-    def __init__(self, given: dict[str, Tensor], clamped: bool = False, before: Tensor | None = None) -> None:
-        self.given, self.clamped = given, clamped
+    def __init__(self, given: dict[str, Tensor], least: float | None = None, before: Tensor | None = None) -> None:
+        self.given, self.least = given, least
         self.lags: dict[str, int] = {name: int(name != "q") for name in ("q", "rows", "a") if name in given}
         if before is not None:
             self.decay(before)
@@ -336,33 +337,36 @@ class _Chunk:
         assert out is not None
         return out
 
-    def left(self, following: Part | None, before: Tensor | None, own: bool) -> Float[Tensor, "B H K V"]:
+    def left(self, onward: list[Tensor], own: bool) -> Float[Tensor, "B H K V"]:
         """The state after the chunk, in the unit of the following one or, after all, in its own.
 
         Args:
-            following: the next chunk.
-            before: what is left before that.
+            onward: what is left of it there.
             own: whether it may take the place of the state before.
         """
         left = self.state if own or self.state is None else self.state.clone()
         for key, columns in self.written.items():
             left = _add(left, columns.mT, self.values[key])
         assert left is not None
-        for each in self.onward(following, before):
-            left *= each
+        for factor in onward:
+            left *= factor
         return left
 
     def onward(self, following: Part | None, before: Tensor | None) -> list[Float[Tensor, "B H _ 1"]]:
         """What is left of a state after the chunk in the unit of the following one: a factor to the end of a span, and
-        one to the middle of the next. Of both at once a number may be too small to be told from 0."""
+        one to the middle of the next. Of both at once a number may be too small to be told from 0.
+
+        Args:
+            following: the next chunk; None: that was the last.
+            before: what is left before that.
+        """
         return []
 
     def gradients(
         self,
         outs: dict[str, Tensor],
         into: dict[str, Tensor],
-        following: Part | None,
-        before: Tensor | None,
+        onward: list[Tensor],
         after: Tensor | None,
         end: Tensor | None,
         decays: bool,
@@ -372,8 +376,7 @@ class _Chunk:
         Args:
             outs: what q and rows have read.
             into: the gradients of that.
-            following: the next chunk.
-            before: what is left before that.
+            onward: what is left of the state after this one in the unit of the next.
             after: the state after this one, as it was left; None: nobody has asked for it.
             end: its gradient, which is used up.
             decays: whether anybody asks for theirs; that they are fixed costs nothing.
@@ -387,8 +390,8 @@ class _Chunk:
             if decays:
                 assert after is not None
                 closing = self.last_slope(after * end)
-            for each in self.onward(following, before)[::-1]:
-                end *= each
+            for factor in onward[::-1]:
+                end *= factor
             for key, columns in self.written.items():
                 values[key] = _product(columns, end)
                 found[key] = _across(self.values[key], end, columns)
@@ -470,17 +473,12 @@ class _Decaying(_Chunk):
 
     def decay(self, before: Tensor) -> None:
         g, dtype = self.given["g"], self.given["v"].dtype
-        up = (g.clamp(min=self.least) if self.clamped else g).exp()
+        up = _clamped(g, self.least).exp()
         up[:, :, :1].mul_(before)
         _multiply_up(up)
         if len(self.lags) > 1:
             self.earlier = torch.cat([before, up[:, :, :-1]], 2).to(dtype)
         self.before, self.last, self.up = before, up[:, :, -1:], up.to(dtype)
-
-    @property
-    def least(self) -> float:
-        """The logarithm that no decay is below, where they are clamped."""
-        return _limits(self.given["g"], self.given["v"])[0]
 
     def goes_on(self) -> Tensor:
         return self.last.clone()
@@ -499,7 +497,7 @@ class _Decaying(_Chunk):
         return self.up if name == "q" else self.earlier
 
     def unbound(self, gradient: Tensor) -> Tensor:
-        return gradient.masked_fill_(self.given["g"] < self.least, 0.0) if self.clamped else gradient
+        return gradient if self.least is None else gradient.masked_fill_(self.given["g"] < self.least, 0.0)
 
 
 class _OfHeads(_Decaying):

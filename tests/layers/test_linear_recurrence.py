@@ -174,14 +174,14 @@ def test_the_longer_half_of_an_odd_chunk_does_not_underflow(decay: str, g: list[
 def test_spans_are_as_long_as_decays_allow(decay: str, delta: bool, scale: float) -> None:
     """Two chunks, one, a half and so on, each all but as strong as may be; small and large numbers lose no digits."""
     strengths = (-0.5, -1.1, -2.2, -4.4, -8.8 if scale != 1.0 else -100.0)
-    g = torch.cat([torch.full((64,), strength) for strength in strengths]).double()
-    given, S = terms(len(g) - 44, decay, delta), scale * state()
-    g = (g[:-44, None] * (1 - 1e-3 * given.q[:, :, :, :1].sigmoid())).expand_as(given.g)
+    g = torch.cat([torch.full((64,), strength) for strength in strengths]).double()[:-44]
+    given, S = terms(len(g), decay, delta), scale * state()
+    g = (g[:, None] * (1 - 1e-3 * given.q[:, :, :, :1].sigmoid())).expand_as(given.g)
     leaves = replace(given, g=g, v=scale * given.v).map(lambda t: t.detach().clone().requires_grad_())
     single = leaves.to(dtype=torch.float32)
     assert single.g is not None
     plan = [(part.tokens, part.span) for part in module.plan(single.g, single.v)]
-    spans = [n for size, n in ((32, 2), (16, 4), (8, 2), (4, 1)) for _ in range(n) for n in (size,)]
+    spans = 2 * [32] + 4 * [16] + 2 * [8] + [4]
     assert plan == 2 * [(32, 64), (32, 0)] + [(n, n) for n in spans]
     outputs, after = linear_recurrence(single, S.float())
     expected, last = by_token(leaves, S)

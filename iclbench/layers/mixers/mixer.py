@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from iclbench.core.errors import UsageError
 from iclbench.layers.attention import check_heads
 
 # What a mixer keeps of the tokens so far, batch first. What grows with them has them on its second axis, and is padded
@@ -121,10 +120,10 @@ def divided(sizes: Sizes, times: int = 1) -> int:
 
 def values(sizes: Sizes, own: int) -> int:
     """Channels of a head's values, `own` where no inner width is set; raises `UsageError` unless it divides."""
-    if sizes.inner is not None and sizes.inner % sizes.heads:
-        more = sizes.inner + -sizes.inner % sizes.heads
-        raise UsageError(f"backbone.inner={sizes.inner} is not a multiple of backbone.heads={sizes.heads}; {more} is")
-    return own if sizes.inner is None else sizes.inner // sizes.heads
+    if sizes.inner is None:
+        return own
+    check_heads(sizes.inner, sizes.heads, "inner")
+    return sizes.inner // sizes.heads
 
 
 def shrunk(linear: nn.Linear, sizes: Sizes) -> nn.Linear:
