@@ -156,6 +156,8 @@ def _scored(model: Any, task: Task, device: str) -> PredictorContestant | str:
     found, last = contestants.in_memory(name, model, where, variant=variant_of(model)), trainings(model)[-1:]
     for each in last:
         found = replace(found, seed=each.seed)
-        if not contestants.asks_alike(each.task, task.config):
+        if contestants.asks_alike(each.task, task.config):
+            contestants.check_data(each.task, task.family)
+        else:
             found = contestants.trained_elsewhere(found, each.task)
     return found

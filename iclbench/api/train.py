@@ -92,7 +92,7 @@ def fit(
     if lr is not None:
         given |= arguments.settings("settings", {"lr": lr})
     training = resolve_training(task.config, task.sizes, name, given, typed_as="", rates=rates)
-    note(model, Fitted(task.config, task.preset, training, seed))
+    note(model, Fitted(task.config.on_data(task.data_dir), task.preset, training, seed))
     with progress_bar(name or type(model).__name__, training.steps, progress) as update:
 
         def show(at: Training) -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import typer
 
 from iclbench.cli.options import chosen_runs, examples, set_up_torch
 from iclbench.config.cards import load_baseline, load_task
+from iclbench.config.resolution import parse_overrides
 from iclbench.config.runs import CodeChangedError
 from iclbench.config.trust import UntrustedError
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.core.signals import heed_ctrl_c
-from iclbench.deep_thinking.methods import Method, method_as_typed
+from iclbench.deep_thinking.methods import Method
+from iclbench.deep_thinking.methods import method as method_of
 
 
 def evaluate(
@@ -24,6 +28,7 @@ def evaluate(
     baseline: list[str] | None,
     method: str,
     override: list[str] | None,
+    data_changed: bool,
     task: str | None,
     csv: Path | None,
     target: str | None,
@@ -44,7 +49,10 @@ def evaluate(
         raise UsageError("--csv evaluates on your table as it is; drop --task, --shift, --evaluator and --extrapolate")
     if task is not None:
         load_task(task)  # a mistyped name fails before anything is computed, as of the baselines
-    way = _method(method, override or [])
+    typed = parse_overrides(override or [], ("method", "task"))
+    way, files = _method(method, typed.get("method")), typed.get("task", {})
+    if files and (csv is not None or task is not None):
+        raise UsageError("-o task.path names the data of the runs' own task; drop --task and --csv")
     runs = chosen_runs(results, run)
     for name in baseline or []:
         load_baseline(name)
@@ -60,6 +68,8 @@ def evaluate(
     for each in runs:
         try:
             other = eval_runs.other_task(each, csv, target, task)
+            if other is None and files:
+                other = each.config.task.at(files), None
             failed += eval_runs.evaluate_run(
                 Context(results, data_dir, chosen),
                 each,
@@ -73,6 +83,7 @@ def evaluate(
                 way,
                 fresh,
                 None if json else remarks,
+                data_changed,
             )
         except UsageError as error:
             heed_ctrl_c(error)
@@ -91,7 +102,7 @@ def evaluate(
         raise typer.Exit(1)
 
 
-def _method(name: str, overrides: list[str]) -> Method | None:
-    """The method of this name with what `-o` says of it; None where the context is taken in as it is."""
-    chosen = method_as_typed(name, overrides)
+def _method(name: str, settings: Mapping[str, Any] | None) -> Method | None:
+    """The method of this name with these settings; None where the context is taken in as it is."""
+    chosen = method_of(name, settings)
     return None if chosen.name == "icl" else chosen

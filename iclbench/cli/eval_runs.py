@@ -51,6 +51,7 @@ def evaluate_run(
     method: Method | None = None,
     fresh: bool = False,
     remarks: dict[str, None] | None = None,
+    data_changed: bool = False,
 ) -> int:
     """Evaluate one run with a progress bar, on prompts of its own task or of an `other`; returns the number of failed
     cells and notes the prompt sets, and what must be known of them to read their scores."""
@@ -80,6 +81,7 @@ def evaluate_run(
             lookup=None if fresh else Reference(context.results),
             fresh=fresh,
             begins=begins,
+            data_changed=data_changed,
         ):
             done += 1
             if remarks is not None and task.family == "tabular" and cell.prompts.id not in noted:

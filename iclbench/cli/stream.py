@@ -52,12 +52,12 @@ def stream(
 
         if float64:
             backbone = backbone.double()
-        clock = _clock(found, backbone, start, data_dir)
+        clock = _clock(found, backbone, start)
         write = json_line if json else csv_line
         answer_all(backbone, lines, path, state, save, related or [], window, clock, write, header=not json)
 
 
-def _clock(run: Run, backbone: Backbone, start: str | None, data_dir: Path | None) -> Clock | None:
+def _clock(run: Run, backbone: Backbone, start: str | None) -> Clock | None:
     """The clock of a stream of events, as the run's task and `--start` set it; None: it is one of points."""
     from iclbench.families.tabular.numerals import number
     from iclbench.streaming.clock import Clock
@@ -66,7 +66,7 @@ def _clock(run: Run, backbone: Backbone, start: str | None, data_dir: Path | Non
         if start is not None:
             raise UsageError("--start is for runs on event sequences; points have no time")
         return None
-    family = run.config.task.build(data_dir)
+    family = run.config.task.build()
     if start is None:
         return Clock(None if family.starts_with_event else 0.0, family.time_unit)
     time = None if start == "first" else number(start)

@@ -78,7 +78,7 @@ def _start(backbone: Backbone, state: Path | None, clock: Clock | None) -> tuple
         return None, clock
     try:
         start = backbone.load_state(state)
-        return start, None if clock is None else Clock.of_state(read_about(state), clock.unit)
+        return start, None if clock is None else Clock.of_state(read_about(state))
     except DataError as error:
         raise DataError(f"--state: {error}; give a file that --save of this run has written") from error
 

@@ -61,6 +61,8 @@ def print_tables(
         columns, lines = lines_of(values)
         first = values.iloc[0]
         title = f"{first['task']}, {first['preset']}, {sizes_of(values)}shift {first['shift']} ({name})"
+        if pd.notna(first["trained_data"]):
+            title += f"; other data than in training: {first['data']}, trained on fingerprint={first['trained_data']}"
         table(title, columns, lines, range(1, len(columns)))
         if (values["n_related"] > 0).any():
             out.print("gap and squared error: with as many related datasets as a contestant uses")

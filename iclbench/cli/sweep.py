@@ -27,6 +27,7 @@ from iclbench.sweep.local import LocalPool
 from iclbench.sweep.pack import missing
 from iclbench.sweep.plan import Plan
 from iclbench.sweep.store import Store
+from iclbench.sweep.there import check_data
 from iclbench.sweep.work import set_up
 
 
@@ -88,6 +89,7 @@ def sweep(
         known = {cell.contestant for cell in cells if cell.run != SUMMARY}
         wanted = _named("contestant", contestants, known, "(of these grids)") if contestants else None
         plan = plans.only(plans.plan(cells, store), kinds, wanted)
+        check_data(plan, Context(results, data_dir, kind))
         slots: list[str | None] = [gpu for gpu in gpus for _ in range(per_gpu)] or one_per_core()
         if workers:
             slots = [slots[i % len(slots)] for i in range(workers)]

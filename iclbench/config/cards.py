@@ -63,6 +63,7 @@ class Mark(Enum):
     EVALUATED = auto()  # so do the numbers of an evaluation
     TYPED = auto()  # `-o task.protocol.KEY` sets it; the default is the card's, or its preset's
     OBSERVING = auto()  # it only says how often training is looked at, and what is kept of it on the way
+    LOCATION = auto()  # where files are; their content is identified by a fingerprint
     BESIDE = auto()  # no number depends on it: it says what numbers mean, or what to put beside them
 
 

@@ -74,13 +74,20 @@ _SPREAD = ("gaussian", "mixture")
 
 
 class TaskConfig(Strict):
-    """A task card at one preset."""
+    """A task card at one preset.
+
+    `files` says where the data are: the parameters of the family with `Mark.LOCATION`. Moving a file changes no
+    identity. `learned` is what `Family.learn` found in the training data, their fingerprint included; it is empty until
+    a run is created, and for families that need no data.
+    """
 
     name: Annotated[str, *_BOTH]
     card: str
     family: Annotated[str, *_BOTH]
     code: Annotated[OwnCode, Mark.TRAINED] = None
     parameters: Annotated[dict[str, Any], *_BOTH] = {}
+    files: Annotated[dict[str, Any], Added("0.2.0")] = {}
+    learned: Annotated[dict[str, Any], Added("0.2.0"), Mark.TRAINED] = {}
     question: Annotated[str, *_BOTH] = "next"
     head: Annotated[Head, *_BOTH, Mark.TYPED] = "point"
     floor: Annotated[NonNegativeFloat | None, *_BOTH, Mark.TYPED] = None
@@ -97,8 +104,8 @@ class TaskConfig(Strict):
     @property
     def data(self) -> str | None:
         """The images that episodes are made of, as result tables name them; None: no data set."""
-        named = family_class(self.family).data_parameters
-        return assignments({key: self.parameters[key] for key in named}) or None
+        named, known = family_class(self.family).data_parameters, self.parameters | self.files
+        return assignments({key: known[key] for key in named}) or None
 
     def drawn(self, examples: int) -> int:
         """Points that a family is asked for, so that there are so many examples: with the question `next` the last one
@@ -113,7 +120,7 @@ class TaskConfig(Strict):
     def _family(self) -> tuple[type[Family], Any]:
         """The class, and the parameters checked and complete."""
         cls = family_class(self.family)
-        return cls, validate(cls.Parameters, self.parameters, f"task '{self.name}': parameters")
+        return cls, validate(cls.Parameters, self.parameters | self.files, f"task '{self.name}': parameters")
 
     def shift_name(self, shift: str) -> str:
         """How tables and hashes call a shift, in whatever order and spelling it was written.
@@ -124,9 +131,10 @@ class TaskConfig(Strict):
         return family_class(self.family).known_shift(shift).name
 
     def build(self, data_dir: Path | None = None) -> Family:
-        """The family with these parameters."""
+        """The family with these parameters, and with what was learned from its training data where that is stored."""
         cls, parameters = self._family()
         family = cls(parameters, data_dir)
+        family.learned = self.learned
         kind = "classification" if family.classes is not None else "event" if family.marks is not None else "regression"
         if kind != {"categorical": "classification", "event": "event"}.get(self.head, "regression"):
             raise UsageError(f"task '{self.name}': head '{self.head}' does not fit the {kind} family '{self.family}'")
@@ -134,6 +142,42 @@ class TaskConfig(Strict):
         if not plugins.is_ours(cls):
             _ = family.normaliser  # looked at by its watch: errors divided by 0 would be found after training only
         return family
+
+    def build_held_out(self, data_dir: Path | None = None, data_changed: bool = False) -> Family:
+        """The family that prompts are drawn from.
+
+        Raises:
+            DataError: the data are not those that the run was trained on, unless `data_changed` allows it.
+        """
+        family = self.build(data_dir)
+        if not data_changed:
+            family.check_data()
+        held_out = family.held_out()
+        if data_changed:
+            _ = held_out.most_prompts  # data that the run cannot read are refused before anything is computed
+        return held_out
+
+    def at(self, files: Mapping[str, Any]) -> TaskConfig:
+        """The same task with its data at these places.
+
+        Raises:
+            UnknownNameError: a key is not the place of a file.
+        """
+        known = family_class(self.family).Parameters.marked(Mark.LOCATION)
+        for key in files:
+            if key not in known:
+                raise UnknownNameError("place of data", key, known, hint=f"(of task '{self.name}')")
+        return self.model_copy(update={"files": {**self.files, **files}})
+
+    def on_data(self, data_dir: Path | None = None) -> TaskConfig:
+        """The same task with what is learned from its data and the resolved locations of its files; unchanged for
+        families that need no data.
+
+        Raises:
+            DataError: the data cannot be read.
+        """
+        family = self.model_copy(update={"learned": {}}).build(data_dir)
+        return self.model_copy(update={"learned": family.learn(), "files": self.files | family.files()})
 
     def shape(self, family: Family) -> TaskShape:
         """What a backbone is told about the task."""
@@ -220,6 +264,10 @@ class RunConfig(Strict):
         part["train"] = {key: value for key, value in part["train"].items() if key not in observing}
         return content_hash(part, 8)
 
+    def on_data(self, data_dir: Path | None = None) -> RunConfig:
+        """See `TaskConfig.on_data`."""
+        return self.model_copy(update={"task": self.task.on_data(data_dir)})
+
     def dump(self) -> dict[str, Any]:
         """Plain values for TOML, which has no null."""
         return self.model_dump(mode="json", exclude_none=True)
@@ -259,6 +307,11 @@ def without_codes(trained: Mapping[str, Any]) -> dict[str, Any]:
     """The same without saying which code the family's and the backbone's names stood for."""
     parts = {key: {k: v for k, v in trained[key].items() if k != "code"} for key in ("task", "backbone")}
     return {**trained, **parts}
+
+
+def without_learned(trained: Mapping[str, Any]) -> dict[str, Any]:
+    """The same without what was learned from the data."""
+    return {**trained, "task": {key: value for key, value in trained["task"].items() if key != "learned"}}
 
 
 def evaluated_as(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
@@ -339,12 +392,14 @@ def resolve_task(
             "after every number of points, all of them are scored; leave it out"
         )
     complete = validate(parameters, {**values, **changed}, where).model_dump(mode="json", exclude_none=True)
+    files = {key: complete.pop(key) for key in parameters.marked(Mark.LOCATION) & complete.keys()}
     config = {
         "name": task,
         "card": card.hash,
         "family": canonical(card.family) if ":" not in card.family else card.family,
         "code": versions.since_first(versions.of_family(card.family, complete)),
         "parameters": complete,
+        "files": files,
         "question": card.question,
         "baselines": card.baselines,
         "oracles": card.oracles,

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from iclbench.config import versions
 from iclbench.config.cards import TrainSettings, content_hash, names, read_toml, validate
 from iclbench.config.rates import Rates
-from iclbench.config.resolution import RunConfig, difference, evaluated_as, trained_part, without_codes
+from iclbench.config.resolution import RunConfig, difference, evaluated_as, trained_part, without_codes, without_learned
 from iclbench.core import digests, locks
-from iclbench.core.errors import IclbenchError, UnknownNameError, UsageError
+from iclbench.core.errors import DataChangedError, IclbenchError, UnknownNameError, UsageError
 from iclbench.core.files import DIGEST, digest_path, remove_leftovers, write_text
 from iclbench.core.memory import IN_EVALUATION, advised
 
@@ -480,6 +480,7 @@ def create(
     """
     name = check_name(name) if name else run_name(config)
     check_free(name, "another --name")
+    config = config.on_data(data_dir)
     run = Run(results / "runs" / name)
     if _to_be_written(run, config) is None:
         return run
@@ -552,9 +553,13 @@ def _to_be_written(run: Run, config: RunConfig) -> str | None:
     path, plain = run.path / "config.toml", config.dump()
     if path.is_file() and run.begun:
         then, now = run.config.trained, config.trained
-        if without_codes(then) != without_codes(now):
-            raise TrainedOtherwiseError(run, difference(then, now))
+        if without_learned(without_codes(then)) != without_learned(without_codes(now)):
+            raise TrainedOtherwiseError(run, difference(without_learned(then), without_learned(now)))
         run.check_codes()
+        # A configuration that a grid plans says nothing of the data.
+        if config.task.learned and config.task.learned != run.config.task.learned:
+            then_data = run.config.task.learned.get("fingerprint", "unknown")
+            raise DataChangedError(then_data, config.task.learned["fingerprint"])
         if run.config == config:
             return None
         plain = evaluated_as(read_toml(path), plain)

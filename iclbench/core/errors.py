@@ -1,5 +1,7 @@
 """What can go wrong by a user's hand: each error is one line that says what to do instead, and an exit code."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -99,3 +101,23 @@ def said(error: Exception) -> str:
 
 class DataError(UsageError):
     """A file the user handed over cannot be read as what it should be."""
+
+
+class DataChangedError(DataError):
+    """The data are not those that a run was trained on.
+
+    Args:
+        then: fingerprint of the data in training.
+        now: fingerprint of the data that were found.
+    """
+
+    def __init__(self, then: str, now: str) -> None:
+        super().__init__(
+            f"the data have fingerprint {now}, the run was trained on data with fingerprint {then}: restore the data "
+            "or name their place (--data-dir, -o task.path=FILE); train on these data under another --name; or score "
+            "the run on them with iclbench eval --data-changed"
+        )
+        self.then, self.now = then, now
+
+    def __reduce__(self) -> tuple[type[DataChangedError], tuple[str, str]]:
+        return DataChangedError, (self.then, self.now)

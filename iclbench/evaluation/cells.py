@@ -61,6 +61,8 @@ class AnyPromptSet(Protocol):
     @property
     def data(self) -> str | None: ...
     @property
+    def trained_data(self) -> str | None: ...
+    @property
     def card(self) -> str: ...
     @property
     def headline(self) -> str: ...
@@ -204,6 +206,7 @@ def row(contestant: Contestant, prompts: AnyPromptSet, evaluator: str) -> dict[s
         "task": prompts.task_name,
         "family": prompts.family_name,
         "data": prompts.data,
+        "trained_data": prompts.trained_data,
         "contestant": contestant.name,
         "model": contestant.model_name or contestant.name,
         "method": contestant.applied,

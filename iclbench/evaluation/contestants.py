@@ -21,7 +21,7 @@ from iclbench.config.registry import ESTIMATORS
 from iclbench.config.resolution import RunConfig, TaskConfig, trained_part
 from iclbench.config.runs import Run
 from iclbench.core import digests
-from iclbench.core.errors import UsageError
+from iclbench.core.errors import DataChangedError, UsageError
 from iclbench.core.predictor import Predictor
 from iclbench.core.prefixes import prefix_grid
 from iclbench.core.task import TaskFacts
@@ -139,10 +139,12 @@ def elsewhere(model: PredictorContestant, run: Run, task: TaskConfig, family: Fa
     where they are those of its own.
 
     Raises:
+        DataChangedError: it is the run's own task on other data.
         UsageError: the task has other inputs, outputs, classes, head or related datasets, or more examples.
     """
     own, trained = run.config.task.build(), run.config.task
     if asks_alike(trained, task):
+        check_data(trained, family)
         return model
     shapes = {
         "input dimensions": (own.x_dim, family.x_dim),
@@ -166,6 +168,14 @@ def asks_alike(one: TaskConfig, other: TaskConfig) -> bool:
     """Whether two tasks are one as far as a model is concerned that was trained on one of them."""
     asked = ("name", "family", "parameters", "question", "points")
     return all(getattr(one, key) == getattr(other, key) for key in asked)
+
+
+def check_data(trained: TaskConfig, family: Family) -> None:
+    """Raise `DataChangedError` where the family of a task has other data than a model was trained on; a family with
+    what a run has learned has been checked before."""
+    then = trained.learned.get("fingerprint")
+    if then is not None and not family.learned and then != family.training_fingerprint:
+        raise DataChangedError(then, family.training_fingerprint)
 
 
 def trained_elsewhere(model: PredictorContestant, task: TaskConfig) -> PredictorContestant:

@@ -157,6 +157,7 @@ def evaluate_run(
     lookup: Lookup | None = None,
     fresh: bool = False,
     begins: Begins | None = None,
+    data_changed: bool = False,
 ) -> Iterator[Cell]:
     """Evaluate a run and its baselines under each shift and by each evaluator, yielding every cell when it is done.
 
@@ -174,8 +175,10 @@ def evaluate_run(
         lookup: where cells of baselines are looked for before they are computed.
         fresh: compute also what an earlier evaluation took from there.
         begins: called with every cell before it is worked on.
+        data_changed: whether the data may be others than those that the run was trained on.
 
     Raises:
+        DataChangedError: they are, and may not be.
         UsageError: the run is not finished, or cannot take in a context in this way, or nothing of the task's shape;
             nothing is computed.
     """
@@ -183,7 +186,7 @@ def evaluate_run(
     model = contestants.backbone(run, context.device, data_dir)
     task = task or run.config.task
     if family is None:
-        family = task.build(data_dir).held_out()  # one for all prompt sets: it holds the data
+        family = task.build_held_out(data_dir, data_changed)  # one for all prompt sets: it holds the data
         model = contestants.elsewhere(model, run, task, family)
     write_published(results, task)
     tests = task.tests(family, task.evaluators) if evaluators is None else evaluators
@@ -208,7 +211,7 @@ def evaluate_baseline(
     seed: int = 0,
 ) -> Iterator[Cell]:
     """Evaluate one baseline or oracle of a task without any run beside it; summaries are left to the caller."""
-    family = task.build(context.data_dir).held_out()
+    family = task.build_held_out(context.data_dir)
     asked = prompt_sets(task, preset, shifts, evaluators, seed, context.data_dir, family)
     while asked:
         prompts = asked.pop(0)

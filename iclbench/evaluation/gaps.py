@@ -39,6 +39,7 @@ _SHARED = [
     "task",
     "family",
     "data",
+    "trained_data",
     "contestant",
     "model",
     "method",

@@ -51,7 +51,7 @@ class PromptSet:
 
     @cached_property
     def family(self) -> Family:
-        return self.given or self.task.build(self.data_dir).held_out()
+        return self.given or self.task.build_held_out(self.data_dir)
 
     @property
     def together(self) -> int:
@@ -100,8 +100,16 @@ class PromptSet:
 
     @property
     def data(self) -> str | None:
-        """The images that episodes are made of; None: no data set."""
-        return self.task.data
+        """The data that episodes are made of; None: no data set. With their fingerprint where the run was trained on
+        other data."""
+        if self.trained_data is None:
+            return self.task.data
+        return ", ".join(filter(None, [self.task.data, f"fingerprint={self.family.training_fingerprint}"]))
+
+    @property
+    def trained_data(self) -> str | None:
+        """Fingerprint of the data that the run was trained on, where episodes are made of other data."""
+        return self.family.trained_data
 
     @property
     def card(self) -> str:
@@ -139,6 +147,7 @@ class PromptSet:
             "version": versions.of_prompts(self.task.family, self.task.parameters),
             **versions.of_normaliser(self.task.family, self.task.parameters),
             **({"evaluator": self.evaluator} if self.evaluator else {}),
+            **({"learned": self.task.learned} if self.trained_data else {}),
         }
 
     def draw(self, stream: str, episodes: int, points: int) -> Episodes:

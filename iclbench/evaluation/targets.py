@@ -107,6 +107,7 @@ def chance_row(prompts: PromptSet) -> dict[str, object]:
         "task": prompts.task.name,
         "family": prompts.task.family,
         "data": prompts.data,
+        "trained_data": prompts.trained_data,
         "contestant": "chance",
         "kind": "baseline",
         "preset": prompts.preset,

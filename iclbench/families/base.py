@@ -19,7 +19,7 @@ from torch import Tensor
 
 from iclbench.config.cards import Strict
 from iclbench.core.episodes import Episodes, Points
-from iclbench.core.errors import UnknownNameError
+from iclbench.core.errors import DataChangedError, UnknownNameError
 from iclbench.core.task import TaskFacts
 from iclbench.families.request import Request, by_request, take_requests
 from iclbench.families.sampling import normal
@@ -68,6 +68,7 @@ class Family(ABC):
         linear_in_x: whether every function is w·x, so that gradient descent on w is a method for it.
         questions: what its episodes can ask.
         data_parameters: the parameters that name the images which episodes are made of; results name them too.
+        learned: what a run stores of its training data (`learn`); empty: it is computed from the data.
         related_sets: the largest number of related datasets of an episode.
         related_points: points of the largest of them; 0: not known.
         oracles: baselines that are Bayes-optimal for what this very class draws, without a shift. A class that derives
@@ -85,6 +86,7 @@ class Family(ABC):
     linear_in_x: ClassVar[bool] = False
     questions: ClassVar[frozenset[str]] = frozenset({"next"})
     data_parameters: ClassVar[tuple[str, ...]] = ()
+    learned: Mapping[str, Any] = {}
     related_sets: int = 0
     related_points: int = 0
     oracles: ClassVar[frozenset[str]] = frozenset()
@@ -115,6 +117,11 @@ class Family(ABC):
         return ""
 
     @property
+    def training_fingerprint(self) -> str:
+        """Hash of the data that training draws from, also of the family to evaluate on."""
+        return self.fingerprint
+
+    @property
     def most_prompts(self) -> int | None:
         """How many different episodes there are to evaluate on, of data that are drawn whole; None: no end of them.
         Prompt sets have no more, since an episode that comes twice makes nothing surer."""
@@ -124,6 +131,31 @@ class Family(ABC):
     def needs_data(self) -> bool:
         """Whether episodes are drawn from files of the user's, below `data_dir`."""
         return False
+
+    def learn(self) -> dict[str, Any]:
+        """What training takes from the data, in plain values: the `fingerprint`, and units, moments and numbers of
+        marks where a family computes such. A run stores it and never computes it again. Empty for a family that needs
+        no data.
+
+        Raises:
+            DataError: the data cannot be read.
+        """
+        return {"fingerprint": self.training_fingerprint} if self.needs_data else {}
+
+    def files(self) -> dict[str, str]:
+        """The parameters with `Mark.LOCATION`, resolved so that they name the same files from any folder."""
+        return {}
+
+    def check_data(self) -> None:
+        """Raise `DataError` where the data are not those that the run was trained on."""
+        if (then := self.trained_data) is not None:
+            raise DataChangedError(then, self.training_fingerprint)
+
+    @property
+    def trained_data(self) -> str | None:
+        """Fingerprint of the data that the run was trained on, where the data are others; None: they are the same."""
+        then = self.learned.get("fingerprint")
+        return None if then is None or then == self.training_fingerprint else str(then)
 
     @classmethod
     def known_shift(cls, name: str) -> Shift:

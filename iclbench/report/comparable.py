@@ -68,6 +68,7 @@ def comparable(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     A prompt set is named after everything that the episodes depend on. The card's hash is no such name: it changes with
     the size of a backbone that is added.
     """
+    values, lines = _on_trained_data(values)
     own = values["kind"] != "published"
     probed = values["evaluator"].isin(INSIDE)
     # Runs trained with different numbers of examples differ in their prompts too, unless they are all evaluated up to
@@ -80,7 +81,6 @@ def comparable(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     users = users.sort_values(["run", "prompt_set"], ascending=[False, True])
     others = users[users.duplicated(columns[:-1])].sort_values(columns)
     keep = pd.Series(True, index=values.index)
-    lines: list[str] = []
     for other in others.to_dict("records"):
         where = [other[c] for c in ("task", "preset", "shift", "test") if other[c] != "prompts"]
         left_out = f"{plural(other['run'], 'run')} on another prompt set ({other['prompt_set']}) left out"
@@ -89,6 +89,19 @@ def comparable(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
         lines.append(f"{' · '.join(where)}: {left_out}; {again} again")
         keep &= ~dropped.fillna(False).astype(bool)
     return values[keep].drop(columns=["test", "length"]).reset_index(drop=True), tuple(lines)
+
+
+def _on_trained_data(values: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """The rows of runs on the data that they were trained on, and one line per prompt set of other data."""
+    changed = values["trained_data"].notna()
+    keys = ["task", "preset", "data", "trained_data", "prompt_set"]
+    sets = values.loc[changed, keys].drop_duplicates()
+    lines = [
+        f"{task} · {preset}: rows of {prompt_set} left out, whose data ({data}) are not those of the training "
+        f"(fingerprint={trained})"
+        for task, preset, data, trained, prompt_set in sets.itertuples(index=False)
+    ]
+    return values[~changed].reset_index(drop=True), lines
 
 
 def _tests(values: pd.DataFrame) -> pd.Series:

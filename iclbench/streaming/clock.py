@@ -51,20 +51,18 @@ class Clock:
 
     def about(self) -> dict[str, str]:
         """What a saved state says of the time, to the last digit."""
-        return {"start": FIRST} if self.last is None else {"start": repr(self.start), "last": repr(self.last)}
+        when = {"start": FIRST} if self.last is None else {"start": repr(self.start), "last": repr(self.last)}
+        return when | {"unit": repr(self.unit)}
 
     @classmethod
-    def of_state(cls, about: Mapping[str, str], unit: float) -> Clock:
-        """The clock of a saved state.
-
-        Args:
-            about: what was said about it when it was saved.
-            unit: as it was then.
+    def of_state(cls, about: Mapping[str, str]) -> Clock:
+        """The clock of a saved state, from the metadata that it was saved with.
 
         Raises:
-            DataError: nothing was said of the time.
+            DataError: the metadata do not hold the time or its unit.
         """
         try:
+            unit = float(about["unit"])
             if about["start"] == FIRST:
                 return cls(None, unit, resumed=True)
             return cls(float(about["start"]), unit, float(about["last"]), resumed=True)

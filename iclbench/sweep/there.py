@@ -3,16 +3,22 @@ were done outside of any sweep, and folders of runs that a sweep will refuse."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from iclbench.config.runs import Run, TrainedOtherwiseError, refuse_other
 from iclbench.core.context import Context
-from iclbench.core.errors import DataError, IclbenchError
+from iclbench.core.errors import DataChangedError, DataError, IclbenchError, UsageError
 from iclbench.sweep.cells import KINDS, SUMMARY, GridCell
 from iclbench.sweep.plan import Plan
 from iclbench.sweep.store import is_whole
+
+if TYPE_CHECKING:
+    from iclbench.families.base import Family
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,25 @@ def _no_data(plan: Plan, data_dir: Path | None) -> dict[str, list[str]]:
     return found
 
 
+def check_data(plan: Plan, context: Context) -> None:
+    """Raise `DataChangedError` where a run of the grid was trained on other data than there are now. Data that cannot
+    be read are reported by the cells that need them."""
+    families: dict[str, Family] = {}
+    for cell in plan.cells:
+        if cell.kind != "train" or cell.config is None or cell.reason is not None:
+            continue
+        key = json.dumps([cell.task, cell.frozen.parameters, cell.frozen.files])
+        family = families[key] = families.get(key) or cell.frozen.build(context.data_dir)
+        run = Run(context.results / "runs" / cell.run)
+        if not family.needs_data or not run.begun:
+            continue
+        then = run.config.task.learned.get("fingerprint")
+        with suppress(DataError):
+            now = family.training_fingerprint
+            if then is not None and then != now:
+                raise UsageError(f"run '{run.name}': {DataChangedError(then, now)}")
+
+
 def refusal(results: Path, cell: GridCell) -> str | None:
     """Why the folder of a cell's run cannot be the run that the grid asks for; None: it can."""
     assert cell.config is not None
@@ -110,7 +135,7 @@ def _is_evaluated(cell: GridCell, context: Context) -> bool:
     from iclbench.evaluation.evaluate import prompt_sets
 
     try:
-        family = cell.frozen.build(data_dir).held_out()
+        family = cell.frozen.build_held_out(data_dir)
         sets = prompt_sets(
             cell.frozen,
             cell.preset,

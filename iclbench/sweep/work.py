@@ -160,7 +160,7 @@ def _summarise(cell: GridCell, context: Context) -> list[Path]:
     from iclbench.evaluation.evaluate import prompt_sets, summarise, write_published
 
     task = cell.frozen
-    family = task.build(context.data_dir).held_out()
+    family = task.build_held_out(context.data_dir)
     write_published(context.results, task)
     files = sorted((context.results / "tables" / "published").glob(f"{task.name}.values.parquet"))
     asked = prompt_sets(

@@ -35,6 +35,13 @@ VALUES: dict[str, tuple[str, bool, str]] = {
         "images that the episodes are made of, as parameters of the task (glyphs=procedural), or that a published "
         "number is for; missing where there are none, and in older tables",
     ),
+    "trained_data": (
+        "string",
+        True,
+        "fingerprint of the data that the run was trained on, where it is evaluated on other data (iclbench eval "
+        "--data-changed), whose fingerprint `data` holds; such rows are in no leaderboard of a report; missing: the "
+        "same data, or none",
+    ),
     "contestant": ("string", False, "backbone or baseline; a method applied to a model is part of the name"),
     "model": (
         "string",

@@ -95,6 +95,7 @@ def _train(
     """The work of one process; only who leads has a `hold`, and writes."""
     config = run.config
     family = config.task.build(context.data_dir)
+    family.check_data()
     backbone = config.build(family)
     if hold is not None:
         run.tell(backbone, context.device)

@@ -113,7 +113,7 @@ def test_a_saved_stream_goes_on_with_the_last_gap(name: str, tmp_path: Path) -> 
     first = Stream(own, clock=Clock(unit=0.1))
     found = answers(own, lines[:4], first)
     own.save_state(first.state, tmp_path / "state", first.clock.about())
-    clock = Clock.of_state(read_about(tmp_path / "state"), 0.1)
+    clock = Clock.of_state(read_about(tmp_path / "state"))
     assert clock.last == first.clock.last == float(lines[3].split(",")[0])
     second = Stream(own, own.load_state(tmp_path / "state"), clock=clock)
     assert_as_expected(found + answers(own, lines[4:], second), expected(own, lines, unit=0.1))
@@ -140,7 +140,7 @@ def test_the_clock_stands_at_the_last_event_that_was_learned(monkeypatch: pytest
         answers(own, lines, stream)
     assert (stream.points, stream.clock.last) == (3, third)
     with pytest.raises(DataError, match="does not say when its last event came"):
-        Clock.of_state({"class": "Mamba"}, 1.0)
+        Clock.of_state({"class": "Mamba"})
 
 
 @pytest.mark.parametrize("name", SIZES)

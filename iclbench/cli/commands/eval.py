@@ -47,8 +47,20 @@ def evaluate(
         str, typer.Option("--method", help="Also with the context taken in by deep-thinking; icl: only as it is.")
     ] = "icl",
     override: Annotated[
-        list[str] | None, typer.Option("-o", "--override", help="method.key=value: method.eta, method.passes, ...")
+        list[str] | None,
+        typer.Option(
+            "-o",
+            "--override",
+            help="method.key=value: method.eta, method.passes, ...; task.path=FILE: where the runs' data are now.",
+        ),
     ] = None,
+    data_changed: Annotated[
+        bool,
+        typer.Option(
+            "--data-changed",
+            help="Score runs on data other than those that they were trained on; the rows are in no leaderboard.",
+        ),
+    ] = False,
     task: Annotated[
         str | None,
         typer.Option(

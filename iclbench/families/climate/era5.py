@@ -17,6 +17,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
+from iclbench.config.cards import Mark
 from iclbench.families.climate.patches import Patches, PatchParameters, Places
 from iclbench.families.climate.region import YEAR, steps_until
 from iclbench.families.climate.wfde5 import load_region
@@ -31,7 +32,7 @@ class ERA5Parameters(PatchParameters):
     """
 
     year: Annotated[int, Field(ge=1979, le=2100)] = YEAR
-    path: Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f]*$")] = "era5"
+    path: Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f]*$"), Mark.LOCATION] = "era5"
 
 
 class ERA5(Patches):
@@ -64,6 +65,11 @@ class ERA5(Patches):
     @cached_property
     def fingerprint(self) -> str:
         return hashlib.sha256(self._data("cpu").numpy().tobytes()).hexdigest()[:12]
+
+    def files(self) -> dict[str, str]:
+        """The folder by its path below the data folder, or by its absolute path."""
+        here, folder = Path(self.parameters.path), self._folder
+        return {"path": self.parameters.path if folder != here else str(here.absolute())}
 
     @property
     def apart(self) -> int:

@@ -27,7 +27,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -181,8 +181,13 @@ class Patches(Family):
     @cached_property
     def scale(self) -> Scale:
         """What inputs and outputs are standardised by."""
+        if "scale" in self.learned:
+            return Scale.of_values(self.learned["scale"])
         steps = self.parameters.times if self.parameters.clock == "patch" else steps_until(7, self.year)
         return Scale.of(steps, self.elevation, *self.y_moments)
+
+    def learn(self) -> dict[str, Any]:
+        return super().learn() | {"scale": self.scale.values()} if self.needs_data else {}
 
     def physical(self, x: Float[Tensor, "B N 4"], start: Int[Tensor, " B"]) -> Float[Tensor, "B N 4"]:
         """Hours of the year, degrees and metres of inputs of patches that begin at these steps, in float64."""

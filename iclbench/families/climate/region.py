@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 from calendar import isleap
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -65,6 +67,15 @@ class Scale(TensorRecord):
         std = torch.stack([t.std(correction=0) for t in inputs])
         outputs = torch.tensor([y_mean, y_std], dtype=torch.float64)
         return cls(torch.stack([t.mean() for t in inputs]), torch.where(std > 0, std, 1.0), *outputs)
+
+    @classmethod
+    def of_values(cls, values: Mapping[str, Any]) -> Scale:
+        """The scale that `values` gave."""
+        return cls(**{name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()})
+
+    def values(self) -> dict[str, Any]:
+        """The scale in plain numbers."""
+        return {name: tensor.tolist() for name, tensor in self.tensors().items()}
 
     def inputs(self, physical: Float[Tensor, "*B 4"]) -> Float[Tensor, "*B 4"]:
         """Standardised inputs from hours, degrees and metres."""

@@ -28,7 +28,7 @@ from jaxtyping import Int
 from pydantic import Field
 from torch import Tensor
 
-from iclbench.config.cards import PositiveFloat, PositiveInt, SeedInt, Strict
+from iclbench.config.cards import Mark, PositiveFloat, PositiveInt, SeedInt, Strict
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import DataError, UnknownNameError
 from iclbench.core.seeds import generator as stream
@@ -65,7 +65,7 @@ class EventParameters(Strict):
             last event of the one before on; None: they stay whole, and an episode has their beginning.
     """
 
-    path: Annotated[str, Field(max_length=4096, pattern=r"^[^\x00-\x1f]*$")] = ""
+    path: Annotated[str, Field(max_length=4096, pattern=r"^[^\x00-\x1f]*$"), Mark.LOCATION] = ""
     format: Literal["npz", "jsonl", "csv"] | None = None
     times: Literal["gaps", "absolute"] | None = None
     marks: Annotated[int, Field(ge=1, le=MOST_MARKS)] | None = None
@@ -117,8 +117,8 @@ class Events(Family):
 
     @property
     def marks(self) -> int:  # type: ignore[override]
-        """Number of marks K: that of the parameters, or of the file."""
-        return self.parameters.marks or self.file.kinds
+        """Number of marks K: that of the parameters, of the training data, or of the file."""
+        return self.parameters.marks or self.learned.get("marks") or self.file.kinds
 
     @property
     def most_prompts(self) -> int:
@@ -132,26 +132,41 @@ class Events(Family):
     def fingerprint(self) -> str:
         return self.file.fingerprint
 
+    def learn(self) -> dict[str, Any]:
+        return super().learn() | {"marks": self.file.kinds, "time_unit": self.time_unit}
+
+    def files(self) -> dict[str, str]:
+        """A file of the data folder by its name, any other by its absolute path."""
+        path, folder = self._path, None if self.data_dir is None else self.data_dir / "events"
+        return {"path": path.name if folder is not None and path.parent == folder else str(path.absolute())}
+
+    @property
+    def _path(self) -> Path:
+        if "path" not in self._shared:
+            self._shared["path"] = _found(self.data_dir, self.parameters.path)
+        found: Path = self._shared["path"]
+        return found
+
     @property
     def file(self) -> EventData:
         """The sequences as they stand in the file."""
         if "file" not in self._shared:
             wanted = self.parameters
-            path = _found(self.data_dir, wanted.path)
-            self._shared["file"] = read_events(path, wanted.format, wanted.marks, wanted.times)
-            self._shared["path"] = path
+            self._shared["file"] = read_events(self._path, wanted.format, wanted.marks, wanted.times)
         return self._shared["file"]
 
     def _sequences(self, part: Part) -> EventData:
         """The sequences of one part, in the units of the file, in the order in which prompts take them."""
         if part not in self._shared:
             data = self.file
+            if data.kinds > self.marks:
+                raise DataError(f"{self._path} has {data.kinds} marks, the run was trained on {self.marks}")
             if self.parameters.start == "first":
                 data = data.from_first_event()
             data = data.settled(self.parameters.ties)
             if len(data) < _FEWEST:
                 raise DataError(
-                    f"{self._shared['path']}: {len(data)} sequence(s) with events, fewer than the {_FEWEST} that make "
+                    f"{self._path}: {len(data)} sequence(s) with events, fewer than the {_FEWEST} that make "
                     "parts to train, to choose and to evaluate on; give a file with more"
                 )
             trained = int(_TRAINED * len(data))
@@ -171,7 +186,9 @@ class Events(Family):
     @property
     def time_unit(self) -> float:  # type: ignore[override]
         given = self.parameters.time_scale
-        return float(self._sequences("train").gaps.mean()) if given == "mean-gap" else given
+        if given != "mean-gap":
+            return given
+        return float(self.learned.get("time_unit") or self._sequences("train").gaps.mean())
 
     def _packed(self, device: torch.device) -> Packed:
         key = f"packed {self._part}"

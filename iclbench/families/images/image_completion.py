@@ -139,6 +139,10 @@ class ImageCompletion(Family):
         return hashlib.sha256("".join(self._images(part).fingerprint for part in parts).encode()).hexdigest()[:12]
 
     @property
+    def training_fingerprint(self) -> str:
+        return self._images("train").fingerprint
+
+    @property
     def needs_data(self) -> bool:
         return self.parameters.images != "glyphs"
 

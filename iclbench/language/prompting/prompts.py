@@ -73,6 +73,7 @@ class LanguagePrompts:
     headline = "accuracy"
     extrapolated_to = None
     related_from = None
+    trained_data = None
 
     def __post_init__(self) -> None:
         if self.shift not in SHIFTS:

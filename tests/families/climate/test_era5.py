@@ -1,6 +1,7 @@
 """The user's netCDF files as episodes, against what xarray itself selects, and what is said of files that do not do."""
 
 import gc
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -242,3 +243,12 @@ def test_backbones_are_told_what_they_are_of_climate(preset: str) -> None:
     era5, climate = (resolve_task(name, preset)[0] for name in ("era5", "climate"))
     assert era5.shape(era5.build()) == climate.shape(climate.build())
     assert load_task("era5")[1].presets[preset].budget == load_task("climate")[1].presets[preset].budget
+
+
+def test_moments_that_a_run_stored_are_read_exactly_and_need_no_files(data):
+    measured = family(data)
+    stored = ERA5(validate(ERA5Parameters, {}, "test"))
+    stored.learned = json.loads(json.dumps(measured.learn()))
+    assert stored.learned["fingerprint"] == measured.fingerprint
+    for name, value in measured.scale.tensors().items():
+        assert torch.equal(value, stored.scale.tensors()[name]), name

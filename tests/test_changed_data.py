@@ -1,0 +1,294 @@
+"""A run contains what it learned from its data: data that change are refused, and answers need no file."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import tomli_w
+
+import iclbench as icl
+from iclbench import tables
+from iclbench.cli.main import main
+from iclbench.config.resolution import resolve_run
+from iclbench.config.runs import Run, create, find
+from iclbench.core.errors import DataChangedError, Interrupted
+from iclbench.report.data import load
+from iclbench.sweep.cells import grid_cells
+from iclbench.training import run as training
+
+TINY = ["-o", "backbone.layers=1", "-o", "backbone.width=8", "-o", "train.steps=4", "-o", "train.checkpoint_every=2"]
+EVENTS = ["train", "events", "mamba", "-p", "smoke", "-o", "task.time_scale=mean-gap", *TINY]
+
+
+def write(path: Path, sequences: int = 40, scale: float = 1.0, marks: int = 2) -> None:
+    """Sequences of ten events; `scale` stretches those beyond the fortieth."""
+    rng = np.random.default_rng(0)
+    gaps = rng.exponential(1.0, (sequences, 10))
+    gaps[40:] *= scale
+    rows = [
+        {"times": each.cumsum().tolist(), "marks": [(n + k) % (marks if n >= 40 else 2) for k in range(10)]}
+        for n, each in enumerate(gaps)
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)))
+
+
+def grow(path: Path, marks: int = 2) -> None:
+    """Twenty further sequences, ten times as slow."""
+    write(path, 60, scale=10.0, marks=marks)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A results folder with the run `mine`, next to the file that it was trained on."""
+    folder = tmp_path_factory.mktemp("trained")
+    write(folder / "log.jsonl")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(folder)
+        assert main([*EVENTS, "-o", "task.path=log.jsonl", "--name", "mine", "--results", "results"]) == 0
+    return folder
+
+
+@pytest.fixture
+def results(trained: Path, tmp_path: Path) -> Path:
+    """A copy of the run, whose file is at its place and may be changed."""
+    weights = trained / "results" / "runs" / "mine"
+    copy = tmp_path / "results" / "runs" / "mine"
+    copy.mkdir(parents=True)
+    write(tmp_path / "log.jsonl")
+    for path in weights.iterdir():
+        if path.is_file():
+            (copy / path.name).write_bytes(path.read_bytes())
+    config = copy / "config.toml"
+    config.write_text(config.read_text().replace(str(trained / "log.jsonl"), str(tmp_path / "log.jsonl")))
+    return tmp_path / "results"
+
+
+def evaluate(results: Path, *words: str) -> int:
+    return main(["eval", "mine", "--results", str(results), "--baseline", "poisson", *words])
+
+
+def gaps(results: Path) -> list[float]:
+    return icl.next_event(icl.load("mine", results), [0.5, 1.5, 2.0], [0, 1, 0])["gap"].tolist()
+
+
+def streamed(results: Path, capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
+    events = results / "events.csv"
+    events.write_text("time,mark\n0.5,0\n1.5,1\n?,?\n")
+    capsys.readouterr()
+    assert main(["stream", "mine", "--results", str(results), "--csv", str(events), *words]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_run_contains_what_it_learned_from_its_data(trained: Path) -> None:
+    rows = [json.loads(line) for line in (trained / "log.jsonl").read_text().splitlines()]
+    learned = find(trained / "results", "mine").config.task.learned
+    assert learned.keys() == {"fingerprint", "marks", "time_unit"} and learned["marks"] == 2
+    means = [np.mean(np.diff(row["times"], prepend=0)) for row in rows]
+    assert min(means) < learned["time_unit"] < max(means)
+
+
+@pytest.mark.parametrize("change", [grow, Path.unlink])
+def test_answers_do_not_change_with_the_file_and_need_none(change, results, tmp_path, capsys) -> None:
+    state = results / "state"
+    before = gaps(results), streamed(results, capsys, "--save", str(state))
+    change(tmp_path / "log.jsonl")
+    assert (gaps(results), streamed(results, capsys)) == before
+    (results / "query.csv").write_text("time,mark\n?,?\n")
+    capsys.readouterr()
+    words = ["stream", "mine", "--results", str(results), "--csv", str(results / "query.csv"), "--state", str(state)]
+    assert main(words) == 0
+    assert capsys.readouterr().out.splitlines() == before[1]
+
+
+def test_data_that_changed_are_refused_by_eval(results, tmp_path, capsys) -> None:
+    then = find(results, "mine").config.task.learned["fingerprint"]
+    grow(tmp_path / "log.jsonl", marks=3)
+    capsys.readouterr()
+    assert evaluate(results) == 2
+    line = capsys.readouterr().err.strip()
+    assert then in line and "--data-changed" in line and "delete" not in line and "\n" not in line
+    assert not (results / "tables").exists()
+    with pytest.raises(DataChangedError):
+        icl.evaluate(
+            find(results, "mine"),
+            icl.task("events", "smoke", path=str(tmp_path / "log.jsonl"), time_scale="mean-gap"),
+        )
+
+
+def test_data_that_changed_are_refused_by_train(results, tmp_path, capsys) -> None:
+    run, again = find(results, "mine"), [*EVENTS, "-o", f"task.path={tmp_path / 'log.jsonl'}", "--name", "mine"]
+    weights = run.weights.read_bytes()
+    assert main([*again, "--results", str(results)]) == 0, "the file is the same at another place"
+    grow(tmp_path / "log.jsonl")
+    capsys.readouterr()
+    assert main([*again, "--results", str(results)]) == 2
+    assert run.config.task.learned["fingerprint"] in capsys.readouterr().err
+    assert run.weights.read_bytes() == weights
+
+
+def test_an_interrupted_training_does_not_go_on_with_other_data(tmp_path, monkeypatch, capsys) -> None:
+    results, file = tmp_path / "results", tmp_path / "log.jsonl"
+    write(file)
+    words = [*EVENTS, "-o", f"task.path={file}", "--name", "mine", "--results", str(results)]
+
+    with monkeypatch.context() as patched:
+        kept = training._keeping
+
+        def keeping(*args):
+            keep = kept(*args)
+
+            def keep_and_stop(at) -> None:
+                keep(at)
+                if at.progress.step == 2:
+                    raise Interrupted("interrupted")
+
+            return keep_and_stop
+
+        patched.setattr(training, "_keeping", keeping)
+        assert main(words) == 130
+    assert find(results, "mine").reached == 2
+    grow(file)
+    assert main(words) == 2
+    with pytest.raises(DataChangedError):
+        training.train(find(results, "mine"))
+    write(file)
+    assert main(words) == 0
+
+
+def test_a_file_at_another_place_is_taken_where_it_is_the_same(results, tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(results)
+    assert evaluate(results) == 0, "from another folder"
+    first = {path.name for path in (results / "tables").iterdir()}
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "log.jsonl").rename(tmp_path / "moved" / "other.jsonl")
+    assert evaluate(results) == 2
+    assert evaluate(results, "-o", f"task.path={tmp_path / 'moved' / 'other.jsonl'}") == 0
+    assert {path.name for path in (results / "tables").iterdir()} == first
+    grow(tmp_path / "moved" / "other.jsonl")
+    assert evaluate(results, "-o", f"task.path={tmp_path / 'moved' / 'other.jsonl'}") == 2
+    capsys.readouterr()
+    assert evaluate(results, "-o", "task.pth=x") == 2
+    assert "path" in capsys.readouterr().err
+
+
+def test_data_changed_gives_rows_with_both_fingerprints_and_in_no_leaderboard(results, tmp_path, capsys) -> None:
+    assert evaluate(results) == 0
+    grow(tmp_path / "log.jsonl")
+    capsys.readouterr()
+    assert evaluate(results, "--data-changed") == 0
+    then = find(results, "mine").config.task.learned["fingerprint"]
+    values = tables.read_all("values", results)
+    changed = values["trained_data"].notna()
+    assert set(values.loc[changed, "trained_data"]) == {then}
+    now = icl.task("events", "smoke", path=str(tmp_path / "log.jsonl")).family.fingerprint
+    assert values.loc[changed, "data"].str.contains(now).all() and now != then
+    assert then in capsys.readouterr().out
+    assert len(set(values.loc[changed, "prompt_set"]) & set(values.loc[~changed, "prompt_set"])) == 0
+    found = load(results)
+    assert found.rows["trained_data"].isna().all() and len(found.rows)
+    assert any(then in line for line in found.set_aside)
+
+
+def test_data_changed_keeps_the_unit_of_the_training_and_refuses_marks_that_the_model_lacks(results, tmp_path) -> None:
+    grow(tmp_path / "log.jsonl")
+    task = find(results, "mine").config.task
+    family = task.build_held_out(data_changed=True)
+    assert family.time_unit == task.learned["time_unit"] != task.model_copy(update={"learned": {}}).build().time_unit
+    grow(tmp_path / "log.jsonl", marks=3)
+    assert evaluate(results, "--data-changed") == 2
+
+
+def test_the_identity_of_a_run_is_its_data_and_not_their_place(tmp_path) -> None:
+    found = []
+    for place, change in (("a", write), ("b", write), ("c", grow)):
+        (tmp_path / place).mkdir()
+        change(tmp_path / place / f"{place}.jsonl")
+        words = [f"task.path={tmp_path / place / place}.jsonl", "task.time_scale=mean-gap", "backbone.layers=1"]
+        config = resolve_run("events", "mamba", "smoke", overrides=words).on_data()
+        found.append((config.variant, str(config.task.files["path"])))
+    (first, _), (second, _), (third, _) = found
+    assert first == second != third and len({path for _, path in found}) == 3
+
+
+def test_models_in_memory_know_their_data(tmp_path) -> None:
+    file = tmp_path / "log.jsonl"
+    write(file)
+    task = icl.task("events", "smoke", path=str(file), time_scale="mean-gap")
+    model = icl.Mamba(task, layers=1, width=8)
+    icl.fit(model, task, steps=1)
+    grow(file)
+    with pytest.raises(DataChangedError):
+        icl.evaluate(model, icl.task("events", "smoke", path=str(file), time_scale="mean-gap"))
+
+
+def tabular(folder: Path, rows: int) -> list[str]:
+    (folder / "tabular").mkdir(exist_ok=True)
+    values = np.random.default_rng(1).normal(size=(rows, 4))
+    pd.DataFrame(values, columns=list("abcy")).to_csv(folder / "tabular" / "mine.csv", index=False)
+    return ["tabular", "cnp", "-o", "task.dim=3", "-o", "task.tables=[]"]
+
+
+def images(folder: Path, brightness: int) -> list[str]:
+    """MNIST's four files with a few images of noise."""
+    rng = np.random.default_rng(2)
+    (folder / "mnist").mkdir(exist_ok=True)
+    for name, count in (("train", 200), ("t10k", 100)):
+        images = rng.integers(0, brightness, (count, 28, 28), dtype=np.uint8)
+        labels = (np.arange(count) % 10).astype(np.uint8)
+        header = np.array([0x803, count, 28, 28], dtype=">i4").tobytes()
+        (folder / "mnist" / f"{name}-images-idx3-ubyte").write_bytes(header + images.tobytes())
+        header = np.array([0x801, count], dtype=">i4").tobytes()
+        (folder / "mnist" / f"{name}-labels-idx1-ubyte").write_bytes(header + labels.tobytes())
+    return ["image-completion-mnist", "cnp"]
+
+
+@pytest.mark.parametrize(("made_of", "sizes"), [(tabular, (80, 90)), (images, (255, 99))])
+def test_tables_and_images_that_change_are_refused(made_of, sizes, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("ICLBENCH_DATA", str(tmp_path))
+    results = ["--results", str(tmp_path / "results"), "--name", "mine"]
+    words = ["train", *made_of(tmp_path, sizes[0]), "-p", "smoke", "-o", "train.steps=2", "-o", "backbone.width=8"]
+    assert main([*words, *results]) == 0
+    assert Run(tmp_path / "results" / "runs" / "mine").config.task.learned.keys() == {"fingerprint"}
+    made_of(tmp_path, sizes[1])
+    capsys.readouterr()
+    assert main([*words, *results]) == 2
+    assert main(["eval", "mine", "--baseline", "zero", "--results", str(tmp_path / "results")]) == 2
+    assert capsys.readouterr().err.count("--data-changed") == 2
+    assert main(["eval", "mine", "--baseline", "zero", "--data-changed", "--results", str(tmp_path / "results")]) == 0
+    assert icl.load("mine", tmp_path / "results").model is not None
+
+
+def test_families_without_data_have_nothing_to_store() -> None:
+    for task in ("linear", "climate", "image-completion", "bursty", "gp-mixture", "point-process"):
+        config = resolve_run(task, "gpt2", "smoke")
+        assert config.on_data() == config
+        assert not {"learned", "files"} & config.dump()["task"].keys()
+
+
+def test_data_that_changed_are_refused_by_a_sweep_that_has_nothing_to_do(tmp_path, capsys) -> None:
+    file, card = tmp_path / "log.jsonl", tmp_path / "grid.toml"
+    write(file)
+    keys = [f"task.path={file}", *(word for word in TINY if word != "-o"), "task.time_scale=mean-gap"]
+    grid = {
+        "summary": "events",
+        "source": "none",
+        "tasks": ["events"],
+        "backbones": ["mamba"],
+        "presets": ["smoke"],
+        "seeds": [0],
+        "evaluate": {"baselines": ["poisson"]},
+        "overrides": {"smoke": {"mine": keys}},
+    }
+    card.write_text(tomli_w.dumps(grid))
+    words = ["sweep", str(card), "--results", str(tmp_path / "results"), "--workers", "1"]
+    trained = next(cell for cell in grid_cells([str(card)]) if cell.kind == "train")
+    assert trained.config is not None
+    run = create(tmp_path / "results", trained.config, trained.run)
+    training.train(run)
+    assert main([*words, "--dry-run"]) == 0
+    grow(file)
+    capsys.readouterr()
+    assert main([*words, "--dry-run"]) == main(words) == 2
+    assert capsys.readouterr().err.count("--data-changed") == 2
