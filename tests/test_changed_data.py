@@ -267,10 +267,9 @@ def test_families_without_data_have_nothing_to_store() -> None:
         assert not {"learned", "files"} & config.dump()["task"].keys()
 
 
-def test_data_that_changed_are_refused_by_a_sweep_that_has_nothing_to_do(tmp_path, capsys) -> None:
-    file, card = tmp_path / "log.jsonl", tmp_path / "grid.toml"
-    write(file)
-    keys = [f"task.path={file}", *(word for word in TINY if word != "-o"), "task.time_scale=mean-gap"]
+def grid_card(folder: Path, *files: Path) -> Path:
+    """A grid of one run and a baseline on each file."""
+    card, tiny = folder / "grid.toml", [word for word in TINY if word != "-o"]
     grid = {
         "summary": "events",
         "source": "none",
@@ -279,9 +278,26 @@ def test_data_that_changed_are_refused_by_a_sweep_that_has_nothing_to_do(tmp_pat
         "presets": ["smoke"],
         "seeds": [0],
         "evaluate": {"baselines": ["poisson"]},
-        "overrides": {"smoke": {"mine": keys}},
+        "overrides": {"smoke": {file.stem: [f"task.path={file}", "task.time_scale=mean-gap", *tiny] for file in files}},
     }
     card.write_text(tomli_w.dumps(grid))
+    return card
+
+
+def test_a_baseline_of_a_grid_is_evaluated_on_every_file(tmp_path) -> None:
+    files = [tmp_path / "one.jsonl", tmp_path / "two.jsonl"]
+    for file in files:
+        write(file)
+    cells = grid_cells([str(grid_card(tmp_path, *files))])
+    asked = {cell.hash: cell.frozen.files["path"] for cell in cells if cell.baseline == "poisson"}
+    assert sorted(asked.values()) == list(map(str, files))
+    assert len({cell.hash for cell in cells if cell.run == "summary"}) == 2
+
+
+def test_data_that_changed_are_refused_by_a_sweep_that_has_nothing_to_do(tmp_path, capsys) -> None:
+    file = tmp_path / "log.jsonl"
+    write(file)
+    card = grid_card(tmp_path, file)
     words = ["sweep", str(card), "--results", str(tmp_path / "results"), "--workers", "1"]
     trained = next(cell for cell in grid_cells([str(card)]) if cell.kind == "train")
     assert trained.config is not None

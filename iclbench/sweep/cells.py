@@ -2,7 +2,8 @@
 
 A cell's hash is taken over all that its rows depend on and say: the run's name, what was trained, the task as it is
 evaluated, what is asked, which samplers and estimators answer. Notes on cards, names of files and the order of a grid
-are no part of it, nor is what lies in the files of data sets: a grid can be planned without them.
+are no part of it. Of data sets it contains where the files are and not what they hold: a grid can be planned without
+them, and a sweep refuses runs whose data have changed (`iclbench.sweep.there.check_data`).
 """
 
 from __future__ import annotations
@@ -92,6 +93,8 @@ class GridCell:
         of["asked"] = {key: sorted(value) if isinstance(value, list) else value for key, value in self.asked.items()}
         if self.reason is not None:
             of["reason"] = self.reason
+        if self.frozen.files:
+            of["files"] = self.frozen.files
         if self.config is not None:
             of["trained"] = trained_part(self.config.dump())
         if self.kind in ("evaluate", "probe"):
@@ -234,4 +237,5 @@ def _united(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
 def _episodes(task: TaskConfig, asked: dict[str, Any]) -> str:
     """A hash of what the episodes that are asked are made from."""
     of = {"parameters": task.parameters, "points": task.points, "episodes": task.episodes, "question": task.question}
+    of |= {"files": task.files} if task.files else {}
     return content_hash({"task": of, "seed": asked["seed"]})
