@@ -253,6 +253,45 @@ def _archive(trial: Trial) -> list[str]:
     return [f"archive, {how}: {c}" for c in found + ["a member was unpacked outside"] * outside.exists()]
 
 
+def _log(path: Path, sequences: int = 20, marks: int = 2, step: float = 1.0) -> None:
+    """Sequences of six events."""
+    gaps = [[step * (1 + (i * 7 + j * 3) % 5) for j in range(6)] for i in range(sequences)]
+    rows = [{"times": [sum(each[: j + 1]) for j in range(6)], "marks": [j % marks for j in range(6)]} for each in gaps]
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n")
+
+
+def _data_that_change(trial: Trial) -> list[str]:
+    """A run answers as ever whatever becomes of its data, and is neither trained nor scored on others."""
+    trial.copy("")
+    log, keys = trial.folder / "log.jsonl", ("train.steps=3", "train.batch=2", "backbone.width=8", "backbone.layers=1")
+    _log(log)
+    train = ("train", "events", "gpt2", "--preset", "smoke", "-o", "task.path=log.jsonl", "--name", "mine")
+    train += ("-o", "task.time_scale=mean-gap", *(word for key in keys for word in ("-o", key)))
+    (trial.folder / "query.csv").write_text("time,mark\n3,0\n?,?\n")
+    stream, scored = ("stream", "mine", "--csv", "query.csv"), ("eval", "mine", "--baseline", "poisson")
+    found, answers = manners(trial.run(train), {0}), trial.run(stream).out
+    how = trial.dice.choice(("grown", "replaced", "in another unit", "with a new mark", "damaged", "gone", "moved"))
+    where: tuple[str, ...] = ()
+    if how == "moved":
+        log.rename(trial.folder / "elsewhere.jsonl")
+        where = ("-o", "task.path=elsewhere.jsonl")
+    elif how == "damaged":
+        how = f"damaged: {damage(trial, log, trial.dice.choice([each for each in HOWS if each != 'longer']))}"
+    elif how == "gone":
+        log.unlink()
+    else:
+        changes = {"grown": {"sequences": 30}, "replaced": {"sequences": 19}, "in another unit": {"step": 60.0}}
+        _log(log, **changes.get(how, {"marks": 3}))
+    if trial.run(stream).out != answers:
+        found.append("stream answers otherwise")
+    codes = {0} if where else {2}
+    found += manners(trial.run((*scored, *where)), codes) + manners(trial.run((*train, *where)), codes)
+    if not where and (trial.results / "tables").exists():
+        found.append("scores on other data were written")
+    found += manners(trial.run((*scored, *where, "--data-changed")), {0, 1, 2})
+    return [f"{how}: {complaint}" for complaint in found]
+
+
 def _model(trial: Trial) -> list[str]:
     """A language model's files, and the data that it is asked about."""
     trial.copy("")
@@ -283,6 +322,7 @@ KINDS: dict[str, Kind] = {
     "a run's tables": partial(_of_results, pattern="runs/*/*.parquet", readers=(REPORT, EVAL, ("list", "runs"), TRAIN)),
     "a grid": _grid,
     "image files": _images,
+    "data that change": _data_that_change,
     "an archive": _archive,
     "a language model": _model,
 }
