@@ -61,8 +61,6 @@ def print_tables(
         columns, lines = lines_of(values)
         first = values.iloc[0]
         title = f"{first['task']}, {first['preset']}, {sizes_of(values)}shift {first['shift']} ({name})"
-        if pd.notna(first["trained_data"]):
-            title += f"; other data than in training: {first['data']}, trained on fingerprint={first['trained_data']}"
         table(title, columns, lines, range(1, len(columns)))
         if (values["n_related"] > 0).any():
             out.print("gap and squared error: with as many related datasets as a contestant uses")
@@ -70,6 +68,8 @@ def print_tables(
             out.print(
                 "* asked on a grid of context sizes, the area by the trapezoid rule; scores compare over the same sizes"
             )
+        if pd.notna(first["trained_data"]):
+            out.print(f"data: {first['data']}; runs were trained on fingerprint={first['trained_data']}")
         for note in notes_of(values):
             out.print(note)
         print_untuned(results, values)

@@ -104,8 +104,13 @@ class TaskConfig(Strict):
     @property
     def data(self) -> str | None:
         """The images that episodes are made of, as result tables name them; None: no data set."""
-        named, known = family_class(self.family).data_parameters, self.parameters | self.files
-        return assignments({key: known[key] for key in named}) or None
+        return self.data_with()
+
+    def data_with(self, **more: str) -> str | None:
+        """The same with further assignments. Files are named without their folders, which other machines lack."""
+        known = self.parameters | {key: Path(value).name for key, value in self.files.items()}
+        named = family_class(self.family).data_parameters
+        return assignments({key: known[key] for key in named} | more) or None
 
     def drawn(self, examples: int) -> int:
         """Points that a family is asked for, so that there are so many examples: with the question `next` the last one

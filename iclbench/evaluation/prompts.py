@@ -104,7 +104,7 @@ class PromptSet:
         other data."""
         if self.trained_data is None:
             return self.task.data
-        return ", ".join(filter(None, [self.task.data, f"fingerprint={self.family.training_fingerprint}"]))
+        return self.task.data_with(fingerprint=self.family.training_fingerprint)
 
     @property
     def trained_data(self) -> str | None:
