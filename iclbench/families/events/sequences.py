@@ -239,6 +239,8 @@ def _found(data_dir: Path | None, name: str) -> Path:
         if known:
             raise UnknownNameError("file of sequences", name, [p.name for p in known], hint=f"({where})")
         advice = advice.replace("name the file of your sequences", "or name another file")
+        if Path(name).is_absolute():
+            raise DataError(f"no file '{name}'; {advice.removeprefix('or ')}")
         raise DataError(f"no file '{name}' {where}; put it into 'events' below --data-dir or ICLBENCH_DATA, {advice}")
     if len(known) == 1:
         return known[0]
