@@ -7,6 +7,7 @@ its own file says of itself. So an unpacked run is the one that was evaluated, t
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import tomllib
@@ -52,6 +53,13 @@ class Packed:
     def trained(self) -> dict[str, Any]:
         """What the weights depend on, which code made them included."""
         return validate(RunConfig, tomllib.loads(self.config), f"{self.path}, run '{self.name}'").trained
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the weights alone: the same for a run's own file and its entry in an archive."""
+        from safetensors.torch import save
+
+        return hashlib.sha256(save(self.tensors())).hexdigest()
 
     def tensors(self) -> dict[str, Any]:
         """The weights by their names in the backbone; raises `UsageError` where the file cannot be read."""
@@ -189,10 +197,16 @@ def _unpacked(packed: Packed, run: Run, results: Path) -> Run:
 
 
 def _the_same(run: Run, packed: Packed) -> Run:
-    """A run that is there already; raises `UsageError` where it is another than that of the archive."""
+    """A run that is there already; raises `UsageError` where its settings or weights are not those of the archive."""
+    name, place = f"{packed.path.parent.name}/{packed.name}", f"run '{run.name}' in {run.path}"
+    otherwise = f"ask for '{run.name}' to use it; choose another results folder, or move it away, to use '{name}'"
     if without_codes(run.config.trained) != without_codes(packed.trained):
+        raise UsageError(f"{place} was trained under other settings than '{name}': {otherwise}")
+    own = of_run(run)
+    if own is None:
         raise UsageError(
-            f"{run.path} holds a run that was trained under other settings than that in {packed.path}; "
-            "choose another results folder, or move it away"
+            f"{place} is not '{name}': its training has not finished, or its weights are damaged; {otherwise}"
         )
+    if own.digest != packed.digest:
+        raise UsageError(f"{place} has other weights than '{name}': {otherwise}")
     return run

@@ -143,15 +143,30 @@ def _refuse_loss(cells: Sequence[GridCell], store: Store, out: Path) -> None:
 
 def _refuse_loss_of_weights(cells: Sequence[GridCell], store: Store, out: Path) -> None:
     """Raise `UsageError` where the archive to be written anew holds weights that would not be in it."""
-    archive, held = archives.archive_path(out, cells[0].task, cells[0].preset), list[str]()
+    archive, held = archives.archive_path(out, cells[0].task, cells[0].preset), dict[str, archives.Packed]()
     with suppress(UsageError):  # of one that cannot be read nothing is lost
-        held += archives.entries(archive) if archive.is_file() else ()
-    asked = {cell.run for cell in cells if cell.kind == "train" and cell.weights and store.status(cell) == "done"}
-    if lost := [run for run in held if run not in asked]:
+        held |= archives.entries(archive) if archive.is_file() else {}
+    asked = [cell for cell in cells if cell.kind == "train" and cell.weights and store.status(cell) == "done"]
+    if lost := held.keys() - {cell.run for cell in asked}:
         raise UsageError(
-            f"{archive} holds the weights of {plural(len(lost), 'run')} that would be lost ('{lost[0]}' and others), "
+            f"{archive} holds the weights of {plural(len(lost), 'run')} that would be lost ('{min(lost)}' and others), "
             "since this grid does not ask for them: pack into another folder, or say with --replace why they are to "
             "leave"
+        )
+    for cell in asked:
+        # A row that is packed says what the packed weights did; weights of the same settings may be others.
+        if cell.run in held and store.is_packed(cell.hash):
+            _refuse_other_weights(cell, store, held[cell.run])
+
+
+def _refuse_other_weights(cell: GridCell, store: Store, packed: archives.Packed) -> None:
+    """Raise `UsageError` where the weights of the run's folder would replace packed ones of equal settings."""
+    assert cell.config is not None
+    own = archives.of_run(Run(store.results / "runs" / cell.run))
+    if own is not None and own.trained == packed.trained == cell.config.trained and own.digest != packed.digest:
+        raise UsageError(
+            f"run '{cell.run}' in {own.path.parent} has other weights than '{packed.path.parent.name}/{cell.run}', "
+            "whose results are packed: move it away, or say with --replace why its weights are to take their place"
         )
 
 

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import iclbench as icl
+from iclbench.cli.main import main
 from iclbench.config import archives
-from iclbench.config.runs import Run
+from iclbench.config.runs import Run, create
 from iclbench.core.errors import UnknownNameError, UsageError
+from iclbench.core.files import save_tensors
 from iclbench.training import run as training
 
 
@@ -65,6 +68,37 @@ def test_a_run_of_ones_own_is_not_taken_for_that_of_the_archive(
     with pytest.raises(UsageError, match="trained under other settings"):
         archives.find(tmp_path, f"reference/{own.name}")
     assert archives.find(tmp_path, own.name).config.train.steps == 3
+
+
+def test_a_run_of_equal_settings_and_other_weights_is_not_that_of_the_archive(
+    trained: list[Run], archive: Path, tmp_path: Path
+) -> None:
+    """As when another machine trains the same run: one bit of one weight is enough."""
+    name = trained[1].name
+    own = archives.find(tmp_path, name)
+    weights = load_file(own.weights)
+    first = min(weights)
+    weights[first] = torch.nextafter(weights[first], torch.tensor(torch.inf))
+    save_tensors(own.weights, weights, own.signature, digest=True)
+    (own.path / own.UNPACKED).unlink()
+    asked = [lambda: icl.load(f"reference/{name}", tmp_path), lambda: archives.find(tmp_path, f"reference/{name}")]
+    for ask in asked:
+        with pytest.raises(UsageError) as error:
+            ask()
+        said = str(error.value)
+        assert f"'{name}'" in said and f"'reference/{name}'" in said and "\n" not in said
+    assert main(["eval", f"reference/{name}", "--results", str(tmp_path)]) == 2
+    assert not (tmp_path / "tables").exists()
+    assert torch.equal(load_file(icl.load(name, tmp_path).run.weights)[first], weights[first]), "its own name stays"
+
+
+def test_an_unfinished_run_of_equal_settings_is_not_that_of_the_archive(
+    trained: list[Run], archive: Path, tmp_path: Path
+) -> None:
+    own = create(tmp_path, trained[1].config)
+    with pytest.raises(UsageError) as error:
+        archives.find(tmp_path, f"reference/{own.name}")
+    assert f"'reference/{own.name}'" in str(error.value) and not own.finished
 
 
 def test_what_is_damaged_or_not_there_is_said_in_a_line(

@@ -524,6 +524,27 @@ def test_weights_that_a_card_no_longer_asks_for_are_not_lost_without_a_reason(tm
     assert list(archives.entries(archive)) == ["a"]
 
 
+def test_own_weights_of_equal_settings_do_not_take_the_place_of_packed_ones(tmp_path: Path) -> None:
+    """The packed rows say what the packed weights did."""
+    cell, out = trained(tmp_path, "a"), tmp_path / "reference"
+    (row,) = tmp_path.glob("cells/*/a.train-*")
+    run = Run(tmp_path / "runs" / "a")
+    Store(tmp_path).record(cell, Outcome("done", None, ("runs/a/model.safetensors",)), Context(tmp_path))
+    archive = archives.archive_path(out, "linear", "smoke")
+    assert archive in pack([cell], Store(tmp_path), out)
+    before = archive.read_bytes()
+    row.unlink()
+    pack([cell], Store(tmp_path), out)
+    assert archive.read_bytes() == before, "equal weights are the same"
+    save_tensors(run.weights, {"weight": torch.ones(2)}, run.signature, digest=True)
+    with pytest.raises(UsageError) as error:
+        pack([cell], Store(tmp_path), out)
+    assert "'a'" in str(error.value) and "'reference/a'" in str(error.value) and "\n" not in str(error.value)
+    assert archive.read_bytes() == before
+    pack([cell], Store(tmp_path), out, "trained again on purpose")
+    assert archives.entries(archive)["a"].tensors()["weight"].tolist() == [1, 1]
+
+
 def test_own_weights_of_other_code_are_not_those_of_a_cell(tmp_path: Path) -> None:
     cell = trained(tmp_path, "a")
     own, store = archives.of_run(Run(tmp_path / "runs" / "a")), Store(tmp_path)
