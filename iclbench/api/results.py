@@ -94,7 +94,7 @@ def write_report(
         tasks: only these; none: all.
 
     Raises:
-        UsageError: there is nothing to report.
+        UsageError: there is nothing to report, or the folder holds a page, tables or figures that are not a report's.
 
     >>> from tempfile import TemporaryDirectory
     >>> from iclbench.api.tasks import task

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from iclbench.config.cards import Strict, content_hash
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import DataError, UsageError
+from iclbench.core.files import check_state_file
 from iclbench.core.heads import HEADS
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import Predictor, State
@@ -207,7 +208,8 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
 
     def save_state(self, state: State, path: Path | str, about: Mapping[str, str] | None = None) -> None:
         """Write a state of this model to one file, together with what tells this model from all others, and what else
-        `read_about` shall tell of it."""
+        `read_about` shall tell of it. A file that `save_state` wrote is replaced; any other raises `UsageError`."""
+        check_state_file(Path(path))
         state.save(path, {**(about or {}), **self._fingerprint()})
 
     def load_state(self, path: Path | str) -> State:

@@ -9,7 +9,7 @@ from jaxtyping import UInt8
 
 from iclbench.core import png
 from iclbench.core.errors import UsageError
-from iclbench.core.files import atomic
+from iclbench.core.files import atomic, check_replaceable
 from iclbench.families.images.glyphs import glyphs
 
 CLASSES, DRAWINGS, SIZE = 30, 20, 56
@@ -27,6 +27,7 @@ def write_glyphs(path: Path) -> str:
     sheet = arranged(glyphs(0, classes, DRAWINGS, SIZE))
     if path.is_dir():
         raise UsageError(f"--png {path}: this is a folder; name a file, like {path / 'glyphs.png'}")
+    check_replaceable(path, "a PNG picture", lambda there: there.read_bytes().startswith(png.SIGNATURE))
     try:
         with atomic(path) as temporary:
             temporary.write_bytes(png.encode(sheet))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 from iclbench.cli.options import set_up_torch
 from iclbench.config.archives import find
 from iclbench.core.errors import DataError, UsageError
+from iclbench.core.files import check_state_file
 from iclbench.core.signals import sigterm_like_ctrl_c
 
 if TYPE_CHECKING:
@@ -94,9 +95,10 @@ def _opened(path: Path | None) -> Iterator[io.TextIOBase]:
 
 
 def _check_writable(path: Path) -> None:
-    """Find out before the work, not after it."""
+    """Find out before the work, not after it: only a saved state is replaced."""
     if path.exists() and not path.is_file():
         raise UsageError(f"--save {path} is a {'folder' if path.is_dir() else 'device or a pipe'}; name a file")
+    check_state_file(path)
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     if not (folder.is_dir() and os.access(folder, os.W_OK)):
         raise UsageError(f"--save {path}: no permission to write in {folder}; name another file")

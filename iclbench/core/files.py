@@ -7,12 +7,13 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from iclbench.core import digests
+from iclbench.core.errors import UsageError
 from iclbench.core.memory import IN_EVALUATION, advised
 
 if TYPE_CHECKING:
@@ -63,6 +64,17 @@ def write_text(path: Path, text: str, sync: bool = True) -> None:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
+def check_replaceable(path: Path, what: str, is_own: Callable[[Path], bool]) -> None:
+    """Raise `UsageError` if writing to `path` would replace a file that is neither empty nor `what` is written."""
+    if path.is_file() and path.stat().st_size and not is_own(path):
+        raise UsageError(f"{path} exists and is not {what}; name another file")
+
+
+def check_state_file(path: Path) -> None:
+    """`check_replaceable` for a saved state: one that says of which weights it is."""
+    check_replaceable(path, "a saved state", lambda there: '"weights"' in tensors_metadata(there).get("about", ""))
+
+
 def remove(path: Path) -> None:
     """Remove a file if there is one: where nothing may be written not even the attempt is allowed."""
     if path.exists():
@@ -107,6 +119,17 @@ def holds_tensors(path: Path) -> bool:
             return True
     except (SafetensorError, OSError):
         return False
+
+
+def tensors_metadata(path: Path) -> dict[str, str]:
+    """The metadata of a safetensors file; empty if it is not one or has none."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return dict(file.metadata() or {})
+    except (SafetensorError, OSError):
+        return {}
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str], digest: bool = False) -> None:

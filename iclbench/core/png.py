@@ -9,7 +9,7 @@ from io import BytesIO
 import numpy as np
 from jaxtyping import UInt8
 
-_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
 # Pixels of the largest image that is read: a few bytes can announce many.
 _MOST = 1 << 24
 
@@ -37,7 +37,7 @@ def _expected(data: bytes) -> int:
 
 def _inflated(data: bytes) -> int:
     """Bytes of the rows that are there, whose chunks Pillow has verified; not more than are expected are made."""
-    inflater, found, at, most = zlib.decompressobj(), 0, len(_SIGNATURE), _expected(data)
+    inflater, found, at, most = zlib.decompressobj(), 0, len(SIGNATURE), _expected(data)
     while at + 8 <= len(data) and found < most:
         size, kind = struct.unpack(">I4s", data[at : at + 8])
         if kind == b"IDAT":
@@ -54,7 +54,7 @@ def decode(data: bytes) -> UInt8[np.ndarray, "height width"]:
     """
     from PIL import Image
 
-    if not data.startswith(_SIGNATURE):
+    if not data.startswith(SIGNATURE):
         raise ValueError("not a PNG file")
     bombs = Image.DecompressionBombError, Image.DecompressionBombWarning  # of images that announce very many pixels
     try:

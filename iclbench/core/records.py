@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from iclbench.core.errors import DataError
-from iclbench.core.files import save_tensors
+from iclbench.core.files import check_replaceable, save_tensors, tensors_metadata
 from iclbench.moved import current
 
 _Record = TypeVar("_Record", bound="TensorRecord")
@@ -57,7 +57,9 @@ class TensorRecord:
         return sum(t.numel() * t.element_size() for t in self.tensors().values())
 
     def save(self, path: Path | str, about: Mapping[str, str] | None = None) -> None:
-        """Write to one safetensors file; `about` is what `read_about` will tell of it."""
+        """Write to one safetensors file; `about` is what `read_about` returns. A saved record is replaced; any other
+        file raises `UsageError`."""
+        check_replaceable(Path(path), "a saved record", lambda there: "record" in tensors_metadata(there))
         flat: dict[str, Tensor] = {}
         skeleton = _skeleton(self, "", flat)
         save_tensors(Path(path), flat, {"record": json.dumps(skeleton), "about": json.dumps(dict(about or {}))})

@@ -27,6 +27,8 @@ from iclbench.report.style import vega_lite
 log = logging.getLogger("iclbench")
 
 PAGE = "index.html"
+# The element of its head that tells a report's page from others.
+GENERATOR = '<meta name="generator" content="iclbench">'
 # Told how many sections are done, of how many, and the last of them.
 Progress = Callable[[int, int, str], None]
 
@@ -78,7 +80,8 @@ def build(
         progress: told after every section.
 
     Raises:
-        UsageError: there is nothing to report; an unknown format, task or section.
+        UsageError: there is nothing to report; an unknown format, task or section; `out` holds a page, tables or
+            figures that are not a report's.
         IclbenchError: `out` cannot be written.
     """
     if unknown := set(formats) - set(exports.FORMATS):
@@ -99,6 +102,7 @@ def _build(
     progress: Progress | None,
 ) -> Report:
     try:
+        _claim(out)
         todo = jobs(found, names)
         made: dict[int, Part | None] = {}
         for place, written in workers.each(
@@ -123,6 +127,21 @@ def _build(
     missing = {name: reason for each in parts for name, reason in each.missing.items()}
     broken = {each.section.title: each.broken for each in parts if each.broken}
     return Report(page, sum(each.pictures for each in parts) - len(missing), missing, undrawn, broken)
+
+
+def _claim(out: Path) -> None:
+    """Write a page that says that the report is not finished, so that a folder is known as a report's from the start.
+
+    Raises:
+        UsageError: the folder holds a page, tables or figures that are not a report's.
+    """
+    page = out / PAGE
+    if page.is_file() and GENERATOR in page.read_text(encoding="utf-8", errors="replace"):
+        return
+    for path in (page, out / "tables", out / "figures"):
+        if path.exists():
+            raise UsageError(f"{path} exists and is not part of a report: name another folder with --out, or delete it")
+    write_text(page, f"<!DOCTYPE html>\n{GENERATOR}\n<p>This report is not finished.</p>\n", sync=False)
 
 
 def _script(script: Script) -> tuple[str, str]:

@@ -30,6 +30,16 @@ def test_the_sheet_shows_classes_in_rows_and_drawings_in_columns(
     assert (tmp_path / "again.png").read_bytes() == path.read_bytes()
 
 
+def test_only_a_picture_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = tmp_path / "mine.csv"
+    mine.write_text("x,y\n1,2\n")
+    assert main(["show", "glyphs", "--png", str(mine)]) == 2
+    assert mine.read_text() == "x,y\n1,2\n" and str(mine) in capsys.readouterr().err
+    picture = tmp_path / "sheet.png"
+    picture.write_bytes(png.encode(np.zeros((1, 1), np.uint8)))
+    assert main(["show", "glyphs", "--png", str(picture)]) == 0
+
+
 def test_images_are_framed_on_white_paper() -> None:
     image = np.zeros((1, 2, 2, 2), np.uint8)
     image[0, 1, 0, 1] = 255

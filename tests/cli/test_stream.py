@@ -15,6 +15,7 @@ import torch
 from iclbench.cli.main import main
 from iclbench.config.runs import find
 from iclbench.core.episodes import Points
+from iclbench.core.errors import UsageError
 from iclbench.core.predictor import State
 from tests.conftest import heed_ctrl_c, small_card
 
@@ -115,6 +116,51 @@ def test_a_bad_line_costs_nothing_that_was_done_before(
     stream(results, "--csv", tmp_path / "good.csv", "--save", tmp_path / "good", capsys=capsys)
     states = [State.load(tmp_path / name) for name in ("bad", "good")]
     assert torch.equal(states[0].e, states[1].e) and torch.equal(states[0].log_c, states[1].log_c)
+
+
+def _files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_saved_state_is_replaced_and_nothing_else(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, state, empty, record = (tmp_path / name for name in ("data.csv", "state", "empty", "record"))
+    data.write_text(DATA)
+    run = find(results, RUN)
+    Points.full(torch.zeros(1, 1, 1), torch.zeros(1, 1, 1)).save(record)
+    mine = [data, record, run.weights, run.path / "config.toml", run.path / "values.parquet"]
+    before = _files(tmp_path) | _files(results)
+    for path in mine:
+        code, out, err = stream(results, "--csv", data, "--save", path, capsys=capsys)
+        assert (code, out) == (2, []) and str(path) in err
+    assert before == _files(tmp_path) | _files(results)
+    empty.touch()
+    for path in (state, state, empty):
+        assert stream(results, "--csv", data, "--save", path, capsys=capsys)[0] == 0
+    assert stream(results, "--csv", data, "--state", state, "--save", state, capsys=capsys)[0] == 0
+
+
+def test_save_state_and_save_replace_files_of_their_own_kind_only(results: Path, tmp_path: Path) -> None:
+    model, path = find(results, RUN).load(), tmp_path / "mine"
+    points = Points.full(torch.zeros(1, 2, 3), torch.zeros(1, 2, 1))
+    with torch.no_grad():
+        state = model.condition(points)
+    for theirs in (b"mine", find(results, RUN).weights.read_bytes()):
+        path.write_bytes(theirs)
+        for save in (lambda: model.save_state(state, path), lambda: state.save(path), lambda: points.save(path)):
+            with pytest.raises(UsageError, match="mine"):
+                save()
+        assert path.read_bytes() == theirs
+    path.unlink()
+    points.save(path)
+    with pytest.raises(UsageError):
+        model.save_state(state, path)
+    points.save(path)
+    path.unlink()
+    for _ in range(2):
+        model.save_state(state, path)
+    assert torch.equal(model.load_state(path).e, state.e)
 
 
 @pytest.mark.parametrize(

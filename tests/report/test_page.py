@@ -8,13 +8,14 @@ import sys
 from base64 import b64decode
 from html.parser import HTMLParser
 from pathlib import Path
+from unittest.mock import Mock
 
 import pandas as pd
 import pytest
 
 from iclbench import tables
 from iclbench.core.errors import IclbenchError, UsageError
-from iclbench.report import build
+from iclbench.report import build, whole
 from iclbench.report.comparable import name_variants
 from iclbench.report.page import background, columns, embedded
 from tests.report import synthetic
@@ -270,6 +271,28 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(IclbenchError, match=r"^cannot write the report to [^\n]*--out$"):
         build(folder, tmp_path / "file", formats=())
+
+
+@pytest.mark.parametrize("theirs", ["index.html", "tables/leaderboard.csv", "figures/mine.png"])
+def test_only_a_report_is_replaced(theirs: str, tmp_path: Path) -> None:
+    folder, out = _write(tmp_path / "results", _rows()), tmp_path / "site"
+    (out / theirs).parent.mkdir(parents=True)
+    (out / theirs).write_text("mine")
+    with pytest.raises(UsageError) as error:
+        build(folder, out, only=["leaderboard"])
+    assert str(out / Path(theirs).parts[0]) in str(error.value) and "\n" not in str(error.value)
+    assert [path.read_text() for path in out.rglob("*") if path.is_file()] == ["mine"]
+
+
+def test_a_report_that_was_interrupted_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, out = _write(tmp_path / "results", _rows()), tmp_path / "out"
+    with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
+        killed.setattr(whole, "render", Mock(side_effect=KeyboardInterrupt))
+        build(folder, out, only=["leaderboard"])
+    (out / "tables").mkdir(exist_ok=True)
+    unfinished = (out / "index.html").read_text(encoding="utf-8")
+    for _ in range(2):
+        assert build(folder, out, only=["leaderboard"]).page.read_text(encoding="utf-8") != unfinished
 
 
 def test_an_unknown_figure_format_is_refused(results: Path, tmp_path: Path) -> None:

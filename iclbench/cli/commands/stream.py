@@ -22,7 +22,11 @@ def stream(
     state: Annotated[Path | None, typer.Option("--state", help="Go on from a state that --save has written.")] = None,
     save: Annotated[
         Path | None,
-        typer.Option("--save", help="Write the state here at the end, also after Ctrl-C, SIGTERM or a bad line."),
+        typer.Option(
+            "--save",
+            help="Write the state here at the end, also after Ctrl-C, SIGTERM or a bad line. Only a saved state is "
+            "replaced.",
+        ),
     ] = None,
     related: Annotated[
         list[Path] | None,
