@@ -14,9 +14,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
-
 from iclbench import moved
+
+__version__: str
 
 if TYPE_CHECKING:
     from iclbench.api import plot as plot
@@ -102,6 +102,8 @@ __all__ = ["__version__", "plot", *_MODULE_OF]
 def __getattr__(name: str) -> Any:
     if name == "plot":
         return import_module("iclbench.api.plot")
+    if name == "__version__":
+        return import_module("iclbench.core.version").version()
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'iclbench' has no attribute '{name}'")
     found = getattr(import_module(f"iclbench.api.{_MODULE_OF[name]}"), name)

@@ -17,6 +17,7 @@ from iclbench import __version__
 from iclbench.cli.terminal import table
 from iclbench.config.cards import names
 from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES, READERS
+from iclbench.core.version import commit
 
 _LIBRARIES = (
     "torch",
@@ -59,6 +60,7 @@ def doctor(results: Path, data_dir: Path | None, json: bool) -> None:
 def _examine(results, data_dir) -> dict[str, Any]:  # type: ignore[no-untyped-def]
     found: dict[str, Any] = {
         "iclbench": __version__,
+        "commit": commit() or "unknown",
         "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
         "processors": os.cpu_count(),
     }

@@ -12,7 +12,6 @@ from typing import Any
 
 import typer
 
-from iclbench import __version__
 from iclbench.cli import completion
 from iclbench.cli.commands import COMMANDS, OF_LANGUAGE_MODELS
 from iclbench.cli.lazy import lazy_group, literal, with_debug
@@ -61,6 +60,8 @@ class _Lines(logging.Handler):
 
 def _version(wanted: bool | None) -> None:
     if wanted:
+        from iclbench import __version__
+
         typer.echo(f"iclbench {__version__}")
         raise typer.Exit
 

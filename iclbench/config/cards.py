@@ -34,6 +34,7 @@ from iclbench.config.registry import FAMILIES, canonical, is_target, spelling
 from iclbench.core import limits
 from iclbench.core.errors import UnknownNameError, UsageError, brief, shortened
 from iclbench.core.formats import plural
+from iclbench.core.version import checkout
 
 PresetName = Literal["smoke", "grid", "small", "paper"]
 PRESETS: tuple[PresetName, ...] = ("smoke", "grid", "small", "paper")
@@ -451,11 +452,10 @@ class BaselineCard(Strict):
 @cache
 def cards_folder(kind: CardKind) -> Path:
     """The checkout's folder when there is one, else the copy inside the installed package."""
-    package = Path(__file__).resolve().parents[1]
-    checkout = package.parent / kind
-    if checkout.is_dir() and (package.parent / "pyproject.toml").is_file():
-        return checkout
-    return package / "_cards" / kind
+    root = checkout()
+    if root is not None and (root / kind).is_dir():
+        return root / kind
+    return Path(__file__).resolve().parents[1] / "_cards" / kind
 
 
 @cache

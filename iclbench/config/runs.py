@@ -56,6 +56,14 @@ def run_name(config: RunConfig) -> str:
     return f"{config.task.name}-{backbone}-{config.preset}-s{config.seed}"
 
 
+def codes_then_and_now(config: RunConfig) -> Iterator[tuple[str, str, versions.Code | None, versions.Code]]:
+    """Of the tables `task` and `backbone` of a configuration the name of a class, the code that it stood for, and the
+    code that it stands for."""
+    task, backbone = config.task, config.backbone
+    yield "task", task.family, task.code, versions.of_family(task.family, task.parameters)
+    yield "backbone", backbone.name, backbone.code, versions.of_backbone(backbone.name, backbone.settings, task.head)
+
+
 @dataclass(frozen=True)
 class Run:
     """One run folder."""
@@ -210,18 +218,10 @@ class Run:
         if found.get("configured", self.configured) != self.configured:
             raise ValueError("other sources of a plug-in")
 
-    def _code_then_and_now(self) -> Iterator[tuple[str, str, versions.Code | None, versions.Code]]:
-        """Of the tables `task` and `backbone` of the configuration the name of a class, the code that it stood for, and
-        the code that it stands for."""
-        task, backbone = self.config.task, self.config.backbone
-        yield "task", task.family, task.code, versions.of_family(task.family, task.parameters)
-        now = versions.of_backbone(backbone.name, backbone.settings, task.head)
-        yield "backbone", backbone.name, backbone.code, now
-
     def check_codes(self) -> None:
         """Raise `CodeChangedError` where the names of this run's family or backbone no longer stand for the code that
         it was trained with."""
-        for _, name, then, now in self._code_then_and_now():
+        for _, name, then, now in codes_then_and_now(self.config):
             if then != versions.since_first(now):
                 raise CodeChangedError(self.name, name, then, now)
 
@@ -236,7 +236,7 @@ class Run:
         with self.lock():
             plain = read_toml(self.path / "config.toml")
             adopted = []
-            for part, name, then, now in self._code_then_and_now():
+            for part, name, then, now in codes_then_and_now(self.config):
                 if then is None and isinstance(now, str):
                     plain[part]["code"] = now
                     adopted.append(name)

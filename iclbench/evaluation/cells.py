@@ -29,6 +29,7 @@ from iclbench.core import devices
 from iclbench.core.errors import one_line
 from iclbench.core.measure import Measure
 from iclbench.core.signals import heed_ctrl_c
+from iclbench.core.version import provenance
 from iclbench.evaluation.contestant import Contestant
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.prompts import PromptSet
@@ -224,7 +225,7 @@ def row(contestant: Contestant, prompts: AnyPromptSet, evaluator: str) -> dict[s
         "prompt_set": prompts.id,
         "card": prompts.card,
         "status": "ok",
-        "version": __version__,
+        **provenance(),
     }
 
 

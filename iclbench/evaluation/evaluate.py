@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from iclbench import __version__, tables
+from iclbench import tables
 from iclbench.config.resolution import TaskConfig
 from iclbench.config.runs import Run, writing
 from iclbench.core.context import Context
@@ -18,6 +18,7 @@ from iclbench.core.files import remove
 from iclbench.core.formats import assignments
 from iclbench.core.predictor import as_used
 from iclbench.core.signals import heed_ctrl_c
+from iclbench.core.version import provenance
 from iclbench.deep_thinking.methods import Method
 from iclbench.evaluation import cells, contestants, examples, gaps, scores, targets
 from iclbench.evaluation.cells import Cell
@@ -307,7 +308,7 @@ def write_published(results: Path, task: TaskConfig) -> None:
             "status": "ok",
             "reason": f"{p.source}; {p.read}",
             "card": task.card,
-            "version": __version__,
+            **provenance(),
         }
         for p in task.published
     ]

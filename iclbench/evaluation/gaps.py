@@ -58,6 +58,7 @@ _SHARED = [
     "card",
     "status",
     "version",
+    "commit",
 ]
 
 

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from iclbench import __version__, tables
+from iclbench import tables
 from iclbench.config.runs import writing
 from iclbench.core.measure import Measure
 from iclbench.core.memory import IN_EVALUATION, advised
 from iclbench.core.metrics import metric
+from iclbench.core.version import provenance
 from iclbench.evaluation import cells, examples
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.contestants import PredictorContestant
@@ -120,7 +121,7 @@ def chance_row(prompts: PromptSet) -> dict[str, object]:
         "status": "ok",
         "prompt_set": prompts.id,
         "card": prompts.task.card,
-        "version": __version__,
+        **provenance(),
     }
 
 

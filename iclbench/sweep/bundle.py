@@ -14,14 +14,17 @@ from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter
 
-from iclbench import __version__
+from iclbench.config import versions
 from iclbench.config.cards import content_hash
 from iclbench.config.registry import imported
+from iclbench.config.runs import codes_then_and_now
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError, one_line
 from iclbench.core.files import write_text
+from iclbench.core.version import provenance
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.outcome import Outcome
+from iclbench.tables.schema import SCHEMA
 
 Work = Callable[[GridCell, Context], Outcome]
 
@@ -45,7 +48,8 @@ class Bundle:
 
     def write(self, path: Path) -> None:
         """As JSON."""
-        about = {"version": __version__, "context": asdict(self.context), "cells": [*map(_plain, self.cells)]}
+        about: dict[str, Any] = {"code": provenance(), "schema": SCHEMA}
+        about |= {"context": asdict(self.context), "cells": [*map(_plain, self.cells)]}
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(about, default=str))
 
@@ -54,24 +58,56 @@ class Bundle:
         """Of a file that `write` has written.
 
         Raises:
-            IclbenchError: another version did; two would meet in one table. Or the file is damaged.
+            IclbenchError: a cell is other code here, or tables have another schema: two would meet in one table. Or
+                the file is damaged.
         """
         try:
             about = json.loads(path.read_text(encoding="utf-8"))
-            version = about["version"]
-            if version == __version__:
-                context = about["context"]
-                folder = context["data_dir"]
-                place = Context(
-                    Path(context["results"]), folder and Path(folder), context["device"], context["threads"]
-                )
-                return cls(tuple(map(_cell, about["cells"])), place)
+            if about["schema"] != SCHEMA:
+                raise _otherwise(f"tables have schema {SCHEMA} here and {about['schema']} where", about["code"])
+            context = about["context"]
+            folder = context["data_dir"]
+            place = Context(Path(context["results"]), folder and Path(folder), context["device"], context["threads"])
+            cells = []
+            for plain in about["cells"]:
+                known = plain.pop("hash")
+                cells.append(_cell(plain))
+                if (name := _other_code(cells[-1], known)) is not None:
+                    raise _otherwise(f"'{name}' is other code here than where", about["code"])
+            return cls(tuple(cells), place)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise IclbenchError(f"{path} is damaged ({one_line(error)}): remove it") from error
-        raise IclbenchError(
-            f"the job was submitted by iclbench {version}, this machine has {__version__}: install the same version on "
-            "all machines"
-        )
+
+
+def other_commit(path: Path) -> str | None:
+    """That the bundle in a file was written by another version or commit than this one; None: it was not."""
+    then, now = json.loads(path.read_text(encoding="utf-8"))["code"], provenance()
+    return None if then == now else f"submitted by {_named(then)}, computed by {_named(now)}"
+
+
+def _other_code(cell: GridCell, known: str) -> str | None:
+    """The name of a component of a cell, or of the cell, for which other code answers here; None: the same does.
+
+    Args:
+        cell: as it is read here.
+        known: its hash where it was submitted.
+    """
+    for _, name, then, now in codes_then_and_now(cell.config) if cell.config else ():
+        if then != versions.since_first(now):
+            return name
+    return None if cell.hash == known else f"{cell.kind} {cell.run}"
+
+
+def _otherwise(what: str, code: dict[str, Any]) -> IclbenchError:
+    return IclbenchError(
+        f"{what} the job was submitted ({_named(code)}, here {_named(provenance())}): install the same on all "
+        "machines, and submit it again"
+    )
+
+
+def _named(code: dict[str, Any]) -> str:
+    commit = f" of commit {code['commit'][:12]}" if code["commit"] else ""
+    return f"iclbench {code['version']}{commit}"
 
 
 def work_through(bundle: Bundle, work: Work, kept: Path | None = None) -> dict[str, Outcome]:
@@ -127,7 +163,7 @@ def _plain(cell: GridCell) -> dict[str, Any]:
     plain = {field.name: getattr(cell, field.name) for field in fields(cell) if field.init}
     of_class = {"frozen": cell.frozen, "config": cell.config}
     plain |= {name: TypeAdapter(type(each)).dump_python(each, mode="json") for name, each in of_class.items() if each}
-    return {"class": f"{type(cell).__module__}:{type(cell).__qualname__}"} | plain
+    return {"class": f"{type(cell).__module__}:{type(cell).__qualname__}", "hash": cell.hash} | plain
 
 
 def _cell(plain: dict[str, Any]) -> GridCell:

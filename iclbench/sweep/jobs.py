@@ -4,6 +4,7 @@ nodes share."""
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 import time
@@ -12,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -20,11 +21,13 @@ from iclbench.config.registry import imported
 from iclbench.config.runs import writing
 from iclbench.core.errors import IclbenchError, Interrupted, one_line
 from iclbench.core.files import write_text
-from iclbench.sweep.bundle import Bundle, outcomes_of, plain_outcomes, read_outcomes, work_through
+from iclbench.sweep.bundle import Bundle, other_commit, outcomes_of, plain_outcomes, read_outcomes, work_through
 from iclbench.sweep.engines import EngineSettings
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
 from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.work import share_cores
+
+log = logging.getLogger("iclbench")
 
 # Seconds that clocks may differ by before that is said.
 _SKEW = 60.0
@@ -147,6 +150,10 @@ def do_bundle(bundle: str, work: str, threads: int) -> dict[str, Any]:
         given, do = Bundle.read(files.bundle), imported(work)
         unfit = False  # whatever fails from here on is one bundle's
         outcomes = work_through(given, do, files.outcomes)
+        if outcomes and (said := other_commit(files.bundle)) is not None:
+            log.warning(said)
+            first = next(iter(outcomes))
+            outcomes[first] = replace(outcomes[first], warnings=(said, *outcomes[first].warnings))
     except Interrupted:
         raise
     except Exception as failed:

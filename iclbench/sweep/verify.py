@@ -37,7 +37,7 @@ from iclbench.tables.older import LATER_METRICS
 _GRACE = 5.0
 # Provenance: a note on a card or a new version of iclbench may change them without changing a value; older tables lack
 # the order and the data.
-_PROVENANCE = ("card", "version", "context_order", "data")
+_PROVENANCE = ("card", "version", "commit", "context_order", "data")
 # Differences below this part of half an interval do not matter.
 NEGLIGIBLE = 0.1
 _NUMBERS = ("value", "low", "high")

@@ -44,13 +44,19 @@ def write(table: TableName, data: pd.DataFrame | list[dict[str, object]], path: 
 
 
 def _says(table: TableName, path: Path, checked: pd.DataFrame, about: dict[str, str]) -> bool:
-    """Whether a file holds these rows in this order and says this of them; its digest and schema may be older."""
+    """Whether a file holds these rows in this order and says this of them; its digest, its schema and the code that
+    computed the rows may be older."""
     if not path.is_file() or {k: v for k, v in metadata(path).items() if k not in ("table", "schema")} != about:
         return False
     try:
-        return read(table, path).equals(checked.reset_index(drop=True))
+        return _of_code(read(table, path)).equals(_of_code(checked.reset_index(drop=True)))
     except TableError:
         return False
+
+
+def _of_code(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows without the columns that say which code computed them."""
+    return rows.drop(columns=["version", "commit"], errors="ignore")
 
 
 def read(table: TableName, path: Path) -> pd.DataFrame:

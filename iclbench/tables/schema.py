@@ -136,6 +136,12 @@ VALUES: dict[str, tuple[str, bool, str]] = {
     ),
     "card": ("string", False, "content hash of what the task's card has trained and evaluated"),
     "version": ("string", False, "version of iclbench"),
+    "commit": (
+        "string",
+        True,
+        "commit of the code that computed the row, with -dirty if files of the code differed from it; missing if "
+        "neither git nor the installed package names it, and in older tables",
+    ),
 }
 
 COSTS: dict[str, tuple[str, bool, str]] = {

@@ -13,6 +13,7 @@ from iclbench.config.runs import DivergedError, Run
 from iclbench.core import devices
 from iclbench.core.errors import IclbenchError
 from iclbench.core.files import save_tensors, write_text
+from iclbench.core.version import provenance
 from iclbench.families.base import Family
 from iclbench.training.fit import Progress
 
@@ -94,7 +95,7 @@ def _shared(run: Run) -> dict[str, object]:
         "shift": "none",
         "status": "ok",
         "card": config.task.card,
-        "version": __version__,
+        **provenance(),
     }
 
 

@@ -17,6 +17,7 @@ from iclbench.core.errors import UsageError
 from iclbench.core.memory import IN_EVALUATION
 from iclbench.core.predictions import Gaussian
 from iclbench.core.predictor import Predictor
+from iclbench.core.version import provenance
 from iclbench.evaluation import cells, evaluate, examples, gaps, scores, scoring, targets
 from iclbench.evaluation.contestant import Contestant
 from iclbench.evaluation.contestants import PredictorContestant
@@ -84,7 +85,7 @@ def shared(prompts: PromptSet, evaluator: str) -> dict[str, Any]:
         "prompt_set": prompts.id,
         "card": prompts.task.card,
         "status": "ok",
-        "version": __version__,
+        **provenance(),
     }
 
 
@@ -329,7 +330,7 @@ def test_the_row_of_guessing_at_a_test(tmp_path: Path) -> None:
         "status": "ok",
         "prompt_set": prompts.id,
         "card": task.card,
-        "version": __version__,
+        **provenance(),
     }
 
 
@@ -352,7 +353,7 @@ def test_published_numbers_are_rows_of_their_own(task: TaskConfig, tmp_path: Pat
             "status": "ok",
             "reason": f"{source}; {read}",
             "card": asked.card,
-            "version": __version__,
+            **provenance(),
         }
     evaluate.write_published(tmp_path, task)
     assert [other.name for other in path.parent.iterdir()] == [path.name], "no file where a card has none"

@@ -6,12 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from iclbench import tables
+from iclbench.config.cards import load_baseline
+from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES, Registry
+from iclbench.config.resolution import resolve_run
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError, Interrupted
-from iclbench.sweep.bundle import Bundle, read_outcomes, work_through, write_outcomes
+from iclbench.sweep.bundle import Bundle, other_commit, read_outcomes, work_through, write_outcomes
 from iclbench.sweep.cells import GridCell, grid_cells
 from iclbench.sweep.language_grids import language_cells
 from iclbench.sweep.outcome import Outcome
+from tests.conftest import raise_code
 from tests.sweep.test_engine import DONE, cell
 
 
@@ -35,11 +40,51 @@ def test_a_file_holds_cells_of_language_models(tmp_path: Path) -> None:
     ]
 
 
-def test_a_file_of_another_version_is_refused(tmp_path: Path) -> None:
+CONFIG = resolve_run("linear", "gpt2", "smoke")
+TRAIN = GridCell("train", "a", "gpt2", CONFIG.task, "smoke", CONFIG)
+ASKED = {"shifts": ["none"], "evaluators": [], "seed": 0}
+RIDGE = GridCell("evaluate", "ridge", "ridge", CONFIG.task, "smoke", asked=ASKED, baseline="ridge")
+
+
+@pytest.mark.parametrize(
+    ("asked", "registry", "raised", "named"),
+    [
+        (TRAIN, FAMILIES, "linear", "'linear'"),
+        (TRAIN, BACKBONES, "gpt2", "'gpt2'"),
+        (RIDGE, FAMILIES, "linear", "'evaluate ridge'"),
+        (RIDGE, ESTIMATORS, load_baseline("ridge")[1].estimator, "'evaluate ridge'"),
+    ],
+)
+def test_a_file_of_other_code_is_refused(
+    asked: GridCell, registry: Registry, raised: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, bundle = tmp_path / "one.json", Bundle((asked,), Context(tmp_path))
+    bundle.write(path)
+    assert Bundle.read(path) == bundle
+    with monkeypatch.context() as other:
+        raise_code(other, BACKBONES, "mamba", 99)
+        assert Bundle.read(path) == bundle, "no part of the cell"
+    raise_code(monkeypatch, registry, raised, 99)
+    with pytest.raises(IclbenchError) as error:
+        Bundle.read(path)
+    assert named in str(error.value) and "\n" not in str(error.value)
+
+
+def changed(path: Path, **about: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | about))
+
+
+def test_a_file_of_another_schema_is_refused_and_one_of_another_commit_is_not(tmp_path: Path) -> None:
     path = tmp_path / "one.json"
-    Bundle((cell("train", "a"),), Context(tmp_path)).write(path)
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": "0.0.1"}))
-    with pytest.raises(IclbenchError, match=r"submitted by iclbench 0\.0\.1.*install the same version"):
+    bundle = Bundle((cell("train", "a"),), Context(tmp_path))
+    bundle.write(path)
+    assert other_commit(path) is None
+    changed(path, code={"version": "0.0.1", "commit": "0123456789abcdef"})
+    assert Bundle.read(path) == bundle
+    said = other_commit(path)
+    assert said is not None and "0.0.1" in said and "0123456789ab" in said
+    changed(path, schema=tables.SCHEMA + 1)
+    with pytest.raises(IclbenchError, match=f"schema {tables.SCHEMA} .* {tables.SCHEMA + 1} "):
         Bundle.read(path)
 
 

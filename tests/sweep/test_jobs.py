@@ -129,12 +129,20 @@ def test_a_job_that_was_taken_out_of_the_queue_does_not_come_back(
     assert not slurm._is_over()
 
 
-def test_a_job_of_another_version_is_a_line(tmp_path: Path) -> None:
+def test_a_job_of_another_schema_is_a_line_and_one_of_another_commit_a_warning(tmp_path: Path) -> None:
     files = handed(tmp_path)
-    files.bundle.write_text(json.dumps(json.loads(files.bundle.read_text()) | {"version": "0.0.1"}))
+    about = json.loads(files.bundle.read_text())
+    files.bundle.write_text(json.dumps(about | {"code": {"version": "0.0.1", "commit": None}}))
     Job(str(files.bundle), WORK)()
     result = files.result()
-    assert isinstance(result, WorkerStartError) and "install the same version on all machines" in str(result)
+    assert isinstance(result, dict)
+    (line,) = result[CELL.hash].warnings
+    assert result[CELL.hash].status == "done" and "0.0.1" in line
+    files.outcomes.unlink()
+    files.bundle.write_text(json.dumps(about | {"schema": 0}))
+    Job(str(files.bundle), WORK)()
+    refused = files.result()
+    assert isinstance(refused, WorkerStartError) and "schema" in str(refused) and "\n" not in str(refused)
 
 
 def test_a_folder_that_nodes_do_not_share_is_a_line(executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from iclbench import __version__, tables
+from iclbench import tables
 from iclbench.config.cards import content_hash, names
 from iclbench.config.registry import canonical
 from iclbench.config.runs import writing
 from iclbench.core.formats import assignments
+from iclbench.core.version import provenance
 from iclbench.language.tasks.cards import PRESET, LanguageCard, LanguageTask, SuiteCard, load_suite
 
 
@@ -59,5 +60,5 @@ def _rows(name: str, family: str, card: LanguageCard | SuiteCard) -> Iterator[di
             "reason": f"{p.source}; {p.read}" + (f"; mean over {members}" if members else ""),
             "mean_of": members or None,
             "card": content_hash(card),
-            "version": __version__,
+            **provenance(),
         }

@@ -1,0 +1,32 @@
+"""Writes the commit that a package is built from into it, as `iclbench/_commit.txt`."""
+
+from __future__ import annotations
+
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+
+class CommitHook(BuildHookInterface):
+    """Wheels and source distributions; an editable install asks git at run time."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        spec = spec_from_file_location("iclbench_version", Path(self.root, "iclbench", "core", "version.py"))
+        assert spec is not None and spec.loader is not None
+        of_tree = module_from_spec(spec)
+        spec.loader.exec_module(of_tree)
+        # A source distribution brings the file along.
+        there = Path(self.root, "iclbench", of_tree.COMMIT_FILE).is_file()
+        if version == "editable" or there or (commit := of_tree.commit()) is None:
+            return
+        self._folder = TemporaryDirectory()
+        path = Path(self._folder.name, of_tree.COMMIT_FILE)
+        path.write_text(f"{commit}\n", encoding="utf-8")
+        build_data["force_include"][str(path)] = f"iclbench/{of_tree.COMMIT_FILE}"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        if hasattr(self, "_folder"):
+            self._folder.cleanup()
