@@ -2,7 +2,8 @@
 
 A cell is a few files, `RESULTS/tables/PROMPT_SET/CONTESTANT.{examples,errors,costs,values}.parquet`, each written
 atomically and `values` last. It is done when the metadata of `values` carries the hash of all that it depends on and
-the files that `values` names as written beside it are of the same cell. A failed cell is a row with a reason and is
+the files that `values` names as written beside it are of the same cell, and when it lacks no metric that today's code
+would compute: it names those of the code that computed it (`metrics`). A failed cell is a row with a reason and is
 tried again on the next call; one that failed at some context sizes has such a row for each of them, and for every mean
 over them, and keeps the others. What a contestant does not take (`Predictor.longest`) is skipped: a row with a reason
 that is kept, beside all others.
@@ -32,6 +33,7 @@ from iclbench.core.signals import heed_ctrl_c
 from iclbench.core.version import provenance
 from iclbench.evaluation.contestant import Contestant
 from iclbench.evaluation.contestants import PredictorContestant
+from iclbench.evaluation.metric_names import lacking
 from iclbench.evaluation.prompts import PromptSet
 
 Rows = list[dict[str, object]]
@@ -112,10 +114,25 @@ def is_done(results: Path, contestant: Contestant, prompts: AnyPromptSet) -> boo
     if not all(map(tables.is_whole, beside)):
         return False
     try:
-        tables.read("values", path)
+        values = tables.read("values", path)
     except tables.TableError:
         return False
-    return True
+    return not lacks(values, prompts, about.get("metrics", ""))
+
+
+def lacks(values: Rows | pd.DataFrame, prompts: AnyPromptSet, known: str = "") -> set[str]:
+    """The metrics of an evaluation that today's code would compute and that are neither in its rows nor, separated by
+    blanks, `known` to the code that computed it."""
+    if not isinstance(prompts, PromptSet):  # of other prompt sets the hash says which code answers
+        return set()
+    return lacking(_measured(values), prompts.task.question) - set(known.split())
+
+
+def _measured(values: Rows | pd.DataFrame) -> set[str]:
+    """The metrics that have values."""
+    if isinstance(values, pd.DataFrame):
+        return set(values.loc[values["status"].eq("ok"), "metric"])
+    return {str(row["metric"]) for row in values if row["status"] == "ok"}
 
 
 def shipped_from(results: Path, contestant: Contestant, prompts: AnyPromptSet) -> str:
@@ -172,6 +189,9 @@ def _write(
 ) -> None:
     """Write the tables of a cell and remove others, which another contestant of this name may have left."""
     beside = {"beside": " ".join(sorted(found.keys() - {"values"}))}
+    if isinstance(prompts, PromptSet):
+        names = _measured(found["values"]) | lacks(found["values"], prompts)
+        beside["metrics"] = " ".join(sorted(names))
     with writing(results):
         _forget_rows(results, contestant, prompts, metadata.get("cell"))
         for name in {*tables.SCHEMAS} - {*found}:

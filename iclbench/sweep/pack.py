@@ -36,7 +36,7 @@ from iclbench.core.formats import plural
 from iclbench.core.metrics import curve_metric, metric
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.outcome import Outcome
-from iclbench.sweep.store import Store, row
+from iclbench.sweep.store import Store, evaluates, row
 from iclbench.tables import TableName
 from iclbench.tables.curves import heights
 from iclbench.tables.evaluators import HEADLINE, INSIDE
@@ -274,6 +274,8 @@ def _about(cell: GridCell, store: Store, files: list[str], replaced: str | None)
     about["cell"] = cell.hash
     if status in ("done", "diverged", "failed"):
         about["files"] = json.dumps(sorted(files))
+    if status == "done" and evaluates(cell):
+        about["metrics"] = " ".join(sorted(store.metrics(cell))) or None
     return about
 
 

@@ -90,7 +90,7 @@ def _found(group: _Group, contestant: PredictorContestant, prompts: PromptSet) -
     own_rows = values["run"].eq(contestant.run) & values["evaluator"].isin(tests)
     values = values[own_rows & ~values["metric"].isin(tables.COMPARING)]
     row = _row(packed["cells"], values, contestant, prompts)
-    if row is None:
+    if row is None or cells.lacks(values[values["prompt_set"].eq(prompts.id)], prompts, _known(row)):
         return None
     libraries = json.loads(str(row["libraries"]))
     if not _same_libraries(contestant, libraries):
@@ -121,6 +121,10 @@ def _row(
     cell = GridCell("evaluate", name, name, prompts.task, prompts.preset, asked=asked, baseline=name)
     rows = cell_rows[cell_rows["cell"].eq(cell.hash) & cell_rows["status"].eq("done")]
     return rows.iloc[0] if len(rows) else None
+
+
+def _known(row: pd.Series) -> str:
+    return "" if pd.isna(row["metrics"]) else str(row["metrics"])
 
 
 def _same_libraries(contestant: PredictorContestant, recorded: Mapping[str, str]) -> bool:

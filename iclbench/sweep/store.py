@@ -1,8 +1,9 @@
 """What of a grid is there already: rows of the table `cells` and the files that they name.
 
 Every cell leaves a row, `RESULTS/cells/TASK-PRESET/RUN.KIND-HASH.cells.parquet`. It is done as long as every file that
-its row names is there and not cut short, so that a file that is deleted makes exactly its cells to do. Reference
-results hold the rows of many cells in few files and are read in the same way.
+its row names is there and not cut short, so that a file that is deleted makes exactly its cells to do; an evaluation,
+as long as it lacks no metric that today's code would compute. Reference results hold the rows of many cells in few
+files and are read in the same way.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from iclbench.config.runs import writing
 from iclbench.core.context import Context
 from iclbench.core.files import holds_tensors
 from iclbench.sweep import kernels
-from iclbench.sweep.cells import GridCell
+from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.outcome import Outcome, Status
 
 log = logging.getLogger("iclbench")
@@ -45,6 +46,8 @@ class Store:
         self.results = results
         self._readable: dict[str, bool] = {}
         self._tables: dict[Path, pd.DataFrame] = {}
+        self._metrics: dict[str, pd.DataFrame] = {}
+        self._lacking: dict[str, set[str]] = {}
 
     @cached_property
     def rows(self) -> pd.DataFrame:
@@ -83,8 +86,43 @@ class Store:
         return {str(cell): _named(files) for cell, files in there["files"].items()}
 
     def status(self, cell: GridCell) -> Status | None:
-        """What became of a cell; None: nothing yet, or some of its files are gone."""
-        return "skipped" if cell.reason else self._status.get(cell.hash)
+        """What became of a cell; None: nothing yet, or some of its files are gone, or it lacks a metric."""
+        if cell.reason:
+            return "skipped"
+        status = self._status.get(cell.hash)
+        return None if status == "done" and self.lacks(cell) else status
+
+    def lacks(self, cell: GridCell) -> set[str]:
+        """The metrics that today's code would compute in a finished evaluation, and that it does not have."""
+        from iclbench.evaluation.metric_names import lacking  # needs torch
+
+        if cell.hash not in self._lacking:
+            self._lacking[cell.hash] = lacking(self.metrics(cell), cell.frozen.question) if evaluates(cell) else set()
+        return self._lacking[cell.hash]
+
+    def metrics(self, cell: GridCell) -> set[str]:
+        """The metrics of a finished evaluation, and those that the code knew that computed it: as its row says, or, in
+        older tables, those that have values in its files."""
+        known = self.rows.loc[cell.hash, "metrics"]
+        if not pd.isna(known):
+            return set(str(known).split())
+        asked, found = [cell.frozen.question, *cell.asked.get("evaluators", ())], set[str]()
+        for file in self._files[cell.hash]:
+            if file.endswith("values.parquet"):
+                rows = self._measured(file)
+                found |= set(rows.loc[rows["run"].eq(cell.run) & rows["evaluator"].isin(asked), "metric"])
+        return found
+
+    def _measured(self, file: str) -> pd.DataFrame:
+        """Runs, evaluators and metrics that have values in a file, each once."""
+        if file not in self._metrics:
+            columns = ["run", "evaluator", "metric", "status"]
+            try:
+                rows = tables.read_columns("values", self.results / file, columns)
+            except tables.TableError:  # who reads its values says so
+                rows = tables.frame("values", [])[columns]
+            self._metrics[file] = rows[rows["status"].eq("ok")].drop_duplicates()
+        return self._metrics[file]
 
     def has_row(self, cell: GridCell) -> bool:
         """Whether a row says what became of the cell."""
@@ -188,6 +226,7 @@ def row(cell: GridCell, outcome: Outcome, context: Context) -> dict[str, object]
         return about
     return about | {
         "files": json.dumps(sorted(outcome.files)),
+        "metrics": _metrics(context.results, outcome.files) if evaluates(cell) else None,
         "seconds": outcome.seconds,
         "device": device_name(context.device),
         "hardware": hardware(),
@@ -195,6 +234,17 @@ def row(cell: GridCell, outcome: Outcome, context: Context) -> dict[str, object]
         "threads": context.threads,
         "libraries": libraries(),
     }
+
+
+def evaluates(cell: GridCell) -> bool:
+    """Whether the metrics of a cell are those of predictions."""
+    return cell.work == "evaluate" and cell.run != SUMMARY
+
+
+def _metrics(results: Path, files: Sequence[str]) -> str | None:
+    """The metrics that these tables of an evaluation say that they know; None: they do not say."""
+    said = [tables.metadata(results / file).get("metrics", "") for file in files if file.endswith("values.parquet")]
+    return " ".join(sorted({name for each in said for name in each.split()})) or None
 
 
 def _named(files: Any) -> tuple[str, ...]:

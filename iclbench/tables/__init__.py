@@ -17,6 +17,7 @@ from iclbench.tables.parquet import (
     packed_name,
     read,
     read_all,
+    read_columns,
     write,
 )
 from iclbench.tables.schema import (
@@ -64,6 +65,7 @@ __all__ = [
     "packed_name",
     "read",
     "read_all",
+    "read_columns",
     "union",
     "validate",
     "write",

@@ -5,7 +5,7 @@ results folder.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from iclbench.core import digests, limits
 from iclbench.core.files import atomic
 from iclbench.core.memory import IN_TABLES, advised
-from iclbench.tables.schema import SCHEMA, TableError, TableName, frame, union, validate
+from iclbench.tables.schema import SCHEMA, SCHEMAS, TableError, TableName, frame, union, validate
 
 log = logging.getLogger("iclbench")
 
@@ -65,8 +65,14 @@ def read(table: TableName, path: Path) -> pd.DataFrame:
     return _checked(table, path, _load(table, path))
 
 
-def _load(table: TableName, path: Path) -> pa.Table:
-    """The rows of one file, not yet validated."""
+def read_columns(table: TableName, path: Path, columns: Sequence[str]) -> pd.DataFrame:
+    """Some columns of one file, with their exact types and not validated; for many files, faster than `read`."""
+    rows = _load(table, path, columns).to_pandas()
+    return rows.astype({name: SCHEMAS[table][name][0] for name in columns})
+
+
+def _load(table: TableName, path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """The rows of one file, not yet validated; None: all columns."""
     try:
         # Opened once, and by the plain reader: thousands of small files take half as long.
         with advised(IN_TABLES), _opened(path) as file:
@@ -79,7 +85,7 @@ def _load(table: TableName, path: Path) -> pa.Table:
                     f"{SCHEMA}); upgrade iclbench"
                 )
             limits.check(8 * file.metadata.num_rows * file.metadata.num_columns, f"{path}: a table of")
-            return file.read(use_threads=False)
+            return file.read(columns, use_threads=False)
     except limits.TooLargeError as error:
         raise TableError(str(error)) from error
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:

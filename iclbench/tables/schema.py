@@ -241,6 +241,12 @@ CELLS: dict[str, tuple[str, bool, str]] = {
     ),
     "reason": ("string", True, "why it failed, diverged or makes no sense"),
     "files": ("string", True, "what it wrote, as a JSON list of paths below the results folder"),
+    "metrics": (
+        "string",
+        True,
+        "of an evaluation the metrics that it has or that the code which computed it knew, separated by blanks; "
+        "missing in older tables, whose rows of values say it",
+    ),
     "seconds": ("Float64", True, "how long it took, trainings by all processes that took part in them"),
     "device": ("string", True, "cpu or the name of the accelerator"),
     "hardware": ("string", True, "processor and memory of the machine"),

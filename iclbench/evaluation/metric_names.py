@@ -1,0 +1,39 @@
+"""Which metrics a cached evaluation has, and which of those that today's code computes it lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from iclbench.core import events, joint  # noqa: F401  (their kinds of predictions)
+from iclbench.core.predictions import Prediction
+
+
+def lacking(measured: Iterable[str], question: str) -> set[str]:
+    """The metrics that today's code computes together with these, and that are not among them.
+
+    The answers are taken for the kind of prediction with the fewest metrics (`Prediction.metrics`) that has all of
+    these. With a density comes the joint likelihood of targets. What else depends on the data or on the model (areas,
+    scores of whole sequences, of admitted labels) cannot be known without computing it, and is never said to be
+    lacking.
+
+    Args:
+        measured: names of metrics with values.
+        question: of the task.
+
+    >>> lacking(["squared_error", "auc"], "next"), sorted(lacking(["log_likelihood", "squared_error"], "targets"))
+    (set(), ['covered_50', 'covered_90', 'log_likelihood_joint'])
+    """
+    found = set(measured)
+    kinds = [set(kind.metrics) for kind in _kinds(Prediction)]
+    own = found & set().union(*kinds)
+    fitting = [metrics for metrics in kinds if own <= metrics] if own else []
+    expected: set[str] = min(fitting, key=len, default=set())
+    if question == "targets" and "log_likelihood" in found:
+        expected = expected | {"log_likelihood_joint"}
+    return expected - found
+
+
+def _kinds(kind: type[Prediction]) -> Iterator[type[Prediction]]:
+    yield kind
+    for each in kind.__subclasses__():
+        yield from _kinds(each)
