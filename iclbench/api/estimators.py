@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from iclbench.api.predict import Trained, load
 from iclbench.config.runs import Run
+from iclbench.core.guard import guarded
 
 
 class _InContext(BaseEstimator):
@@ -106,6 +107,7 @@ class InContextRegressor(RegressorMixin, _InContext):
     (5,)
     """
 
+    @guarded
     def fit(self, X: Any, y: Any) -> InContextRegressor:
         """Take in a training set, `(N, features)` and `(N,)`; no weight changes."""
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
@@ -127,6 +129,7 @@ class InContextRegressor(RegressorMixin, _InContext):
         tags.regressor_tags.poor_score = True  # it is that of the run
         return tags
 
+    @guarded
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Means `(Q,)`; with `return_std` a pair with the standard deviations, of a run that predicts distributions."""
         queries = self._queries(X)
@@ -161,6 +164,7 @@ class InContextClassifier(ClassifierMixin, _InContext):
     InContextClassifier(n_contexts=8, run='tabular-classes-gpt2-small-s0')
     """
 
+    @guarded
     def fit(self, X: Any, y: Any) -> InContextClassifier:
         """Take in a training set, `(N, features)` and labels `(N,)` of any kind; no weight changes."""
         X, y = validate_data(self, X, y, dtype=np.float64)
@@ -179,6 +183,7 @@ class InContextClassifier(ClassifierMixin, _InContext):
         tags.classifier_tags.poor_score = True  # it is that of the run
         return tags
 
+    @guarded
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities `(Q, classes)` among the classes of the training set."""
         queries = self._queries(X)
@@ -187,6 +192,7 @@ class InContextClassifier(ClassifierMixin, _InContext):
         shares: np.ndarray = own / own.sum(1, keepdims=True)
         return shares
 
+    @guarded
     def predict(self, X: Any) -> np.ndarray:
         """The likeliest label at every input, `(Q,)`."""
         likeliest = self.predict_proba(X).argmax(1)

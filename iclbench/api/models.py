@@ -17,9 +17,11 @@ from iclbench.config.resolution import RunConfig, resolve_tables
 from iclbench.config.sizes import check_size
 from iclbench.config.trust import typed
 from iclbench.core.errors import UsageError
+from iclbench.core.guard import guarded
 from iclbench.core.predictor import Predictor
 
 
+@guarded
 def configured(
     task: Task,
     name: str,
@@ -65,6 +67,7 @@ def _given_name(value: Any) -> str:
     return target
 
 
+@guarded
 def backbone(name: str, task: Task, *, seed: int = 0, **settings: Any) -> Backbone:
     """An untrained backbone for a task.
 
@@ -85,6 +88,7 @@ def backbone(name: str, task: Task, *, seed: int = 0, **settings: Any) -> Backbo
 
 
 def _named(name: str, class_name: str, on: str = "gp-mixture", head: str = "gaussian") -> Callable[..., Backbone]:
+    @guarded
     def build(task: Task, *, seed: int = 0, **settings: Any) -> Backbone:
         return backbone(name, task, seed=seed, **settings)
 
@@ -151,20 +155,36 @@ def check_fits(model: Backbone, task: Task) -> None:
             raise UsageError(f"the model was built for {name}={own}, {task} has {name}={asked}; build it for this task")
 
 
+def check_values(model: torch.nn.Module) -> None:
+    """Raise `UsageError` where weights have no values."""
+    for name, weight in model.named_parameters():
+        if weight.is_meta:
+            raise UsageError(f"weight '{name}' is on the device 'meta' and has no values; build the model on the cpu")
+
+
+def check_precision(model: torch.nn.Module) -> None:
+    """Raise `UsageError` where weights have another precision than episodes, or no values."""
+    check_values(model)
+    for name, weight in model.named_parameters():
+        if weight.is_floating_point() and weight.dtype != torch.float32:
+            raise UsageError(f"weight '{name}' is {weight.dtype} and episodes are float32; give model.float()")
+
+
 def check_trains(model: Backbone, task: Task) -> None:
     """Raise `UsageError` where a model cannot be trained on the task: it does not fit, was built for the other question
     (under `next` every target would stand in its context), ends before the task's examples do, or has weights of
-    another precision than the episodes."""
+    another precision than the episodes or without gradients."""
     check_fits(model, task)
+    check_precision(model)
+    for name, weight in model.named_parameters():
+        if weight.is_inference():
+            raise UsageError(f"the model was built under torch.inference_mode ('{name}'); build it outside")
     own, asked = model.shape.question, task.shape.question
     if own != asked:
         raise UsageError(f"the model was built for the question '{own}', {task} asks '{asked}'; build it for this task")
     examples = task.shape.longest - 1 if model.uses_related else task.config.points
     if reason := model.too_long(examples):
         raise UsageError(f"{task} has {examples} examples, and of the model: {reason}; build it for this task")
-    for name, weight in model.named_parameters():
-        if weight.is_floating_point() and weight.dtype != torch.float32:
-            raise UsageError(f"the model's weights are {weight.dtype} ({name}); train model.float()")
 
 
 def registered_name(model: Predictor) -> str | None:

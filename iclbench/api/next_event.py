@@ -14,10 +14,12 @@ from iclbench.config.runs import Run
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.events import GAP, TIME
+from iclbench.core.guard import guarded
 from iclbench.core.predictor import as_used
 from iclbench.streaming.clock import LENGTHS
 
 
+@guarded
 def next_event(model: Backbone | Trained | Run, times: Any, marks: Any = None) -> pd.DataFrame:
     """When the next event comes, and with what mark, after every number of events of one sequence.
 

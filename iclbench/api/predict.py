@@ -11,12 +11,14 @@ import pandas as pd
 import torch
 
 from iclbench.api import arguments
+from iclbench.api.models import check_values
 from iclbench.backbones.base import Backbone
 from iclbench.config.archives import find
 from iclbench.config.runs import Run
 from iclbench.core.devices import chosen_device
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
+from iclbench.core.guard import guarded
 from iclbench.core.predictions import Categorical, Gaussian, Mixture, Prediction
 from iclbench.core.predictor import as_used, join_positions
 from iclbench.core.seeds import generator
@@ -26,6 +28,7 @@ from iclbench.families.base import Family
 _AT_ONCE = 1024
 
 
+@guarded
 def predict(model: Any, X_context: Any, y_context: Any, X_query: Any, *, return_std: bool = False) -> Any:
     """What a model answers at some inputs after seeing a context; nothing is trained.
 
@@ -65,6 +68,7 @@ def predict(model: Any, X_context: Any, y_context: Any, X_query: Any, *, return_
     return _array(found, single, flat), _array(prediction.std, single, flat)
 
 
+@guarded
 def predict_proba(model: Any, X_context: Any, y_context: Any, X_query: Any) -> np.ndarray:
     """Probabilities of all classes, `(Q, classes)` or `(B, Q, classes)`; arguments as in `predict`.
 
@@ -78,6 +82,7 @@ def predict_proba(model: Any, X_context: Any, y_context: Any, X_query: Any) -> n
     return _array(prediction.logits.softmax(-1), asked.single, False)
 
 
+@guarded
 def sample_y(model: Any, X_context: Any, y_context: Any, X_query: Any, n_samples: int = 1, seed: int = 0) -> np.ndarray:
     """Draws of the outputs at all inputs together: of a model with a joint distribution they are functions, of others
     independent from input to input. Other arguments as in `predict`.
@@ -112,23 +117,28 @@ class Trained:
         self.run, self.device, self._data_dir = run, chosen_device(device), data_dir
 
     @cached_property
+    @guarded
     def model(self) -> Backbone:
         """The backbone with its weights, in eval mode; raises `UsageError` where the run is not finished."""
         return self.run.load(self.device, self._data_dir)
 
     @cached_property
+    @guarded
     def family(self) -> Family:
         """What the run was trained on, without its data until they are asked for."""
         return self.run.config.task.build(self._data_dir)
 
+    @guarded
     def predict(self, X_context: Any, y_context: Any, X_query: Any, *, return_std: bool = False) -> Any:
         """See `predict`."""
         return predict(self.model, X_context, y_context, X_query, return_std=return_std)
 
+    @guarded
     def predict_proba(self, X_context: Any, y_context: Any, X_query: Any) -> np.ndarray:
         """See `predict_proba`."""
         return predict_proba(self.model, X_context, y_context, X_query)
 
+    @guarded
     def sample_y(self, X_context: Any, y_context: Any, X_query: Any, n_samples: int = 1, seed: int = 0) -> np.ndarray:
         """See `sample_y`."""
         return sample_y(self.model, X_context, y_context, X_query, n_samples, seed)
@@ -137,6 +147,7 @@ class Trained:
         return f"load({str(self.run.path)!r})"
 
 
+@guarded
 def load(
     run: Run | str | Path,
     results: str | Path = "results",
@@ -183,6 +194,7 @@ def backbone_of(model: Any) -> Backbone:
         return model.model
     if not isinstance(model, Backbone):
         raise UsageError(f"model: expected a backbone, icl.load(...) or a finished run, not {type(model).__name__}")
+    check_values(model)
     return model
 
 

@@ -12,7 +12,7 @@ import torch
 
 from iclbench import tables
 from iclbench.api import arguments
-from iclbench.api.models import check_fits, registered_name
+from iclbench.api.models import check_fits, check_precision, registered_name
 from iclbench.api.predict import Trained
 from iclbench.api.record import trainings, variant_of
 from iclbench.api.tasks import Task, given_task
@@ -22,6 +22,7 @@ from iclbench.config.registry import BACKBONES, canonical
 from iclbench.config.runs import Run, check_free
 from iclbench.core.devices import chosen_device
 from iclbench.core.errors import UsageError
+from iclbench.core.guard import guarded
 from iclbench.core.predictor import Predictor
 from iclbench.evaluation import contestants
 from iclbench.evaluation.contestants import PredictorContestant
@@ -33,6 +34,7 @@ from iclbench.families.shifts import Shift
 Scored = Predictor | Run | Trained | str
 
 
+@guarded
 def evaluate(
     models: Scored | Iterable[Scored] | Mapping[str, Scored],
     task: Task,
@@ -149,6 +151,8 @@ def _scored(model: Any, task: Task, device: str) -> PredictorContestant | str:
         what = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
         raise UsageError(f"evaluate takes models, runs and names of baselines, not {what}")
     name = registered_name(model) or type(model).__name__
+    if isinstance(model, torch.nn.Module):
+        check_precision(model)
     if not isinstance(model, Backbone):
         return contestants.in_memory(name, model)
     check_fits(model, task)

@@ -17,6 +17,7 @@ from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.core.devices import chosen_device
 from iclbench.core.episodes import Episodes
 from iclbench.core.errors import UsageError
+from iclbench.core.guard import guarded
 from iclbench.core.memory import advised
 from iclbench.core.seeds import generator
 from iclbench.core.task import TaskShape
@@ -41,16 +42,19 @@ class Task:
     data_dir: Path | None = None
 
     @cached_property
+    @guarded
     def config(self) -> TaskConfig:
         """The task with everything filled in."""
         return resolve_task(self.card, self.preset, self.changes, "task")[0]
 
     @cached_property
+    @guarded
     def family(self) -> Family:
         """What draws the episodes."""
         return self.config.build(self.data_dir)
 
     @cached_property
+    @guarded
     def sizes(self) -> Preset:
         """What the card's preset says of backbones and of training."""
         return load_task(self.card)[1].preset(self.preset, self.config.name)
@@ -65,10 +69,12 @@ class Task:
         return list(dict.fromkeys([*self.config.oracles, *self.config.baselines]))
 
     @property
+    @guarded
     def shape(self) -> TaskShape:
         """What a backbone is told about the task."""
         return self.config.shape(self.family)
 
+    @guarded
     def sample(
         self,
         episodes: int,
@@ -111,6 +117,7 @@ class Task:
         return f"task({self.card!r}, preset={self.preset!r}{changes})"
 
 
+@guarded
 def task(name: str | Path, preset: str = "small", *, data_dir: str | Path | None = None, **changes: Any) -> Task:
     """A task by the name of its card (`iclbench list tasks`) or a path to one.
 

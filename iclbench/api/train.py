@@ -24,6 +24,7 @@ from iclbench.config.runs import Run, create, keeping_rate
 from iclbench.core.context import Context
 from iclbench.core.devices import chosen_device
 from iclbench.core.errors import UsageError
+from iclbench.core.guard import guarded
 from iclbench.core.progress import Update
 from iclbench.evaluation.reported_training import train_reported
 from iclbench.training.fit import Callback, Training
@@ -32,6 +33,7 @@ from iclbench.training.processes import ALONE, Processes
 from iclbench.training.trackers import check_trackers
 
 
+@guarded
 def fit(
     model: Backbone,
     task: Task,
@@ -111,6 +113,7 @@ def fit(
     return pd.DataFrame({"step": found.steps, "loss": found.losses})
 
 
+@guarded
 def train(
     task: Task,
     backbone: str,
@@ -162,6 +165,7 @@ def train(
     return train_run(config, name, context, partial(progress_bar, shown=progress), trackers)
 
 
+@guarded
 def train_run(
     config: RunConfig,
     name: str | None,

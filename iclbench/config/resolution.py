@@ -137,8 +137,11 @@ class TaskConfig(Strict):
 
     def build(self, data_dir: Path | None = None) -> Family:
         """The family with these parameters, and with what was learned from its training data where that is stored."""
+        from iclbench.core.guard import fixed_state
+
         cls, parameters = self._family()
-        family = cls(parameters, data_dir)
+        with fixed_state():
+            family = cls(parameters, data_dir)
         family.learned = self.learned
         kind = "classification" if family.classes is not None else "event" if family.marks is not None else "regression"
         if kind != {"categorical": "classification", "event": "event"}.get(self.head, "regression"):

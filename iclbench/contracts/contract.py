@@ -11,6 +11,7 @@ from torch import Tensor
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import shortened
 from iclbench.core.events import MARK
+from iclbench.core.guard import guarded
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import Predictor, State
 from iclbench.core.records import TensorRecord
@@ -48,7 +49,7 @@ def contract(
     applies: Callable[[Predictor], bool] = lambda _: True, of_related: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     def register(check: Callable[..., None]) -> Callable[..., None]:
-        CONTRACTS.append(Contract(check.__name__, check, applies, of_related))
+        CONTRACTS.append(Contract(check.__name__, guarded(check), applies, of_related))
         return check
 
     return register
@@ -66,6 +67,7 @@ def failures(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DE
     return broken
 
 
+@guarded
 def example_episodes(
     dim: int = 4,
     points: int = 9,

@@ -15,6 +15,7 @@ from iclbench.config.registry import ESTIMATORS
 from iclbench.core.episodes import Episodes
 from iclbench.core.errors import UsageError
 from iclbench.core.events import CENSORED
+from iclbench.core.guard import guarded
 from iclbench.core.predictor import Predictor
 from iclbench.families.base import Family, FunctionFamily
 from iclbench.families.request import Request
@@ -299,7 +300,7 @@ def _errors(family: Family, baseline: str, episodes: Episodes) -> Float[Tensor, 
     return each.masked_fill(~episodes.scored, 0).sum(1) / episodes.scored.sum(1)
 
 
-FAMILY_CONTRACTS = [
+_CONTRACTS = [
     episodes_have_the_declared_shapes_and_types,
     events_are_gaps_marks_and_times,
     every_listed_shift_can_be_sampled,
@@ -317,3 +318,4 @@ FAMILY_CONTRACTS = [
     strata_are_parts_of_the_episodes,
     the_oracles_it_vouches_for_are_beaten_by_none,
 ]
+FAMILY_CONTRACTS = [guarded(each) for each in _CONTRACTS]

@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from iclbench.core import limits
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import count, nbytes, plural
+from iclbench.core.guard import exclusive
 from iclbench.core.task import TaskShape
 
 T = TypeVar("T", bound=nn.Module)
@@ -47,7 +48,7 @@ def bounded(build: Callable[[], T], what: str, own: bool) -> T:
     if own:
         measured(build, what, memory=False)
         return build()
-    with _counted(what):
+    with exclusive(), _counted(what):
         return build()
 
 
@@ -61,7 +62,7 @@ def measured(build: Callable[[], T], what: str, memory: bool) -> T:
     Raises:
         TooLargeError: as `bounded`.
     """
-    with torch.random.fork_rng(devices=[]), _counted(what):
+    with exclusive(), torch.random.fork_rng(devices=[]), _counted(what):
         if memory:
             return build()
         with torch.device("meta"), _Undrawn():

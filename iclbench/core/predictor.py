@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any, ClassVar, Literal, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Bool, Float
@@ -241,16 +243,27 @@ def join_positions(answers: Sequence[Prediction]) -> Prediction:
     return cat(flipped).map(lambda t: t.transpose(0, 1))
 
 
+# How many threads use a module that is in training mode otherwise.
+_USES: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+_USES_LOCK = Lock()
+
+
 @contextmanager
 def as_used(predictor: Predictor) -> Iterator[None]:
     """A module is in eval mode within, as runs are, and in the mode that it was in afterwards: one that is evaluated
-    while it trains is left as it was."""
+    while it trains is left as it was. Of threads that use one model, the last one restores the mode."""
     modules = list(predictor.modules()) if isinstance(predictor, nn.Module) else []
-    training = [module for module in modules if module.training]
-    for module in training:
-        module.training = False
+    with _USES_LOCK:
+        used = [module for module in modules if module.training or module in _USES]
+        for module in used:
+            _USES[module] = _USES.get(module, 0) + 1
+            module.training = False
     try:
         yield
     finally:
-        for module in training:
-            module.training = True
+        with _USES_LOCK:
+            for module in used:
+                _USES[module] -= 1
+                if not _USES[module]:
+                    del _USES[module]
+                    module.training = True

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from iclbench.core.guard import exclusive, fixed_state
+
 
 def stream_seed(seed: int, name: str, *counter: int) -> int:
     """A 63-bit seed for the `counter`-th draw of the stream `name`; streams of different names are independent."""
@@ -25,8 +27,11 @@ def generator(seed: int, name: str, *counter: int, device: torch.device | str = 
 
 @contextmanager
 def global_stream(seed: int, name: str) -> Iterator[None]:
-    """Run a block whose library calls draw from torch's global generator (weight initialisation) on one stream."""
-    with torch.random.fork_rng(devices=[]):
+    """Run a block whose library calls draw from torch's global generator (weight initialisation) on one stream.
+
+    Threads take turns, and the block runs in `fixed_state`: what is drawn depends on seed and name alone.
+    """
+    with exclusive(), fixed_state(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(seed, name))
         yield
 
@@ -35,6 +40,6 @@ def global_stream(seed: int, name: str) -> Iterator[None]:
 def global_draws(generator: torch.Generator) -> Iterator[None]:
     """Run a block whose layers draw from torch's global generators (dropout) on one seed that `generator` gives."""
     seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
-    with torch.random.fork_rng():
+    with exclusive(), torch.random.fork_rng():
         torch.manual_seed(seed)
         yield

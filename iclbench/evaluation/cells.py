@@ -28,6 +28,7 @@ from iclbench.config.cards import content_hash
 from iclbench.config.runs import writing
 from iclbench.core import devices
 from iclbench.core.errors import one_line
+from iclbench.core.guard import guarded
 from iclbench.core.measure import Measure
 from iclbench.core.signals import heed_ctrl_c
 from iclbench.core.version import provenance
@@ -140,6 +141,7 @@ def shipped_from(results: Path, contestant: Contestant, prompts: AnyPromptSet) -
     return tables.metadata(cell_path(results, contestant, prompts)).get("from", "")
 
 
+@guarded
 def computed(
     contestant: Contestant, prompts: AnyPromptSet, shared: dict[str, object], work: Callable[[], Tables]
 ) -> tuple[Tables, str | None]:

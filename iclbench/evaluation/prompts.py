@@ -18,6 +18,7 @@ from iclbench.config import versions
 from iclbench.config.cards import content_hash
 from iclbench.config.resolution import TaskConfig
 from iclbench.core.episodes import Episodes
+from iclbench.core.guard import guarded
 from iclbench.core.heads import HEADS
 from iclbench.core.records import cat
 from iclbench.core.seeds import generator
@@ -150,6 +151,7 @@ class PromptSet:
             **({"learned": self.task.learned} if self.trained_data else {}),
         }
 
+    @guarded
     def draw(self, stream: str, episodes: int, points: int) -> Episodes:
         """Episodes of the named stream, block by block, with as many related datasets as the family ever gives."""
         sizes = [min(BLOCK, episodes - start) for start in range(0, episodes, BLOCK)]

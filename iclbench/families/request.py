@@ -11,6 +11,8 @@ from typing import Any, TypeVar, cast
 
 import torch
 
+from iclbench.core.guard import fixed_state
+
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
@@ -61,12 +63,14 @@ def by_request(method: _Method) -> _Method:
             named: Any = dict(zip(("episodes", "points", "generator", "shift"), args, strict=False)) | kwargs
             request = Request(**named)
         if not old:
-            return method(self, request)
+            with fixed_state():
+                return method(self, request)
         # A family that has no related datasets, say, need not take their number.
         given = {field.name: getattr(request, field.name) for field in fields(request) if field.default is not MISSING}
         changed = {name: value for name, value in given.items() if value != getattr(Request, name)}
         changed.pop("before", None)  # methods of this form are older
-        return method(self, request.episodes, request.points, request.generator, **changed)
+        with fixed_state():
+            return method(self, request.episodes, request.points, request.generator, **changed)
 
     return cast(_Method, ask)
 

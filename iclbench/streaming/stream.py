@@ -21,6 +21,7 @@ from torch import Tensor
 from iclbench.backbones.base import Backbone
 from iclbench.core.episodes import Points
 from iclbench.core.errors import DataError, IclbenchError
+from iclbench.core.guard import fixed_state, guarded
 from iclbench.core.predictor import State
 from iclbench.core.records import TensorRecord
 from iclbench.streaming.clock import Clock
@@ -83,7 +84,7 @@ class Stream:
         self._together = 1 if at_once else TOGETHER
         self._held: list[Line] = []
         self._asked: list[Line] = []
-        with torch.no_grad():
+        with fixed_state(), torch.no_grad():
             self.state = self.model.condition(as_points(backbone, []), related) if state is None else state
 
     def run(self, lines: Iterable[Line]) -> Iterator[Answer]:
@@ -155,6 +156,7 @@ class Stream:
                 return state, learned, self._at(line, str(error))
         return state, len(lines), None
 
+    @guarded
     @torch.no_grad()
     def _updated(self, state: State, lines: list[Line]) -> State:
         try:
@@ -171,7 +173,7 @@ class Stream:
         if not asked:
             return
         try:
-            with torch.no_grad():
+            with fixed_state(), torch.no_grad():
                 prediction = self.model.query(self.state, _inputs(self.backbone, asked))
         except IclbenchError as error:
             raise self._at(asked[0], str(error)) from error

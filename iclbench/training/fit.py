@@ -24,6 +24,7 @@ from iclbench.config.cards import TrainSettings
 from iclbench.config.resolution import TaskConfig
 from iclbench.core.denormals import flushed
 from iclbench.core.errors import NonFiniteError, UsageError
+from iclbench.core.guard import guarded
 from iclbench.core.measure import Measure
 from iclbench.core.seeds import generator
 from iclbench.families.base import Family
@@ -76,6 +77,7 @@ class Progress:
     bytes: int | None = 0
 
 
+@guarded
 def fit(
     backbone: Backbone,
     task: TaskConfig | Family,

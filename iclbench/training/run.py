@@ -15,6 +15,7 @@ from iclbench.config.resolution import RunConfig
 from iclbench.config.runs import DivergedError, Hold, Run, writing
 from iclbench.core.context import Context
 from iclbench.core.errors import Interrupted
+from iclbench.core.guard import guarded
 from iclbench.core.memory import IN_TRAINING, advised
 from iclbench.families.base import Family
 from iclbench.moved import renamed
@@ -36,6 +37,7 @@ MonitorOf = Callable[[RunConfig, Family], Callback]
 _HURRY = 3
 
 
+@guarded
 def train(
     run: Run,
     context: Context | None = None,

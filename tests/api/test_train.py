@@ -122,7 +122,7 @@ def test_what_cannot_be_trained_is_said_before_a_weight_has_moved() -> None:
         icl.fit(model, task, 3, batch=2, progress=False, curriculum={"points": {"start": 2, "every": 1}})
     assert all(torch.equal(weights, before[name]) for name, weights in model.state_dict().items())
     assert len(icl.fit(model, short, 1, batch=2, progress=False)) == 1, "its own length fits"
-    with pytest.raises(UsageError, match=r"weights are torch\.float64 .*; train model\.float\(\)"):
+    with pytest.raises(UsageError, match=r"torch\.float64 .*model\.float\(\)"):
         icl.fit(icl.CNP(task, width=8).double(), task, 1, batch=2, progress=False)
 
 

@@ -35,3 +35,14 @@ def test_the_global_stream_is_reproducible_and_leaves_the_global_state_alone():
     assert torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[0], drawn[2])
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_global_stream_draws_float32_whatever_the_default_is():
+    torch.set_default_dtype(torch.float64)
+    try:
+        with global_stream(3, "weights"):
+            drawn = torch.randn(2)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    with global_stream(3, "weights"):
+        assert torch.equal(drawn, torch.randn(2))

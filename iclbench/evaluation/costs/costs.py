@@ -37,6 +37,7 @@ from iclbench.core import devices
 from iclbench.core.context import Context
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import IclbenchError
+from iclbench.core.guard import guarded
 from iclbench.core.measure import peak_of, seconds_of
 from iclbench.core.memory import IN_COSTS, OutOfMemoryError, advised
 from iclbench.core.predictor import State
@@ -116,6 +117,7 @@ class Measured(NamedTuple):
     failed: int
 
 
+@guarded
 @advised(IN_COSTS)
 def measure_costs(
     context: Context,

@@ -1,0 +1,113 @@
+"""The guard of public entry points: one known state of torch inside, whatever state the caller is in.
+
+Torch has a default dtype, a default device, autocast and gradient modes, which a notebook may have changed. Without the
+guard, samplers and builders follow them, and one name stands for different prompts and different weights.
+
+The default dtype and the global random generator belong to the process, the other states to a thread.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+import torch
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_DEVICES = ("cpu", "cuda", "mps")
+
+
+class _Process:
+    """State of torch that all threads share."""
+
+    def __init__(self) -> None:
+        self.exclusive = threading.RLock()
+        self.dtype_lock = threading.Lock()
+        self.guards = 0
+        self.dtype = torch.float32
+
+
+_process = _Process()
+
+
+def _forked() -> None:
+    """A forked child has one thread, and no other thread will release a lock for it."""
+    global _process
+    _process = _Process()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+@contextmanager
+def exclusive() -> Iterator[None]:
+    """One thread at a time runs such a block: for code that seeds torch's global generator or hooks all modules."""
+    with _process.exclusive:
+        yield
+
+
+@contextmanager
+def fixed_state() -> Iterator[None]:
+    """Within, the default dtype is float32, the default device the CPU, autocast is off and gradients are on.
+
+    >>> torch.set_default_dtype(torch.float64)
+    >>> with fixed_state():
+    ...     torch.zeros(1).dtype
+    torch.float32
+    >>> torch.zeros(1).dtype
+    torch.float64
+    >>> torch.set_default_dtype(torch.float32)
+    """
+    with ExitStack() as stack:
+        stack.enter_context(_float32())
+        if torch.get_default_device().type != "cpu":
+            stack.enter_context(torch.device("cpu"))
+        for device in _DEVICES:
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        if torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        yield
+
+
+@contextmanager
+def _float32() -> Iterator[None]:
+    """The first thread that enters stores the caller's dtype, the last one that leaves restores it."""
+    process = _process
+    with process.dtype_lock:
+        if process.guards == 0:
+            process.dtype = torch.get_default_dtype()
+        process.guards += 1
+        _set(torch.float32)
+    try:
+        yield
+    finally:
+        with process.dtype_lock:
+            process.guards -= 1
+            if process.guards == 0:
+                _set(process.dtype)
+
+
+def _set(dtype: torch.dtype) -> None:
+    if torch.get_default_dtype() != dtype:
+        torch.set_default_dtype(dtype)
+
+
+def guarded(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, which runs in `fixed_state`."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        with fixed_state():
+            return function(*args, **kwargs)
+
+    call.is_guarded = True  # type: ignore[attr-defined]
+    return call
