@@ -371,9 +371,6 @@ class DivergedError(IclbenchError):
         """What the training left behind: its curve as far as it goes, and why it ended."""
         return [self.run.path / "values.parquet", self.run.path / self.run.DIVERGED]
 
-    def __reduce__(self) -> tuple[Any, ...]:  # it crosses to other processes
-        return DivergedError, (self.run, self.step, self.what, self._remembered)
-
 
 class Hold:
     """A run folder that belongs to this process, which writes there what it trains, wherever the folder has gone.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
 
 # So many known names still make a line that is read.
 _NAMED = 32
@@ -34,6 +35,16 @@ class IclbenchError(Exception):
 
     def __init__(self, message: str = "") -> None:
         super().__init__(brief(message))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By the finished message and the attributes, whatever arguments a subclass is made from.
+        return _unpickled, (type(self), self.args), vars(self)
+
+
+def _unpickled(cls: type[IclbenchError], args: tuple[Any, ...]) -> IclbenchError:
+    error = cls.__new__(cls)
+    error.args = args
+    return error
 
 
 class UsageError(IclbenchError):

@@ -50,9 +50,6 @@ class TrainingDivergedError(NonFiniteError):
             f"training diverged at step {step}: {what}; try a lower learning rate, a longer warm-up, or clip = 1"
         )
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return TrainingDivergedError, (self.step, self.what)
-
 
 @dataclass
 class Progress:

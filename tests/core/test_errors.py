@@ -1,0 +1,67 @@
+"""Exceptions: all of them cross to other processes."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import pickle
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import iclbench
+from iclbench.config.runs import CodeChangedError, DivergedError, Run, TrainedOtherwiseError
+from iclbench.core.errors import IclbenchError, UnknownNameError, UsageError
+from iclbench.sweep.executor import WorkerDiedError
+from iclbench.sweep.work import _FailedInPartError
+from iclbench.training.fit import TrainingDivergedError
+
+# How the exceptions are made that take more than a message.
+MADE: dict[type[IclbenchError], Callable[[], IclbenchError]] = {
+    UnknownNameError: lambda: UnknownNameError("task", "linaer", ["linear"], hint="(h)", listed_by="list"),
+    TrainingDivergedError: lambda: TrainingDivergedError(3, "the loss is nan"),
+    DivergedError: lambda: DivergedError(Run(Path("results/runs/x")), 3, "the loss is nan", remembered=True),
+    TrainedOtherwiseError: lambda: TrainedOtherwiseError(Run(Path("results/runs/x")), ["seed: 0 -> 1"]),
+    CodeChangedError: lambda: CodeChangedError("x", "linear", 1, 2),
+    WorkerDiedError: lambda: WorkerDiedError("x", {}),
+    _FailedInPartError: lambda: _FailedInPartError("x", [Path("a")]),
+}
+
+
+def ours() -> list[type[Exception]]:
+    """Every exception of the package. Modules without a class of an exception are not imported: all of them would take
+    seconds."""
+    root = Path(iclbench.__file__).parent
+    for path in root.rglob("*.py"):
+        if re.search(r"^class \w*(Error|Exception|Interrupted)|^class \w+\(.*(Error|Exception)", path.read_text(), re.M):
+            importlib.import_module(".".join(path.relative_to(root.parent).with_suffix("").parts))
+
+    def below(cls: type[Exception]) -> Iterator[type[Exception]]:
+        for each in cls.__subclasses__():
+            yield each
+            yield from below(each)
+
+    return [each for each in below(Exception) if each.__module__.startswith("iclbench.")]
+
+
+def test_every_exception_survives_pickle() -> None:
+    found = ours()
+    assert {IclbenchError, UsageError, *MADE} <= set(found)
+    for cls in found:
+        error = MADE[cls]() if cls in MADE else cls("x")  # type: ignore[index]
+        again = pickle.loads(pickle.dumps(error))
+        assert type(again) is cls and str(again) == str(error) and again.args == error.args
+        assert {name: str(value) for name, value in vars(again).items()} == {k: str(v) for k, v in vars(error).items()}
+
+
+def _mistyped(name: str) -> None:
+    raise UnknownNameError("task", name, ["linear"])
+
+
+def test_a_mistyped_name_ends_a_pool() -> None:
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        answer = pool.map_async(_mistyped, ["linaer"])
+        with pytest.raises(UnknownNameError, match="did you mean 'linear'"):
+            answer.get(timeout=10)
