@@ -37,10 +37,18 @@ def configured(
         for kind, given in (("settings", settings), ("training", training))
     )
     typed(name)
-    check_size(task.card, name, task.preset, of_backbone)
-    tables = {"task": dict(task.changes), "backbone": of_backbone, "train": of_training}
+    check_size(task.name, name, task.preset, of_backbone, task.resolved[1])
+    tables = {"backbone": of_backbone, "train": of_training}
     return resolve_tables(
-        task.card, name, task.preset, seed, tables, typed_as="", data_dir=task.data_dir, results=results
+        task.card,
+        name,
+        task.preset,
+        seed,
+        tables,
+        typed_as="",
+        data_dir=task.data_dir,
+        results=results,
+        resolved=task.resolved,
     )
 
 

@@ -25,12 +25,14 @@ class Fitted:
         preset: at which preset.
         training: how.
         seed: from which seed.
+        steps: how many steps were done; fewer than those of `training` where it was interrupted.
     """
 
     task: TaskConfig
     preset: str
     training: TrainSettings
     seed: int
+    steps: int
 
 
 def note(model: Backbone, fitted: Fitted) -> None:
@@ -61,4 +63,5 @@ def _part(fitted: Fitted) -> dict[str, Any]:
     """What the weights depend on, but for the seed."""
     task = fitted.task.model_dump(mode="json", include=set(TaskConfig.marked(Mark.TRAINED)))
     train = fitted.training.model_dump(mode="json", exclude=set(TrainSettings.marked(Mark.OBSERVING)))
-    return {"preset": fitted.preset, "task": task, "train": train}
+    reached = {"reached": fitted.steps} if fitted.steps != fitted.training.steps else {}
+    return {"preset": fitted.preset, "task": task, "train": train, **reached}

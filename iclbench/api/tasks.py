@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from iclbench.api import arguments
-from iclbench.config.cards import Preset, load_task
+from iclbench.config.cards import Preset, TaskCard
 from iclbench.config.registry import canonical
 from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.core.devices import chosen_device
@@ -43,9 +43,15 @@ class Task:
 
     @cached_property
     @guarded
+    def resolved(self) -> tuple[TaskConfig, TaskCard]:
+        """The task with everything filled in, and its card: read once, whatever becomes of the file."""
+        return resolve_task(self.card, self.preset, self.changes, "task")
+
+    @property
+    @guarded
     def config(self) -> TaskConfig:
         """The task with everything filled in."""
-        return resolve_task(self.card, self.preset, self.changes, "task")[0]
+        return self.resolved[0]
 
     @cached_property
     @guarded
@@ -57,7 +63,7 @@ class Task:
     @guarded
     def sizes(self) -> Preset:
         """What the card's preset says of backbones and of training."""
-        return load_task(self.card)[1].preset(self.preset, self.config.name)
+        return self.resolved[1].preset(self.preset, self.config.name)
 
     @property
     def name(self) -> str:

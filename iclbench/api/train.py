@@ -17,7 +17,6 @@ from iclbench.api.progress import progress_bar
 from iclbench.api.record import Fitted, note
 from iclbench.api.tasks import Task, given_task
 from iclbench.backbones.base import Backbone
-from iclbench.config.cards import load_task
 from iclbench.config.rates import Rates
 from iclbench.config.resolution import RunConfig, resolve_training
 from iclbench.config.runs import Run, create, keeping_rate
@@ -82,7 +81,7 @@ def fit(
     if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
         raise UsageError(f"callbacks: expected a list of functions, got {arguments.shown(callbacks)}")
     name, given = registered_name(model), arguments.settings("settings", settings)
-    rates = Rates.of(task.preset, task.name, load_task(task.card)[1].unobserved)
+    rates = Rates.of(task.preset, task.name, task.resolved[1].unobserved)
     if steps is not None:
         of_preset = resolve_training(task.config, task.sizes, name, {}, rates=rates)
         steps = arguments.whole("steps", steps)
@@ -94,22 +93,29 @@ def fit(
     if lr is not None:
         given |= arguments.settings("settings", {"lr": lr})
     training = resolve_training(task.config, task.sizes, name, given, typed_as="", rates=rates)
-    note(model, Fitted(task.config.on_data(task.data_dir), task.preset, training, seed))
+    trained = task.config.on_data(task.data_dir)
+    reached = 0
     with progress_bar(name or type(model).__name__, training.steps, progress) as update:
 
         def show(at: Training) -> None:
+            nonlocal reached
+            reached = at.progress.step
             if at.due(training.log_every):
                 update(at.progress.step, f"loss {at.progress.losses[-1]:.4f}")
 
-        found = fit_in_memory(
-            model,
-            task.config,
-            training,
-            [show, *callbacks],
-            seed=seed,
-            device=device,
-            data_dir=task.data_dir,
-        )
+        try:
+            found = fit_in_memory(
+                model,
+                task.config,
+                training,
+                [show, *callbacks],
+                seed=seed,
+                device=device,
+                data_dir=task.data_dir,
+            )
+        finally:
+            if reached:
+                note(model, Fitted(trained, task.preset, training, seed, reached))
     return pd.DataFrame({"step": found.steps, "loss": found.losses})
 
 

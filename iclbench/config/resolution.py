@@ -475,6 +475,7 @@ def resolve_tables(
     data_dir: Path | None = None,
     results: Path | None = None,
     tuned: bool = True,
+    resolved: tuple[TaskConfig, TaskCard] | None = None,
 ) -> RunConfig:
     """The same from tables `task`, `backbone` and `train`, as `--config` holds them.
 
@@ -485,9 +486,10 @@ def resolve_tables(
         data_dir: where the task finds its data, whose size a backbone's depends on.
         results: the results folder, whose table of learning rates goes over the shipped one.
         tuned: whether these tables are read at all.
+        resolved: the task as `resolve_task` has resolved it before; its card is not read again.
     """
     tables = tables or {}
-    frozen, card = resolve_task(task, preset, tables.get("task"), f"{typed_as}task")
+    frozen, card = resolved or resolve_task(task, preset, tables.get("task"), f"{typed_as}task")
     chosen = card.preset(canonical(preset), frozen.name)
     name = spelling(backbone)
     for mentioned in [*chosen.backbones, *chosen.train_for]:

@@ -15,7 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from iclbench.config import plugins
-from iclbench.config.cards import TOLERANCE, Strict, deviation, load_task, validate
+from iclbench.config.cards import TOLERANCE, Strict, TaskCard, deviation, load_task, validate
 from iclbench.config.registry import BACKBONES, canonical, imported, spelling
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import count
@@ -174,24 +174,27 @@ def _parameters(name: str, cls: type[Backbone], shape: TaskShape, settings: Mapp
     return int(model.parameter_count - model.encoder_parameter_count)
 
 
-def check_size(task: str, backbone: str, preset: str, given: Mapping[str, Any]) -> None:
+def check_size(task: str, backbone: str, preset: str, given: Mapping[str, Any], card: TaskCard | None = None) -> None:
     """Raise `UsageError` where nobody says how big a built-in backbone is; of a plug-in's own size there is a note.
 
     Args:
         task, backbone, preset: as `iclbench train` takes them.
         given: settings of the backbone that a user gives.
+        card: the card of the task where it was read before.
     """
-    if (line := missing_size(task, backbone, preset, given)) is None:
+    if (line := missing_size(task, backbone, preset, given, card)) is None:
         return
     if ":" not in backbone and BACKBONES.entry(backbone).package == "iclbench":
         raise UsageError(line)
     tell_once(line)
 
 
-def missing_size(task: str, backbone: str, preset: str, given: Mapping[str, Any]) -> str | None:
+def missing_size(
+    task: str, backbone: str, preset: str, given: Mapping[str, Any], card: TaskCard | None = None
+) -> str | None:
     """That the preset of the task's card has neither a budget nor a size for this backbone and nobody gave one, with
     what to do; None: it has, or somebody did."""
-    name, card = load_task(task)
+    name, card = load_task(task) if card is None else (task, card)
     chosen = card.preset(canonical(preset), name)
     backbone = spelling(backbone)
     known = set(BACKBONES.names_in_cards(backbone))

@@ -1,5 +1,6 @@
 """Training through the API: in memory as in a folder, and scaled to the steps that are asked."""
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -155,3 +156,46 @@ def test_a_run_continues_where_it_stopped(tmp_path: Path) -> None:
     assert isinstance(run, Run) and run.finished
     with pytest.raises(UsageError, match="steps"):
         icl.train(task, "gpt2", results=tmp_path, settings=SIZE, steps=7, progress=False)
+
+
+def test_an_interrupted_training_is_recorded_with_the_steps_it_reached() -> None:
+    task = icl.task("linear", "smoke", dim=2, episodes=4)
+
+    def variant(end: int | None, steps: int = 4) -> str:
+        model = icl.CNP(task, width=8)
+
+        def stop(at: Training) -> None:
+            if at.progress.step == end:
+                raise KeyboardInterrupt
+
+        with contextlib.suppress(KeyboardInterrupt):
+            icl.fit(model, task, steps, batch=2, progress=False, device="cpu", callbacks=[stop])
+        (found,) = icl.evaluate(model, task, device="cpu")["variant"].unique()
+        return str(found)
+
+    assert variant(None) == variant(4), "all steps are done"
+    assert len({variant(end) for end in (1, 2, None)}) == 3
+
+
+def test_a_training_that_does_no_step_leaves_no_record() -> None:
+    task = icl.task("linear", "smoke", dim=2, episodes=4)
+    model = icl.CNP(task, width=8)
+    before = set(icl.evaluate(model, task, device="cpu")["variant"])
+    model.loss = lambda *args: 1 / 0  # type: ignore[method-assign]
+    with pytest.raises(ZeroDivisionError):
+        icl.fit(model, task, 2, batch=2, progress=False, device="cpu")
+    assert set(icl.evaluate(model, task, device="cpu")["variant"]) == before
+
+
+def test_a_task_and_its_runs_agree_after_its_card_was_edited(card_path: Path, tmp_path: Path) -> None:
+    task = icl.task(card_path, "smoke")
+    text = card_path.read_text()
+    card_path.write_text(text.replace("points = 8", "points = 5").replace("steps = 12", "steps = 7"))
+    run = icl.train(task, "gpt2", results=tmp_path, progress=False, device="cpu")
+    assert run.config.task == task.config
+    assert run.config.task.points == 8 and run.config.train.steps == 12
+    assert icl.fit(icl.GPT2(task), task, progress=False, device="cpu")["step"].iloc[-1] == 12
+    card_path.unlink()
+    assert icl.GPT2(task).shape.points == 9
+    card_path.write_text(text.replace("points = 8", "points = 5"))
+    assert icl.task(card_path, "smoke").config.points == 5

@@ -34,8 +34,9 @@ def ours() -> list[type[Exception]]:
     """Every exception of the package. Modules without a class of an exception are not imported: all of them would take
     seconds."""
     root = Path(iclbench.__file__).parent
+    exceptions = re.compile(r"^class \w*(Error|Exception|Interrupted)|^class \w+\(.*(Error|Exception)", re.MULTILINE)
     for path in root.rglob("*.py"):
-        if re.search(r"^class \w*(Error|Exception|Interrupted)|^class \w+\(.*(Error|Exception)", path.read_text(), re.M):
+        if exceptions.search(path.read_text()):
             importlib.import_module(".".join(path.relative_to(root.parent).with_suffix("").parts))
 
     def below(cls: type[Exception]) -> Iterator[type[Exception]]:
