@@ -12,7 +12,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from iclbench.api.predict import Trained, load
+from iclbench.api.predict import Trained, columns_of, load, misplaced
 from iclbench.config.runs import Run
 from iclbench.core.guard import guarded
 
@@ -78,7 +78,10 @@ class _InContext(BaseEstimator):
 
     def _queries(self, X: Any) -> np.ndarray:
         check_is_fitted(self, "contexts_")
-        return self._features(validate_data(self, X, reset=False, dtype=np.float64))
+        queries = validate_data(self, X, reset=False, dtype=np.float64)
+        if found := misplaced(self.columns_, columns_of(X)):
+            raise ValueError(f"X has {found[1]} where fit was given {found[0]}: give the columns of fit in their order")
+        return self._features(queries)
 
 
 def _positive(number: Any) -> bool:
@@ -110,6 +113,7 @@ class InContextRegressor(RegressorMixin, _InContext):
     @guarded
     def fit(self, X: Any, y: Any) -> InContextRegressor:
         """Take in a training set, `(N, features)` and `(N,)`; no weight changes."""
+        self.columns_ = columns_of(X)
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         self._take(X)
         if self.trained_.model.shape.classes is not None:
@@ -167,6 +171,7 @@ class InContextClassifier(ClassifierMixin, _InContext):
     @guarded
     def fit(self, X: Any, y: Any) -> InContextClassifier:
         """Take in a training set, `(N, features)` and labels `(N,)` of any kind; no weight changes."""
+        self.columns_ = columns_of(X)
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         self._take(X)

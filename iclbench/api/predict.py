@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -210,7 +211,7 @@ class _Asked:
         if model.shape.marks is not None:
             raise UsageError("the model reads events, which have no inputs; icl.next_event(model, times, marks)")
         x, queries = _inputs(model, "X_context", X_context), _inputs(model, "X_query", X_query)
-        _check_columns(_columns(X_context), _columns(X_query))
+        _check_columns(columns_of(X_context), columns_of(X_query))
         if x.dim() != queries.dim() or (x.dim() == 3 and len(x) != len(queries)):
             raise UsageError(
                 f"X_context {_shape(x)} and X_query {_shape(queries)}: both are (points, Dx), or both (B, points, Dx) "
@@ -253,19 +254,30 @@ def _inputs(model: Backbone, name: str, values: Any) -> torch.Tensor:
     return found
 
 
-def _columns(values: Any) -> list[str]:
-    """The names of a frame's columns; none where it has no names, or is none."""
+def columns_of(values: Any) -> list[Any]:
+    """The names of a frame's columns, of any type; none where it is no frame."""
     names = list(getattr(values, "columns", ()))
-    return names if all(isinstance(name, str) for name in names) else []
+    return [None if isinstance(name, float) and name != name else name for name in names]  # NaN equals nothing
 
 
-def _check_columns(context: list[str], queries: list[str]) -> None:
-    """Raise `UsageError` where both have names for their columns and these differ, be it in their order."""
-    for one, other in zip(context, queries, strict=False):
-        if one != other:
-            alike = sorted(context) == sorted(queries)
-            advice = "give X_query[X_context.columns]" if alike else "both need the same columns"
-            raise UsageError(f"X_query has {other} where X_context has {one}: {advice}")
+def misplaced(known: list[Any], given: list[Any]) -> tuple[Any, Any, bool] | None:
+    """The first two names that differ, and whether the columns are the same in another order; None: all agree.
+
+    A frame whose columns are numbered 0, 1, ... may have had no names: it agrees with other names.
+    """
+    differ = [(one, other) for one, other in zip(known, given, strict=False) if one != other]
+    alike, numbered = Counter(known) == Counter(given), list(range(len(known)))
+    if not differ or (not alike and numbered in (known, given)):
+        return None
+    return *differ[0], alike
+
+
+def _check_columns(context: list[Any], queries: list[Any]) -> None:
+    """Raise `UsageError` where both have names for their columns and these differ, even if only in their order."""
+    if found := misplaced(context, queries):
+        one, other, alike = found
+        advice = "give X_query[X_context.columns]" if alike else "both need the same columns"
+        raise UsageError(f"X_query has {other} where X_context has {one}: {advice}")
 
 
 def _outputs(model: Backbone, values: Any, x: torch.Tensor) -> tuple[torch.Tensor, bool]:

@@ -64,6 +64,11 @@ def test_columns_in_another_order_are_refused_as_by_others(run: Run) -> None:
     assert model.predict(X).shape == (15,)
     with pytest.raises(ValueError, match="must be in the same order"):
         model.predict(X[["b", "a", "c"]])
+    numbered = X.set_axis([0, 1, 2], axis=1)
+    model = InContextRegressor(run).fit(numbered, X["a"])
+    np.testing.assert_array_equal(model.predict(numbered), model.predict(X.to_numpy()))
+    with pytest.raises(ValueError, match="X has 1 where fit was given 0"):
+        model.predict(numbered[[1, 0, 2]])
 
 
 def test_more_features_classes_or_the_other_kind_of_run_are_refused(run: Run, classes: Run) -> None:

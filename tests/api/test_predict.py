@@ -2,7 +2,9 @@
 
 import copy
 import doctest
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -80,6 +82,20 @@ def test_columns_of_frames_stand_in_one_order(run: Run) -> None:
         with pytest.raises(UsageError, match=line) as error:
             icl.predict(run, context, Y, wrong)
         assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("names", [range(10), range(10, 20), [*range(9), "y"], [0.5 + i for i in range(10)]])
+def test_names_of_any_type_stand_in_one_order(run: Run, names: Sequence[Any]) -> None:
+    context, queries = pd.DataFrame(X, columns=list(names)), pd.DataFrame(QUERIES, columns=list(names))
+    mean = icl.predict(run, X, Y, QUERIES)
+    for fits in (queries, QUERIES, pd.DataFrame(QUERIES)):
+        np.testing.assert_array_equal(icl.predict(run, context, Y, fits), mean)
+    turned = queries[list(names)[::-1]]
+    np.testing.assert_array_equal(icl.predict(run, context, Y, turned[context.columns]), mean)
+    with pytest.raises(UsageError, match=r"X_query\[X_context.columns\]"):
+        icl.predict(run, context, Y, turned)
+    with pytest.raises(UsageError, match="X_query has z"):
+        icl.predict(run, context.rename(columns={names[0]: "a"}), Y, queries.rename(columns={names[0]: "z"}))
 
 
 def test_no_query_sees_another_and_an_empty_context_is_one(run: Run) -> None:
