@@ -60,6 +60,14 @@ def imported(target: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
+def _imported_from_outside(target: str) -> Any:
+    """The same for code that may change torch's default dtype when it is imported."""
+    from iclbench.core.guard import fixed_state
+
+    with fixed_state():
+        return imported(target)
+
+
 @dataclass(frozen=True)
 class Stroke:
     """How a backbone of iclbench is drawn in every figure: `iclbench.report.style` says how lines of its kind look.
@@ -99,7 +107,8 @@ class Entry:
     def load(self) -> Any:
         """Import the class; raises `UsageError` with the import's own words when it cannot be had here."""
         try:
-            found = imported(self.target)
+            ours = trust.package_of(self.target) == "iclbench"
+            found = imported(self.target) if ours else _imported_from_outside(self.target)
         except ModuleNotFoundError as error:
             if error.name != trust.package_of(self.target):
                 raise UsageError(f"cannot load '{self.target}' (from {self.package}): {said(error)}") from error

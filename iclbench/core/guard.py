@@ -80,7 +80,8 @@ def fixed_state() -> Iterator[None]:
 
 @contextmanager
 def _float32() -> Iterator[None]:
-    """The first thread that enters stores the caller's dtype, the last one that leaves restores it."""
+    """The first block that is entered, in any thread, stores the caller's dtype; the last one that is left restores
+    it."""
     process = _process
     with process.dtype_lock:
         if process.guards == 0:
@@ -92,8 +93,7 @@ def _float32() -> Iterator[None]:
     finally:
         with process.dtype_lock:
             process.guards -= 1
-            if process.guards == 0:
-                _set(process.dtype)
+            _set(torch.float32 if process.guards else process.dtype)
 
 
 def _set(dtype: torch.dtype) -> None:

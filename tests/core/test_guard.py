@@ -1,10 +1,14 @@
 """The state of torch inside the guard."""
 
+import contextlib
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
 
+from iclbench.config.registry import Entry
 from iclbench.core.guard import fixed_state, guarded
 
 
@@ -49,3 +53,15 @@ def test_the_last_thread_restores_the_default_dtype() -> None:
         assert torch.get_default_dtype() == torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def test_a_plug_in_that_changes_the_default_dtype_when_it_is_imported_changes_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wide_plugin.py").write_text("import torch\ntorch.set_default_dtype(torch.float64)\nclass Net: ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for inside in (contextlib.nullcontext(), fixed_state()):
+        with inside:
+            assert Entry("wide_plugin:Net").load().__name__ == "Net"
+            assert torch.get_default_dtype() == torch.float32
+        del sys.modules["wide_plugin"]

@@ -17,7 +17,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.hostile import content, damage, environment, kills, plugins, together
+from tests.hostile import ambient, content, damage, environment, kills, plugins, together
 from tests.hostile.process import preload
 from tests.hostile.stage import Stage, build
 from tests.hostile.trial import Kind, Trial
@@ -31,6 +31,7 @@ CATEGORIES: dict[str, tuple[dict[str, Kind], float]] = {
     "hostile plug-ins": (plugins.KINDS, 0.13),
     "odd environments": (environment.KINDS, 0.14),
     "side by side": (together.KINDS, 0.03),
+    "callers in Python": (ambient.KINDS, 0.04),
 }
 TRIALS = 500
 

@@ -123,7 +123,7 @@ TRUST = {"ICLBENCH_TRUST": "hostile_net"}
 LIMITS = Limits(memory=3_000_000_000)
 
 
-def _write(trial: Trial, template: str, **slips: str) -> None:
+def write(trial: Trial, template: str, **slips: str) -> None:
     filled = {
         "module": "",
         "init": "pass",
@@ -134,7 +134,7 @@ def _write(trial: Trial, template: str, **slips: str) -> None:
     (trial.folder / "hostile_net.py").write_text(template.format(**filled))
 
 
-def _train(trial: Trial, family: bool) -> tuple[str, ...]:
+def train(trial: Trial, family: bool) -> tuple[str, ...]:
     if family:
         card = (trial.folder / "tiny.toml").read_text()
         (trial.folder / "net.toml").write_text(re.sub(r"^family = .*$", 'family = "hostile_net:Net"', card, flags=re.M))
@@ -151,10 +151,10 @@ def _misbehaves(trial: Trial, family: bool, what: tuple[str, ...], places: tuple
     late = place != "module" and trial.dice.random() < 0.4
     found = []
     if late:  # it worked while it was trained
-        _write(trial, template)
-        found += manners(trial.run(_train(trial, family), **options), {0})
-    _write(trial, template, **{place: slip})
-    commands = [_train(trial, family), ("check", "hostile_net:Net")]
+        write(trial, template)
+        found += manners(trial.run(train(trial, family), **options), {0})
+    write(trial, template, **{place: slip})
+    commands = [train(trial, family), ("check", "hostile_net:Net")]
     if late:
         commands = [
             ("eval", "net", "--shift", "none"),
@@ -190,10 +190,10 @@ def _harmless(trial: Trial) -> list[str]:
     slip, place = trial.dice.choice(HARMLESS), trial.dice.choice(("module", "init", "answer", "result"))
     found, scores = [], []
     for slips in ({}, {place: slip}):
-        _write(trial, BACKBONE, **slips)
+        write(trial, BACKBONE, **slips)
         name = f"net{len(scores)}"
         options = {"path": [trial.folder], "environment": TRUST}
-        arguments = (*_train(trial, False)[:6], name, "-o", "train.steps=3")
+        arguments = (*train(trial, False)[:6], name, "-o", "train.steps=3")
         found += manners(trial.run(arguments, **options), {0})
         found += manners(trial.run(("eval", name, "--baseline", "zero"), **options), {0})
         tables = list(trial.results.glob(f"tables/*/{name}.values.parquet"))
