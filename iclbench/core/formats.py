@@ -15,8 +15,9 @@ def text(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    r"""The text with what a terminal would obey written out: control characters, marks that turn the direction of
-    writing, and half characters of names that are no UTF-8. Line breaks and tabs stay.
+    r"""The text with everything that a terminal or a browser would obey written out: control characters, marks that
+    change the direction of writing, and half characters of names that are not UTF-8. Line breaks and tabs stay. All
+    output to a terminal and to the report goes through here.
 
     >>> print(printable("a\x1b[31m b\u202e c"))
     a\x1b[31m b\u202e c
@@ -26,10 +27,26 @@ def printable(text: str) -> str:
     return "".join(c.encode("unicode_escape").decode() if _obeyed(c) else c for c in text)
 
 
+def in_a_line(text: str, most: int = 80) -> str:
+    r"""A name or a cell of the user's as a part of one line: `printable`, blanks for line breaks, the middle of a long
+    one left out.
+
+    >>> print(in_a_line("wind\n speed\x07"), in_a_line("abcdefgh", 7))
+    wind speed\x07 ab...gh
+    """
+    line = printable(" ".join(text.split()))
+    half = max(1, (most - 3) // 2)
+    return line if len(line) <= most else f"{line[:half]}...{line[-half:]}"
+
+
+_DIRECTIONS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
+_MARKS = "\u200e\u200f\u061c"
+
+
 def _obeyed(c: str) -> bool:
     if c.isprintable() or c in "\n\t":
         return False
-    turns = unicodedata.bidirectional(c) in ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
+    turns = c in _MARKS or unicodedata.bidirectional(c) in _DIRECTIONS
     return turns or unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")
 
 

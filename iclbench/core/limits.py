@@ -8,10 +8,11 @@ environment, so that every process that is started from here inherits it.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterator
-from io import TextIOBase
+from io import BufferedReader, TextIOBase
 from pathlib import Path
 
 from iclbench.core.errors import DataError, UsageError
@@ -68,10 +69,21 @@ def beyond(what: str, limit: int) -> TooLargeError:
     return TooLargeError(f"{what}: more than {nbytes(limit)}, which is too long; {RAISE}")
 
 
+def opened(path: Path) -> BufferedReader:
+    """A file of data, opened for reading.
+
+    Raises:
+        OSError: it cannot be read, or is a pipe, which would wait for a writer.
+    """
+    if path.is_fifo():
+        raise OSError(errno.ESPIPE, "it is a pipe, not a file", str(path))
+    return path.open("rb")
+
+
 def read_bytes(path: Path, limit: int | None = None) -> bytes:
     """A whole file, of whatever size it says it is, or `TooLargeError`."""
     most = max_text() if limit is None else limit
-    with path.open("rb") as file:
+    with opened(path) as file:
         data = file.read(most + 1)
     if len(data) > most:
         raise beyond(str(path), most)

@@ -38,7 +38,8 @@ from iclbench.core.errors import DataError, UnknownNameError
 from iclbench.families.base import Family, FunctionParameters
 from iclbench.families.request import Request
 from iclbench.families.sampling import normal
-from iclbench.families.tabular.table_file import SUFFIXES, Table, read_table, stem, table_stem
+from iclbench.families.tabular.columns import table_stem
+from iclbench.families.tabular.table_file import SUFFIXES, Table, read_table, stem
 
 TableName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_. -]*$")]
 

@@ -1,6 +1,10 @@
 """The reader of the user's own tables: right values, and one clear line for everything else."""
 
+import csv
 import gzip
+import os
+import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from iclbench.core.errors import DataError
+from iclbench.families.tabular import csv_file
 from iclbench.families.tabular.table_file import read_table
 
 X = np.array([[1.0, -2.5], [0.25, 4e3], [3.0, 0.0]])
@@ -56,6 +61,133 @@ def test_a_column_may_be_named_by_its_number(frame, tmp_path):
     assert read_table(write(numbered, tmp_path, ".csv"), "2").target == "2", "a name comes before a number"
 
 
+def test_a_table_whose_columns_are_named_by_numbers_has_no_columns_by_position(tmp_path):
+    """`--target 2` of such a table would have two meanings."""
+    frame = pd.DataFrame(np.column_stack([X, Y]), columns=[0, 1, 2])
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    frame.rename(columns=str).to_parquet(tmp_path / "t.parquet")
+    for path, header in ((tmp_path / "t.csv", True), (tmp_path / "t.parquet", None)):
+        table = read_table(path, "1", header)
+        assert (table.target, table.features) == ("1", ("0", "2"))
+        np.testing.assert_array_equal(table.y, X[:, 1])
+        np.testing.assert_array_equal(table.x, np.column_stack([X[:, 0], Y]))
+        with pytest.raises(DataError, match=r"unknown target '3'; known: 0, 1, 2$"):
+            read_table(path, "3", header)
+    rows = read_table(tmp_path / "t.csv", "1", header=False)
+    assert rows.target == "column 1"
+    np.testing.assert_array_equal(rows.y, [0, *X[:, 0]])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0,1,2\n0.5,1.5,2.5\n3.5,4,5\n",
+        "0,1,2\n7,8,9\n3,4,5\n",
+        "1,2\r\n7,8\r\n3,4\r\n",
+        "2018,2019\n1.5,2\n3,4\n",
+        '"0","1"\n"7","8"\n"3","4"\n',
+    ],
+)
+def test_a_first_line_that_may_name_the_columns_or_be_a_row_is_asked_about(tmp_path, text):
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    with pytest.raises(DataError, match="--header or --no-header"):
+        read_table(path)
+    assert read_table(path, header=False).rows == read_table(path, header=True).rows + 1 == text.count("\n")
+
+
+@pytest.mark.parametrize("text", ["3,1\n7,8\n", "1.0,2.0\n3.5,4\n", "5,5\n1.5,2\n", "-1,2\n0.5,3\n", "01,2\n0.5,3\n"])
+def test_a_first_line_of_numbers_that_cannot_be_a_header_is_a_row(tmp_path, text):
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    assert read_table(path).rows == 2
+
+
+def test_a_header_of_words_is_a_row_where_the_user_says_so(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("a,b,3\n1,2,5\n3,4,6\n")
+    with pytest.raises(DataError, match=r"text in column 1 \(line 1: 'a'\), column 2 \(line 1: 'b'\)"):
+        read_table(path, "3", header=False)
+    path.write_text("nan,b\n1,2\n3,4\n")
+    assert read_table(path, header=True).features == ("nan",)
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_the_row_index_that_pandas_writes_is_no_feature(tmp_path, index):
+    """`DataFrame(array).to_csv()`, and the same read and written again without an index."""
+    path = tmp_path / "t.csv"
+    frame = pd.DataFrame(np.column_stack([X, Y]))
+    frame.to_csv(path)
+    if not index:
+        pd.read_csv(path).to_csv(path, index=False)
+    with pytest.raises(DataError, match=r"column 1 has no name.*row index"):
+        read_table(path)
+
+
+@pytest.mark.parametrize("name", [None, "id"])
+def test_the_row_index_of_a_parquet_file_is_neither_a_feature_nor_the_target(frame, tmp_path, name, caplog):
+    path = tmp_path / "t.parquet"
+    frame.index = pd.Index([10, 20, 40], name=name)
+    frame.to_parquet(path)
+    assert pq.read_schema(path).names[-1] == (name or "__index_level_0__"), "where the last column would be the target"
+    with caplog.at_level("INFO", "iclbench"):
+        table = read_table(path)
+    assert (table.features, table.target) == (("width", "price"), "height")
+    assert (name or "__index_level_0__") in caplog.text
+    with pytest.raises(DataError, match="unknown target"):
+        read_table(path, name or "__index_level_0__")
+    pq.write_table(pq.read_table(path).replace_schema_metadata(None), path)
+    assert read_table(path).target == (name or "height"), "without metadata an index with a name is a column"
+
+
+@pytest.mark.parametrize(
+    "told", [b"{", b"[]", b'{"index_columns": 7}', b'{"index_columns": [{"kind": "range"}, null, "z"]}']
+)
+def test_metadata_that_is_not_of_pandas_is_passed_over(tmp_path, told):
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"a": [1.0, 2.0], "b": [3.0, 4.0]}).replace_schema_metadata({"pandas": told}), path)
+    assert read_table(path).features == ("a",)
+
+
+@pytest.mark.parametrize("word", ["#N/A", "#NA", "<NA>", "-nan", "-NaN", "1.#QNAN"])
+def test_words_for_no_value_are_missing_values_as_pandas_reads_them(tmp_path, word):
+    path = tmp_path / "t.csv"
+    path.write_text(f"a,b\n1,2\n{word},3\n4,5\n")
+    assert pd.read_csv(path)["a"].isna().tolist() == [False, True, False]
+    with pytest.raises(DataError, match=re.escape(f"missing values in a (1: line 3: '{word}'), 1 of 3 rows")):
+        read_table(path)
+
+
+@pytest.mark.parametrize("quoted", [False, True])
+def test_truth_values_in_a_csv_are_those_of_parquet(tmp_path, quoted):
+    frame = pd.DataFrame({"on": [True, False, True], "y": [1.5, 2.0, 3.0]})
+    frame.to_csv(tmp_path / "t.csv", index=False, quoting=csv.QUOTE_ALL if quoted else csv.QUOTE_MINIMAL)
+    frame.to_parquet(tmp_path / "t.parquet")
+    found = [read_table(tmp_path / name, "y").x.tolist() for name in ("t.csv", "t.parquet")]
+    assert found == [[[1.0], [0.0], [1.0]]] * 2
+    (tmp_path / "t.csv").write_text("on,y\ntrue,1\nFALSE,2\n")
+    assert read_table(tmp_path / "t.csv", "on").y.tolist() == [1.0, 0.0]
+    (tmp_path / "t.csv").write_text("on,y\nTrue,1\n1,2\n")
+    with pytest.raises(DataError, match=r"text in on \(line 2: 'True'\)"):
+        read_table(tmp_path / "t.csv", "y")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet"])
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path, suffix):
+    os.mkfifo(tmp_path / f"t{suffix}")
+    with pytest.raises(DataError, match="pipe"):
+        read_table(tmp_path / f"t{suffix}")
+
+
+def test_names_and_cells_are_printable_and_short_in_messages(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(f"a\x1b[31m\u202e,{'b' * 3000},y\n\x1b[2Jx,{'z' * 3000},1\n2,3,4\n")
+    with pytest.raises(DataError, match="text in") as error:
+        read_table(path, "y")
+    assert str(error.value).isprintable()
+    assert len(str(error.value)) < len(str(path)) + 500
+
+
 def test_a_byte_order_mark_blank_lines_spaces_and_quotes_are_no_obstacle(tmp_path):
     path = tmp_path / "t.csv"
     path.write_bytes(b'\xef\xbb\xbf"a", b\r\n1, "2"\r\n\r\n3,4\r\n')
@@ -75,17 +207,17 @@ def test_a_header_with_numbers_in_it_is_seen_by_the_row_below(tmp_path):
 def test_a_word_for_no_value_in_the_first_line_is_no_name(tmp_path, word):
     path = tmp_path / "t.csv"
     path.write_text(f"1,{word}\n2,3\n4,5\n")
-    with pytest.raises(DataError, match=r"missing values in column 2 \(1\), 1 of 3 rows"):
+    with pytest.raises(DataError, match=rf"missing values in column 2 \(1: line 1: '{re.escape(word)}'\), 1 of 3 rows"):
         read_table(path, "1")
 
 
 def test_a_word_for_no_value_is_no_number_by_which_a_header_is_seen(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("name,nan\n?,2\n3,4\n")
-    with pytest.raises(DataError, match=r"missing values in name \(1\), 1 of 2 rows"):
+    with pytest.raises(DataError, match=r"missing values in name \(1: line 2: '\?'\), 1 of 2 rows"):
         read_table(path)
     path.write_text("year,2019\nnan,2\n3,4\n")
-    with pytest.raises(DataError, match="text in column 1;"):
+    with pytest.raises(DataError, match=r"text in column 1 \(line 1: 'year'\);"):
         read_table(path)
 
 
@@ -103,9 +235,9 @@ def test_parquet_columns_of_booleans_integers_and_decimals_are_numbers(tmp_path)
         ("\n\n", None, "is empty"),
         ("a,b\n", None, "a header and no rows; add rows of numbers"),
         ("1_5,2\n3,4\n", None, "text in column 1"),
-        ("\u0661,\u0662\n3,4\n", None, "the target 'column 2' holds text"),
+        ("\u0661,\u0662\n3,4\n", None, "the target 'column 2' holds text \\(line 1: '\u0662'\\)"),
         ("a,b\n1,2\n\uff11,3\n", None, "text in a"),
-        ("a\n1\n2\n", None, "at least one feature beside it"),
+        ("a\n1\n2\n", None, "at least one feature"),
         ("a;b\n1;2\n", None, "separated by commas"),
         ("a,b\n1,2\n3\n", None, "line 3: 1 fields where the first line has 2"),
         ("a,b\n1,2\n3,4,5\n", None, "line 3: 3 fields where the first line has 2"),
@@ -115,13 +247,21 @@ def test_parquet_columns_of_booleans_integers_and_decimals_are_numbers(tmp_path)
         ("a,b\n1,2\n3,4\n", "3", "unknown target '3'.*from 1 to 2"),
         ("a,b\n1,2\n3,4\n", "0", "unknown target"),
         ("a,b\n1,2\n3,4\n", "²", "unknown target"),
-        ("a,town,c,y\n1,Rome,x,2\n3,Oslo,y,4\n", "y", "text in town, c; encode"),
+        ("a,town,c,y\n1,Rome,x,2\n3,Oslo,y,4\n", "y", r"text in town \(line 2: 'Rome'\), c \(line 2: 'x'\); encode"),
         ("1,Rome,2\n3,Oslo,4\n", None, "text in column 2"),
-        ("a,y\n1,low\n3,high\n", "y", "the target 'y' holds text; choose another, or write numbers there"),
-        ("a,b,y\n1,,2\n3,NA,4\n?,5,6\n7,8,9\n", "y", r"missing values in a \(1\), b \(2\), 3 of 4 rows"),
-        ("a,y\n1,\n3,4\n", "y", r"missing values in y \(1\)"),
-        ("a,y\ninf,1\n3,4\n", "y", "infinite values in a"),
-        ("a,y\n1e999,1\n3,4\n", "y", "infinite values in a"),
+        (
+            "a,y\n1,low\n3,high\n",
+            "y",
+            r"the target 'y' holds text \(line 2: 'low'\); choose another, or write numbers there",
+        ),
+        (
+            "a,b,y\n1,,2\n3,NA,4\n?,5,6\n7,8,9\n",
+            "y",
+            r"missing values in a \(1: line 4: '\?'\), b \(2: line 2: ''\), 3 of 4 rows",
+        ),
+        ("a,y\n1,\n3,4\n", "y", r"missing values in y \(1: line 2: ''\)"),
+        ("a,y\ninf,1\n3,4\n", "y", r"infinite values in a \(1: line 2: 'inf'\)"),
+        ("a,y\n1,2\n1e999,1\n3,4\n", "y", r"infinite values in a \(1: line 3: '1e999'\)"),
         ("a,y\n1,5\n3,5\n", "y", "the target 'y' is the same in all 2 rows"),
         ("a,y\n1,5\n", "y", "the target 'y' is the same in all 1 rows"),
         ('a,y\n1,"2\n3,4\n', "y", "line 3|fields|text|not a CSV"),
@@ -176,9 +316,9 @@ def test_missing_files_and_folders_are_one_clear_line(tmp_path, suffix):
         ({"a": ["x", "y"], "y": [1.0, 2.0]}, "text in a"),
         ({"a": [[1], [2]], "y": [1.0, 2.0]}, "text in a"),
         ({"a": pd.to_datetime(["2020-01-01", "2020-01-02"]), "y": [1.0, 2.0]}, "text in a"),
-        ({"a": [1.0, None], "y": [1.0, 2.0]}, r"missing values in a \(1\)"),
-        ({"a": [None, None], "y": [1.0, 2.0]}, r"missing values in a \(2\)"),
-        ({"a": [1.0, np.inf], "y": [1.0, 2.0]}, "infinite values in a"),
+        ({"a": [1.0, None], "y": [1.0, 2.0]}, r"missing values in a \(1: row 2\)"),
+        ({"a": [None, None], "y": [1.0, 2.0]}, r"missing values in a \(2: row 1\)"),
+        ({"a": [1.0, np.inf], "y": [1.0, 2.0]}, r"infinite values in a \(1: row 2\)"),
         ({"a": [], "y": []}, "no rows"),
     ],
 )
@@ -187,6 +327,51 @@ def test_bad_parquet_columns_are_one_clear_line(tmp_path, columns, message):
     pd.DataFrame(columns).to_parquet(path)
     with pytest.raises(DataError, match=message):
         read_table(path)
+
+
+PLAIN_CELLS = st.one_of(
+    st.floats(allow_nan=False).map(repr),
+    st.floats(allow_nan=False).map(lambda x: f"{x:.3e}"),
+    st.integers(-(10**25), 10**25).map(str),
+    st.sampled_from(
+        ["True", "false", "", " 1", "2 ", "+3", ".5", "5.", "-.5", "1e", ".", "+-1", "1e400", "0x1", "1-2"]
+    ),
+    st.text(alphabet="0123456789+-.eE \t", max_size=6),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.integers(1, 3).flatmap(
+        lambda n: st.lists(st.lists(PLAIN_CELLS, min_size=n, max_size=n), min_size=2, max_size=6)
+    ),
+    st.sampled_from(["", "a,b,c\n"]),
+    st.sampled_from(["\n", "\r\n"]),
+)
+def test_both_parsers_of_a_csv_read_the_same_numbers(cells, header, end):
+    data = (header + end.join(",".join(row) for row in cells) + end).encode()
+    fast = csv_file._by_arrow(data, None)
+    if fast is None:
+        return
+    first, named, columns = csv_file._by_cell(Path("t.csv"), data, None)
+    assert fast[:2] == (first, named)
+    for quick, slow in zip(fast[2], columns, strict=True):
+        np.testing.assert_array_equal(quick.values, slow.values)
+        assert not (np.signbit(quick.values) ^ np.signbit(slow.values)).any()
+
+
+def test_tables_of_numbers_are_parsed_by_arrow(tmp_path, monkeypatch):
+    """What makes large tables fast; `benchmarks/libraries.py` measures it."""
+    monkeypatch.setattr(csv_file, "_by_cell", lambda *_: pytest.fail("cell by cell"))
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {"x": rng.normal(size=9), "i": range(9), "on": rng.random(9) < 0.5, "y": rng.normal(size=9) * 1e300}
+    )
+    for options in ({}, {"lineterminator": "\r\n"}, {"header": False}, {"float_format": "%.18e"}):
+        frame.to_csv(tmp_path / "t.csv", index=False, **options)
+        table = read_table(tmp_path / "t.csv")
+        np.testing.assert_array_equal(table.x, frame[["x", "i", "on"]].to_numpy(dtype=float))
+        np.testing.assert_array_equal(table.y, frame["y"])
 
 
 FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

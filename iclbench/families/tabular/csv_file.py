@@ -1,0 +1,195 @@
+"""Tables of numbers as text: `.csv` and `.csv.gz`, UTF-8, separated by commas, with or without a header.
+
+Arrow parses what consists of numbers only. Everything else, and everything that Arrow refuses, goes through Python's
+reader, cell by cell: it knows further spellings and says where a cell is. A test compares the two.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import re
+import zlib
+from collections.abc import Iterable
+from dataclasses import replace
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+from typing import IO, Any, TypeAlias, cast
+
+import numpy as np
+
+from iclbench.core import limits
+from iclbench.core.errors import DataError, said
+from iclbench.core.formats import in_a_line
+from iclbench.families.tabular.columns import Column, table_stem
+from iclbench.families.tabular.numerals import meant_as_number, number
+
+COMMAS = "columns are separated by commas"
+# Bytes that a field of text takes in addition to its characters, and a row in addition to its fields, about.
+_FIELD = 64
+# Cells without a value, in lower case: those of pandas, Excel, R and Weka.
+_MISSING = {
+    *("", "na", "n/a", "<na>", "#na", "#n/a", "#n/a n/a", "nan", "-nan", "+nan", "null", "none", "?"),
+    *("1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"),
+}
+_TRUTH = {"true": 1.0, "false": 0.0}
+_MARK = b"\xef\xbb\xbf"
+# What a table consists of that Arrow may parse: numbers, true and false.
+_PLAIN = b"0123456789+-.eE,\r\n \ttrufalsTRUFALS"
+
+
+def read_csv(path: Path, header: bool | None = None) -> list[Column]:
+    """The columns of a file. Blank lines are skipped; all other lines must have the same number of fields.
+
+    Args:
+        path: of the file.
+        header: whether the first line names the columns; None: decided by its cells, refused where both are possible.
+
+    Raises:
+        DataError: the file cannot be read as lines of equally many fields.
+    """
+    try:
+        data = _unpacked(path)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path} is not a complete gzip file ({said(error)}); compress it again") from None
+    except OSError as error:
+        raise DataError(
+            f"cannot read {path}: {error.strerror or said(error)}; name a table that ends in .csv, .csv.gz or .parquet"
+        ) from None
+    except ValueError as error:  # a null byte in the path
+        raise DataError(f"cannot read {path}: {said(error)}") from None
+    first, named, columns = _by_arrow(data, header) or _by_cell(path, data, header)
+    if header is None and not named and _may_name(first, columns):
+        raise DataError(
+            f"{path}: the first line '{in_a_line(','.join(first))}' may name the columns or be a row; say which by "
+            "--header or --no-header beside --csv, or give the columns names that are not numbers"
+        )
+    names = first if named else [f"column {i + 1}" for i in range(len(first))]
+    return [replace(column, name=name) for name, column in zip(names, columns, strict=True)]
+
+
+def _unpacked(path: Path) -> bytes:
+    """The text of a table, read until it would take more than the limit once it is parsed: most of the time that a
+    packed file of gigabytes takes is that of parsing."""
+    most, taken, parts = limits.max_bytes(), 0, []
+    with limits.opened(path) as raw:
+        file = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if table_stem(path, ".csv.gz") else raw
+        while part := file.read(limits.max_line() + 1):
+            rows = max(part.count(b"\n"), part.count(b"\r"))
+            if not rows and len(part) > limits.max_line():
+                raise limits.beyond(f"{path}: a line", limits.max_line())
+            taken += len(part) + _FIELD * (part.count(b",") + 2 * rows)
+            if taken > most:
+                raise limits.beyond(f"{path}: the table takes", most)
+            parts.append(part)
+    return b"".join(parts)
+
+
+_Parsed: TypeAlias = tuple[list[str], bool, list[Column]]
+"""The cells of the first line, whether they name the columns, and the columns, still without names."""
+
+
+def _by_arrow(data: bytes, header: bool | None) -> _Parsed | None:
+    """A table of finite numbers and truth values; None where there is anything else, or any doubt."""
+    import pyarrow as pa
+    from pyarrow import csv as arrow
+
+    data = data.removeprefix(_MARK)
+    top = data[: limits.max_line()].split(b"\n", 2)
+    if len(top) < 3 or (b"\r" in data and data.count(b"\r") != data.count(b"\r\n")):
+        return None
+    try:
+        first, second = ([cell.strip() for cell in next(_reader([line.decode()]), [])] for line in top[:2])
+    except (csv.Error, ValueError):
+        return None
+    if not first or len(first) != len(second):
+        return None
+    named = _names_columns([first, second]) if header is None else header
+    heading = data[: len(top[0]) + 1] if named else b""
+    if data.translate(None, _PLAIN) != heading.translate(None, _PLAIN):
+        return None
+    labels = [str(index) for index in range(len(first))]
+    kinds = [pa.bool_() if cell.lower() in _TRUTH else pa.float64() for cell in (second if named else first)]
+    options = arrow.ConvertOptions(
+        column_types=dict(zip(labels, kinds, strict=True)),
+        true_values=["true", "True", "TRUE"],
+        false_values=["false", "False", "FALSE"],
+    )
+    reading = arrow.ReadOptions(use_threads=False, column_names=labels)
+    try:
+        table = arrow.read_csv(pa.py_buffer(data).slice(len(heading)), reading, convert_options=options)
+    except (pa.ArrowException, ValueError):
+        return None
+    found = [c.cast("uint8") if pa.types.is_boolean(c.type) else c for c in table.columns]
+    columns = [Column("", np.array(each, dtype=np.float64)) for each in found]
+    usable = all(not each.null_count for each in found) and all(np.isfinite(c.numbers()).all() for c in columns)
+    return (first, named, columns) if usable else None
+
+
+def _by_cell(path: Path, data: bytes, header: bool | None) -> _Parsed:
+    """Every table: names, numbers, truth values, cells without a value and text, which is reported with its place."""
+    try:
+        text = TextIOWrapper(BytesIO(data), encoding="utf-8-sig", newline="")
+        reader = _reader(limits.lines(text, str(path)))
+        rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not UTF-8 text; save it as CSV in UTF-8") from None
+    except (csv.Error, ValueError) as error:
+        raise DataError(f"{path} is not a CSV table: {said(error)}") from None
+    if not rows:
+        raise DataError(f"{path} is empty; expected a table with a header or rows of numbers")
+    first = rows[0][1]
+    for line, row in rows:
+        if len(row) != len(first):
+            raise DataError(f"{path}, line {line}: {len(row)} fields where the first line has {len(first)}; {COMMAS}")
+    named = _names_columns([row for _, row in rows[:2]]) if header is None else header
+    if named:
+        del rows[0]
+    if not rows:
+        raise DataError(f"{path} has a header and no rows; add rows of numbers")
+    lines = [line for line, _ in rows]
+    return first, named, [_column(list(cells), lines) for cells in zip(*(row for _, row in rows), strict=True)]
+
+
+def _reader(lines: Iterable[str]) -> Any:
+    return csv.reader(lines, skipinitialspace=True)
+
+
+def _column(cells: list[str], lines: list[int]) -> Column:
+    def place(row: int) -> str:
+        return f"line {lines[row]}: '{in_a_line(cells[row], 40)}'"
+
+    low = [cell.lower() for cell in cells]
+    known = _TRUTH if all(cell in _TRUTH or cell in _MISSING for cell in low) else {}
+    values = [np.nan if cell in _MISSING else known.get(cell, number(cell)) for cell in low]
+    text = next((row for row, value in enumerate(values) if value is None), None)
+    return Column("", None if text is not None else np.array(values, dtype=np.float64), place, text)
+
+
+def _names_columns(lines: list[list[str]]) -> bool:
+    """Whether the first of these lines names the columns: nothing in it is meant as a number, a word is above a number
+    of the second line, or it is what pandas writes above its row index: nothing, then numbers of columns."""
+    first = [meant_as_number(cell) and cell.lower() not in _MISSING for cell in lines[0]]
+    if not any(first) or (not lines[0][0] and all(map(_is_integer, lines[0][1:]))):
+        return True
+    second = [_is_number(cell) for cell in lines[1]] if len(lines) > 1 else first
+    words = [not meant and cell.lower() not in _MISSING for meant, cell in zip(first, lines[0], strict=True)]
+    return any(word and below for word, below in zip(words, second, strict=True))
+
+
+def _may_name(first: list[str], columns: list[Column]) -> bool:
+    """Whether a first line of numbers may be the names of columns: different integers which count from 0 or 1, or which
+    are above numbers that are not integers."""
+    if len(set(first)) < len(first) or not all(map(_is_integer, first)):
+        return False
+    counted = any(first == [str(start + i) for i in range(len(first))] for start in (0, 1))
+    return counted or any(c.values is None or (c.values[1:] != np.floor(c.values[1:])).any() for c in columns)
+
+
+def _is_integer(cell: str) -> bool:
+    return re.fullmatch(r"0|[1-9][0-9]{0,17}", cell) is not None
+
+
+def _is_number(cell: str) -> bool:
+    value = number(cell)
+    return value is not None and not np.isnan(value)
