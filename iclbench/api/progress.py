@@ -6,9 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
-
-from iclbench.core.progress import Update, step_bar
+from iclbench.core.progress import PrintableConsole, Update, step_bar
 
 
 @contextmanager
@@ -22,7 +20,7 @@ def progress_bar(label: str, total: int, shown: bool = True) -> Iterator[Update]
     """
     if shown and "ipykernel" in sys.modules:
         yield _in_notebook(label, total)
-    elif shown and (terminal := Console(stderr=True)).is_terminal:
+    elif shown and (terminal := PrintableConsole(stderr=True)).is_terminal:
         with step_bar(terminal, label, total) as update:
             yield update
     else:

@@ -32,6 +32,7 @@ def evaluate(
     task: str | None,
     csv: Path | None,
     target: str | None,
+    header: bool | None,
     seed: int,
     fresh: bool,
     results: Path,
@@ -45,6 +46,8 @@ def evaluate(
 
     if (csv is None) != (target is None):
         raise UsageError("--csv FILE and --target COLUMN go together")
+    if header is not None and csv is None:
+        raise UsageError("--header and --no-header are for --csv FILE")
     if csv is not None and (task or shift or evaluator or extrapolate is not None):
         raise UsageError("--csv evaluates on your table as it is; drop --task, --shift, --evaluator and --extrapolate")
     if task is not None:
@@ -61,13 +64,14 @@ def evaluate(
     chosen = set_up_torch(device, threads)
     from iclbench.cli import eval_runs, summary
 
+    table = None if csv is None else eval_runs.read(csv, target, header)
     failed = untrusted = 0
     evaluated: list[str] = []
     edited: list[str] = []
     remarks: dict[str, None] = {}
     for each in runs:
         try:
-            other = eval_runs.other_task(each, csv, target, task)
+            other = eval_runs.other_task(each, table, csv, task)
             if other is None and files:
                 other = each.config.task.at(files), None
             failed += eval_runs.evaluate_run(

@@ -19,7 +19,7 @@ from iclbench.evaluation.evaluate import evaluators_of, shifts_of
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.whole_table import remarks as remarks_on
 from iclbench.families.base import Family
-from iclbench.families.tabular.table_file import read_table
+from iclbench.families.tabular.table_file import Table, read_table
 from iclbench.families.tabular.tabular import Tabular
 from iclbench.sweep.reference import Reference
 
@@ -98,18 +98,24 @@ def evaluate_run(
     return failed
 
 
+def read(csv: Path, target: str | None, header: bool | None) -> Table:
+    """The user's table."""
+    with advised(IN_REAL_TABLES):
+        return read_table(csv, target, header)
+
+
 def other_task(
-    run: Run, csv: Path | None, target: str | None, task: str | None
+    run: Run, table: Table | None, csv: Path | None, task: str | None
 ) -> tuple[TaskConfig, Family | None] | None:
     """The task to evaluate on instead of the run's own: a user's table, or a card at the preset of the run."""
-    if csv is not None and target is not None:
-        return own_table(run, csv, target)
+    if table is not None and csv is not None:
+        return own_table(run, table, csv)
     return None if task is None else (resolve_task(task, run.config.preset)[0], None)
 
 
-def own_table(run: Run, csv: Path, target: str) -> tuple[TaskConfig, Family]:
+def own_table(run: Run, table: Table, csv: Path) -> tuple[TaskConfig, Family]:
     """The user's table as a task of its own: episodes of the run's dimension and length, labels at the scale that the
-    run was trained on, beside every kind of baseline."""
+    run was trained on, and every kind of baseline."""
     trained = run.config.task
     if trained.head in ("categorical", "event"):
         answers = "class labels" if trained.head == "categorical" else "events"
@@ -118,8 +124,6 @@ def own_table(run: Run, csv: Path, target: str) -> tuple[TaskConfig, Family]:
         )
     scale = trained.build()
     parameters = Tabular.Parameters(dim=scale.x_dim, variance=scale.normaliser)
-    with advised(IN_REAL_TABLES):
-        table = read_table(csv, target)
     if table.rows < trained.points + 1:
         raise DataError(
             f"{csv} has {table.rows} rows; run '{run.name}' was trained with {trained.points} examples, so an episode "

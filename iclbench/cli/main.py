@@ -151,11 +151,12 @@ def main(arguments: list[str]) -> int:
 
 def _ask(target: str) -> bool:
     """Whether the user trusts code that a card or a run names."""
-    return typer.confirm(f"{target} is code from outside iclbench, named by a card or a run. Run it?", err=True)
+    asked = f"{printable(target)} is code from outside iclbench, named by a card or a run. Run it?"
+    return typer.confirm(asked, err=True)
 
 
 def _interrupted(what: str = "interrupted") -> int:
-    print(what, file=sys.stderr)  # noqa: T201
+    print(printable(what), file=sys.stderr)  # noqa: T201
     return INTERRUPTED
 
 

@@ -15,7 +15,7 @@ from iclbench.cli.options import RESULTS
 from iclbench.cli.show_backbone import print_backbone
 from iclbench.cli.show_language import grid_commands
 from iclbench.cli.show_task import print_task
-from iclbench.cli.terminal import out, say
+from iclbench.cli.terminal import echo, out, say
 from iclbench.config import trust
 from iclbench.config.cards import TaskCard, card_file, content_hash, is_baseline, load_baseline, load_task, names
 from iclbench.config.registry import BACKBONES, FAMILIES, canonical
@@ -39,14 +39,14 @@ def show(
     if preset is not None and (card or png is not None or name == "glyphs"):
         raise UsageError(NO_PRESET)
     if name == "glyphs" or png is not None:
-        typer.echo(_glyphs(name, png))
+        echo(_glyphs(name, png))
         return
     if commands:
         for line in _commands(name, preset, None if results == RESULTS else results):
-            typer.echo(line)
+            echo(line)
         return
     if card:
-        typer.echo(card_file(name).read_text(encoding="utf-8"), nl=False)
+        echo(card_file(name).read_text(encoding="utf-8-sig"), nl=False)
         return
     found = _find(name, preset, results)
     if preset is not None and not {"presets", "runs"} & found.keys():  # of tasks and of grids

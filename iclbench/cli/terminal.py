@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING
 
 import typer
 from rich.cells import cell_len
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from iclbench.cli.layout import Column, blocks
 from iclbench.core import progress
 from iclbench.core.formats import printable
+from iclbench.core.progress import PrintableConsole
 
 if TYPE_CHECKING:
     import pandas as pd
 
 # Literal: names, paths and reasons may hold square brackets. Lines of prose are the terminal's to wrap.
-out = Console(highlight=False, markup=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+out = PrintableConsole(highlight=False, markup=False, soft_wrap=True)
+err = PrintableConsole(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 # Seconds between two plain progress lines.
 _EVERY = 10.0
@@ -56,7 +56,7 @@ def step_bar(label: str, total: int, done: int = 0) -> Iterator[progress.Update]
         last = now
         rate = (step - first) / max(1e-9, now - started)
         left = f", {(total - step) / rate:.0f} s left" if rate > 0 and step < total else ""
-        err.print(printable(f"{label} {step}/{total} {text}{left}"))
+        err.print(f"{label} {step}/{total} {text}{left}")
 
     yield line
 
@@ -68,12 +68,17 @@ def measuring() -> Iterator[Callable[[str], None]]:
         yield lambda text: None
         return
     with err.status(Text("measuring ...")) as status:
-        yield lambda text: status.update(Text(printable(f"measuring {text}")))
+        yield lambda text: status.update(Text(f"measuring {text}"))
+
+
+def echo(text: str, nl: bool = True) -> None:
+    """Text on stdout as it is, which the terminal's width does not change."""
+    typer.echo(printable(text), nl=nl)
 
 
 def say(text: str) -> None:
     """A line of progress."""
-    err.print(printable(text))
+    err.print(text)
 
 
 def table(
@@ -93,7 +98,8 @@ def table(
         keys: indices of the columns that name a row; a table that is too wide repeats them.
     """
     if title:
-        out.print(printable(title), style="table.title")
+        out.print(title, style="table.title")
+    columns = [printable(header) for header in columns]
     lines = [[_styled(cell) for cell in row] for row in rows]
     needs = [
         _needs([Text(header), *(line[index] for line in lines)], index not in numeric)

@@ -498,7 +498,7 @@ def content_hash(value: BaseModel | dict[str, Any], length: int = 12) -> str:
 def read_toml(path: Path) -> dict[str, Any]:
     """Parse a TOML file; raises `UsageError` with file, line and what is wrong."""
     try:
-        return tomllib.loads(limits.read_bytes(path, limits.max_line()).decode("utf-8"))
+        return tomllib.loads(limits.read_bytes(path, limits.max_line()).decode("utf-8-sig"))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

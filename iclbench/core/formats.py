@@ -1,13 +1,14 @@
 """How single values and names are written, for people and for file systems."""
 
 import re
-import unicodedata
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 from zlib import crc32
 
 Number = float | int
+# Control characters, marks of direction, separators of lines and paragraphs, halves of characters.
+_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def text(value: Any) -> str:
@@ -22,9 +23,16 @@ def printable(text: str) -> str:
     >>> print(printable("a\x1b[31m b\u202e c"))
     a\x1b[31m b\u202e c
     """
-    if text.isprintable():
-        return text
-    return "".join(c.encode("unicode_escape").decode() if _obeyed(c) else c for c in text)
+    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def printable_all(value: Any) -> Any:
+    """Dictionaries, lists and texts in them, every text made `printable`."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, Mapping):
+        return {printable_all(key): printable_all(each) for key, each in value.items()}
+    return [printable_all(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def in_a_line(text: str, most: int = 80) -> str:
@@ -37,17 +45,6 @@ def in_a_line(text: str, most: int = 80) -> str:
     line = printable(" ".join(text.split()))
     half = max(1, (most - 3) // 2)
     return line if len(line) <= most else f"{line[:half]}...{line[-half:]}"
-
-
-_DIRECTIONS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
-_MARKS = "\u200e\u200f\u061c"
-
-
-def _obeyed(c: str) -> bool:
-    if c.isprintable() or c in "\n\t":
-        return False
-    turns = c in _MARKS or unicodedata.bidirectional(c) in _DIRECTIONS
-    return turns or unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")
 
 
 def number(value: Number) -> str:

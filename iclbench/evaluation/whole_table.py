@@ -6,6 +6,8 @@ tenths of the table and all features, and predicts the last tenth: no row is pre
 
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
 import numpy as np
 
 from iclbench.config.cards import load_baseline, validate
@@ -14,9 +16,11 @@ from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.curves import Curve
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.tabular.table_file import Table
-from iclbench.families.tabular.tabular import Tabular
+from iclbench.families.tabular.tabular import Tabular, powers_of_two
 
 FOLDS = 10
+# What was predicted for a table, by seed: several runs may be evaluated on one.
+_PREDICTED: WeakKeyDictionary[Table, dict[int, np.ndarray]] = WeakKeyDictionary()
 
 
 def remarks(prompts: PromptSet) -> list[str]:
@@ -53,15 +57,24 @@ def all_rows_but_the_targets(prompts: PromptSet) -> dict[str, object]:
 
 def out_of_fold(table: Table, seed: int = 0) -> np.ndarray:
     """Every row's target as predicted by XGBoost fitted on the rows of all other folds, in the units of the file,
-    `(rows,)`."""
+    `(rows,)`. Fitted once per table and seed."""
+    known = _PREDICTED.setdefault(table, {})
+    if seed not in known:
+        known[seed] = _fitted(table, seed)
+    return known[seed]
+
+
+def _fitted(table: Table, seed: int) -> np.ndarray:
     _, card = load_baseline("xgboost")
     cls = ESTIMATORS.get(card.estimator)
     estimator = cls(validate(cls.Settings, card.settings, "baseline 'xgboost'"))
     fold = np.random.default_rng(seed).permutation(table.rows) % min(FOLDS, table.rows)
     predicted = np.zeros(table.rows)
-    # Neither huge nor tiny units are XGBoost's business, which computes in single precision.
-    mean, scale = float(table.y.mean()), float(table.y.std()) or 1.0
+    # XGBoost computes in single precision, and squares overflow in double precision; powers of two change no digit.
+    x, unit = table.x / powers_of_two(table.x), powers_of_two(table.y[:, None])[0]
+    y = table.y / unit
+    mean, scale = float(y.mean()), float(y.std()) or 1.0
     for each in np.unique(fold):
-        fitted = estimator.model().fit(table.x[fold != each], (table.y[fold != each] - mean) / scale)
-        predicted[fold == each] = fitted.predict(table.x[fold == each])
-    return predicted * scale + mean
+        fitted = estimator.model().fit(x[fold != each], (y[fold != each] - mean) / scale)
+        predicted[fold == each] = fitted.predict(x[fold == each])
+    return (predicted * scale + mean) * unit

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+import pandas as pd
+
 from iclbench.core.files import write_text
+from iclbench.core.formats import printable, printable_all
 from iclbench.report.blocks import Block, Figure, Gallery, Table
 from iclbench.report.drawing import Drawer
 from iclbench.report.style import FONT
@@ -46,9 +49,9 @@ def write(block: Block, out: Path, formats: Sequence[str], drawer: Drawer) -> st
     if isinstance(block, Table):
         write_table(block, out / "tables")
     elif isinstance(block, Figure):
-        write_text(folder / f"{block.name}.csv", block.rows().to_csv(index=False, lineterminator="\n"), sync=False)
+        write_text(folder / f"{block.name}.csv", _csv(block.rows()), sync=False)
         if formats:
-            return drawer.draw(block.static, folder / block.name, formats)
+            return drawer.draw(printable_all(block.static), folder / block.name, formats)
     elif isinstance(block, Gallery) and formats:
         folder.mkdir(parents=True, exist_ok=True)
         return drawer.draw(sheet(block), folder / block.name, formats)
@@ -59,12 +62,12 @@ def sheet(gallery: Gallery) -> str:
     """The pictures with the titles of their rows and columns as SVG."""
     side, gap, margin = 84, 8, 110
     parts = [
-        f'<text transform="translate({margin + column * (side + gap)} {margin - 6}) rotate(-30)">{escape(title)}</text>'
+        f'<text transform="translate({margin + column * (side + gap)} {margin - 6}) rotate(-30)">{_title(title)}</text>'
         for column, title in enumerate(gallery.columns)
     ]
     for row, (title, pictures) in enumerate(gallery.rows):
         y = margin + row * (side + gap)
-        parts.append(f'<text x="{margin - gap}" y="{y + side / 2}" text-anchor="end">{escape(title)}</text>')
+        parts.append(f'<text x="{margin - gap}" y="{y + side / 2}" text-anchor="end">{_title(title)}</text>')
         parts += [
             f'<g transform="translate({margin + column * (side + gap)} {y})">'
             f'<image width="{side}" height="{side}" href="{picture.uri}"/>'
@@ -80,7 +83,7 @@ def sheet(gallery: Gallery) -> str:
 
 
 def write_table(table: Table, folder: Path) -> None:
-    write_text(folder / f"{table.name}.csv", table.frame.to_csv(index=False, lineterminator="\n"), sync=False)
+    write_text(folder / f"{table.name}.csv", _csv(table.frame), sync=False)
     write_text(folder / f"{table.name}.md", markdown(table), sync=False)
     write_text(folder / f"{table.name}.tex", latex(table), sync=False)
 
@@ -120,9 +123,17 @@ def latex(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _title(text: str) -> str:
+    return escape(printable(text))
+
+
+def _csv(frame: pd.DataFrame) -> str:
+    return printable(frame.to_csv(index=False, lineterminator="\n"))
+
+
 def _markdown(text: str) -> str:
-    return _SPACES.sub(" ", text).translate(_IN_MARKDOWN)
+    return printable(_SPACES.sub(" ", text)).translate(_IN_MARKDOWN)
 
 
 def _latex(text: str) -> str:
-    return _SPACES.sub(" ", text).translate(_IN_LATEX)
+    return printable(_SPACES.sub(" ", text)).translate(_IN_LATEX)

@@ -15,7 +15,7 @@ import pandas as pd
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from iclbench.core.formats import Number
+from iclbench.core.formats import Number, printable, printable_all
 from iclbench.report.blocks import Figure, Gallery, Glance, Section, Table
 from iclbench.report.exports import TABLE_FORMATS
 from iclbench.report.style import Look, short
@@ -95,7 +95,12 @@ def render(
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=FunctionLoader(_asset), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FunctionLoader(_asset),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
     )
     environment.filters |= {"json": embedded, "packed": packed, "background": background, "short": short}
     environment.tests |= {"table": _is(Table), "figure": _is(Figure), "gallery": _is(Gallery), "glance": _is(Glance)}
@@ -105,7 +110,7 @@ def _environment() -> Environment:
 
 def embedded(value: Any) -> Markup:
     """JSON for a script element: nothing in it can close the element or open a comment."""
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    text = json.dumps(printable_all(value), separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
@@ -113,7 +118,7 @@ def packed(figure: Figure) -> str:
     """What the page's script needs of a figure, as compressed JSON in base64: a page of a hundred figures stays a few
     megabytes."""
     content = {"spec": figure.live, "behind": figure.behind, "rows": columns(figure.data)}
-    text = json.dumps(content, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    text = json.dumps(printable_all(content), separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return b64encode(gzip.compress(text.encode("ascii"), mtime=0)).decode("ascii")
 
 

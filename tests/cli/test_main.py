@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from iclbench import tables
@@ -17,6 +18,7 @@ from iclbench.cli.main import main
 from iclbench.cli.main import run as entry
 from iclbench.config.resolution import resolve_task
 from iclbench.core.errors import UsageError
+from iclbench.families.tabular.table_file import Table
 from tests.conftest import heed_ctrl_c
 from tests.forked import Command
 
@@ -342,4 +344,4 @@ def test_nothing_that_a_terminal_obeys_is_printed_of_names(
 def test_a_table_of_numbers_is_not_asked_of_a_run_that_answers_otherwise(task: str, answers: str) -> None:
     made = SimpleNamespace(name="mine", config=SimpleNamespace(task=resolve_task(task, "smoke")[0]))
     with pytest.raises(UsageError, match=f"run 'mine' answers with {answers}; --csv asks for numbers: name runs of"):
-        own_table(made, Path("none.csv"), "y")
+        own_table(made, Table("none", np.zeros((1, 1)), np.zeros(1), ("x",), "y"), Path("none.csv"))

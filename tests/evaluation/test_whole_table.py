@@ -51,10 +51,27 @@ def test_the_area_is_that_of_its_errors_at_the_scale_of_the_episodes(variance: f
 
 def test_the_unit_of_the_file_does_not_matter() -> None:
     table = made()
-    for unit in (1e100, 1e-100):
-        scaled = replace(table, y=table.y * unit)
-        assert out_of_fold(scaled) / unit == pytest.approx(out_of_fold(table), rel=1e-4)
+    expected = out_of_fold(table)
+    area = all_rows_but_the_targets(prompts(table))["value"]
+    for unit in (1e100, 1e-100, 1e300, 1e-300):
+        scaled = replace(table, y=table.y * unit, x=table.x * unit)
+        assert out_of_fold(scaled) / unit == pytest.approx(expected, rel=1e-4)
+        assert all_rows_but_the_targets(prompts(scaled))["value"] == pytest.approx(area, rel=1e-4)
+    both = replace(table, y=np.where(np.arange(60) % 2, 1e300, 1e-300))
+    assert np.isfinite(out_of_fold(both)).all()
+    assert np.isfinite(float(str(all_rows_but_the_targets(prompts(both))["value"])))
     assert out_of_fold(replace(table, y=np.full(60, 7.0))) == pytest.approx(np.full(60, 7.0))
+
+
+def test_folds_are_fitted_once_for_several_runs_on_one_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their prompts differ, the table does not."""
+    fits, fit = [], XGBRegressor.fit
+    monkeypatch.setattr(XGBRegressor, "fit", lambda model, *data: (fits.append(1), fit(model, *data))[1])
+    table = made()
+    first, second = (remarks(prompts(table, variance=variance)) for variance in (1.0, 5.0))
+    assert len(fits) == 10 and first != second
+    remarks(replace(prompts(table), seed=1))
+    assert len(fits) == 20, "folds are those of the seed"
 
 
 def test_folds_and_intervals_are_those_of_the_seed_and_a_single_episode_has_none() -> None:

@@ -72,7 +72,17 @@ def evaluate(
     csv: Annotated[
         Path | None, typer.Option("--csv", help="Evaluate on your own table (.csv, .csv.gz, .parquet).")
     ] = None,
-    target: Annotated[str | None, typer.Option("--target", help="Column of --csv to be predicted.")] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target",
+            help="Column of --csv to be predicted: its name or, if no column is named by a number, its number from 1.",
+        ),
+    ] = None,
+    header: Annotated[
+        bool | None,
+        typer.Option("--header/--no-header", help="Whether the first line of --csv names the columns."),
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Evaluation seed.")] = 0,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Compute baselines also where the reference results have them.")

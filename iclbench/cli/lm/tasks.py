@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from iclbench.cli.terminal import out, say, table
+from iclbench.cli.terminal import echo, out, say, table
 from iclbench.config.cards import names
 from iclbench.config.registry import canonical
 from iclbench.core.errors import DataError, UsageError
@@ -47,7 +47,7 @@ def _print_prompt(tasks: list[LanguageTask], shots: int | None, seed: int, data_
     episode = prompts.drawn[0]
     candidates = episode.candidates or (episode.query.y,)
     written = prompt(task.card, episode.demonstrations, episode.query.x, candidates)
-    typer.echo(written.text)
+    echo(written.text)
     # Texts may hold square brackets.
 
     choice = f" of {', '.join(map(repr, written.answers))}" if episode.candidates else ""

@@ -35,6 +35,7 @@ from torch import Tensor
 from iclbench.config.cards import PositiveFloat
 from iclbench.core.episodes import Episodes, Points, take
 from iclbench.core.errors import DataError, UnknownNameError
+from iclbench.core.formats import in_a_line
 from iclbench.families.base import Family, FunctionParameters
 from iclbench.families.request import Request
 from iclbench.families.sampling import normal
@@ -149,9 +150,14 @@ class Tabular(Family):
             which: table of every episode.
             rows: its rows.
         """
-        labels = np.stack([self.tables[table].y[of] for table, of in zip(which, rows, strict=True)])
+        # Squares of huge or tiny labels would overflow or vanish. Powers of two change no digit.
+        units = [float(powers_of_two(table.y[:, None])[0]) for table in self.tables]
+        unit = np.array([units[table] for table in which])[:, None]
+        labels = np.stack([self.tables[table].y[of] for table, of in zip(which, rows, strict=True)]) / unit
+        values = values / unit
         # Where an opening is flat, labels keep the scale of the whole table.
-        of_tables = torch.tensor([float(self.tables[table].y.std()) or 1.0 for table in which]).double().unsqueeze(1)
+        scales = [float((table.y / own).std()) or 1.0 for table, own in zip(self.tables, units, strict=True)]
+        of_tables = torch.tensor([scales[table] for table in which]).double().unsqueeze(1)
         mean, scale = _opening_scale(torch.from_numpy(labels), self._opening(rows.shape[1]), of_tables)
         return np.asarray(self.parameters.variance**0.5 * (values - mean.numpy()) / scale.numpy())
 
@@ -160,9 +166,9 @@ class Tabular(Family):
         opening = self._opening(examples + 1)
         scale = "" if self.parameters.variance == 1 else f", times {self.parameters.variance**0.5:.3g}"
         one = len(self.tables) == 1
-        of, target = ("", f"'{self.tables[0].target}'") if one else (" of one table", "the target")
+        of, target = ("", f"'{in_a_line(self.tables[0].target)}'") if one else (" of one table", "the target")
         return [
-            *(f"{table.name}: {self._features(table)}, of {table.rows} rows" for table in self.tables),
+            *(f"{in_a_line(table.name)}: {self._features(table)}, of {table.rows} rows" for table in self.tables),
             f"an episode: {examples + 1} rows{of} drawn at random, in random order; features standardised over the "
             f"whole table; {target} by mean and deviation of its first {opening} rows{scale}, which are not scored",
             f"every contestant, XGBoost too, sees the n rows before the one it predicts: {opening} to {examples}",
@@ -170,7 +176,10 @@ class Tabular(Family):
 
     def _features(self, table: Table) -> str:
         """Which features of a table models and baselines see."""
-        names, dim = ", ".join(table.features[:12]) + (", ..." if len(table.features) > 12 else ""), self.x_dim
+        names, dim = (
+            ", ".join(map(in_a_line, table.features[:12])) + (", ..." if len(table.features) > 12 else ""),
+            self.x_dim,
+        )
         count = len(table.features)
         if self.parameters.encoding == "project":
             return f"{dim} random projections of {count} features ({names}), others in every episode"
@@ -219,6 +228,12 @@ def _opening_scale(
     std = first.std(1, correction=0, keepdim=True)
     flat = first.amax(1, keepdim=True) == first.amin(1, keepdim=True)
     return first.mean(1, keepdim=True), torch.where(flat, otherwise, std)
+
+
+def powers_of_two(values: Float[np.ndarray, "rows columns"]) -> Float[np.ndarray, " columns"]:
+    """For every column a power of two by which its largest value comes to [1/2, 1), at least the least normal one."""
+    exponents = np.frexp(np.abs(values).max(0))[1]
+    return np.ldexp(1.0, np.clip(exponents, -1021, 1023))
 
 
 def _standardised(values: Float[np.ndarray, "rows columns"]) -> Float[Tensor, "rows columns"]:
