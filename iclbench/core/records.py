@@ -16,6 +16,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
+from iclbench.core import limits
 from iclbench.core.errors import DataError
 from iclbench.core.files import check_replaceable, save_tensors, tensors_metadata
 from iclbench.moved import current
@@ -70,6 +71,7 @@ class TensorRecord:
         from safetensors import SafetensorError, safe_open
 
         try:
+            limits.opened(Path(path)).close()  # a pipe would be waited for
             with safe_open(str(path), framework="pt", device=str(device)) as file:
                 record = _rebuild(json.loads((file.metadata() or {})["record"]), file.get_tensor)
         except (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -84,6 +86,7 @@ def read_about(path: Path | str) -> dict[str, str]:
     from safetensors import SafetensorError, safe_open
 
     try:
+        limits.opened(Path(path)).close()
         with safe_open(str(path), framework="pt") as file:
             about = json.loads((file.metadata() or {}).get("about", "{}"))
             return {str(key): str(value) for key, value in about.items()}

@@ -3,7 +3,8 @@
 A line has the columns x1, ..., y1, ... of the task, separated by commas. It is a point to learn, or a query where all
 outputs are empty or `?`:
 
-    x1,x2,y1        a header, if there is one: a first line in which nothing is meant as a number
+    x1,x2,y1        a header, if there is one: a first line in which nothing is meant as a number; other names than
+                    these are reported, and their columns taken by position
     0.5,1,2.25      a point
     0.5,2,?         a query
 
@@ -14,16 +15,20 @@ an integer from 0. Of events see `event_lines`.
 from __future__ import annotations
 
 import csv
+import logging
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from iclbench.core.errors import DataError
+from iclbench.core.formats import in_a_line
 from iclbench.families.tabular.numerals import meant_as_number, number
 
 if TYPE_CHECKING:
     from iclbench.core.task import TaskShape
+
+log = logging.getLogger("iclbench")
 
 
 @dataclass(frozen=True)
@@ -78,18 +83,24 @@ class LineFormat:
                 if not fields:
                     continue
                 if first and any(fields) and not any(meant_as_number(field) or field == "?" for field in fields):
-                    self._check_header(fields)
+                    self._check_header(fields, where)
                 else:
                     yield self._line(index, fields)
             except DataError as error:
                 raise DataError(f"{where}, line {index}: {error}") from None
             first = False
 
-    def _check_header(self, fields: list[str]) -> None:
+    def _check_header(self, fields: list[str], where: str) -> None:
         self._check_count(fields)
         expected = [*self.inputs, *self.outputs]
-        if fields != expected and sorted(fields) == sorted(expected):
+        given = [field.casefold() for field in fields]
+        if any(word in expected and word != here for word, here in zip(given, expected, strict=True)):
             raise DataError(f"the columns are in another order; write them as {','.join(expected)}")
+        if unknown := [field for field, here in zip(given, expected, strict=True) if field != here]:
+            log.info(
+                f"{where}: the header has unknown names ({', '.join(map(in_a_line, unknown[:6]))}); columns are taken "
+                f"by position as {','.join(expected)}"
+            )
 
     def _check_count(self, fields: list[str]) -> None:
         expected = [*self.inputs, *self.outputs]

@@ -1,7 +1,10 @@
 """Cards: the shipped ones are sound, and a bad one is one clear line."""
 
+import codecs
 import math
+import os
 import tomllib
+from pathlib import Path
 
 import pytest
 import tomli_w
@@ -226,10 +229,20 @@ def test_a_file_that_is_no_card_is_one_line(tmp_path, text, message):
     assert len(str(error.value).splitlines()) == 1
 
 
+def test_a_card_with_a_byte_order_mark_is_read(tmp_path):
+    """Editors on Windows write one."""
+    path = Path(write(tmp_path, CARD))
+    expected = read_toml(path)
+    path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
+    assert read_toml(path) == expected
+
+
 def test_unreadable_files_are_one_line(tmp_path):
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "folder.toml").mkdir()
+    os.mkfifo(tmp_path / "pipe.toml")
     for name, message in (
+        ("pipe", "pipe"),
         ("binary", "not UTF-8"),
         ("folder", "cannot read"),
         ("nowhere", "cannot read"),

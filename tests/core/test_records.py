@@ -1,6 +1,7 @@
 """Records: indexed, moved, measured, saved and loaded, without executing anything."""
 
 import json
+import os
 from dataclasses import dataclass, field
 
 import pytest
@@ -130,3 +131,10 @@ def test_what_was_said_about_a_record_is_read_without_the_record(nested, tmp_pat
     (tmp_path / "text").write_text("not a record")
     with pytest.raises(DataError, match="does not hold a saved record"):
         read_about(tmp_path / "text")
+
+
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "state")
+    for read in (Layer.load, read_about):
+        with pytest.raises(DataError, match="pipe"):
+            read(tmp_path / "state")

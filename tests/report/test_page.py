@@ -15,12 +15,14 @@ import pytest
 
 from iclbench import tables
 from iclbench.core.errors import IclbenchError, UsageError
-from iclbench.report import build, whole
+from iclbench.report import build, exports, whole
+from iclbench.report.blocks import Column, Section, Table
 from iclbench.report.comparable import name_variants
-from iclbench.report.page import background, columns, embedded
+from iclbench.report.page import background, columns, embedded, part
 from tests.report import synthetic
 
 NASTY = '<img src=x onerror="alert(1)"></script><!-- & "quoted" \' {{ 1 }} \u2028'
+SHOWN = NASTY.replace("\u2028", r"\u2028")  # a separator of lines is written out
 
 
 class Document(HTMLParser):
@@ -162,9 +164,9 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Document]:
 def test_names_and_reasons_are_escaped(hostile: tuple[Path, Document]) -> None:
     _, document = hostile
     assert "img" not in document.tags
-    assert NASTY in document.text.replace("\n", " ")
+    assert SHOWN in document.text.replace("\n", " ")
     drawn = [json.loads(gzip.decompress(b64decode(content))) for content in document.contents]
-    assert any(NASTY in one["rows"]["contestant"]["levels"] for one in drawn)
+    assert any(SHOWN in one["rows"]["contestant"]["levels"] for one in drawn)
     assert "alert(1)" not in "".join(document.scripts)
 
 
@@ -328,7 +330,7 @@ def test_columns_carry_six_digits_and_texts_once() -> None:
 def test_embedded_json_cannot_close_its_script() -> None:
     text = str(embedded({"x": NASTY}))
     assert not set("<>&\u2028") & set(text)
-    assert json.loads(text) == {"x": NASTY}
+    assert json.loads(text) == {"x": SHOWN}
 
 
 @pytest.mark.parametrize("shade", [0.0, 0.3, 0.5, 0.69, 0.71, 0.9, 1.0])
@@ -361,3 +363,18 @@ def test_tables_of_means_name_the_runs_behind_them(page: Path) -> None:
     for found in (board, numbers.set_index("contestant")["run"]):
         assert found["gpt2"] == "linear-gpt2-small-s0; linear-gpt2-small-s1; linear-gpt2-small-s2"
         assert found["xgboost"] == "xgboost"
+
+
+def test_what_would_turn_the_writing_or_drive_a_terminal_is_written_out() -> None:
+    evil, harmless = "a\x1b[31m\u202eb", r"a\x1b[31m\u202eb"
+    assert json.loads(embedded([evil, {evil: 1}])) == [harmless, {harmless: 1}]
+    table = Table("t", evil, evil, pd.DataFrame({evil: [evil]}), (Column(evil, evil),))
+    section = Section("s", evil, (table,))
+    page = str(part(section, (), {}).html)
+    assert harmless in page and _obeyed(page) == set()
+    for text in (exports.markdown(table), exports.latex(table), exports._csv(table.frame)):
+        assert "31m" in text and _obeyed(text) == set()
+
+
+def _obeyed(text: str) -> set[str]:
+    return {c for c in text if not c.isprintable() and c not in "\n\t"}

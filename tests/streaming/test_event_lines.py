@@ -22,7 +22,7 @@ def read(*lines: str, clock: Clock | None = None, dtype: torch.dtype = torch.flo
     return list(columns.read((f"{text}\n" for text in lines), "log.csv"))
 
 
-@pytest.mark.parametrize("header", [[], ["time,mark"], ["when, what"]])
+@pytest.mark.parametrize("header", [[], ["time,mark"], ["when, what"], ["Time,MARK"]])
 def test_events_and_queries(header: list[str]) -> None:
     n = len(header)
     assert read(*header, "0.5,2", "?,?", "", "2,0", " , ", '"2.25","1"') == [
@@ -78,6 +78,7 @@ def test_where_the_first_line_is_the_start_it_is_no_event() -> None:
         (["?,1"], "line 1: time is '?', not a number; write one like 0.5, or ?,? for a query"),
         (["1,0", "nan,1"], "line 2: time is nan; write finite numbers only"),
         (["1"], "line 1: 1 column instead of 2; write time,mark, with ?,? for a query"),
+        (["Mark,Time"], "line 1: the columns are in another order; write them as time,mark"),
         (["mark,time"], "line 1: the columns are in another order; write them as time,mark"),
         (
             ["1e-50,0"],

@@ -29,9 +29,28 @@ def test_points_queries_and_blank_lines() -> None:
     ]
 
 
-@pytest.mark.parametrize("header", ["x1,x2,y1", "longitude,latitude,temperature", "\ufeffx1,x2,y1"])
-def test_a_header_may_stand_before_the_first_line(header: str) -> None:
-    assert read("", header, "1,2,3") == [line(3, [1, 2], [3])]
+@pytest.mark.parametrize("header", ["x1,x2,y1", "X1, X2, Y1", "\ufeffx1,x2,y1"])
+def test_a_header_may_stand_before_the_first_line(header: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "iclbench"):
+        assert read("", header, "1,2,3") == [line(3, [1, 2], [3])]
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize("header", ["longitude,latitude,temperature", "x1,width,y1", "x1,x3,Y1"])
+def test_names_that_are_not_those_of_the_task_are_reported_in_one_line(
+    header: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "iclbench"):
+        assert read("", header, "1,2,3") == [line(3, [1, 2], [3])]
+    (said,) = caplog.messages
+    unknown = {*header.split(",")} - {"x1", "y1", "Y1"}
+    assert "data.csv" in said and "\n" not in said and all(name in said for name in unknown)
+
+
+@pytest.mark.parametrize("header", ["Y1,X1,X2", "y1,X2,x1", "x1,y1,width", "price,x1,x2", "x1,x1,y1"])
+def test_known_names_in_another_order_are_refused_in_any_spelling(header: str) -> None:
+    with pytest.raises(DataError, match=r"line 1: .*x1,x2,y1"):
+        read(header, "1,2,3")
 
 
 def test_quoted_fields_are_what_they_quote_also_on_the_first_line() -> None:

@@ -48,7 +48,7 @@ def load_region(folder: Path, year: int) -> Float32[np.ndarray, "fields 22 40"]:
     digest = hashlib.sha256()
     for path in files:
         try:
-            with path.open("rb") as file:
+            with limits.opened(path) as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror}") from None

@@ -36,9 +36,9 @@ def read_idx(folder: Path, name: str, dimensions: int, home: str) -> UInt8[np.nd
     if not found:
         raise DataError(f"{folder / name}.gz is not there; {advice}")
     path = found[0]
-    opened: Any = gzip.open if path.suffix == ".gz" else open
     try:
-        with opened(path, "rb") as file:
+        with limits.opened(path) as raw:
+            file: Any = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
             shape = _shape(path, file.read(4), file.read(4 * dimensions), dimensions)
             limits.check(math.prod(shape), f"{path} announces")
             values = file.read(math.prod(shape) + 1)  # one more shows that it goes on

@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from jaxtyping import UInt8
 
-from iclbench.core import png
+from iclbench.core import limits, png
 from iclbench.core.errors import DataError
 from iclbench.families.images.array_cache import cached
 
@@ -54,7 +54,7 @@ def _contents(folder: Path) -> str:
             continue
         archive = folder / f"{part}.zip"
         try:
-            with archive.open("rb") as file:
+            with limits.opened(archive) as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
         except OSError as error:
             raise DataError(f"cannot read {archive}: {error.strerror}; {_ADVICE}") from None
@@ -83,9 +83,9 @@ def _read_part(folder: Path, part: str) -> UInt8[np.ndarray, "classes 20 105 105
     archive = folder / f"{part}.zip"
     if (folder / part).is_dir():
         found = _unpacked(folder, part)
-        return _drawings(folder / part, part, found, lambda name: (folder / name).read_bytes())
+        return _drawings(folder / part, part, found, lambda name: limits.read_bytes(folder / name, _LARGEST + 1))
     try:
-        with zipfile.ZipFile(archive) as opened:
+        with limits.opened(archive) as file, zipfile.ZipFile(file) as opened:
             return _drawings(archive, part, _listed(archive, opened), lambda name: _bounded(opened, name))
     except OSError as error:
         raise DataError(f"cannot read {archive}: {error.strerror}; {_ADVICE}") from None
@@ -100,7 +100,10 @@ def _listed(archive: Path, opened: zipfile.ZipFile) -> dict[str, int]:
             raise DataError(
                 f"{archive}: '{info.filename}' is compressed in an unusual way; this is not the official archive"
             )
-    return {info.filename: info.file_size for info in opened.infolist()}
+    found = {info.filename: info.file_size for info in opened.infolist()}
+    if len(found) < len(opened.infolist()):
+        raise DataError(f"{archive} holds two files of one name; this is not the official archive")
+    return found
 
 
 def _bounded(opened: zipfile.ZipFile, name: str) -> bytes:

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import os
 import zipfile
 from pathlib import Path
 
@@ -203,9 +204,9 @@ def test_times_that_only_grow_are_no_gaps_until_someone_says_so(tmp_path):
     [
         ("", "is empty"),
         ("\n \n", "is empty"),
-        ("{", r"line 1: not a JSON object \("),
-        ('{"times": [1]}\n\n{"times": [1', r"line 3: not a JSON object \("),
-        ("[" * 20_000, "line 1: not a JSON object: nested too deeply"),
+        ("{", r"line 1: not valid JSON \("),
+        ('{"times": [1]}\n\n{"times": [1', r"line 3: not valid JSON \("),
+        ("[" * 20_000, "line 1: not valid JSON \\(nested too deeply\\)"),
         ("[1, 2]", "line 1: expected a JSON object like"),
         ('{"marks": [1]}', 'line 1: no "times"'),
         ('{"times": [1], "mark": [0]}', "line 1: unknown key 'mark'; did you mean 'marks'"),
@@ -217,7 +218,7 @@ def test_times_that_only_grow_are_no_gaps_until_someone_says_so(tmp_path):
         ('{"times": [1, NaN]}', "line 1, event 2: a time that is not finite"),
         ('{"times": [1, 1e999]}', "line 1, event 2: a time that is not finite"),
         ('{"times": [1' + "0" * 400 + "]}", "line 1, event 1: a time that is not finite"),
-        ('{"times": [1' + "0" * 5000 + "]}", "line 1: not a JSON object"),
+        ('{"times": [1' + "0" * 5000 + "]}", "line 1: not valid JSON"),
         ('{"times": [-1e308, 1e308]}', "line 1, event 2: a time that is not finite"),
         ('{"times": [1], "marks": 0}', '"marks" must be a list of 1, one for each time, got no list'),
         ('{"times": [1, 2], "marks": [0]}', '"marks" must be a list of 2, one for each time, got 1 of them'),
@@ -237,6 +238,31 @@ def test_bad_json_lines_are_one_clear_line_with_line_and_event(tmp_path, text, m
     path = tmp_path / "made.jsonl"
     path.write_text(text)
     refused(path, message)
+
+
+def test_a_key_that_is_there_twice_is_refused(tmp_path):
+    path = tmp_path / "made.jsonl"
+    path.write_text('{"times": [1]}\n{"times": [1], "times": [2]}\n')
+    refused(path, "line 2: the key 'times' is there twice")
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_an_array_that_is_there_twice_in_an_npz_is_refused(tmp_path):
+    path, content = tmp_path / "made.npz", io.BytesIO()
+    np.save(content, np.ones((2, 2)))
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("times.npy", content.getvalue())
+        archive.writestr("times.npy", content.getvalue())
+    refused(path, "two arrays are named 'times'")
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("times", content.getvalue())
+    refused(path, "no array 'times'")
+
+
+@pytest.mark.parametrize("name", ["made.jsonl", "made.npz", "made.csv"])
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    refused(tmp_path / name, "pipe")
 
 
 @pytest.mark.parametrize(

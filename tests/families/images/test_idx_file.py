@@ -1,6 +1,7 @@
 """The idx files of MNIST and EMNIST: the right array, or one clear line."""
 
 import gzip
+import os
 
 import numpy as np
 import pytest
@@ -53,6 +54,13 @@ def test_a_bad_file_is_one_clear_line_that_names_it(tmp_path, name, content, mes
         read(tmp_path)
     assert str(tmp_path / "images") in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path, suffix):
+    os.mkfifo(tmp_path / f"images{suffix}")
+    with pytest.raises(DataError, match="pipe"):
+        read_idx(tmp_path, "images", 3, "home")
 
 
 def test_a_folder_in_the_place_of_a_file_is_one_clear_line(tmp_path):

@@ -152,6 +152,15 @@ def test_an_archive_that_lies_about_a_size_is_not_unpacked_beyond_it(tmp_path):
     tracemalloc.stop()
 
 
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_two_drawings_of_one_name_are_refused(tmp_path):
+    write(tmp_path)
+    with zipfile.ZipFile(tmp_path / "images_background.zip", "a") as archive:
+        archive.writestr(archive.namelist()[-1], drawing(1))
+    with pytest.raises(DataError, match=r"images_background\.zip holds two files of one name"):
+        read_omniglot(tmp_path)
+
+
 def test_an_unusual_compression_is_refused(tmp_path):
     folder = write(tmp_path / "omniglot", skip=[FIRST])
     with zipfile.ZipFile(folder / "images_background.zip", "a", zipfile.ZIP_LZMA) as archive:

@@ -168,6 +168,32 @@ def test_latin_1_is_read_and_only_line_feeds_end_lines(tmp_path):
     assert [e.x for e in pool("sst2", tmp_path).development] == ["one\x85and\u2028one", "two"]
 
 
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-16", "latin-1"])
+def test_json_in_another_encoding_than_utf_8_is_refused(tmp_path, encoding):
+    """RFC 8259, section 8.1. A wrong guess would ask a model about letters that nobody wrote."""
+    (tmp_path / "pairs.json").write_bytes('{"caf\u00e9": "th\u00e9", "a": "b"}'.encode(encoding))
+    (tmp_path / "sst2.jsonl").write_bytes('{"text": "caf\u00e9", "label": "positive"}\n'.encode(encoding))
+    for found in (message(made("mapping", file=str(tmp_path / "pairs.json"))), message(SHIPPED["sst2"], tmp_path)):
+        assert "UTF-8" in found and str(tmp_path) in found
+    (tmp_path / "pairs.json").write_bytes(b"\xef\xbb\xbf" + '{"caf\u00e9": "th\u00e9", "a": "b"}'.encode())
+    assert read_pairs(tmp_path / "pairs.json")[0] == ("caf\u00e9", "th\u00e9")
+
+
+def test_a_key_that_is_there_twice_in_json_is_refused(tmp_path):
+    (tmp_path / "sst2.jsonl").write_text('{"text": "a", "label": "positive", "label": "negative"}\n')
+    found = message(SHIPPED["sst2"], tmp_path)
+    assert "'label'" in found and "line 1" in found and "twice" in found
+    (tmp_path / "bad.json").write_text('[{"input": "a", "output": "b", "output": "c"}, {"input": "d", "output": "e"}]')
+    found = message(made("mapping", file=str(tmp_path / "bad.json")))
+    assert "pair 1" in found and "twice" in found
+
+
+def test_a_number_of_thousands_of_digits_in_json_is_one_line(tmp_path):
+    """Python refuses it by a `ValueError` that is no error of JSON."""
+    (tmp_path / "sst2.jsonl").write_text('{"text": "a", "label": ' + "9" * 5000 + "}\n")
+    assert "line 1: not valid JSON" in message(SHIPPED["sst2"], tmp_path)
+
+
 def test_trec_goes_by_name_in_both_layouts(tmp_path):
     """The numbers of `TREC.*.all` and the names of the original files give the same pool."""
     names = {"0": "DESC:manner", "1": "ENTY:cremat", "2": "ABBR:exp", "3": "HUM:ind", "4": "LOC:other", "5": "NUM:date"}

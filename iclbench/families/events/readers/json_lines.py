@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from iclbench.core.errors import DataError, UnknownNameError, shortened
+from iclbench.core.json_text import parse_json
 from iclbench.families.events.event_data import MOST_MARKS, EventData
 from iclbench.families.events.readers.lines import check_size, decoded, numbered
 
@@ -63,12 +64,7 @@ def read(path: Path, marks: int | None) -> EventData:
 
 
 def _record(where: str, text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except RecursionError:
-        raise DataError(f"{where}: not a JSON object: nested too deeply") from None
-    except ValueError as error:
-        raise DataError(f"{where}: not a JSON object ({str(error).splitlines()[0]})") from None
+    found = parse_json(text, where)
     if not isinstance(found, dict):
         raise DataError(f'{where}: expected a JSON object like {{"times": [0.5, 1.25], "marks": [0, 2]}}')
     for key in found:

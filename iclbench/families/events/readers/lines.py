@@ -21,7 +21,7 @@ def numbered(path: Path) -> Iterator[tuple[int, bytes]]:
     """
     most, number, seen = limits.max_line(), 0, False
     try:
-        with path.open("rb") as file:
+        with limits.opened(path) as file:
             while line := file.readline(most + 1):
                 number += 1
                 if len(line) > most:

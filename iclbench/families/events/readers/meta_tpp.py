@@ -63,7 +63,7 @@ def read(path: Path, marks: int | None, times: str | None) -> EventData:
 def _arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays that there are, all of the shape of `times`."""
     try:
-        with path.open("rb") as file:
+        with limits.opened(path) as file:
             found = _unpacked(path, file)
     except OSError as error:
         raise unreadable(path, error) from None
@@ -79,7 +79,9 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
 def _unpacked(path: Path, file: IO[bytes]) -> dict[str, np.ndarray]:
     try:
         with zipfile.ZipFile(file) as archive:
-            names = [name.removesuffix(".npy") for name in archive.namelist()]
+            names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
+            if twice := [name for name in ARRAYS if names.count(name) > 1]:
+                raise DataError(f"{path}: two arrays are named '{twice[0]}'; write the file again with one")
             if "times" not in names:
                 raise DataError(f"{path}: no array 'times'; {UnknownNameError('array', 'times', names)}")
             return {name: _array(path, archive, name) for name in ARRAYS if name in names}

@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 from iclbench.config.cards import PositiveInt, Strict
 from iclbench.core.errors import DataError
+from iclbench.core.json_text import parse_json
 from iclbench.language.tasks.pools import Example, Pool, Reader, fixed_shuffle, unique
 from iclbench.language.tasks.readers import files
 
@@ -114,7 +115,7 @@ def _options(listed: str) -> dict[str, str]:
 
 
 def _raw_examples(path: Path) -> list[dict[str, Any]]:
-    value = files.parse_json(files.read_text(path), str(path))
+    value = parse_json(files.read_text(path), str(path))
     examples = value.get("examples") if isinstance(value, dict) else None
     if not isinstance(examples, list) or not examples:
         raise DataError(f'{path}: expected {{"examples": [{{"input": ..., "target": ...}}, ...]}}')

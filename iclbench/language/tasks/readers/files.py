@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from iclbench.core import limits
 from iclbench.core.errors import DataError
@@ -27,34 +25,27 @@ def missing(what: str, where: Sequence[Path]) -> DataError:
     return DataError(f"{what} are needed: {looked}{ADVICE}")
 
 
-def read_text(path: Path) -> str:
-    """The text of a file: UTF-8, or Windows-1252, the Latin-1 that older corpora mean."""
+def read_text(path: Path, corpus: bool = False) -> str:
+    """The text of a file in UTF-8; of a public `corpus` also in Windows-1252, the Latin-1 that older ones mean."""
     try:
         data = limits.read_bytes(path)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
-    for encoding in ("utf-8-sig", "cp1252"):
+    for encoding in ("utf-8-sig", "cp1252") if corpus else ("utf-8-sig",):
         try:
             return data.decode(encoding)
         except UnicodeDecodeError:
             continue
-    raise DataError(f"cannot read {path}: it is text neither in UTF-8 nor in Latin-1")
+    if corpus:
+        raise DataError(f"cannot read {path}: it is text neither in UTF-8 nor in Latin-1")
+    raise DataError(f"cannot read {path}: it is not text in UTF-8; save it in UTF-8")
 
 
-def numbered(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines that are not blank with their numbers. Only line feeds end a line: reviews hold other controls."""
-    for number, line in enumerate(read_text(path).split("\n"), 1):
+def numbered(path: Path, corpus: bool = False) -> Iterator[tuple[int, str]]:
+    """The lines that are not blank with their numbers, of a text as `read_text` reads it. Only line feeds end a line:
+    reviews hold other controls."""
+    for number, line in enumerate(read_text(path, corpus).split("\n"), 1):
         if len(line) > limits.max_line():
             raise limits.beyond(f"{path}, line {number}", limits.max_line())
         if line.strip():
             yield number, line.strip()
-
-
-def parse_json(text: str, where: str, pairs: Any = None) -> Any:
-    """The value; `pairs`: what makes a value of the pairs of an object."""
-    try:
-        return json.loads(text, object_pairs_hook=pairs)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{where}: not valid JSON ({error.msg}, column {error.colno})") from None
-    except RecursionError:
-        raise DataError(f"{where}: not valid JSON (nested too deeply)") from None

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from iclbench.core.errors import DataError
+from iclbench.core.json_text import parse_json
 from iclbench.language.tasks.readers import files
 
 Row = tuple[int, str, str]
@@ -19,7 +20,7 @@ def prefixed(classes: Sequence[str] = ()) -> RowsOf:
     """Lines `1 the text`, where the number stands for one of these classes; or `CLASS:finer the text`."""
 
     def rows(path: Path) -> Iterator[Row]:
-        for number, line in files.numbered(path):
+        for number, line in files.numbered(path, corpus=True):
             label, _, text = line.partition(" ")
             if label.isdecimal():
                 label = _named(path, number, label, classes, first=0)
@@ -51,7 +52,7 @@ def title_and_description(classes: Sequence[str]) -> RowsOf:
 def json_lines(path: Path) -> Iterator[Row]:
     """One object a line, with `text` and `label`."""
     for number, line in files.numbered(path):
-        value = files.parse_json(line, f"{path}, line {number}")
+        value = parse_json(line, f"{path}, line {number}")
         if not isinstance(value, dict):
             raise DataError(f"{path}, line {number}: expected an object with 'text' and 'label'")
         for key in ("text", "label"):
@@ -67,7 +68,7 @@ def json_lines(path: Path) -> Iterator[Row]:
 
 def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """The rows of a CSV file with the numbers of the lines on which they end."""
-    reader = csv.reader(io.StringIO(files.read_text(path), newline=""))
+    reader = csv.reader(io.StringIO(files.read_text(path, corpus=True), newline=""))
     try:
         for cells in reader:
             if cells:

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from iclbench.config.cards import Strict, cards_folder
 from iclbench.core.errors import DataError
+from iclbench.core.json_text import parse_json
 from iclbench.language.tasks.pools import Example, Pool, Reader
 from iclbench.language.tasks.readers import files
 
@@ -58,7 +59,7 @@ class Mapping(Reader):
 
 def read_pairs(path: Path) -> list[tuple[str, str]]:
     """Inputs and outputs in the order of the file, without white space around them."""
-    value = files.parse_json(files.read_text(path), str(path), _Object)
+    value = parse_json(files.read_text(path), str(path), _Object)
     if isinstance(value, _Object):
         entries: list[tuple[Any, Any]] = list(value)
     elif isinstance(value, list):
@@ -78,10 +79,12 @@ class _Object(list[tuple[str, Any]]):
 
 def _entry(path: Path, number: int, item: object) -> tuple[Any, Any]:
     fields = dict(item) if isinstance(item, _Object) else {}
-    if not {"input", "output"} <= fields.keys():
+    twice = isinstance(item, _Object) and len(fields) < len(item)
+    if twice or not {"input", "output"} <= fields.keys():
         raise DataError(f'{path}: pair {number}: expected {{"input": ..., "output": ...}}, got {_plain(item)}')
     return fields["input"], fields["output"]
 
 
 def _plain(item: object) -> str:
-    return reprlib.repr(dict(item) if isinstance(item, _Object) else item)
+    twice = isinstance(item, _Object) and len(dict(item)) < len(item)
+    return "a key twice" if twice else reprlib.repr(dict(item) if isinstance(item, _Object) else item)
