@@ -105,6 +105,20 @@ HUGE = (
     "backbone.layers=3000000",
     "task.dim=300000",
 )
+ESCAPES = (
+    "\x1b[2J\x1b[31m",
+    "\x9b31m",
+    "\x1b]0;canary\x07",
+    "\u202e",
+    "\u2066",
+    "\u200f",
+    "\x08\x08",
+    "\x7f",
+    "\rerror: canary",
+    "\nerror: canary",
+    "\u2028error: canary",
+    "\x85error: canary",
+)
 # No trial may starve the machine that it runs on.
 ROOMY = Limits(memory=3_000_000_000)
 
@@ -284,19 +298,84 @@ def _own_csv(trial: Trial) -> list[str]:
     text = trial.dice.choice(TEXTS).encode(errors="surrogatepass")
     how = trial.dice.choice(("name", "cell", "line", "target"))
     quoted = b'"' + text.replace(b'"', b'""') + b'"'
-    if how == "name":
-        lines[0] = "a,b,c,y"
-        data = lines[0].encode().replace(b"b", quoted) + b"\n" + "\n".join(lines[1:]).encode()
+    if how in ("name", "target"):
+        replaced = b"b" if how == "name" else b"y"
+        data = b"a,b,c,y".replace(replaced, quoted) + b"\n" + "\n".join(lines[1:]).encode()
     elif how == "cell":
         data = "\n".join(lines[:40]).encode() + b"\n1," + quoted + b",3,4\n" + "\n".join(lines[40:]).encode()
     else:
         data = "\n".join(lines[:40]).encode() + b"\n" + text + b"\n" + "\n".join(lines[40:]).encode()
     (trial.folder / "table.csv").write_bytes(data)
-    outcome = trial.run(("eval", "gpt", "--csv", "table.csv", "--baseline", "zero"), limits=ROOMY)
+    target = text.decode(errors="replace") if how == "target" and usable(text.decode(errors="replace")) else "y"
+    outcome = trial.run(("eval", "gpt", "--csv", "table.csv", "--target", target, "--baseline", "zero"), limits=ROOMY)
     found = manners(outcome, {0, 1, 2})
     if outcome.code == 0:
         found += _reported(trial)
     return [f"csv {how} {text[:30]!r}: {c}" for c in found + _inside(trial)]
+
+
+def _escapes(trial: Trial) -> list[str]:
+    """What a terminal obeys, in the names of columns, targets and files, and in the header of a stream."""
+    trial.copy("trained")
+    one, two, three = trial.dice.sample(ESCAPES, 3)
+    rows = (trial.folder / "table.csv").read_text().splitlines()[1:]
+    header = ",".join(f'"{name}"' for name in ("a", f"b{one}", two, f"y{three}"))
+    table = trial.folder / f"mine{one}.csv"
+    table.write_text("\n".join([header, *rows]), encoding="utf-8", newline="\n")
+    found = []
+    for target in (f"y{three}", "4", f"no{two}"):
+        words = ("eval", "gpt", "--csv", table.name, "--target", target, "--baseline", "zero")
+        found += manners(trial.run(words, limits=ROOMY), {2} if target.startswith("no") else {0})
+    points = f"a{one},b{two},c,d{three}\n0.5,1,2,3\n1,2,3,?\n".encode()
+    found += manners(trial.run(("stream", "cnp"), stdin=points, limits=ROOMY), {0, 2})
+    return [f"{one!r}, {two!r}, {three!r}: {c}" for c in found + _inside(trial)]
+
+
+def _table_faults(trial: Trial) -> list[str]:
+    """Tables that another program reads in another way: the numbers that the file means, or one line."""
+    import numpy as np
+    import pandas as pd
+
+    trial.copy("trained")
+    frame = pd.read_csv(trial.folder / "table.csv", dtype=float)
+    fault = trial.dice.choice(
+        ("numbers", "index", "parquet", "missing", "truth", "huge", "tiny", "both", "pipe", "mark", "twice", "ragged")
+    )
+    table, target, codes = trial.folder / "mine.csv", "y", {2}
+    text = frame.to_csv(index=False)
+    if fault == "numbers":
+        text = pd.DataFrame(frame.to_numpy()).to_csv(index=False)
+        target = "2"
+    elif fault == "index":
+        text = frame.to_csv()
+    elif fault == "parquet":
+        table, target = table.with_suffix(".parquet"), "__index_level_0__"
+        frame.iloc[::-1].to_parquet(table)
+    elif fault == "missing":
+        frame["a"] = frame["a"].astype(object)
+        frame.loc[7, "a"] = trial.dice.choice(("#N/A", "<NA>", "-nan"))
+        text = frame.to_csv(index=False)
+    elif fault == "twice":
+        text = text.replace("a,b", "a,a", 1)
+    elif fault == "ragged":
+        text = text.replace("\n", ",1\n", 3)
+    else:
+        codes = {0}
+        frame["a"] = frame["a"] > 5 if fault == "truth" else frame["a"]
+        unit = {"huge": 1e300, "tiny": 1e-300, "both": np.where(frame.index % 2, 1e298, 1e-300)}.get(fault, 1.0)
+        frame["y"] *= unit
+        text = ("\ufeff" if fault == "mark" else "") + frame.to_csv(index=False)
+    if fault == "pipe":
+        codes = {2}
+        os.mkfifo(table)
+    elif fault != "parquet":
+        table.write_text(text, encoding="utf-8")
+    words = ("eval", "gpt", "--csv", table.name, "--target", target, "--baseline", "zero")
+    found = manners(trial.run(words, limits=ROOMY), codes)
+    if fault == "numbers":
+        for option in ("--header", "--no-header"):
+            found += manners(trial.run((*words, option), limits=ROOMY), {0})
+    return [f"{fault}: {c}" for c in found + _inside(trial)]
 
 
 def _lines(trial: Trial) -> list[str]:
@@ -344,7 +423,8 @@ def _pickle(trial: Trial) -> list[str]:
     target = trial.dice.choice([*sorted(places), trial.folder / "state", trial.folder / "table.parquet"])
     target.write_bytes(packed)
     found = []
-    chosen = ("eval", "gpt", "--csv", "table.parquet") if target.name == "table.parquet" else trial.dice.choice(READERS)
+    table = ("eval", "gpt", "--csv", "table.parquet", "--target", "y")
+    chosen = table if target.name == "table.parquet" else trial.dice.choice(READERS)
     resumed = (*TRAIN[:-1], "long", "-o", "train.steps=160")
     for arguments in (chosen, resumed, ("stream", "cnp", "--csv", "points.csv", "--state", "state")):
         found += manners(trial.run(arguments), {0, 1, 2})
@@ -477,4 +557,6 @@ KINDS: dict[str, Kind] = {
     "another line of a stream": _lines,
     "a huge size": _huge,
     "texts for a language model": _language,
+    "terminal escapes": _escapes,
+    "faults of a table": _table_faults,
 }

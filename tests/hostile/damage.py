@@ -193,7 +193,7 @@ def _own_table(trial: Trial) -> list[str]:
     trial.copy("trained")
     table = trial.folder / trial.dice.choice(("table.csv", "table.csv.gz", "table.parquet"))
     how = damage(trial, table)
-    outcome = trial.run(("eval", "gpt", "--csv", table.name, "--baseline", "zero"))
+    outcome = trial.run(("eval", "gpt", "--csv", table.name, "--target", "y", "--baseline", "zero"))
     return [f"{table.name}, {how}: {c}" for c in manners(outcome, {0, 1, 2})]
 
 
