@@ -35,7 +35,7 @@ _MISSING = {
 _TRUTH = {"true": 1.0, "false": 0.0}
 _MARK = b"\xef\xbb\xbf"
 # What a table consists of that Arrow may parse: numbers, true and false.
-_PLAIN = b"0123456789+-.eE,\r\n \ttrufalsTRUFALS"
+_PLAIN = b'0123456789+-.eE,\r\n \t"trufalsTRUFALS'
 
 
 def read_csv(path: Path, header: bool | None = None) -> list[Column]:
@@ -102,7 +102,7 @@ def _by_arrow(data: bytes, header: bool | None) -> _Parsed | None:
         first, second = ([cell.strip() for cell in next(_reader([line.decode()]), [])] for line in top[:2])
     except (csv.Error, ValueError):
         return None
-    if not first or len(first) != len(second):
+    if not first or len(first) != len(second) or top[0].count(b'"') % 2:
         return None
     named = _names_columns([first, second]) if header is None else header
     heading = data[: len(top[0]) + 1] if named else b""
@@ -159,6 +159,12 @@ def _column(cells: list[str], lines: list[int]) -> Column:
     def place(row: int) -> str:
         return f"line {lines[row]}: '{in_a_line(cells[row], 40)}'"
 
+    written = "".join(cells)
+    if written.isascii() and "_" not in written:  # or Python would read more than numbers
+        try:
+            return Column("", np.array([float(cell) for cell in cells]), place)
+        except ValueError:
+            pass
     low = [cell.lower() for cell in cells]
     known = _TRUTH if all(cell in _TRUTH or cell in _MISSING for cell in low) else {}
     values = [np.nan if cell in _MISSING else known.get(cell, number(cell)) for cell in low]

@@ -336,7 +336,8 @@ PLAIN_CELLS = st.one_of(
     st.sampled_from(
         ["True", "false", "", " 1", "2 ", "+3", ".5", "5.", "-.5", "1e", ".", "+-1", "1e400", "0x1", "1-2"]
     ),
-    st.text(alphabet="0123456789+-.eE \t", max_size=6),
+    st.integers(0, 99).map('"{}"'.format),
+    st.text(alphabet='0123456789+-.eE \t"', max_size=6),
 )
 
 
@@ -345,7 +346,7 @@ PLAIN_CELLS = st.one_of(
     st.integers(1, 3).flatmap(
         lambda n: st.lists(st.lists(PLAIN_CELLS, min_size=n, max_size=n), min_size=2, max_size=6)
     ),
-    st.sampled_from(["", "a,b,c\n"]),
+    st.sampled_from(["", "a,b,c\n", '"a","b","c"\n']),
     st.sampled_from(["\n", "\r\n"]),
 )
 def test_both_parsers_of_a_csv_read_the_same_numbers(cells, header, end):
@@ -367,7 +368,13 @@ def test_tables_of_numbers_are_parsed_by_arrow(tmp_path, monkeypatch):
     frame = pd.DataFrame(
         {"x": rng.normal(size=9), "i": range(9), "on": rng.random(9) < 0.5, "y": rng.normal(size=9) * 1e300}
     )
-    for options in ({}, {"lineterminator": "\r\n"}, {"header": False}, {"float_format": "%.18e"}):
+    for options in (
+        {},
+        {"quoting": csv.QUOTE_ALL},
+        {"lineterminator": "\r\n"},
+        {"header": False},
+        {"float_format": "%.18e"},
+    ):
         frame.to_csv(tmp_path / "t.csv", index=False, **options)
         table = read_table(tmp_path / "t.csv")
         np.testing.assert_array_equal(table.x, frame[["x", "i", "on"]].to_numpy(dtype=float))
