@@ -20,6 +20,7 @@ __version__: str
 
 if TYPE_CHECKING:
     from iclbench.api import plot as plot
+    from iclbench.api.estimators import ContextSizeWarning as ContextSizeWarning
     from iclbench.api.estimators import InContextClassifier as InContextClassifier
     from iclbench.api.estimators import InContextRegressor as InContextRegressor
     from iclbench.api.models import ANP as ANP
@@ -93,7 +94,7 @@ _PUBLIC = {
     "predict": ("Trained", "load", "predict", "sample_y"),
     "next_event": ("next_event",),
     "results": ("ResultsFolder", "open_results", "write_report"),
-    "estimators": ("InContextClassifier", "InContextRegressor"),
+    "estimators": ("ContextSizeWarning", "InContextClassifier", "InContextRegressor"),
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}
 __all__ = ["__version__", "plot", *_MODULE_OF]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,20 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from iclbench.api.predict import Trained, columns_of, load, misplaced
 from iclbench.config.runs import Run
 from iclbench.core.guard import guarded
+from iclbench.core.standard import Standard
+
+
+class ContextSizeWarning(UserWarning):
+    """A training set has more rows than the run reads at once, so that answers are means over random draws of rows."""
 
 
 class _InContext(BaseEstimator):
     """What both share: the run, the context, and inputs as the run knows them.
 
-    A run takes contexts up to its trained length: of a larger training set, `n_contexts` random ones of that length are
-    drawn, and answers are averaged over them. Inputs are standardised by the training set, since runs are trained on
-    inputs of mean 0 and variance 1; fewer features than the run has are filled up with zeros.
+    A run reads contexts up to its trained length: of a larger training set, `n_contexts` random ones of that length are
+    drawn, and answers are averaged over them. Features are standardised by the training set, since runs are trained on
+    inputs of mean 0 and variance 1. A feature that is constant there is read as 0 everywhere. Fewer features than the
+    run has are filled up with zeros.
     """
 
     def __init__(
@@ -47,34 +54,37 @@ class _InContext(BaseEstimator):
         return load(self.run, self.results, device=self.device)
 
     def _take(self, X: np.ndarray) -> None:
-        """Note the training set's inputs and how they are scaled, and draw the contexts."""
+        """Note the training set's inputs and how they are standardised, and draw the contexts."""
         if not _positive(self.n_contexts):
             raise ValueError(f"n_contexts={self.n_contexts!r}: expected a whole number of at least 1")
         self.trained_ = self._trained()
-        shape = self.trained_.model.shape
-        if shape.marks is not None:
-            raise ValueError("the run predicts events, which have no features; use icl.next_event")
-        known = shape.x_dim
-        if X.shape[1] > known:
-            raise ValueError(f"X has {X.shape[1]} features, and the run was trained on {known}; choose fewer of them")
-        # Of huge inputs the squares would not be finite.
-        largest = np.maximum(np.abs(X).max(0), np.finfo(float).tiny)
-        scaled = X / largest
-        spread = scaled.std(0)
-        self.mean_ = scaled.mean(0) * largest
-        self.scale_ = np.where(spread > 1e-12, spread, 1.0) * largest
+        shape, run = self.trained_.model.shape, self.trained_.run
+        if shape.inputs != "features":
+            instead = {"images": "icl.predict(run, ...)", "events": "icl.next_event(run, ...)"}[shape.inputs]
+            raise ValueError(f"run '{run.name}' reads {shape.inputs}, not rows of features; use {instead}")
+        if X.shape[1] > shape.x_dim:
+            raise ValueError(
+                f"X has {X.shape[1]} features, and the run was trained on {shape.x_dim}; choose fewer of them"
+            )
+        self.standard_ = Standard.of(X)
         self.X_ = self._features(X)
-        most = min(len(X), self.trained_.run.config.task.points)
+        rows, most = len(X), run.config.task.points
+        if rows <= most:
+            self.contexts_ = [np.arange(rows)]
+            return
         random = check_random_state(self.random_state)
-        draws = 1 if most == len(X) else self.n_contexts
-        self.contexts_ = [
-            np.arange(len(X)) if most == len(X) else random.choice(len(X), most, replace=False) for _ in range(draws)
-        ]
+        self.contexts_ = [random.choice(rows, most, replace=False) for _ in range(self.n_contexts)]
+        warnings.warn(
+            f"the training set has {rows} rows, and run '{run.name}' reads {most} at once: answers are means over "
+            f"n_contexts={self.n_contexts} random draws of {most} rows; to read all rows at once, train a run with "
+            f"-o task.points={rows} (in Python: icl.task(..., points={rows}))",
+            ContextSizeWarning,
+            stacklevel=3,
+        )
 
     def _features(self, X: np.ndarray) -> np.ndarray:
-        scaled = (X - self.mean_) / self.scale_
         missing = self.trained_.model.shape.x_dim - X.shape[1]
-        return np.pad(scaled, [(0, 0), (0, missing)]).clip(-1e6, 1e6)
+        return np.pad(self.standard_.apply(X), [(0, 0), (0, missing)]).clip(-1e6, 1e6)
 
     def _queries(self, X: Any) -> np.ndarray:
         check_is_fitted(self, "contexts_")
@@ -89,7 +99,11 @@ def _positive(number: Any) -> bool:
 
 
 class InContextRegressor(RegressorMixin, _InContext):
-    """A trained run as a regressor. Outputs are standardised to the spread that the run was trained on, and back.
+    """A trained run as a regressor. Targets are standardised to the spread that the run was trained on, and back.
+
+    Answers do not depend on the unit or the origin of the targets: with targets `c * y + b` and c > 0 they are
+    `c * predict(X) + b`. So a constant target, or a single row, is answered with this value and a standard deviation of
+    0.
 
     Args:
         run: a finished run of a regression task (`icl.train`, `icl.load`), its name or its folder.
@@ -99,7 +113,11 @@ class InContextRegressor(RegressorMixin, _InContext):
         device: where the model computes.
 
     Raises:
-        ValueError: no run is given, it is one of classes, or X has more features than it was trained on.
+        ValueError: no run is given, it predicts classes or several outputs, it reads images or events, or X has more
+            features than it was trained on.
+
+    Warns:
+        ContextSizeWarning: X has more rows than the run reads at once.
 
     >>> from tempfile import TemporaryDirectory
     >>> from iclbench.api.tasks import task
@@ -116,16 +134,15 @@ class InContextRegressor(RegressorMixin, _InContext):
         self.columns_ = columns_of(X)
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         self._take(X)
-        if self.trained_.model.shape.classes is not None:
+        shape = self.trained_.model.shape
+        if shape.classes is not None:
             raise ValueError("the run predicts class labels; use InContextClassifier")
-        task = self.trained_.run.config.task
-        y = np.asarray(y, dtype=np.float64)
-        # Of huge outputs the squares would not be finite; a power of two rounds nothing.
-        unit = float(np.ldexp(0.5, np.frexp(np.abs(y).max())[1]))
-        self.y_mean_ = float(np.mean(y / unit)) * unit
-        spread = float(np.std(y / unit)) * unit
-        self.y_scale_ = (spread if spread > 0 else 1.0) / np.sqrt(task.build().normaliser)
-        self.y_ = (y - self.y_mean_) / self.y_scale_
+        if shape.y_dim > 1:
+            raise ValueError(f"the run predicts {shape.y_dim} outputs for every row; use icl.predict(run, ...)")
+        column = np.asarray(y, dtype=np.float64)[:, None]
+        self.y_standard_ = Standard.of(column)
+        self.y_scale_ = float(np.sqrt(self.trained_.family.normaliser))
+        self.y_ = self.y_standard_.apply(column)[:, 0] * self.y_scale_
         return self
 
     def __sklearn_tags__(self) -> Any:
@@ -144,11 +161,11 @@ class InContextRegressor(RegressorMixin, _InContext):
             means.append(mean.astype(np.float64))
             spreads.append(std.astype(np.float64))
         mean = np.mean(means, 0)
-        whole = mean * self.y_scale_ + self.y_mean_
+        answer = self.y_standard_.undo(mean[:, None] / self.y_scale_)[:, 0]
         if not return_std:
-            return whole
+            return answer
         variance = np.mean(np.square(spreads) + np.square(means), 0) - np.square(mean)
-        return whole, np.sqrt(np.maximum(variance, 0.0)) * self.y_scale_
+        return answer, np.sqrt(np.maximum(variance, 0.0)) / self.y_scale_ * self.y_standard_.deviation
 
 
 class InContextClassifier(ClassifierMixin, _InContext):
@@ -162,7 +179,11 @@ class InContextClassifier(ClassifierMixin, _InContext):
         device: where the model computes.
 
     Raises:
-        ValueError: no run is given, it is one of numbers, or there are more classes or features than it knows.
+        ValueError: no run is given, it predicts numbers, it reads images or events, or there are more classes or
+            features than it was trained on.
+
+    Warns:
+        ContextSizeWarning: X has more rows than the run reads at once.
 
     >>> InContextClassifier("tabular-classes-gpt2-small-s0", n_contexts=8)
     InContextClassifier(n_contexts=8, run='tabular-classes-gpt2-small-s0')

@@ -123,6 +123,14 @@ def own_table(run: Run, table: Table, csv: Path) -> tuple[TaskConfig, Family]:
             f"run '{run.name}' answers with {answers}; --csv asks for numbers: name runs of regression tasks"
         )
     scale = trained.build()
+    if scale.x_shape is not None:
+        raise UsageError(
+            f"run '{run.name}' reads images, not rows of features; --csv asks for features: name runs of other tasks"
+        )
+    if scale.y_dim > 1:
+        raise UsageError(
+            f"run '{run.name}' answers with {scale.y_dim} numbers at once; --csv asks for one: name runs of other tasks"
+        )
     parameters = Tabular.Parameters(dim=scale.x_dim, variance=scale.normaliser)
     if table.rows < trained.points + 1:
         raise DataError(
@@ -135,6 +143,8 @@ def own_table(run: Run, table: Table, csv: Path) -> tuple[TaskConfig, Family]:
         "name": f"csv-{stem}",
         "family": "tabular",
         "parameters": parameters.model_dump(mode="json"),
+        "files": {},
+        "learned": {},
         "baselines": list(TABLE_BASELINES),
         "oracles": [],
         "shifts": [],

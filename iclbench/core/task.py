@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from iclbench.core.heads import HEADS
 from iclbench.core.predictions import HeadSettings, Prediction
@@ -43,6 +43,13 @@ class TaskShape:
     encoded: bool = False
     related_points: int = 0
     marks: int | None = None
+
+    @property
+    def inputs(self) -> Literal["features", "images", "events"]:
+        """What a model reads: rows of features, images or events."""
+        if self.marks is not None:
+            return "events"
+        return "features" if self.x_shape is None else "images"
 
     @property
     def longest(self) -> int:

@@ -12,11 +12,12 @@ import numpy as np
 
 from iclbench.config.cards import load_baseline, validate
 from iclbench.config.registry import ESTIMATORS
+from iclbench.core.standard import Standard
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.curves import Curve
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.tabular.table_file import Table
-from iclbench.families.tabular.tabular import Tabular, powers_of_two
+from iclbench.families.tabular.tabular import Tabular
 
 FOLDS = 10
 # What was predicted for a table, by seed: several runs may be evaluated on one.
@@ -70,11 +71,11 @@ def _fitted(table: Table, seed: int) -> np.ndarray:
     estimator = cls(validate(cls.Settings, card.settings, "baseline 'xgboost'"))
     fold = np.random.default_rng(seed).permutation(table.rows) % min(FOLDS, table.rows)
     predicted = np.zeros(table.rows)
-    # XGBoost computes in single precision, and squares overflow in double precision; powers of two change no digit.
-    x, unit = table.x / powers_of_two(table.x), powers_of_two(table.y[:, None])[0]
-    y = table.y / unit
-    mean, scale = float(y.mean()), float(y.std()) or 1.0
+    # XGBoost computes in single precision, which huge and tiny units would overflow or vanish in.
+    standard = Standard.of(table.y[:, None])
+    x, y = Standard.of(table.x).apply(table.x), standard.apply(table.y[:, None])[:, 0]
     for each in np.unique(fold):
-        fitted = estimator.model().fit(x[fold != each], (y[fold != each] - mean) / scale)
+        fitted = estimator.model().fit(x[fold != each], y[fold != each])
         predicted[fold == each] = fitted.predict(x[fold == each])
-    return (predicted * scale + mean) * unit
+    found: np.ndarray = standard.undo(predicted[:, None])[:, 0]
+    return found

@@ -1,5 +1,9 @@
 """Runs as scikit-learn estimators."""
 
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,7 +12,8 @@ from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from iclbench import InContextClassifier, InContextRegressor
+import iclbench as icl
+from iclbench import ContextSizeWarning, InContextClassifier, InContextRegressor
 from iclbench.config.runs import Run
 
 
@@ -20,14 +25,17 @@ def failures(estimator: object) -> list[str]:
     return [f"{each['check_name']}: {each['exception']}" for each in found if each["status"] == "failed"]
 
 
+@pytest.mark.filterwarnings("ignore::iclbench.ContextSizeWarning")
 def test_the_regressor_passes_every_check_of_scikit_learn(run: Run) -> None:
     assert failures(InContextRegressor(run)) == []
 
 
+@pytest.mark.filterwarnings("ignore::iclbench.ContextSizeWarning")
 def test_the_classifier_passes_every_check_of_scikit_learn(classes: Run) -> None:
     assert failures(InContextClassifier(classes)) == []
 
 
+@pytest.mark.filterwarnings("ignore::iclbench.ContextSizeWarning")
 def test_they_work_in_pipelines_and_cross_validation(run: Run, classes: Run) -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 6))
@@ -42,13 +50,113 @@ def test_they_work_in_pipelines_and_cross_validation(run: Run, classes: Run) -> 
     np.testing.assert_allclose(classifier.predict_proba(X).sum(1), 1)
 
 
-def test_outputs_have_the_scale_of_the_training_set_and_spreads_are_positive(run: Run) -> None:
+TARGETS = {
+    "varied": np.random.default_rng(1).normal(size=15),
+    "constant": np.full(15, 0.1),
+    "zero": np.zeros(15),
+    "one row": np.array([0.3]),
+    "two values": np.array([7.0, 7.5]),
+    "nearly constant": 1.0 + 1e-9 * np.arange(15),
+}
+
+
+@pytest.mark.parametrize("y", TARGETS.values(), ids=TARGETS)
+@pytest.mark.parametrize("c", [2.0**-60, 1e-6, 3.7, 1e9, 1e200])
+def test_the_unit_of_targets_changes_nothing(run: Run, y: np.ndarray, c: float) -> None:
+    """predict(c * y) == c * predict(y), standard deviations too."""
+    X = np.random.default_rng(2).normal(size=(len(y), 10))
+    queries = np.random.default_rng(3).normal(size=(4, 10))
+    plain, scaled = (InContextRegressor(run).fit(X, a * y).predict(queries, return_std=True) for a in (1.0, c))
+    atol = 1e-6 * c * y.std()  # of the single precision that the model computes in
+    np.testing.assert_allclose(scaled[0], c * plain[0], rtol=1e-14, atol=atol)
+    np.testing.assert_allclose(scaled[1], c * plain[1], rtol=1e-6, atol=atol)
+
+
+@pytest.mark.parametrize("y", TARGETS.values(), ids=TARGETS)
+def test_the_origin_of_targets_changes_nothing(run: Run, y: np.ndarray) -> None:
+    """predict(y + b) == predict(y) + b, and standard deviations stay."""
+    X = np.random.default_rng(2).normal(size=(len(y), 10))
+    plain, moved = (InContextRegressor(run).fit(X, y + b).predict(X, return_std=True) for b in (0.0, -3.0))
+    atol = 1e-5 * y.std() + 1e-14
+    np.testing.assert_allclose(moved[0], plain[0] - 3.0, rtol=1e-14, atol=atol)
+    np.testing.assert_allclose(moved[1], plain[1], rtol=1e-5, atol=atol)
+
+
+def test_units_and_origins_of_features_change_nothing(run: Run) -> None:
+    rng = np.random.default_rng(1)
+    X, y, queries = rng.normal(size=(15, 3)), rng.normal(size=15), rng.normal(size=(4, 3))
+    unit, origin = np.array([1e-200, 7.0, 1e200]), np.array([1e-199, -30.0, 2e201])
+    plain = InContextRegressor(run).fit(X, y).predict(queries)
+    moved = InContextRegressor(run).fit(unit * X + origin, y).predict(unit * queries + origin)
+    np.testing.assert_allclose(moved, plain, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 15])
+def test_constant_targets_are_answered_exactly(run: Run, rows: int) -> None:
+    rng = np.random.default_rng(1)
+    model = InContextRegressor(run).fit(rng.normal(size=(rows, 10)), np.full(rows, 1e-7))
+    mean, std = model.predict(rng.normal(size=(4, 10)), return_std=True)
+    assert mean.tolist() == [1e-7] * 4
+    assert std.tolist() == [0.0] * 4
+
+
+def test_spreads_are_positive(run: Run) -> None:
     rng = np.random.default_rng(1)
     X, y = rng.normal(size=(15, 10)), rng.normal(size=15)
-    plain, scaled = (InContextRegressor(run).fit(X, a * y + b) for a, b in ((1.0, 0.0), (1000.0, 5.0)))
-    mean, std = scaled.predict(X, return_std=True)
-    np.testing.assert_allclose(mean, 1000 * plain.predict(X) + 5, rtol=1e-3, atol=1)
-    assert (std > 0).all()
+    assert (InContextRegressor(run).fit(X, y).predict(X, return_std=True)[1] > 0).all()
+
+
+@pytest.mark.parametrize("constant", [0.0, 0.1, 1e6])
+def test_a_feature_that_is_constant_in_the_training_set_changes_no_answer(run: Run, constant: float) -> None:
+    rng = np.random.default_rng(1)
+    X, y, queries = rng.normal(size=(15, 3)), rng.normal(size=15), rng.normal(size=(4, 3))
+    X[:, 2], queries[:, 2] = constant, constant
+    model = InContextRegressor(run).fit(X, y)
+    elsewhere = queries.copy()
+    elsewhere[:, 2] += [1.0, -1.0, 1e300, 0.0]
+    np.testing.assert_array_equal(model.predict(elsewhere), model.predict(queries))
+
+
+def test_a_training_set_that_is_longer_than_the_context_warns_once(run: Run) -> None:
+    rng = np.random.default_rng(1)
+    X, y = rng.normal(size=(21, 10)), rng.normal(size=21)
+    with pytest.warns(ContextSizeWarning, match=r"21 rows.* 20 at once.*task\.points=21") as caught:
+        model = InContextRegressor(run, n_contexts=3).fit(X, y)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.predict(X)
+        InContextRegressor(run).fit(X[:20], y[:20])
+
+
+def test_a_run_of_as_many_points_as_there_are_rows_reads_them_all(tmp_path: Path) -> None:
+    """What the warning says to do."""
+    task = icl.task("linear", preset="smoke", points=40)
+    longer = icl.train(task, "cnp", results=tmp_path, steps=1, progress=False)
+    X, y = np.eye(40, 2), np.arange(40.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = InContextRegressor(longer).fit(X, y)
+    assert [len(rows) for rows in model.contexts_] == [40]
+
+
+@pytest.mark.parametrize(
+    ("estimator", "shape", "said"),
+    [
+        (InContextClassifier, {"x_shape": (2, 5)}, "images.*icl.predict"),
+        (InContextRegressor, {"x_shape": (2, 5)}, "images.*icl.predict"),
+        (InContextClassifier, {"marks": 3}, "events.*icl.next_event"),
+        (InContextRegressor, {"y_dim": 3}, "3 outputs.*icl.predict"),
+    ],
+)
+def test_runs_that_do_not_read_rows_of_features_are_refused(
+    run: Run, classes: Run, estimator: type, shape: dict, said: str
+) -> None:
+    trained = icl.load(run if estimator is InContextRegressor else classes)
+    trained.model.shape = replace(trained.model.shape, **shape)
+    with pytest.raises(ValueError, match=said):
+        estimator(trained).fit(np.eye(4), [0, 1, 0, 1])
 
 
 def test_outputs_whose_squares_are_not_finite_are_taken(run: Run) -> None:

@@ -19,10 +19,12 @@ from iclbench.cli.main import run as entry
 from iclbench.config.resolution import resolve_task
 from iclbench.core.errors import UsageError
 from iclbench.families.tabular.table_file import Table
+from iclbench.families.linear import Linear
 from tests.conftest import heed_ctrl_c
 from tests.forked import Command
 
 RUN = "tiny-linear-gpt2-smoke-s0"
+NOTHING = Table("none", np.zeros((1, 1)), np.zeros(1), ("x",), "y")
 HEAVY = ("torch", "pandas", "sklearn", "transformers", "xgboost", "pyarrow", "altair")
 
 
@@ -344,4 +346,15 @@ def test_nothing_that_a_terminal_obeys_is_printed_of_names(
 def test_a_table_of_numbers_is_not_asked_of_a_run_that_answers_otherwise(task: str, answers: str) -> None:
     made = SimpleNamespace(name="mine", config=SimpleNamespace(task=resolve_task(task, "smoke")[0]))
     with pytest.raises(UsageError, match=f"run 'mine' answers with {answers}; --csv asks for numbers: name runs of"):
-        own_table(made, Table("none", np.zeros((1, 1)), np.zeros(1), ("x",), "y"), Path("none.csv"))
+        own_table(made, NOTHING, Path("none.csv"))
+
+
+def test_a_table_is_not_given_to_a_run_on_images_or_of_several_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    faces = resolve_task("image-completion-celeba32", "smoke")[0]
+    colours = SimpleNamespace(name="mine", config=SimpleNamespace(task=faces))
+    with pytest.raises(UsageError, match="run 'mine' answers with 3 numbers"):
+        own_table(colours, NOTHING, Path("none.csv"))
+    monkeypatch.setattr(Linear, "x_shape", (1, 5))
+    images = SimpleNamespace(name="mine", config=SimpleNamespace(task=resolve_task("linear", "smoke")[0]))
+    with pytest.raises(UsageError, match="run 'mine' reads images"):
+        own_table(images, NOTHING, Path("none.csv"))

@@ -36,6 +36,7 @@ from iclbench.config.cards import PositiveFloat
 from iclbench.core.episodes import Episodes, Points, take
 from iclbench.core.errors import DataError, UnknownNameError
 from iclbench.core.formats import in_a_line
+from iclbench.core.standard import Standard
 from iclbench.families.base import Family, FunctionParameters
 from iclbench.families.request import Request
 from iclbench.families.sampling import normal
@@ -111,6 +112,11 @@ class Tabular(Family):
         """Features and target of every table, standardised over its rows, in float32."""
         return [(_standardised(t.x), _standardised(t.y[:, None])[:, 0]) for t in self.tables]
 
+    @cached_property
+    def _of_targets(self) -> list[Standard]:
+        """How the target of every table is standardised."""
+        return [Standard.of(table.y[:, None]) for table in self.tables]
+
     def sample(self, request: Request) -> Episodes:
         episodes, points, generator = request.episodes, request.points, request.generator
         self.parse_shift(request.shift)
@@ -150,16 +156,13 @@ class Tabular(Family):
             which: table of every episode.
             rows: its rows.
         """
-        # Squares of huge or tiny labels would overflow or vanish. Powers of two change no digit.
-        units = [float(powers_of_two(table.y[:, None])[0]) for table in self.tables]
-        unit = np.array([units[table] for table in which])[:, None]
-        labels = np.stack([self.tables[table].y[of] for table, of in zip(which, rows, strict=True)]) / unit
-        values = values / unit
-        # Where an opening is flat, labels keep the scale of the whole table.
-        scales = [float((table.y / own).std()) or 1.0 for table, own in zip(self.tables, units, strict=True)]
-        of_tables = torch.tensor([scales[table] for table in which]).double().unsqueeze(1)
-        mean, scale = _opening_scale(torch.from_numpy(labels), self._opening(rows.shape[1]), of_tables)
-        return np.asarray(self.parameters.variance**0.5 * (values - mean.numpy()) / scale.numpy())
+        standard, labels = np.empty(rows.shape), torch.empty(rows.shape)
+        for index, of_target in enumerate(self._of_targets):
+            here = which == index
+            standard[here] = of_target.apply(values[here].reshape(-1, 1)).reshape(-1, rows.shape[1])
+            labels[torch.from_numpy(here)] = self._standard[index][1][rows[here]]
+        mean, scale = _opening_scale(labels, self._opening(rows.shape[1]))
+        return np.asarray(self.parameters.variance**0.5 * (standard - mean.numpy()) / scale.numpy())
 
     def remarks(self, examples: int) -> list[str]:
         """How episodes of so many examples are made from these tables, in lines for whoever reads scores on them."""
@@ -220,33 +223,18 @@ def _by_opening(y: Float[Tensor, "B N"], opening: int) -> Float[Tensor, "B N"]:
     return ((y - mean) / scale).to(y.dtype)
 
 
-def _opening_scale(
-    y: Float[Tensor, "B N"], opening: int, otherwise: Float[Tensor, "B 1"] | float = 1.0
-) -> tuple[Float[Tensor, "B 1"], Float[Tensor, "B 1"]]:
-    """Mean and standard deviation of the first `opening` points; `otherwise` where they are all equal."""
+def _opening_scale(y: Float[Tensor, "B N"], opening: int) -> tuple[Float[Tensor, "B 1"], Float[Tensor, "B 1"]]:
+    """Mean and standard deviation of the first `opening` points; 1, the deviation of the whole table in standard units,
+    where they are all equal."""
     first = y[:, :opening].double()
     std = first.std(1, correction=0, keepdim=True)
     flat = first.amax(1, keepdim=True) == first.amin(1, keepdim=True)
-    return first.mean(1, keepdim=True), torch.where(flat, otherwise, std)
-
-
-def powers_of_two(values: Float[np.ndarray, "rows columns"]) -> Float[np.ndarray, " columns"]:
-    """For every column a power of two by which its largest value comes to [1/2, 1), at least the least normal one."""
-    exponents = np.frexp(np.abs(values).max(0))[1]
-    return np.ldexp(1.0, np.clip(exponents, -1021, 1023))
+    return first.mean(1, keepdim=True), torch.where(flat, 1.0, std)
 
 
 def _standardised(values: Float[np.ndarray, "rows columns"]) -> Float[Tensor, "rows columns"]:
-    """Mean 0 and standard deviation 1 per column; constant columns become 0.
-
-    Each column is brought to [0, 1] first, so that neither huge nor tiny units overflow or vanish.
-    """
-    unit = values / np.maximum(np.abs(values).max(0), np.finfo(np.float64).tiny)
-    unit = unit - unit.min(0)
-    top = unit.max(0)
-    unit = unit / np.where(top > 0, top, 1.0)
-    std = unit.std(0)
-    standard = (unit - unit.mean(0)) / np.where(std > 0, std, 1.0)
+    """In standard units; constant columns become 0."""
+    standard = Standard.of(values).apply(values)
     return torch.from_numpy(np.ascontiguousarray(standard, dtype=np.float32))
 
 

@@ -71,6 +71,17 @@ def test_values_in_the_units_of_the_file_are_labels_also_where_the_opening_is_fl
     np.testing.assert_allclose(here.in_episodes(values, which, rows), labels, rtol=1e-4, atol=1e-4)
 
 
+def test_an_opening_that_is_flat_in_single_precision_is_flat_for_values_in_the_units_of_the_file_too():
+    made = table(rows=200)
+    dwarfed = np.where(np.arange(200) % 5 > 0, made.y / 1e12, made.y)
+    here = family(Table("made", made.x, dwarfed, made.features, "y"), opening=3)
+    episodes = here.sample(Request(200, 12, stream()))
+    which, rows = (episodes.truth[name].numpy() for name in ("table", "rows"))
+    labels = episodes.context.y[..., 0].numpy()
+    assert (labels[:, :3] == 0).all(1).sum() > 20
+    np.testing.assert_allclose(here.in_episodes(dwarfed[rows], which, rows), labels, rtol=1e-4, atol=1e-4)
+
+
 def test_no_label_after_the_opening_enters_another_points_label():
     made = table()
     changed = made.y.copy()
