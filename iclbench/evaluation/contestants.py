@@ -253,7 +253,7 @@ def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts)
     # Asked of their metadata: importing them takes a second, and most estimators are our own.
     libraries = {"torch": torch.__version__} | {name: version(name) for name in ("scikit-learn", "xgboost")}
     oracle = name in task.oracles
-    lost = oracle and not prompts.family.keeps_oracles(prompts.shift)
+    lost = oracle and not prompts.family.keeps_oracle(name, prompts.shift)
     identity = content_hash(
         {
             "estimator": card.estimator,

@@ -179,8 +179,8 @@ class Family(ABC):
         linear in x, or on the features in which they are."""
         return 0.0
 
-    def keeps_oracles(self, shift: str) -> bool:
-        """Whether what is Bayes-optimal for the task, told of the shift, is so under it."""
+    def keeps_oracle(self, oracle: str, shift: str) -> bool:
+        """Whether a baseline that is Bayes-optimal for the task, with access to the shift, is so under it."""
         return True
 
     @property
@@ -310,7 +310,7 @@ class FunctionFamily(Family):
         noise, scale = named.value("noisy", self.noise), named.value("weight-scale", 1.0)
         return noise**2 / (self.weight_variance * scale**2)
 
-    def keeps_oracles(self, shift: str) -> bool:
+    def keeps_oracle(self, oracle: str, shift: str) -> bool:
         """Not where a query repeats a point with its noise: then that point's own label is right."""
         named = self.parse_shift(shift)
         return named.part("repeated-query") is None or not named.value("noisy", self.noise)

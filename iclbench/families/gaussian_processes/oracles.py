@@ -3,8 +3,9 @@
 `oracle-kernel` is told the kernel of every episode: the exact posterior, which no related dataset can better.
 `oracle-bayes` is told the distribution of kernels only and infers the kernel from context and related datasets: the
 posterior over nodes (`gp_evidence`) times the posterior under each. Its density is the best that any predictor can give
-on average, and the Gaussian with its mean and variance the best that a Gaussian head can. `periodic-mean` is told the
-kernel as well and makes nothing of a period.
+on average, and the Gaussian with its mean and variance the best that a Gaussian head can. Under shifts to a single
+kernel it still assumes the task's distribution, and under most of `mismatch-*` its related datasets mislead it: there
+it is a baseline (`GPMixture.keeps_oracle`). `periodic-mean` is told the kernel as well and makes nothing of a period.
 """
 
 from __future__ import annotations

@@ -9,10 +9,13 @@ from scipy.special import i0
 from scipy.stats import multivariate_normal, norm
 from sklearn.gaussian_process import GaussianProcessRegressor, kernels
 
+from iclbench.config.resolution import resolve_task
 from iclbench.contracts import CONTRACTS, Tolerance, example_episodes
 from iclbench.core.episodes import Episodes, Points, first_related
 from iclbench.core.errors import UsageError
 from iclbench.estimators.base import TaskFacts
+from iclbench.evaluation.contestants import baselines
+from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.gaussian_processes.evidence import Evidence, Nodes
 from iclbench.families.gaussian_processes.gp_mixture import GPMixture, GPParameters, KernelPrior
 from iclbench.families.gaussian_processes.kernels import KERNELS, PERIODIC, RBF
@@ -300,6 +303,39 @@ def test_who_is_not_told_believes_in_the_distribution_that_is_evaluated() -> Non
         "periodic-0.24": "ood-lengthscale",
     }.items():
         assert family.believed(shift) == family.prior(expected), shift
+
+
+@pytest.mark.parametrize(
+    ("shift", "kinds"),
+    [
+        ("none", ["oracle", "oracle"]),
+        ("points-4", ["oracle", "oracle"]),
+        ("ood-lengthscale", ["oracle", "oracle"]),
+        ("mismatch-same", ["oracle", "baseline"]),
+        ("mismatch-near", ["oracle", "baseline"]),
+        ("mismatch-far", ["oracle", "baseline"]),
+        ("mismatch-rbf+points-4", ["oracle", "baseline"]),
+        ("rbf-1", ["oracle", "baseline"]),
+        ("periodic-0.24", ["oracle", "baseline"]),
+    ],
+)
+def test_who_infers_the_kernel_is_an_oracle_only_where_kernels_are_distributed_as_it_assumes(
+    shift: str, kinds: list[str]
+) -> None:
+    prompts = PromptSet(resolve_task("gp-mixture", "smoke")[0], "smoke", shift=shift)
+    assert [each.kind for each in baselines(prompts, ["oracle-kernel", "oracle-bayes"])] == kinds
+
+
+def test_related_datasets_of_another_process_mislead_who_infers_the_kernel() -> None:
+    """So it is no oracle there: its answers without them are better."""
+    shift = "mismatch-rbf"
+    episodes = episodes_of(count=16, shift=shift, related=2)
+    oracle = bayes(shift=shift, rbf_nodes=40, spacing=0.05)
+    without, misled = (
+        oracle.predict_targets(episodes.context, episodes.targets.x, related).log_likelihood(episodes.targets.y).mean()
+        for related in (None, episodes.related)
+    )
+    assert misled < without - 0.1
 
 
 def test_what_an_oracle_cannot_answer_is_one_line() -> None:
