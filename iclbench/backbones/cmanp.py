@@ -3,7 +3,8 @@
 An LBANP whose layers are constant-memory attention blocks (`cmab`). The state is what the first cross-attention of each
 block keeps of the data, for all blocks: it does not grow with the points, takes in new ones in constant time, and can
 forget points it is shown again. The latents are computed from it when something is asked, in a time that does not
-depend on the number of points either.
+depend on the number of points either. The model differs from the released code as `eqtnp` does: in the residual branch,
+the drawing of layers, masks and the standard deviation.
 
 Points are taken in by portions of `chunk`, embedding included, and queries are answered by as many: beyond the answers
 themselves memory grows with neither. In training the backward pass computes the portions of the context again, so that

@@ -4,8 +4,8 @@ Attention Block", the later version of CMANP's paper): CMANP with a Gaussian ove
 It is trained as one joint density. Scored, targets go by blocks: the Gaussian of a block, whose true outputs are folded
 into the state (in constant time) before the next block is asked. By the chain rule the product over blocks is a joint
 density, too, which sees true targets and says so in its name; with `block = 1` it is autoregressive. An answer is one
-Gaussian over everything that is asked, given the context alone. Beside what `cmanp` and `tnp_nd` list, it differs from
-the released code in that
+Gaussian over everything that is asked, given the context alone. The model differs from the released code as `cmanp` and
+`tnp_nd` do, and in that
 
 - the predictor of CMANP is not kept beside the means' network that replaces it: 8,578 parameters less for dy = 1 and
   9,094 for dy = 3, which nothing reads in the released code;

@@ -1,5 +1,8 @@
 """Conditional neural processes (Garnelo et al. 2018): a set is the mean of its points' representations.
 
+Five hidden layers represent a point, as in cambridge-mlg's code for the "five layers" of the ICICL-TNP paper (appendix
+G). The decoder has two hidden layers, as in the paper; in that code it has five.
+
 `icicl_cnp` (ICICL-TNP paper, appendix F and figure 11) summarises related datasets in the same way and takes the mean
 over them; target, context and related datasets are concatenated, zeros standing for what is not there.
 

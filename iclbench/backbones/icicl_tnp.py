@@ -6,6 +6,11 @@ told of the context by its pseudo-tokens U, and tell U what they found; targets 
 reading of the alternative of figure 10, which the text does not determine: datasets are summarised each on its own, and
 targets read U and all U_j. The paper "generally found little difference in performance" (appendix E).
 
+No code of the model is released, and the paper leaves two things open. It does not say which attention layers share
+weights: here context and related datasets share them where they read their points (step 1) and themselves (step 3). It
+describes feed-forward networks with two hidden layers (appendix G); here they have one, as in the code of the group's
+PT-TNP.
+
 Without related datasets both are a PT-TNP. An absent dataset is masked as keys; on a CPU it is left out altogether.
 """
 

@@ -28,7 +28,8 @@ class JointSettings(SetSettings):
 
     covariance: Covariance = "tril"
     """Covariance of the targets, from the rows P of a network: tril, with tril(P P^T) as its Cholesky factor (as
-    released; depends on the order of the targets); low-rank, P P^T and a diagonal (does not). Gaussian head only."""
+    released; depends on the order of the targets); low-rank, P P^T and a diagonal D (does not). D is exp(r) with
+    spread=exp alone, in the released code always. Gaussian head only."""
 
 
 _Settings = TypeVar("_Settings", bound=JointSettings)

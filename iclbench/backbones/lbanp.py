@@ -1,9 +1,13 @@
 """Latent bottlenecked attentive neural process (Feng et al. 2022, "Latent Bottlenecked Attentive Neural Processes").
 
-Layers in which learned latents read the context and then one another; 128 latents of width 64, as its successor's
-comparison has them (Feng et al. 2023, appendix A.4), which does not say how many layers there are: six here, as in
-TNPs. The state holds the latents of all layers, which a query reads, and the points, which every layer reads again when
-there are new ones: only CMANP can do without them.
+Layers in which learned latents read the context and then one another: six layers, as in all regression configurations
+of the released code (`num_layers: 6`), and 128 latents of width 64, as in the comparison of its successor (Feng et al.
+2023, appendices A.2 and A.4). The released configurations of LBANP have 8 latents for Gaussian processes and EMNIST, 64
+or 128 for CelebA. The model differs from the released code as `eqtnp` does: in the residual branch, the drawing of
+layers, masks and the standard deviation.
+
+The state holds the latents of all layers, which a query reads, and the points, which every layer reads again when there
+are new ones: only CMANP can do without them.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ Beside what `tnp_d` lists, it differs from the released code in that
 - the loss is divided by the number of targets; the released one is their sum, so that episodes with many targets weigh
   more (it divides in evaluation);
 - masked targets are neither read nor scored, as if there were none;
+- with `low-rank`, the released diagonal D is exp(r), even if `bound_std` bounds the diagonal of L; here it is exp(r)
+  with `spread = "exp"`, and with `"floor"` and `"bounded-m"` the square of the standard deviation that all models read;
 - the log-density is computed in double precision, and the diagonal of L is at least 1e-6;
 - marginal scores are those of the exact marginals; the released code takes the standard deviations of 50 samples.
 

@@ -4,7 +4,9 @@ Tokens (cambridge-mlg's code, where the papers are silent): a context or related
 the flag saying that y is missing; one perceptron embeds them all. Targets never influence what they read, so the memory
 of all layers is computed once, when the model is conditioned, and queries cost nothing but their own tokens.
 
-The authors clone layers by deep copy, so that all start equal; here every layer is drawn on its own.
+Layers differ from the paper and the code in two points. The authors clone layers by deep copy, so that all start equal;
+here every layer is drawn on its own. Appendix G of the ICICL-TNP paper describes feed-forward networks with two hidden
+layers; the code has one, and so do these.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The attention layer of pseudo-token neural processes, under masks.
 
 Pre-norm with residuals: q = q + Attention(LN(q), LN(kv)), then q = q + FF(LN'(q)); one LN serves queries and keys
-(ICICL-TNP paper, appendix G; PT-TNP code). Keys and values can be had on their own (`keys`), so that whoever asks many
+(ICICL-TNP paper, appendix G; cambridge-mlg's code). FF has one hidden layer, as in that code; appendix G describes two
+hidden layers. Keys and values can be had on their own (`keys`), so that whoever asks many
 queries of the same tokens projects them once.
 
 A row of queries without any valid key leaves the layer as it came, feed-forward included. The authors' layer would add

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch.distributions import MultivariateNormal
+from torch.nn.functional import softplus
 
 from tests.backbones.released_tnp import diagonal
 from tests.backbones.small_np import alone, batch, build, encoder, mlp, published
@@ -73,3 +74,20 @@ def test_with_another_head_they_are_the_backbone_they_derive_from(name: str) -> 
     losses = [each.loss(episodes, 0.0, torch.Generator())[0] for each in (own, other)]
     assert losses[0] == losses[1]
     assert own.joint_scores(found, episodes.context, episodes.asked, episodes.scored).keys() == {"log_likelihood_joint"}
+
+
+@pytest.mark.parametrize("name", ["tnp-nd", "cmanp-and"])
+@torch.no_grad()
+def test_the_diagonal_of_low_rank_is_the_released_one_with_the_spread_exp_alone(name: str) -> None:
+    """In the release it is exp(r) with and without `bound_std`; here its root is every model's standard deviation."""
+    small, episodes = {} if name == "tnp-nd" else {"hidden": 8, "latents": 3}, batch([(3, 2)])
+    for spread, read in {
+        "exp": lambda r: r.exp(),
+        "floor": lambda r: softplus(r) + 0.1**2,
+        "bounded-0.05": lambda r: (0.05 + 0.95 * softplus(r)).square(),
+    }.items():
+        model = build(name, {"covariance": "low-rank", "spread": spread, **small})
+        hidden = model.hidden(model.condition(episodes.context), episodes.asked.x)
+        raw = model.covariance.diagonal(hidden if name == "tnp-nd" else model.norm(hidden))
+        answer = model.query(model.condition(episodes.context), episodes.asked.x)
+        torch.testing.assert_close(answer.std.square(), read(raw), rtol=1e-6, atol=1e-9)
