@@ -6,29 +6,29 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from iclbench.backbones.base import Backbone
-from iclbench.config.cards import load_task, names
-from iclbench.config.registry import BACKBONES
+from iclbench.config.cards import load_baseline, load_task, names, validate
+from iclbench.config.registry import BACKBONES, canonical
 from iclbench.config.resolution import resolve_task
 from iclbench.config.sizes import sized
-from iclbench.contracts import CONTRACTS, Tolerance, example_episodes
+from iclbench.contracts import CONTRACTS, Tolerance
+from iclbench.contracts.examples import build, episodes_of, example_shape, small_settings
 from iclbench.contracts.families import FAMILY_CONTRACTS
 from iclbench.core.episodes import Episodes
 from iclbench.core.errors import UsageError, shortened
 from iclbench.core.formats import count
 from iclbench.core.predictor import Predictor
-from iclbench.core.seeds import global_stream
-from iclbench.core.task import TaskFacts, TaskShape
+from iclbench.core.task import TaskFacts
 from iclbench.estimators.base import FittedPredictor
 from iclbench.families.base import Family
+from iclbench.families.linear import SparseLinear
 
-CLASSES, MARKS = 5, 3
 # Numbers of related datasets: models are trained and scored on tasks of both kinds, by other methods of theirs.
 RELATED = (0, 3)
 
 
 def check_class(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str | None]]:
-    """Name and problem (None: kept) of every contract that applies to the class with its default settings, of a variant
-    with those that it stands for; of a backbone also of the budgets that it is sized to."""
+    """Name and problem (None: kept) of every contract that applies to the class: to an estimator with the settings of
+    its card, to a backbone with a few thousand parameters. A backbone is also sized to the budgets of the presets."""
     kind = cls if isinstance(cls, type) else object
     if issubclass(kind, Family):
         if target.endswith(".toml"):
@@ -40,14 +40,16 @@ def check_class(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str
             yield contract.__name__, _problem(contract, family)
         return
     if issubclass(kind, FittedPredictor):
-        cases = _estimators(kind)
+        cases = _estimators(target, kind)
     elif issubclass(kind, Backbone):
         frozen = {} if ":" in target else BACKBONES.variant(target).frozen
         given = kind.Settings(**frozen).model_dump(mode="json", exclude_unset=True)
         for budget in _budgets():
             size = f"a_size_meets_the_budget ({count(budget)} parameters)"
-            yield size, _problem(sized, target, kind, budget, _shape(kind.heads[0]), given)
-        cases = _backbones(kind, frozen)
+            yield size, _problem(sized, target, kind, budget, example_shape(kind.heads[0]), given)
+        cases = _backbones(target, kind, given)
+    elif families := _families_of(target):
+        raise UsageError(f"'{target}' answers one family only; run: iclbench check {' or '.join(families)}")
     else:
         raise UsageError(f"'{target}' is neither a Backbone, nor an Estimator, nor a Family of iclbench")
     for suffix, predictor, episodes in cases:
@@ -56,25 +58,41 @@ def check_class(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str
                 yield each.name + suffix, _problem(each.check, predictor, episodes, Tolerance(2e-5, 1e-4))
 
 
-def _estimators(cls: type[FittedPredictor]) -> Iterator[tuple[str, Predictor, Episodes]]:
+def _estimators(target: str, cls: type[FittedPredictor]) -> Iterator[tuple[str, Predictor, Episodes]]:
     """What to check, with what stands behind the names of its contracts, on episodes without and with related
     datasets."""
     head = next((head for head in ("categorical", "event") if head in cls.heads), "")
+    settings = validate(cls.Settings, _settings_of(target), f"estimator '{target}'")
+    family = SparseLinear(SparseLinear.Parameters(dim=4, sparsity=2))  # for methods that read the number of weights
     for related in _related(head):
-        shape = _shape(head or "point", related)
-        predictor = cls(facts=TaskFacts(classes=shape.classes, marks=shape.marks))
-        yield _suffix(head, related), predictor, _episodes(shape)
+        shape = example_shape(head or "point", related)
+        facts = TaskFacts(noise_to_signal=0.25, family=family, classes=shape.classes, marks=shape.marks)
+        yield _suffix(head, related), cls(settings, facts), episodes_of(shape)
 
 
-def _backbones(cls: type[Backbone], frozen: Mapping[str, Any]) -> Iterator[tuple[str, Predictor, Episodes]]:
-    """The same of a backbone with every head. It is built for a task without related datasets, where a sequence is read
-    in one pass, and for one with them, where it goes on from a state."""
+def _settings_of(target: str) -> dict[str, Any]:
+    """The settings of a baseline's card; of a registered estimator those of its first shipped card."""
+    if target.endswith(".toml"):
+        return load_baseline(target)[1].settings
+    cards = (load_baseline(name)[1] for name in names("baselines"))
+    return next((card.settings for card in cards if card.estimator == canonical(target)), {})
+
+
+def _families_of(target: str) -> list[str]:
+    """The families of the shipped tasks that ask this estimator."""
+    baselines = {name for name in names("baselines") if load_baseline(name)[1].estimator == canonical(target)}
+    cards = (load_task(name)[1] for name in names("tasks"))
+    return sorted({card.family for card in cards if baselines & {*card.baselines, *card.oracles}})
+
+
+def _backbones(name: str, cls: type[Backbone], given: Mapping[str, Any]) -> Iterator[tuple[str, Predictor, Episodes]]:
+    """The same for a backbone with each of its heads. It is built for a task without related datasets, where a sequence
+    is read in one pass, and for one with them, where it continues from a state."""
+    settings = small_settings(name, cls, given)
     for head in cls.heads:
         for related in _related(head):
-            shape = _shape(head, related)
-            with global_stream(0, "weights"):
-                backbone = cls(cls.Settings(**frozen), shape).eval()
-            yield _suffix(head, related), backbone, _episodes(shape)
+            shape = example_shape(head, related)
+            yield _suffix(head, related), build(name, cls, settings, shape), episodes_of(shape)
 
 
 def _related(head: str) -> tuple[int, ...]:
@@ -86,18 +104,6 @@ def _budgets() -> list[int]:
     """Those of the presets of all shipped tasks."""
     presets = (preset for task in names("tasks") for preset in load_task(task)[1].presets.values())
     return sorted({preset.budget for preset in presets if preset.budget is not None})
-
-
-def _shape(head: str, related: int = 0) -> TaskShape:
-    question = "targets" if related else "next"
-    if head == "event":
-        return TaskShape(x_dim=0, points=16, y_dim=3, marks=MARKS, head=head, question=question)
-    classes = CLASSES if head == "categorical" else None
-    return TaskShape(x_dim=4, points=16, classes=classes, head=head, question=question, related=related)
-
-
-def _episodes(shape: TaskShape) -> Episodes:
-    return example_episodes(points=7, classes=shape.classes, marks=shape.marks, related=shape.related)
 
 
 def _suffix(head: str, related: int) -> str:

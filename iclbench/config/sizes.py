@@ -53,19 +53,40 @@ def sized(name: str, cls: type[Backbone], budget: int, shape: TaskShape, given: 
     Raises:
         UsageError: no settings come within `TOLERANCE` of the budget; the line names the nearest.
     """
+    found, parameters = nearest(name, cls, budget, shape, given)
+    if parameters is None or abs(deviation(parameters, budget)) <= TOLERANCE:
+        return found
+    growing = cls.growing(found)
+    own = [key for key in growing if key in cls.Settings.model_fields]
+    if not own:
+        tell_once(
+            f"'{name}' has {count(parameters)} parameters where the budget is {count(budget)}, and no setting by which "
+            f"it could grow (none of {', '.join(growing)})"
+        )
+        return found
+    size = ", ".join(f"{key} {found[key]}" for key in own if key in found)
+    raise UsageError(
+        f"'{name}' cannot have {count(budget)} parameters here: the nearest is {size} with {count(parameters)} "
+        f"({deviation(parameters, budget):+.0%}); give -o backbone.{own[0]}=N for a size of your own"
+    )
+
+
+def nearest(
+    name: str, cls: type[Backbone], budget: int, shape: TaskShape, given: Mapping[str, Any]
+) -> tuple[dict[str, Any], int | None]:
+    """The settings at which a backbone comes nearest to a budget, however far that is, and its parameters at them;
+    None: `given` says how wide it is, and nothing is searched.
+
+    Args:
+        name, cls, budget, shape, given: as `sized` takes them.
+    """
     start = {**cls.at_budget(budget, shape), **given}
     growing = [key for key in cls.growing(start) if key in cls.Settings.model_fields]
     if not growing:
-        own = _parameters(name, cls, shape, start, budget)
-        if abs(deviation(own, budget)) > TOLERANCE:
-            tell_once(
-                f"'{name}' has {count(own)} parameters where the budget is {count(budget)}, and no setting by which it "
-                f"could grow (none of {', '.join(cls.growing(start))})"
-            )
-        return start
+        return start, _parameters(name, cls, shape, start, budget)
     if "size" in given or growing[0] in given:
-        return start
-    found, parameters = _searched(
+        return start, None
+    return _searched(
         name,
         cls,  # type: ignore[arg-type]  # mypy takes the class for one of its instances
         budget,
@@ -73,13 +94,6 @@ def sized(name: str, cls: type[Backbone], budget: int, shape: TaskShape, given: 
         json.dumps(start, sort_keys=True),
         tuple(given),
     )
-    if abs(deviation(parameters, budget)) > TOLERANCE:
-        nearest = ", ".join(f"{key} {found[key]}" for key in growing if key in found)
-        raise UsageError(
-            f"'{name}' cannot have {count(budget)} parameters here: the nearest is {nearest} with {count(parameters)} "
-            f"({deviation(parameters, budget):+.0%}); give -o backbone.{growing[0]}=N for a size of your own"
-        )
-    return found
 
 
 @cache
@@ -108,13 +122,13 @@ def _searched(
             counted[key] = _parameters(name, cls, shape, settings, budget)
         return counted[key]
 
-    def nearest(base: dict[str, Any], key: str) -> dict[str, Any]:
+    def best_of(base: dict[str, Any], key: str) -> dict[str, Any]:
         value = _nearest(lambda value: parameters(at(base, key, value)), budget, cls.step(key, base))
         return at(base, key, value)
 
     reached = first = 0
     for key in growing:
-        asked = nearest(best, key)
+        asked = best_of(best, key)
         first = first or asked[key]
         if not reached or abs(parameters(asked) - budget) < abs(reached - budget):
             best, reached = asked, parameters(asked)
@@ -124,7 +138,7 @@ def _searched(
     for steps in _BESIDE if len(growing) > 1 else ():
         value = first + steps * cls.step(growing[0], best)
         for key in growing[1:] if value > 0 else ():
-            asked = nearest(at(best, growing[0], value), key)
+            asked = best_of(at(best, growing[0], value), key)
             if abs(parameters(asked) - budget) < abs(reached - budget):
                 best, reached = asked, parameters(asked)
     return best, reached

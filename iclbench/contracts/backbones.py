@@ -28,6 +28,10 @@ def _is_trainable(predictor: Predictor) -> bool:
     return isinstance(predictor, nn.Module) and hasattr(predictor, "loss")
 
 
+# Lengths of a small step: the loss of a narrow model may curve within the first.
+_STEPS = (1e-3, 1e-4, 1e-5)
+
+
 @contract(_is_trainable)
 def a_gradient_step_lowers_the_loss(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
     """A small step along the negative gradient, on the same batch with the same noise, lowers the loss."""
@@ -35,15 +39,18 @@ def a_gradient_step_lowers_the_loss(predictor: Predictor, episodes: Episodes, to
     assert isinstance(trained, nn.Module)
     before = _loss(trained, episodes)
     before.backward()
-    moved = [(p, p.grad) for p in trained.parameters() if p.grad is not None]
+    moved = [(p, p.detach().clone(), p.grad) for p in trained.parameters() if p.grad is not None]
     assert moved, "the loss reaches no parameter"
-    norm = torch.stack([gradient.norm() for _, gradient in moved]).norm()
+    norm = torch.stack([gradient.norm() for *_, gradient in moved]).norm()
     assert bool(norm.isfinite()) and norm > 0, f"the gradient's norm is {norm.item()}"
     with torch.no_grad():
-        for p, gradient in moved:
-            p.sub_(1e-3 * gradient / norm)
-        after = _loss(trained, episodes)
-    assert after < before, f"the loss went from {before.item():.6g} to {after.item():.6g}"
+        for size in _STEPS:
+            for p, start, gradient in moved:
+                p.copy_(start - size * gradient / norm)
+            after = _loss(trained, episodes)
+            if after < before:
+                return
+    raise AssertionError(f"the loss went from {before.item():.6g} to {after.item():.6g}")
 
 
 @contract(_is_trainable)

@@ -12,10 +12,11 @@ from iclbench.backbones.sequence import SequenceBackbone
 from iclbench.backbones.sequence_model import UniformModel
 from iclbench.config.registry import BACKBONES
 from iclbench.contracts import CONTRACTS, Contract, Tolerance, example_episodes
+from iclbench.contracts.examples import CLASSES, CONTEXT, episodes_of, example_shape, without_zeros
+from iclbench.contracts.examples import build as build_for
 from iclbench.core.errors import UsageError
 from tests.contracts.together import check, picked
 
-MARKS = 3
 # Small settings that still have every part; a backbone that is not listed is built with its defaults.
 SMALL: dict[str, list[dict[str, object]]] = {
     "gpt2": [
@@ -136,9 +137,9 @@ def build_on_images(name: str, encoder: str) -> Backbone:
     cls = BACKBONES.get(name)
     torch.manual_seed(0)
     shape = TaskShape(
-        x_dim=SIDE * SIDE, points=12, classes=5, x_shape=(SIDE, SIDE), head="categorical", question="targets"
+        x_dim=SIDE * SIDE, points=12, classes=CLASSES, x_shape=(SIDE, SIDE), head="categorical", question="targets"
     )
-    return _awake(for_task(cls, cls.Settings(**SMALL.get(name, [{}])[0], encoder=encoder), shape)).eval()
+    return without_zeros(for_task(cls, cls.Settings(**SMALL.get(name, [{}])[0], encoder=encoder), shape)).eval()
 
 
 def build(name: str, settings: dict[str, object], head: str, related: int = 0) -> Backbone:
@@ -148,22 +149,7 @@ def build(name: str, settings: dict[str, object], head: str, related: int = 0) -
 
 @lru_cache(1)
 def _built(name: str, settings: str, head: str, related: int) -> Backbone:
-    cls = BACKBONES.get(name)
-    classes = 5 if head == "categorical" else None
-    question = "targets" if related else "next"
-    torch.manual_seed(0)
-    shape = TaskShape(x_dim=4, points=12, y_dim=2, classes=classes, head=head, question=question, related=related)
-    if head == "event":
-        shape = TaskShape(x_dim=0, points=12, y_dim=3, marks=MARKS, head=head)
-    return _awake(cls(cls.Settings(**json.loads(settings)), shape)).eval()
-
-
-def _awake(backbone: Backbone) -> Backbone:
-    """With the matrices drawn that begin at 0: what is behind them would be no part of the answers."""
-    for weight in backbone.parameters():
-        if weight.dim() > 1 and not weight.any():
-            torch.nn.init.normal_(weight, std=0.3)
-    return backbone
+    return build_for(name, BACKBONES.get(name), json.loads(settings), example_shape(head, related))
 
 
 def reads_related(name: str, settings: dict[str, object]) -> bool:
@@ -266,8 +252,7 @@ def left_of(name: str, settings: dict[str, object], head: str, related: int, con
 @pytest.mark.parametrize(("name", "settings", "head", "related", "contracts"), picked(CASES, left_of))
 def test_contracts(name: str, settings: dict[str, object], head: str, related: int, contracts: list[Contract]) -> None:
     backbone = build(name, settings, head, related)
-    classes, marks = 5 if head == "categorical" else None, MARKS if head == "event" else None
-    episodes = example_episodes(points=7, outputs=2, classes=classes, marks=marks, related=related)
+    episodes = episodes_of(example_shape(head, related))
     check(contracts, backbone, episodes, Tolerance(2e-5, 1e-4))
 
 
@@ -299,7 +284,9 @@ def left_on_images(name: str, encoder: str, contract: Contract) -> bool:
 @pytest.mark.parametrize(("name", "encoder", "contracts"), picked(IMAGE_CASES, left_on_images))
 def test_contracts_on_images(name: str, encoder: str, contracts: list[Contract]) -> None:
     backbone = build_on_images(name, encoder)
-    check(contracts, backbone, example_episodes(dim=SIDE * SIDE, points=7, classes=5), Tolerance(2e-5, 1e-4))
+    check(
+        contracts, backbone, example_episodes(dim=SIDE * SIDE, points=CONTEXT, classes=CLASSES), Tolerance(2e-5, 1e-4)
+    )
 
 
 def test_contracts_and_cases_that_are_picked_are_known() -> None:

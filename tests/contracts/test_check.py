@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,11 @@ from torch import Tensor, nn
 from iclbench.backbones.base import Backbone, BackboneSettings
 from iclbench.backbones.recurrent import BlockState, RecurrentBackbone, RecurrentBlock
 from iclbench.backbones.thp import THP, THPSettings
+from iclbench.cli.check_class import _backbones
 from iclbench.cli.main import main
+from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES
+from iclbench.contracts import Tolerance, failures
+from iclbench.contracts.examples import BUDGETS, build, episodes_of, example_shape, small_settings
 from iclbench.core.episodes import Points
 from iclbench.core.predictions import Prediction
 from iclbench.core.task import TaskShape
@@ -169,3 +174,80 @@ def test_check_sizes_the_class_to_the_budgets_of_presets(capsys: pytest.CaptureF
     code, lines = checked(TooSmall, capsys)
     assert code == 1 and lines[-1].endswith(" broken: a_size_meets_the_budget")
     assert "cannot have 25.0 k parameters here: the nearest is width 1" in lines[0]
+
+
+class ZeroReadOut(Net):
+    """Its output layer and its gate begin at 0, as residual branches often do."""
+
+    def __init__(self, settings: Settings, shape: TaskShape) -> None:
+        super().__init__(settings, shape)
+        self.gate = nn.Parameter(torch.zeros(()))
+
+    def finish(self, hidden: Tensor) -> Tensor:
+        return self.gate * hidden
+
+
+class Wide(Net):
+    """A class whose default size takes 4 GB."""
+
+    class Settings(BackboneSettings):
+        width: int = 2**15
+
+
+def test_parameters_that_begin_at_zero_hide_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    code, lines = checked(ZeroReadOut, capsys)
+    assert code == 0, [line for line in lines if line.startswith("FAILED")]
+
+
+def test_the_size_that_is_checked_does_not_depend_on_the_default() -> None:
+    counts = [model.parameter_count for _, model, _ in _backbones("wide", Wide, {})]
+    assert counts and max(counts) < 2 * BUDGETS[0]
+
+
+def test_a_card_of_a_baseline_is_checked_with_its_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    card = tmp_path / "mine.toml"
+    card.write_text('estimator = "ridge"\nsummary = "mine"\nsettings = {penalty = -1.0}\n')
+    assert main(["check", str(card)]) == 2
+    assert "penalty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["lasso", "spike-and-slab"])
+def test_estimators_that_need_settings_or_a_family_are_checked(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", name]) == 0
+    assert capsys.readouterr().out.endswith(" contracts kept\n")
+
+
+@pytest.mark.parametrize(("name", "family"), [("gp-kernel-oracle", "gp-mixture"), ("event-oracle", "point-process")])
+def test_an_estimator_of_one_family_names_the_family(
+    name: str, family: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", name]) == 2
+    assert f"iclbench check {family}" in capsys.readouterr().err
+
+
+def test_a_filter_as_long_as_the_longest_sequence_reads_related_datasets() -> None:
+    cls = BACKBONES.get("hyena")
+    shape = example_shape("gaussian", related=3)
+    backbone = build("hyena", cls, small_settings("hyena", cls, {}), shape)
+    assert not failures(backbone, episodes_of(shape), Tolerance(2e-5, 1e-4))
+
+
+# Those of one family answer `check` by naming the family, which has a contract about its oracles.
+OF_ONE_FAMILY = {
+    "gp-kernel-oracle",
+    "gp-periodic-mean",
+    "gp-bayes-oracle",
+    "climate-oracle",
+    "event-oracle",
+    "event-bayes-oracle",
+    "mean-image",
+}
+REGISTERED = {name for registry in (BACKBONES, ESTIMATORS, FAMILIES) for name in registry.entries} - OF_ONE_FAMILY
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(REGISTERED))
+def test_everything_registered_keeps_its_contracts(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["check", name])
+    out = capsys.readouterr().out
+    assert code == 0 and out.endswith(" contracts kept\n"), out
