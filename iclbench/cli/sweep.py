@@ -88,7 +88,7 @@ def sweep(
             say(line)
         known = {cell.contestant for cell in cells if cell.run != SUMMARY}
         wanted = _named("contestant", contestants, known, "(of these grids)") if contestants else None
-        plan = plans.only(plans.plan(cells, store), kinds, wanted)
+        plan = plans.only(plans.plan(cells, store), store, kinds, wanted)
         check_data(plan, Context(results, data_dir, kind))
         slots: list[str | None] = [gpu for gpu in gpus for _ in range(per_gpu)] or one_per_core()
         if workers:

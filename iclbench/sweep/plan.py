@@ -63,18 +63,32 @@ def plan(cells: Sequence[GridCell], store: Store) -> Plan:
     return Plan(tuple(cells), status, tuple(cell for cell in cells if cell.hash in todo))
 
 
-def only(plan: Plan, kinds: Sequence[str], contestants: Sequence[str] | None = None) -> Plan:
-    """The plan with nothing to do but cells of these kinds and contestants (None: of all), and of them none that need
-    what is then left out."""
-    out, waiting = set[str](), list[GridCell]()
+def only(plan: Plan, store: Store, kinds: Sequence[str], contestants: Sequence[str] | None = None) -> Plan:
+    """The plan with nothing to do but cells of these kinds and contestants (None: all), and of them none that need
+    what is then left out. A summary of these contestants sums up all evaluations that are done by then."""
+    out, waiting, partial = set[str](), list[GridCell](), dict[str, GridCell]()
+    own = {cell.hash for cell in plan.cells if contestants is None or cell.contestant in contestants}
     for cell in plan.todo:
-        wanted = cell.kind in kinds and (contestants is None or cell.contestant in contestants)
-        if wanted and (cell.reason is not None or not out & set(cell.needs)):
+        needs, left = set(cell.needs), out & set(cell.needs)
+        summary = contestants is not None and cell.run == SUMMARY and bool(own & (needs - left))
+        wanted = cell.kind in kinds and (cell.hash in own or summary)
+        if wanted and summary and left and all(plan.status[need] != "done" for need in left):
+            partial[cell.hash] = replace(cell, needs=tuple(need for need in cell.needs if need not in left))
+            left = set()
+        if wanted and (cell.reason is not None or not left):
             continue
         out.add(cell.hash)
         if wanted:
             waiting.append(cell)
-    return replace(plan, todo=tuple(cell for cell in plan.todo if cell.hash not in out), waiting=tuple(waiting))
+    status = plan.status | {cell.hash: store.status(cell) for cell in partial.values()}
+    todo = [partial.get(cell.hash, cell) for cell in plan.todo if cell.hash not in out]
+    changed = {cell.hash for cell in todo}
+    return Plan(
+        tuple(partial.get(cell.hash, cell) for cell in plan.cells),
+        status,
+        tuple(cell for cell in todo if status[cell.hash] != "done" or cell.run != SUMMARY or changed & set(cell.needs)),
+        tuple(waiting),
+    )
 
 
 def by_episode(task: TaskConfig) -> bool:

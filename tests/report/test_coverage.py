@@ -95,3 +95,16 @@ def test_nothing_is_missing_only_where_no_cell_is(grid: Grid) -> None:
     for statuses, said in ((["done", "skipped"], "Nothing: every cell"), (["done", "awaiting"], "under Coverage")):
         (text,) = missing.section(replace(alone, cells=done.assign(status=statuses))).blocks
         assert isinstance(text, Text) and said in text.text
+
+
+def test_a_model_that_the_summary_leaves_out_is_missing(grid: Grid, tmp_path: Path) -> None:
+    values = tables.read_all("values", grid.folder)
+    run = values.loc[values["kind"].eq("backbone") & values["metric"].eq("score"), "run"].iloc[0]
+
+    def missing_summaries(values: pd.DataFrame) -> list[str]:
+        tables.write("values", values.to_dict("records"), tmp_path / "all.values.parquet", {})
+        return [command for *_, what, command in missing.gaps(load(tmp_path)) if what == "summary"]
+
+    assert missing_summaries(values) == []
+    without = values[values["run"].ne(run) | values["metric"].ne("score")]
+    assert missing_summaries(without) == [f"iclbench eval {run}"]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from iclbench import tables
 from iclbench.cli import sweep_results, sweep_run
 from iclbench.cli.main import main
 from iclbench.cli.sweep import devices
@@ -99,14 +100,35 @@ def test_what_only_some_kinds_leave_waiting_is_said(
 def test_some_tasks_and_contestants_are_what_is_asked_for(
     grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A training, its evaluation and its probe; summaries, which need everybody, are nobody's."""
+    """A training, its evaluation and its probe, and the summary of those that are evaluated."""
     asked = [grid, "--tasks", "tiny_linear", "--contestants", "gpt2", "--results", tmp_path / "results", "--dry-run"]
     code, out, _ = run(*asked, "--json", capsys=capsys)
     found = json.loads(out)
     assert code == 0 and [task["task"] for task in found["tasks"]] == ["tiny-linear"]
-    assert found["total"]["to_do"] == {"train": 1, "evaluate": 1, "probe": 1}
+    assert found["total"]["to_do"] == {"train": 1, "evaluate": 2, "probe": 1}
     code, out, _ = run(*asked, "--contestants", "gpt2,least-squares", "--json", capsys=capsys)
-    assert code == 0 and json.loads(out)["total"]["to_do"]["evaluate"] == 2
+    assert code == 0 and json.loads(out)["total"]["to_do"]["evaluate"] == 3
+
+
+def test_the_summary_covers_the_contestants_that_are_evaluated(
+    grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same command has nothing to do afterwards; another contestant is summed up together with the first ones."""
+    results = tmp_path / "results"
+    asked = [grid, "--tasks", "tiny-linear", "--results", results, "--workers", "1"]
+
+    def scored() -> set[str]:
+        values = tables.read_all("values", results)
+        return set(values.loc[values["metric"].eq("score"), "contestant"])
+
+    for contestants, expected in (("zero,least-squares", {"zero", "least-squares"}), ("knn-3", {"knn-3"})):
+        assert run(*asked, "--contestants", contestants, capsys=capsys)[0] == 0
+        assert scored() >= expected
+        _, out, _ = run(*asked[:-2], "--contestants", contestants, "--dry-run", capsys=capsys)
+        assert out.splitlines()[-1] == "nothing to do"
+    assert scored() == {"zero", "least-squares", "knn-3"}
+    _, out, _ = run(*asked[:-2], "--dry-run", "--json", capsys=capsys)
+    assert json.loads(out)["total"]["to_do"]["evaluate"] >= 2  # of the trained model, and the summary of all
 
 
 def test_of_what_is_done_no_time_is_told(grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,7 +59,8 @@ def gaps(results: Results) -> list[tuple[str, str, str, str, str]]:
 
 
 def _gaps(task: Slice) -> list[tuple[str, str, str, str, str]]:
-    """Backbones and baselines of this task without rows where others have some; failed cells are not gaps."""
+    """Backbones and baselines of this task without rows where others have some, and backbones that the summary leaves
+    out; failed cells are not gaps."""
     in_training = task.rows["axis"].eq("train_step").fillna(False).astype(bool)
     evaluated = task.rows[~in_training & ~task.rows["evaluator"].isin(INSIDE) & (task.rows["kind"] != "published")]
     tried = set(zip(evaluated["contestant"], evaluated["shift"], strict=True))
@@ -87,6 +88,9 @@ def _gaps(task: Slice) -> list[tuple[str, str, str, str, str]]:
         for shift in shifts or ["none"]
         if (name, shift) not in tried and name not in {*task.results.with_method, *task.results.elsewhere}
     ]
+    found += [
+        (task.task, task.preset, name, "summary", f"iclbench eval {run}") for name, run in _not_summed_up(evaluated)
+    ]
     here = task.results.backbones.get(task.preset, {})
     anywhere = {name for names in here.values() for name in names}
     cells = task.results.cells
@@ -97,6 +101,16 @@ def _gaps(task: Slice) -> list[tuple[str, str, str, str, str]]:
         (task.task, task.preset, name, "everything", f"iclbench train {task.task} {name} --preset {task.preset}")
         for name in sorted(anywhere - set(here.get(task.task, [])) - set(listed))  # a sweep says why, under coverage
     ]
+
+
+def _not_summed_up(rows: pd.DataFrame) -> list[tuple[str, str]]:
+    """Contestant and run of backbones without a score, although others have one on the same prompts."""
+    ok = rows[rows["status"].eq("ok") & rows["axis"].isna()]
+    scores = ok[ok["metric"].eq("score")]
+    metrics = dict(zip(scores["prompt_set"], scores["score_of"], strict=True))
+    own = ok[ok["kind"].eq("backbone") & ok["metric"].eq(ok["prompt_set"].map(metrics))]
+    left = own[~own["run"].isin(scores["run"])].drop_duplicates("run")
+    return list(zip(left["contestant"], left["run"], strict=True))
 
 
 def _command(task: Slice, contestant: str, shift: str, diverged: set[str]) -> str:
