@@ -596,10 +596,10 @@ def all_runs(results: Path) -> list[Run]:
     return [Run(p.parent) for p in sorted(results.glob("runs/*/config.toml"))]
 
 
-def check_name(name: str) -> str:
-    """A run name that cannot leave the results folder; raises `UsageError` otherwise."""
+def check_name(name: str, what: str = "a run name") -> str:
+    """A name that cannot leave the results folder; raises `UsageError` otherwise."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", name):
-        raise UsageError(f"'{name}' cannot be a run name; use letters, digits, '.', '_' and '-'")
+        raise UsageError(f"'{name}' cannot be {what}; use letters, digits, '.', '_' and '-'")
     return name
 
 

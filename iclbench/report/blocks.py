@@ -62,6 +62,9 @@ class Table:
     """A frame with every digit (what the CSV file holds) and the columns in which it is shown.
 
     The first column names the row. `group` is a column of the frame: a rule is drawn wherever its value changes.
+
+    Raises:
+        KeyError: the frame lacks a column that is shown.
     """
 
     name: str
@@ -71,6 +74,11 @@ class Table:
     columns: tuple[Column, ...]
     group: str | None = None
     folded: bool = False
+
+    def __post_init__(self) -> None:
+        keys = [key for c in self.columns for key in (c.key, c.spread, c.low, c.high, c.episodes)]
+        if unknown := {*keys, self.group} - {None, *self.frame.columns}:
+            raise KeyError(f"table '{self.name}' has no column {', '.join(map(repr, sorted(map(str, unknown))))}")
 
     def rows(self) -> list[tuple[TableCell, ...]]:
         """Every row as it is shown."""

@@ -28,7 +28,7 @@ import pandas as pd
 from iclbench import tables
 from iclbench.config import archives
 from iclbench.config.registry import canonical
-from iclbench.config.runs import Run, writing
+from iclbench.config.runs import Run, check_name, writing
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.core.files import digest_path
@@ -54,6 +54,8 @@ KEPT: dict[TableName, str] = {
     "examples": "one run of each contestant; rounded to 12 significant bits",
 }
 _BITS = {"errors": 21, "examples": 12}
+# Folders of results that commands write other files to.
+_TAKEN = {*tables.OWN, "jobs", "report"}
 # Grids whose results stand packed in a checkout; an installed package does not bring them.
 PACKED = ("reference",)
 
@@ -105,10 +107,12 @@ def pack(cells: Sequence[GridCell], store: Store, out: Path, replaced: str | Non
         TableError: a file cannot be read.
     """
     results, out = store.results.resolve(), out.resolve()
-    if out.parent != results or out.name in tables.OWN:
+    check_name(out.name, "a folder of packed results")
+    if out.name in _TAKEN:
+        raise UsageError(f"--pack {out}: iclbench writes other files to this folder; give another name")
+    if out.parent != results:
         raise UsageError(
-            f"packed results lie in a folder of their own in the results folder, where they are looked for: write "
-            f"--pack {store.results / 'reference'}, got {out}"
+            f"--pack takes a folder in {store.results}: write --pack {store.results / out.name}, got {out}"
         )
     groups: dict[str, list[GridCell]] = {}
     for cell in cells:

@@ -27,6 +27,7 @@ from typing import Any
 
 from iclbench.core.errors import IclbenchError, Interrupted, UsageError, one_line
 from iclbench.core.files import write_text
+from iclbench.core.formats import plural
 from iclbench.sweep.bundle import Bundle
 from iclbench.sweep.engines import EngineSettings, user_file
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
@@ -219,6 +220,7 @@ class SlurmExecutor(JobExecutor[_Running]):
         by_limit: dict[int, list[_Waiting]] = {}
         for each in pending:
             by_limit.setdefault(self._minutes(each[1]), []).append(each)
+        minutes = 0
         try:
             most = array_limit()
             arrays = [
@@ -234,9 +236,16 @@ class SlurmExecutor(JobExecutor[_Running]):
             self._refused(
                 pending,
                 waiting,
-                f"SLURM takes no job: {_refusal(error)}; what is asked for stands in {user_file()} and in the table "
-                "[engine] of the grid",
+                f"SLURM takes no job: {_refusal(error)}; asked for {self._asked(minutes)}, which {user_file()} and the "
+                "table [engine] of the grid set",
             )
+
+    def _asked(self, minutes: int) -> str:
+        """What a job asks for, in words."""
+        own = self._settings
+        gpus = [plural(own.gpus, "GPU")] if own.gpus else []
+        partition = f"partition '{own.partition}'" if own.partition else "the default partition"
+        return ", ".join([plural(own.cpus, "CPU"), *gpus, f"memory {own.memory}", f"{minutes} minutes", partition])
 
     def _refused(self, pending: Sequence[_Waiting], waiting: bool, why: str) -> None:
         """The scheduler takes no further job: where somebody waits, so do they as long as there are others, whose end

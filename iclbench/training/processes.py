@@ -8,6 +8,7 @@ first process writes; the others follow it.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import subprocess
@@ -17,12 +18,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from tempfile import TemporaryFile
-from threading import Event, Thread
+from threading import Event, Thread, Timer
 from typing import IO, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.rendezvous import rendezvous
 
 from iclbench.backbones.base import Backbone
 from iclbench.core import cores
@@ -30,12 +32,16 @@ from iclbench.core.episodes import Episodes
 from iclbench.core.errors import IclbenchError, UsageError
 from iclbench.core.signals import end_with_parent
 
+log = logging.getLogger("iclbench")
+
 # What torchrun and `started` tell a process of its place.
 _RANK, _WORLD, _LOCAL = "RANK", "WORLD_SIZE", "LOCAL_RANK"
 # What `started` tells the others of whom they end with.
 _PARENT = "ICLBENCH_PARENT"
-# How long one waits for the others.
-_PATIENCE = timedelta(hours=4)
+# How long a process waits for the others: to begin, and then while the first one evaluates.
+_MEETING, _PATIENCE = timedelta(minutes=2), timedelta(hours=4)
+# Seconds after which a process says that it waits for the others to begin.
+_SILENCE = 5.0
 # Seconds that this process has to notice by itself that another one is gone.
 _NOTICE = 10.0
 
@@ -168,7 +174,11 @@ def own_device(device: str) -> str:
 
 @contextmanager
 def joined(device: str) -> Iterator[Processes]:
-    """Within the block the processes that torchrun or `started` has started know each other."""
+    """Within the block the processes that torchrun or `started` has started know each other.
+
+    Raises:
+        IclbenchError: not all of them begin within two minutes.
+    """
     own = here()
     if own.alone:
         yield own
@@ -179,12 +189,35 @@ def joined(device: str) -> Iterator[Processes]:
     if device.startswith("cuda"):
         torch.cuda.set_device(int(os.environ.get(_LOCAL, "0")))
         backend = "cpu:gloo,cuda:nccl"
-    # The first one evaluates while the others wait.
-    dist.init_process_group(backend, rank=own.rank, world_size=own.count, timeout=_PATIENCE)
+    store = _met(own)
+    dist.init_process_group(backend, store=store, rank=own.rank, world_size=own.count, timeout=_PATIENCE)
     try:
         yield own
     finally:
         dist.destroy_process_group()
+
+
+def _met(own: Processes) -> dist.Store:
+    """What the processes exchange their addresses through, once all of them have begun."""
+    at = f"{os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT', '')}"
+    others = f"the other {own.count - 1} of {own.count} processes of this training at {at} (MASTER_ADDR)"
+    patience = f"{_MEETING.total_seconds():g} seconds"
+    remark = Timer(_SILENCE, log.info, (f"waiting for {others}, for at most {patience}",))
+    remark.daemon = True
+    remark.start()
+    try:
+        store, *_ = next(rendezvous("env://", own.rank, own.count, timeout=_MEETING))
+        store.set(f"begun/{own.rank}", "")
+        store.wait([f"begun/{rank}" for rank in range(own.count)], _MEETING)
+    except (RuntimeError, ValueError) as error:
+        raise IclbenchError(
+            f"waited {patience} for {others}; start all {own.count} with the same address, or unset {_WORLD} to train "
+            f"in one process ({str(error).splitlines()[0]:.80})"
+        ) from None
+    finally:
+        remark.cancel()
+    store.set_timeout(_PATIENCE)
+    return store
 
 
 @contextmanager

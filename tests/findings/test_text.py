@@ -99,3 +99,23 @@ def test_computed_numbers_are_written_as_the_text_writes_them() -> None:
     new = rewritten(old, QUANTITIES)
     assert new.startswith("On nine of 1,369 episodes, by 0.1 [0.0, 0.2] and -0.8; on `linear` 9.\nAnd 9.\n<!--")
     assert [p for p in wrong(new) if "'tabular'" not in p] == [] and rewritten(new, QUANTITIES) == new
+
+
+@pytest.mark.parametrize(
+    ("old", "value", "new"),
+    [
+        ("nine", 0, "0"),
+        ("Nine", 12, "Twelve"),
+        ("nine", 21, "21"),
+        ("nine", 0.5, None),  # a measure in place of a count
+        ("−0.83", 0.8342, None),  # another sign is another sentence
+        ("0.83", -0.8342, None),
+        ("−0.83", -0.001, None),
+        ("0.83", 0.4, "0.40"),
+    ],
+)
+def test_a_number_that_makes_another_sentence_is_named_and_not_written(old: str, value: float, new: str | None) -> None:
+    text = f"Ahead on {old} of these.\n<!-- numbers: value -->\n"
+    written = rewritten(text, {"value": value})
+    assert written == (text if new is None else text.replace(old, new))
+    assert bool(wrong(written, value=value)) == (new is None)

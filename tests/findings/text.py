@@ -82,13 +82,22 @@ class Token:
         """Whether another value may have stood here: no name for a number, no count for a measure."""
         if isinstance(value, str):
             return self.kind == "version" and value[:1].isdigit()
-        return self.kind == "word" or (self.kind == "number" and not (isinstance(value, int) and "." in self.text))
+        if self.kind == "word":
+            return float(value).is_integer() and value >= 0
+        return self.kind == "number" and not (isinstance(value, int) and "." in self.text)
+
+    def keeps_sign(self, value: Any) -> bool:
+        """Whether the value, written as this number is, has its sign: another one makes another sentence."""
+        signs = [text.startswith(("-", "−")) for text in (self.text, self.like(value))]
+        return signs[0] == signs[1]
 
     def like(self, value: Any) -> str:
         """The value, written as this number is."""
         if isinstance(value, str):
             return value
-        if self.kind == "word" and float(value).is_integer() and 1 < value <= max(WORDS.values()):
+        if self.kind == "word":
+            if not (float(value).is_integer() and 1 < value < len(_WORDS)):
+                return f"{value:,.{0 if float(value).is_integer() else 2}f}"
             word = self.text if WORDS.get(self.text.lower()) == value else _WORDS[int(value)]
             return word.capitalize() if self.text[0].isupper() else word
         sign, shown = "-" if "-" in self.text else "−", self.text.lstrip("−-")
@@ -258,7 +267,9 @@ def _matched(own: Sequence[Token], values: Sequence[Any], words: int) -> Iterato
             left = left[at + 1 :]
         elif end and left[end - 1].must(words) and left[end - 1].takes(value):
             token, left = left[end - 1], left[end:]
-            yield f"{token.text} is {token.like(value)}", [(token, token.like(value))]
+            known = token.keeps_sign(value)
+            said = f"{token.text} is {token.like(value)}" + ("" if known else ", of another sign: rewrite the sentence")
+            yield said, [(token, token.like(value))] if known else []
         else:
             yield f"{_short(value)} is not in it", []
     if rest := [token.text for token in left if token.must(words)]:

@@ -2,15 +2,19 @@
 `make test-engines`."""
 
 import subprocess
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
 from iclbench.config.cards import validate
+from iclbench.core.context import Context
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.sweep import engines, slurm
+from iclbench.sweep.bundle import Bundle
 from iclbench.sweep.engines import EngineSettings
 from iclbench.sweep.grids import load_grid
+from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.slurm import SlurmExecutor, State
 from tests.sweep.conftest import tiny_grid
 
@@ -105,3 +109,26 @@ def test_an_engine_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"pip install 'iclbench\[slurm\]'"):
         engines.check("slurm")
     assert validate(EngineSettings, {"margin": 2}, "x").margin == 2
+
+
+def test_a_refusal_names_what_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SLURM says only that no node has it."""
+    said = "sbatch: error: Batch job submission failed: Requested node configuration is not available"
+
+    def refuse(*arguments: object) -> None:
+        raise subprocess.SubprocessError(said)
+
+    monkeypatch.setattr(slurm.shutil, "which", lambda program: program)
+    monkeypatch.setattr(slurm, "_call", lambda *words, but="": "")
+    monkeypatch.setattr(SlurmExecutor, "_submit", refuse)
+    asked = EngineSettings(cpus=3, gpus=1, memory="4G", minutes=77, partition="long", poll=60)
+    executor = SlurmExecutor(tmp_path, asked)
+    try:
+        future: Future[dict[str, Outcome]] = Future()
+        executor._hand(future, Bundle((), Context(tmp_path)), "work")
+        executor.flush()
+        why = str(future.exception(timeout=5))
+    finally:
+        executor.shutdown()
+    assert "Requested node configuration is not available" in why and "\n" not in why
+    assert all(word in why for word in ("3 CPUs", "1 GPU", "4G", "77 minutes", "'long'"))

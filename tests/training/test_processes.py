@@ -2,9 +2,11 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,8 @@ from iclbench.cli.main import main
 from iclbench.config.cards import TrainSettings
 from iclbench.config.resolution import resolve_run
 from iclbench.core.episodes import Episodes
-from iclbench.core.errors import UsageError
+from iclbench.core.errors import IclbenchError, UsageError
+from iclbench.training import processes
 from iclbench.training.fit import Training
 from iclbench.training.processes import ALONE, Processes, check_count, here, joined, started
 from iclbench.training.step import TrainingData
@@ -221,3 +224,24 @@ def is_there(pid: str) -> bool:
         return "iclbench" in Path(f"/proc/{pid}/cmdline").read_text()
     except OSError:
         return False
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_without_the_others_gives_up_and_names_them(
+    rank: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    place = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(processes, "_MEETING", timedelta(seconds=1))
+    monkeypatch.setattr(processes, "_SILENCE", 0.2)
+    with (
+        caplog.at_level("INFO", "iclbench"),
+        pytest.raises(IclbenchError, match=f"other 1 of 2 processes .*127.0.0.1:{port}"),
+        joined("cpu"),
+    ):
+        pass
+    assert f"127.0.0.1:{port}" in caplog.text

@@ -51,7 +51,7 @@ def numbers(task: Slice, tests: list[str]) -> Table:
         Column("kind", "kind"),
         Column("runs", "seeds", integer, numeric=True),
         *(Column(t, _headed(t), fixed, True, f"{t}_low", f"{t}_high") for t in tests),
-        Column("winner", "wins the flip"),
+        *([Column("winner", "wins the flip")] if "flip" in tests else []),
         Column("peak", "highest ICL in training", fixed, True, "peak_low", "peak_high"),
         Column("peak_step", "at step", integer, numeric=True),
     ]
@@ -75,7 +75,7 @@ def numbers(task: Slice, tests: list[str]) -> Table:
         )
         + task.without_end,
         frame=frame.drop(columns="order"),
-        columns=tuple(c for c in columns if c.key in frame and frame[c.key].notna().any()),
+        columns=tuple(c for c in columns if frame[c.key].notna().any()),
         group="kind",
     )
 
