@@ -27,7 +27,7 @@ from iclbench import __version__, tables
 from iclbench.config.cards import content_hash
 from iclbench.config.runs import writing
 from iclbench.core import devices
-from iclbench.core.errors import one_line
+from iclbench.core.errors import IclbenchError, one_line
 from iclbench.core.guard import guarded
 from iclbench.core.measure import Measure
 from iclbench.core.signals import heed_ctrl_c
@@ -189,7 +189,11 @@ def _write(
     found: Tables,
     metadata: dict[str, str],
 ) -> None:
-    """Write the tables of a cell and remove others, which another contestant of this name may have left."""
+    """Write the tables of a cell and remove others, which another contestant of this name may have left.
+
+    Raises:
+        IclbenchError: the run was deleted meanwhile; nothing is left of the cell.
+    """
     beside = {"beside": " ".join(sorted(found.keys() - {"values"}))}
     if isinstance(prompts, PromptSet):
         names = _measured(found["values"]) | lacks(found["values"], prompts)
@@ -201,6 +205,11 @@ def _write(
         for name in sorted(found, key=lambda name: name == "values"):
             own = metadata | beside if name == "values" else metadata
             tables.write(name, found[name], cell_path(results, contestant, prompts, name), own)
+        # After writing: a run that is deleted later takes its tables along.
+        if contestant.folder is not None and not contestant.folder.is_dir():
+            for name in found:
+                cell_path(results, contestant, prompts, name).unlink(missing_ok=True)
+            raise IclbenchError(f"run '{contestant.folder.name}' was deleted while this command evaluated it")
 
 
 def _forget_rows(results: Path, contestant: Contestant, prompts: AnyPromptSet, own: str | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Contestant:
         applied: the method that is applied to it, as its name ends; None: none.
         device: where it computes.
         libraries: versions that its answers may depend on, recorded in the file.
+        folder: the folder of its run, without which nothing is written about it; None: it is no run.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Contestant:
     model_name: str | None = None
     device: str = "cpu"
     libraries: dict[str, str] = field(default_factory=dict)
+    folder: Path | None = None
 
     @property
     def order(self) -> str | None:

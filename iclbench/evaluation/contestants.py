@@ -103,7 +103,8 @@ def of_run(run: Run, model: Backbone, device: str) -> PredictorContestant:
     if digests_of_branches := run.branch_digests:
         identity["branches"] = digests_of_branches
     found = _of_run(run.name, run.config, model, identity, device)
-    return replace(found, branches={steps: partial(_branch, run, steps, model) for steps in run.branch_steps})
+    branches = {steps: partial(_branch, run, steps, model) for steps in run.branch_steps}
+    return replace(found, branches=branches, folder=run.path)
 
 
 def _branch(run: Run, steps: int, model: Backbone) -> Backbone:

@@ -11,6 +11,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,6 +81,8 @@ def remove_run(results: Path, name: str) -> int:
                 _remove(parts)
         else:
             _remove(parts)
+        with suppress(UnknownNameError):  # what another process has written until the folder was gone
+            _remove(parts_of(results, name))
         _forget_scores(results, name)
     return freed
 

@@ -1,5 +1,6 @@
 """Evaluation cells: kept when done, tried again when failed, byte for byte the same, paired by episode."""
 
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -9,9 +10,10 @@ from iclbench import tables
 from iclbench.config.resolution import resolve_run
 from iclbench.config.runs import Run, create
 from iclbench.core.context import Context
-from iclbench.core.errors import UsageError
+from iclbench.core.errors import IclbenchError, UsageError
 from iclbench.estimators.knn import NearestNeighbours
 from iclbench.evaluation.evaluate import evaluate_run, shifts_of
+from iclbench.sweep.cleaning import remove_run
 from iclbench.training.run import train
 
 
@@ -144,3 +146,48 @@ def test_an_evaluation_that_is_all_there_writes_nothing(trained: tuple[Path, Run
     before = state()
     assert all(cell.cached for cell in evaluate_run(Context(evaluated), trained[1], ("none", "orthants")))
     assert state() == before
+
+
+@pytest.mark.parametrize("when", ["before the first cell", "after the first cell"])
+def test_a_run_that_is_deleted_while_it_is_evaluated_leaves_nothing_behind(
+    when: str, trained: tuple[Path, Run], tmp_path: Path
+) -> None:
+    run = Run(Path(shutil.copytree(trained[1].path, tmp_path / "runs" / trained[1].name)))
+    cells = evaluate_run(
+        Context(tmp_path),
+        run,
+        ("none", "orthants"),
+        baseline_names=["zero"],
+        begins=lambda contestant, prompts: delete(contestant.run) if when == "before the first cell" else None,
+    )
+
+    def delete(name: str) -> None:
+        if name == run.name and run.path.is_dir():
+            remove_run(tmp_path, run.name)
+
+    with pytest.raises(IclbenchError, match=run.name):
+        for cell in cells:
+            delete(cell.contestant.run)
+    assert [path for path in tmp_path.rglob("*") if run.name in path.name] == []
+    assert run.name not in set(tables.read_all("values", tmp_path)["run"])
+
+
+def test_deleting_a_run_removes_what_is_written_until_its_folder_is_gone(
+    trained: tuple[Path, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An evaluation that has seen the folder may write after the files of the run were listed."""
+    run = Run(Path(shutil.copytree(trained[1].path, tmp_path / "runs" / trained[1].name)))
+    list(evaluate_run(Context(tmp_path), run, baseline_names=["zero"]))
+    late, rmtree = next(tmp_path.glob(f"tables/*/{run.name}.values.parquet")), shutil.rmtree
+    content = late.read_bytes()
+
+    def remove(path: Path) -> None:
+        rmtree(path)
+        late.with_name(f"{run.name}.errors.parquet").unlink(missing_ok=True)
+        late.with_name(f"{run.name}.values.parquet").write_bytes(content)
+        (tmp_path / "tables" / "later").mkdir()
+        (tmp_path / "tables" / "later" / late.name).write_bytes(content)
+
+    monkeypatch.setattr("iclbench.sweep.cleaning.shutil.rmtree", remove)
+    remove_run(tmp_path, run.name)
+    assert [path for path in tmp_path.rglob("*") if run.name in path.name] == []

@@ -8,6 +8,7 @@ import pytest
 from iclbench import tables
 from iclbench.evaluation.everybody import Everybody
 from iclbench.evaluation.scores import write_scores
+from iclbench.report.blocks import Column, Table
 from iclbench.report.data import load
 from iclbench.report.normalised import contests
 from iclbench.report.sections import leaderboard
@@ -52,3 +53,12 @@ def test_the_order_is_that_of_scores_over_the_same_sizes(tmp_path: Path, one: st
         assert costly is None, "their scores are over different sizes"
         nothing = contest.difference("costly", "zero")
         assert nothing is not None and nothing.value == pytest.approx((few["zero"] - few["costly"]) / span)
+
+
+def test_a_table_without_a_column_that_it_shows_is_an_error() -> None:
+    frame = pd.DataFrame({"a": [1.0], "b": [2.0]})
+    for column in (Column("c", "c"), Column("a", "a", low="c", high="b"), Column("a", "a", episodes="c")):
+        with pytest.raises(KeyError, match="'c'"):
+            Table("name", "title", "caption", frame, (column,))
+    with pytest.raises(KeyError, match="'c'"):
+        Table("name", "title", "caption", frame, (Column("a", "a"),), group="c")

@@ -557,13 +557,19 @@ def test_own_weights_of_other_code_are_not_those_of_a_cell(tmp_path: Path) -> No
 
 
 def test_out_must_lie_inside_the_results_folder(tmp_path: Path) -> None:
+    """The advice keeps the name that was typed."""
     results = tmp_path / "results"
-    outside = (tmp_path / "elsewhere", results, results / ".." / "reference")
-    for out in (*outside, results / "reference" / "deep", results / "tables", results / "cells"):
-        with pytest.raises(UsageError, match="in a folder of their own in the results folder") as error:
+    for out in (tmp_path / "lab", results / ".." / "lab", results / "deep" / "lab"):
+        with pytest.raises(UsageError, match=f"--pack {results / 'lab'}") as error:
             pack([], Store(results), out)
         assert len(str(error.value).splitlines()) == 1
-    assert not (tmp_path / "elsewhere").exists()
+    assert not (tmp_path / "lab").exists()
+
+
+@pytest.mark.parametrize("name", ["tables", "cells", "runs", "rates", "jobs", "report", ".hidden", "a b", "a\x1b[31m"])
+def test_packed_results_take_no_folder_that_others_write_to_and_no_strange_name(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match=r"another name|cannot be a folder"):
+        pack([], Store(tmp_path), tmp_path / name)
 
 
 def test_a_packed_file_says_what_was_left_out_and_names_no_file_that_is_not_there(
