@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,22 +13,30 @@ from iclbench.api.predict import Trained, backbone_of, plain_array, plain_number
 from iclbench.backbones.base import Backbone
 from iclbench.config.runs import Run
 from iclbench.core.episodes import Points
-from iclbench.core.errors import UsageError
-from iclbench.core.events import GAP, TIME
+from iclbench.core.errors import DataError, UsageError
 from iclbench.core.guard import guarded
 from iclbench.core.predictor import as_used
-from iclbench.streaming.clock import LENGTHS
+from iclbench.streaming.answers import answers
+from iclbench.streaming.clock import Clock, started_at
+from iclbench.streaming.event_lines import EventFormat
+from iclbench.streaming.lines import Line
 
 
 @guarded
-def next_event(model: Backbone | Trained | Run, times: Any, marks: Any = None) -> pd.DataFrame:
+def next_event(
+    model: Backbone | Trained | Run, times: Any, marks: Any = None, *, start: float | str | None = None
+) -> pd.DataFrame:
     """When the next event comes, and with what mark, after every number of events of one sequence.
+
+    The answers are those of `iclbench stream`.
 
     Args:
         model: a backbone for event sequences, a `Trained` model or a finished run.
-        times: `(N,)`, increasing, from 0 on: the observation starts at 0. In the unit of the file that a run is trained
-            on, whatever `time_scale` says; for a backbone by itself in that of its episodes.
+        times: `(N,)`, increasing. In the unit of the file that a run is trained on, whatever `time_scale` says; for a
+            backbone by itself in that of its episodes.
         marks: `(N,)`, whole numbers from 0; None: all 0.
+        start: when the observation started, or "first": with the first of the times, which then is no event; None: as
+            the run's task says (`task.start`), for a backbone by itself at 0.
 
     Returns:
         N + 1 rows, one after each of the first 0 to N events. Columns `n` (events seen), `time` (expected), `gap`
@@ -36,7 +45,7 @@ def next_event(model: Backbone | Trained | Run, times: Any, marks: Any = None) -
 
     Raises:
         UsageError: the model reads no events, times and marks are none, or they are on a scale on which the model
-            cannot compute.
+            cannot compute: no answer is infinite.
 
     >>> from iclbench.api.models import GPT2
     >>> from iclbench.api.tasks import task
@@ -50,58 +59,57 @@ def next_event(model: Backbone | Trained | Run, times: Any, marks: Any = None) -
     if kinds is None:
         raise UsageError("next_event: the model was not trained on events; icl.predict asks it at inputs of your own")
     when = _times(times)
-    y = np.stack([np.diff(when, prepend=0.0), _marks(marks, len(when), kinds), when], 1)
-    if reason := backbone.too_long(len(when)):
-        raise UsageError(f"times: {len(when)} events: {reason}")
-    unit, lengths = _unit(model), [GAP, TIME]
-    y[:, lengths] /= unit
+    lines = [
+        Line(number, [], list(event))
+        for number, event in enumerate(zip(when.tolist(), _marks(marks, len(when)).tolist(), strict=True))
+    ]
+    clock = _clock(model, start)
     weight = next(backbone.parameters())
     numbers = torch.finfo(weight.dtype)
-    beyond = np.flatnonzero((y[:, GAP] < numbers.tiny) | (y[:, TIME] > numbers.max))
-    if beyond.size:
-        n = int(beyond[0])
-        raise UsageError(
-            f"times: event {n} at {when[n]:g}, a gap of {y[n, GAP]:.3g}, is beyond what the model computes with; give "
-            "times in the unit that it was trained on"
-        )
+    columns = EventFormat.of_events(backbone.shape, numbers.tiny, numbers.max, clock)
+    columns = replace(columns, options=("start=", "model.double()"))
+    try:
+        events = list(columns.events(lines, "times: event", "event"))
+    except DataError as error:
+        raise UsageError(str(error)) from None
+    if clock.last is None:
+        raise UsageError("times: the observation starts with the first event; give that first")
+    if reason := backbone.too_long(len(events)):
+        raise UsageError(f"times: {len(events)} events: {reason}")
     # The point behind the last event is asked, and read by nobody.
-    asked = torch.as_tensor(np.concatenate([y, [[1.0, 0.0, 1.0]]]), dtype=weight.dtype, device=weight.device)
+    asked = weight.new_tensor([*(line.y or [] for line in events), [1.0, 0.0, 1.0]])
     points = Points.full(asked.new_empty(1, len(asked), 0), asked.unsqueeze(0))
     with as_used(backbone), torch.no_grad():
         prediction = backbone.predict_next(points)
-    if not all(bool(t.isfinite().all()) for t in prediction.tensors().values()):
-        raise UsageError("times: the model has no finite answer; give them in the unit that it was trained on")
-    columns = prediction.columns()
-    found = {name: values[0].double().cpu().numpy() for name, values in columns.items()}
-    single = {name: values[:, 0] * (unit if name in LENGTHS else 1) for name, values in found.items() if name != "p"}
-    last = np.concatenate([[0.0], when])
-    frame = pd.DataFrame({"n": np.arange(len(last)), "time": last + single["gap"], **single})
+    try:
+        found = list(answers(prediction, clock, [clock.last, *(line.time or 0.0 for line in events)]))
+    except DataError as error:
+        raise UsageError(f"times: {error}") from None
+    single = ("gap", "median", "low", "high", "mark")
+    frame = pd.DataFrame({"n": np.arange(len(found)), "time": [time for time, _ in found]})
+    frame = frame.assign(**{name: [own[name][0] for _, own in found] for name in single})
     frame["mark"] = frame["mark"].astype(int)
-    return frame.assign(**{f"p{k}": found["p"][:, k] for k in range(kinds)})
+    return frame.assign(**{f"p{k}": [own["p"][k] for _, own in found] for k in range(kinds)})
 
 
-def _unit(model: Backbone | Trained | Run) -> float:
-    """What times are divided by before the model reads them."""
+def _clock(model: Backbone | Trained | Run, start: float | str | None) -> Clock:
+    """The clock of the sequences that a model was trained on."""
     if isinstance(model, Run):
         model = Trained(model)
-    return model.family.time_unit if isinstance(model, Trained) else 1.0
+    if isinstance(model, Trained):
+        return Clock.of_family(model.family, start)
+    return Clock(0.0 if start is None else started_at(start))
 
 
 def _times(values: Any) -> np.ndarray:
     found = plain_numbers("times", values, "fiu")
     if found.ndim != 1 or not np.isfinite(found).all():
         raise UsageError(f"times: expected finite numbers of one sequence, (N,), got an array of shape {found.shape}")
-    wrong = np.flatnonzero(np.diff(found, prepend=0.0) <= 0)
-    if wrong.size:
-        before = found[wrong[0] - 1] if wrong[0] else 0.0
-        raise UsageError(f"times: event {wrong[0]} at {found[wrong[0]]:g} is not after {before:g}; give them in order")
     return found
 
 
-def _marks(values: Any, events: int, kinds: int) -> np.ndarray:
+def _marks(values: Any, events: int) -> np.ndarray:
     found = np.zeros(events, dtype=int) if values is None else plain_array("marks", values, "whole numbers")
     if found.shape != (events,) or (events and found.dtype.kind not in "iu"):
         raise UsageError(f"marks: expected {events} whole numbers, one per event, got {found.dtype} of {found.shape}")
-    if events and (found.min() < 0 or found.max() >= kinds):
-        raise UsageError(f"marks: expected whole numbers from 0 to {kinds - 1}, got {found.min()} to {found.max()}")
-    return found.reshape(events)
+    return found.reshape(events).astype(float)

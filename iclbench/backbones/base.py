@@ -19,6 +19,7 @@ from iclbench.config.cards import Strict, content_hash
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import DataError, UsageError
 from iclbench.core.files import check_state_file
+from iclbench.core.events import open_intervals
 from iclbench.core.heads import HEADS
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import Predictor, State
@@ -61,10 +62,15 @@ def mean_by_episode(each: Float[Tensor, "B Q"], scored: Bool[Tensor, "B Q"]) -> 
     return (each * scored * weights.to(each.dtype)).sum() / every.clamp(min=1)
 
 
-def mean_by_event(each: Float[Tensor, "B Q"], scored: Bool[Tensor, "B Q"]) -> Float[Tensor, ""]:
-    """Mean over all scored events, however many a sequence has, as the likelihood of a data set has it; 0 without
-    any."""
-    return (each * scored).sum() / scored.sum().clamp(min=1)
+def mean_by_event(each: Float[Tensor, "B Q"], events: Bool[Tensor, "B Q"], asked: Points) -> Float[Tensor, ""]:
+    """The sum over all events and open intervals of a batch per event, as the likelihood of a data set has it.
+
+    Args:
+        each: losses; of an open interval minus the log-survival.
+        events: which positions are events.
+        asked: the points of these positions.
+    """
+    return (each * (events | open_intervals(asked))).sum() / events.sum().clamp(min=1)
 
 
 _Settings = TypeVar("_Settings", bound=Strict)
@@ -171,8 +177,10 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
             The loss and its named parts.
         """
         each = self.ask(episodes, self.shape.question).loss(episodes.asked.y)
-        mean = mean_by_episode if self.shape.marks is None else mean_by_event
-        loss = mean(each, episodes.scored)
+        if self.shape.marks is None:
+            loss = mean_by_episode(each, episodes.scored)
+        else:
+            loss = mean_by_event(each, episodes.scored, episodes.asked)
         return loss, {"loss": loss.detach()}
 
     @property

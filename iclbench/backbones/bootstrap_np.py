@@ -22,7 +22,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from iclbench.backbones.set_backbone import weighted
 from iclbench.backbones.two_path_np import TwoPathNP, TwoPathSettings, at_once
 from iclbench.config.cards import PositiveInt
 from iclbench.core.episodes import Episodes, Points
@@ -84,7 +83,7 @@ class BootstrapNP(TwoPathNP[_Settings], abstract=True):
         y = targets.y.unsqueeze(2).expand(*targets.mask.shape, samples, *targets.y.shape[2:])
         sampled = -log_mean_exp(-self._each(state, targets.x, samples).loss(y))
         each = ((alone + sampled) * targets.mask).sum(1) / targets.counts.clamp(min=1)
-        loss = weighted(each, weights)
+        loss = weights.mean(each)
         return loss, {"loss": loss.detach()}
 
     @torch.no_grad()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from jaxtyping import Float
@@ -16,7 +15,6 @@ from torch import Tensor
 from iclbench.backbones.base import Backbone, BackboneSettings
 from iclbench.config.cards import PositiveInt
 from iclbench.core.episodes import Points
-from iclbench.core.events import MARK
 from iclbench.core.predictions import Prediction
 from iclbench.core.task import TaskShape
 from iclbench.layers.event_embedding import Encode, EventEmbedding
@@ -75,11 +73,3 @@ class EventBackbone(Backbone[_Settings], abstract=True):
 
     def _answer(self, summary: Float[Tensor, "B summary"], queries: int) -> Prediction:
         return self.read(self.read_out(summary).unsqueeze(1).expand(-1, queries, -1))
-
-
-def events_of(points: Points) -> Points:
-    """The same without what is no event: the open interval at the end of an observation."""
-    marks = points.y[..., MARK]
-    if not marks.numel() or bool(marks.amin() >= 0):
-        return points  # without another mask, so that a stream takes no memory for it
-    return replace(points, mask=points.mask & (marks >= 0))

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iclbench.core.episodes import Points, take
+from iclbench.core.events import events_of
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import State
 
@@ -58,14 +59,14 @@ def condition(model: SequenceBackbone[Any], context: Points) -> EventState:
 
 
 def update(model: SequenceBackbone[Any], state: EventState, points: Points) -> EventState:
-    """The state after further events; those that are masked are none."""
+    """The state after further events; masked points and open intervals are not read."""
     for start in range(0, points.count, SEGMENT):
         state = _update(model, state, points.span(start, start + SEGMENT))
     return state
 
 
 def _update(model: SequenceBackbone[Any], state: EventState, points: Points) -> EventState:
-    points, _ = points.compact()
+    points, _ = events_of(points).compact()
     tokens = torch.cat([state.pending, model.event_read_in(points.y)], 1)
     last = points.counts.unsqueeze(1)
     # The last token is pending, and so is, where nothing is new, the one that was.

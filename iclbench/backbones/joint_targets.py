@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from iclbench.backbones.set_backbone import SetBackbone, SetSettings, weighted
+from iclbench.backbones.set_backbone import SetBackbone, SetSettings
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.joint import JointGaussian
 from iclbench.core.predictions import Prediction
@@ -72,7 +72,7 @@ class JointTargets(SetBackbone[_Settings], abstract=True):
             return super().loss(episodes, progress, generator)
         context, targets, weights = self.training_split(episodes, generator)
         joint = self.log_likelihood(self.condition(context, episodes.related), targets)
-        loss = weighted((-joint / targets.counts.clamp(min=1)).to(weights), weights)
+        loss = weights.mean((-joint / targets.counts.clamp(min=1)).to(weights.each))
         return loss, {"loss": loss.detach()}
 
     def joint_scores(

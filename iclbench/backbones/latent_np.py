@@ -19,10 +19,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
-from iclbench.backbones.set_backbone import weighted
 from iclbench.backbones.two_path_np import TwoPathNP, TwoPathSettings, at_once
 from iclbench.config.cards import PositiveInt
 from iclbench.core.episodes import Episodes
+from iclbench.core.events import events_of
 from iclbench.core.joint import log_mean_exp, over_samples
 from iclbench.core.predictions import Prediction
 from iclbench.core.seeds import generator as stream
@@ -71,9 +71,10 @@ class LatentNP(TwoPathNP[_Settings], abstract=True):
         context, targets, weights = self.training_split(episodes, generator)
         whole, samples = context.append(targets), self.settings.train_samples
         asked = targets if self.settings.reconstruct == "targets" else whole
+        known = whole if self.shape.marks is None else events_of(whole)
         x = self.x_features(asked.x)
         first, second = self.encoders(x, self.summarise(context))
-        p, q = distribution(second), distribution(self.encoders.second(self.features(whole), whole.mask).unsqueeze(1))
+        p, q = distribution(second), distribution(self.encoders.second(self.features(known), known.mask).unsqueeze(1))
         noise = torch.randn(len(x), samples, p.mean.shape[-1], generator=generator, device=generator.device)
         z = q.mean + q.stddev * noise.to(x)
         y = asked.y.unsqueeze(2).expand(*asked.mask.shape, samples, *asked.y.shape[2:])
@@ -83,7 +84,7 @@ class LatentNP(TwoPathNP[_Settings], abstract=True):
             bound = likelihood.squeeze(1) - kl_divergence(q, p).sum((1, 2))
         else:
             bound = log_mean_exp(likelihood + (p.log_prob(z) - q.log_prob(z)).sum(-1))
-        loss = weighted(-bound / asked.counts.clamp(min=1), weights)
+        loss = weights.mean(-bound / asked.counts.clamp(min=1))
         return loss, {"loss": loss.detach()}
 
     def _decoded(

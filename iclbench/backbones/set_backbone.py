@@ -9,7 +9,7 @@ answers all prefixes in one pass (`in_one_pass`) is trained on every event there
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, TypeVar
 
 import torch
@@ -22,6 +22,7 @@ from iclbench.backbones.base import Backbone, BackboneSettings
 from iclbench.config.cards import Added, PositiveInt
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import UsageError
+from iclbench.core.events import open_intervals
 from iclbench.core.predictions import Prediction, Spread
 from iclbench.core.task import TaskShape
 from iclbench.layers.event_read_in import event_features_dim, timed_features
@@ -120,17 +121,16 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         context, targets, weights = self.training_split(episodes, generator)
         each = self.predict_targets(context, targets.x, episodes.related).loss(targets.y)
         per_episode = (each * targets.mask).sum(1) / targets.counts.clamp(min=1)
-        loss = weighted(per_episode, weights)
+        loss = weights.mean(per_episode)
         return loss, {"loss": loss.detach()}
 
-    def training_split(
-        self, episodes: Episodes, generator: torch.Generator
-    ) -> tuple[Points, Points, Float[Tensor, " B"]]:
+    def training_split(self, episodes: Episodes, generator: torch.Generator) -> tuple[Points, Points, Weights]:
         """What a step of training conditions on, what it asks, and how much every episode weighs.
 
         For the question `next`: n ~ U{0, ..., N - 1} per episode, the first n points and all that come later, so that
-        every prefix length weighs the same, as in a learning curve. Of events only the very next one, since nothing
-        says which of several gaps is asked; a sequence weighs as many as its events.
+        every prefix length weighs the same, as in a learning curve. Of events only the very next point, since nothing
+        says which of several gaps is asked: an event or the open interval. A sequence weighs as many as it has of
+        both, which makes the expected loss that of `mean_by_event`.
 
         Returns:
             The context, the targets under a mask of those that count, and weights: 0 where none does.
@@ -138,7 +138,10 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         context, asked, scored = episodes.context, episodes.asked, episodes.scored
         if self.shape.question == "targets":
             targets = replace(asked, mask=scored & asked.mask)
-            return context, targets, targets.mask.any(1).to(asked.x.dtype)
+            some = targets.mask.any(1).to(asked.x.dtype)
+            return context, targets, Weights(some, some.sum())
+        if self.shape.marks is not None:
+            scored = scored | open_intervals(asked)
         draws = torch.rand(len(episodes), generator=generator, device=generator.device).to(asked.x.device)
         cut = (draws * asked.counts).long().unsqueeze(1)
         before = replace(context, mask=context.mask & (context.mask.cumsum(1) <= cut))
@@ -146,13 +149,28 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         after = place > cut if self.shape.marks is None else place == cut + 1
         later = replace(asked, mask=scored & asked.mask & after)
         some = later.mask.any(1)
-        weights = some if self.shape.marks is None else some * scored.sum(1)
-        return before, later, weights.to(asked.x.dtype)
+        if self.shape.marks is None:
+            each = some.to(asked.x.dtype)
+            return before, later, Weights(each, each.sum())
+        each = (some * scored.sum(1)).to(asked.x.dtype)
+        return before, later, Weights(each, episodes.scored.sum().to(each.dtype))
 
 
-def weighted(values: Float[Tensor, " B"], weights: Float[Tensor, " B"]) -> Float[Tensor, ""]:
-    """Mean by weights; 0 where all of them are."""
-    return (values * weights).sum() / weights.sum().clamp(min=1)
+@dataclass(frozen=True)
+class Weights:
+    """How much the episodes of a batch weigh in a loss.
+
+    Attributes:
+        each: the weight of every episode.
+        total: what their sum is divided by: that of the weights, of event sequences the number of events.
+    """
+
+    each: Float[Tensor, " B"]
+    total: Float[Tensor, ""]
+
+    def mean(self, values: Float[Tensor, " B"]) -> Float[Tensor, ""]:
+        """The weighted mean; 0 where all weights are."""
+        return (values * self.each).sum() / self.total.clamp(min=1)
 
 
 def _check_dimension(what: str, values: Tensor, expected: int) -> None:

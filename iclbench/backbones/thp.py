@@ -37,10 +37,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from iclbench.backbones.base import SMALLEST_BUDGET
-from iclbench.backbones.event_backbone import EventBackbone, EventSettings, events_of
+from iclbench.backbones.event_backbone import EventBackbone, EventSettings
 from iclbench.backbones.event_sequence import SEGMENT
 from iclbench.config.cards import Decay, PositiveInt
 from iclbench.core.episodes import Episodes, Points, take
+from iclbench.core.events import events_of
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import State
 from iclbench.core.seeds import global_draws

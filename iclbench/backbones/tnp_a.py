@@ -34,7 +34,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from iclbench.backbones.base import Backbone
-from iclbench.backbones.set_backbone import weighted
 from iclbench.backbones.tnp_d import TNPD, TNPDSettings
 from iclbench.backbones.transformer_np import LayeredMemory
 from iclbench.config.cards import PositiveInt
@@ -87,7 +86,7 @@ class TNPA(TNPD[TNPASettings]):
             noise = torch.randn(read.shape, generator=generator, device=generator.device)
             read = read + _NOISE * noise.to(read)
         each = self.chained(self.condition(context, episodes.related), replace(asked, y=read)).loss(asked.y)
-        loss = weighted((each * asked.mask).sum(1) / asked.counts.clamp(min=1), weights)
+        loss = weights.mean((each * asked.mask).sum(1) / asked.counts.clamp(min=1))
         return loss, {"loss": loss.detach()}
 
     def chained(self, state: LayeredMemory, targets: Points) -> Prediction:

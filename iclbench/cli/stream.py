@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import os
 import sys
 from collections.abc import Iterator
@@ -60,20 +59,16 @@ def stream(
 
 def _clock(run: Run, backbone: Backbone, start: str | None) -> Clock | None:
     """The clock of a stream of events, as the run's task and `--start` set it; None: it is one of points."""
-    from iclbench.families.tabular.numerals import number
     from iclbench.streaming.clock import Clock
 
     if backbone.shape.marks is None:
         if start is not None:
             raise UsageError("--start is for runs on event sequences; points have no time")
         return None
-    family = run.config.task.build()
-    if start is None:
-        return Clock(None if family.starts_with_event else 0.0, family.time_unit)
-    time = None if start == "first" else number(start)
-    if start != "first" and (time is None or not math.isfinite(time)):
-        raise UsageError(f"--start {start}: write a time, or first")
-    return Clock(time, family.time_unit)
+    try:
+        return Clock.of_family(run.config.task.build(), start)
+    except UsageError as error:
+        raise UsageError(f"--{error}") from None
 
 
 @contextmanager

@@ -6,7 +6,8 @@ nats, so that they depend on the unit of time: in units c times as long every lo
 0 only says that gaps are short in this unit.
 
 A censored point is the open interval after the last event of a window of observation: `(T - t_N, CENSORED, T)`. It is
-the last of its sequence, so that no answer that is scored has read it, and only its log-survival counts.
+the last of its sequence, so no answer has read it. Its log-survival enters the training loss and the likelihood of the
+sequence. Without it a model learns that gaps are short: long ones are cut off by the end of the window more often.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -24,6 +25,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from iclbench.core.episodes import Points
 from iclbench.core.predictions import HeadSettings, Prediction, bisected, checked_level, drawn
 
 GAP, MARK, TIME = range(3)
@@ -33,12 +35,27 @@ _LOG_2PI = math.log(2 * math.pi)
 # Quadrature over gaps: panels, nodes on each, and minus the log-probability of a gap beyond the last.
 _RELEASED = 1e-5
 _PANELS, _NODES, _SURVIVING = 14, 8, 30.0
+# What is added to every scale of a log-normal.
+_LEAST_SCALE = 1e-4
 _SETTINGS = HeadSettings()
 
 
 def marks_of(y: Float[Tensor, "*shape 3"]) -> Tensor:
     """Marks as integers; 0 where the point is censored."""
     return y[..., MARK].long().clamp_min(0)
+
+
+def open_intervals(points: Points) -> Bool[Tensor, "*batch points"]:
+    """Which points are open intervals and not events."""
+    return points.mask & (points.y[..., MARK] == CENSORED)
+
+
+def events_of(points: Points) -> Points:
+    """The same points without open intervals, which no model reads."""
+    marks = points.y[..., MARK]
+    if not marks.numel() or bool(marks.amin() >= 0):
+        return points  # without another mask, so that a stream takes no memory for it
+    return replace(points, mask=points.mask & (marks >= 0))
 
 
 @dataclass(frozen=True)
@@ -131,6 +148,7 @@ class EventPrediction(Prediction):
         minus the log-survival of a censored point, NaN where there is none.
         """
         gap, survival = y[..., GAP], -self.log_survival(y[..., GAP])
+        survival = survival.nan_to_num(nan=math.inf, posinf=math.inf)  # NaN says that there is no open interval
         released = -self.released_log_survival(gap)
         place = scored.cumsum(1)
         first, last = scored & (place == 1), scored & (place == scored.sum(1, keepdim=True))
@@ -182,7 +200,9 @@ class LogNormalEvent(EventPrediction):
 
     Attributes:
         logits: of the components.
-        locs, scales: of the logarithm of the gap.
+        locs, scales: of the logarithm of the gap. A network's scale is softplus(raw) + floor + 1e-4. The released code
+            of Meta TPP has softplus(raw) alone; 1e-4 keeps the density of gaps that repeat to the last digit finite
+            where softplus underflows to 0.
         marks: logits.
     """
 
@@ -205,7 +225,7 @@ class LogNormalEvent(EventPrediction):
         logits, locs, pre, marks = (
             t.to(torch.promote_types(t.dtype, torch.float32)) for t in (logits, locs, pre, marks)
         )
-        return cls(logits, locs, F.softplus(pre) + settings.floor + 1e-4, marks)
+        return cls(logits, locs, F.softplus(pre) + settings.floor + _LEAST_SCALE, marks)
 
     def log_density(self, gap: Tensor) -> Tensor:
         log = _logarithm(gap).unsqueeze(-1)

@@ -29,6 +29,9 @@ class Metric:
         show: a value as it is printed.
         per_event: whether it is a sum over a sequence, divided by the mean number of its scored positions.
         of_sequences: whether curves of it may end early, as those of sequences of events: every event counts as much.
+        of_windows: whether the open interval at the end of a window of observation counts in its sum over a sequence.
+        of_intervals: whether it is about predictive intervals. Observed gaps are shorter than gaps are where windows
+            end: it is not reported there.
         of_machine: whether it depends on the machine that measured it.
         nobodies: contestants that know nothing, of which the best scores 0.
     """
@@ -45,6 +48,8 @@ class Metric:
     show: Callable[[Number], str] = fixed
     per_event: bool = False
     of_sequences: bool = False
+    of_windows: bool = False
+    of_intervals: bool = False
     of_machine: bool = False
     nobodies: tuple[str, ...] = ("zero",)
 
@@ -61,12 +66,28 @@ def _cost(name: str, label: str, unit: str, show: Callable[[Number], str], *, of
     return Metric(name, label, unit, logarithmic=True, show=show, of_machine=of_machine)
 
 
-def _share(name: str, label: str, *, yes_or_no: bool = True) -> Metric:
-    return Metric(name, label, lower_is_better=False, yes_or_no=yes_or_no, is_share=True, nobodies=("chance",))
+def _share(name: str, label: str, *, yes_or_no: bool = True, of_intervals: bool = False) -> Metric:
+    return Metric(
+        name,
+        label,
+        lower_is_better=False,
+        yes_or_no=yes_or_no,
+        is_share=True,
+        of_intervals=of_intervals,
+        nobodies=("chance",),
+    )
 
 
 _ENTRIES = (
-    Metric("nll", "negative log-likelihood per event", "nats", area="auc", of_sequences=True, nobodies=("poisson",)),
+    Metric(
+        "nll",
+        "negative log-likelihood per event",
+        "nats",
+        area="auc",
+        of_sequences=True,
+        of_windows=True,
+        nobodies=("poisson",),
+    ),
     Metric(
         "squared_error",
         "normalised squared error",
@@ -78,7 +99,7 @@ _ENTRIES = (
     Metric("squared_error_raw", "normalised squared error before scale and shift", logarithmic=True, normalised=True),
     Metric("loss", "training loss", logarithmic=True),
     Metric("cross_entropy", "cross-entropy", "nats"),
-    Metric("nll_time", "negative log-likelihood of the time per event", "nats"),
+    Metric("nll_time", "negative log-likelihood of the time per event", "nats", of_windows=True),
     Metric("nll_mark", "negative log-likelihood of the mark per event", "nats"),
     Metric(
         "nll_published",
@@ -96,8 +117,8 @@ _ENTRIES = (
     _higher("log_likelihood_adjusted", "log-likelihood adjusted to the task's ceiling", "nats"),
     Metric("gap", "gap to the oracle", "nats"),
     Metric("gap_joint", "gap to the oracle's joint log-likelihood, per target", "nats"),
-    _share("covered_50", "share of targets within the 50 % interval", yes_or_no=False),
-    _share("covered_90", "share of targets within the 90 % interval", yes_or_no=False),
+    _share("covered_50", "share of targets within the 50 % interval", yes_or_no=False, of_intervals=True),
+    _share("covered_90", "share of targets within the 90 % interval", yes_or_no=False, of_intervals=True),
     _share("accuracy", "accuracy"),
     _share("accuracy_within_choices", "accuracy"),
     _share("accuracy_first_token", "accuracy of the first token"),

@@ -89,6 +89,9 @@ class TaskFacts:
         shift: the change of the distribution that is evaluated.
         classes: number of classes, None for regression.
         marks: number of marks of events, None where there are none.
+        mean_gap: mean time per event of the sequences trained on, in the time of the task; None: there are none,
+            episodes come from a process.
+        mean_first_gap: the same of the time from the start of an observation to its first event.
     """
 
     noise_to_signal: float = 0.0
@@ -97,3 +100,5 @@ class TaskFacts:
     shift: str = "none"
     classes: int | None = None
     marks: int | None = None
+    mean_gap: float | None = None
+    mean_first_gap: float | None = None

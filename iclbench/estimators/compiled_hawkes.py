@@ -50,7 +50,7 @@ def answer_all(gaps, marks, lengths, fewest, kinds, smoothing, penalty, fastest,
             n = lengths[b, p]
             if n < fewest:
                 continue
-            seen, mu, alpha, beta, unseen, _ = fit(gaps[b, :n], marks[b, :n], kinds, smoothing, penalty, fastest)
+            seen, mu, alpha, beta, unseen, _ = fit(gaps[b, :n], marks[b, :n], kinds, smoothing, penalty, fastest, 0.0)
             base[b, p] = unseen
             decay[b, p] = beta
             after = np.zeros(kinds)
@@ -69,8 +69,8 @@ def answer_all(gaps, marks, lengths, fewest, kinds, smoothing, penalty, fastest,
 
 @compiled
 @no_type_check
-def fit(gaps, marks, kinds, smoothing, penalty, fastest):
-    """The most likely process of one sequence, observed from 0 to its last event.
+def fit(gaps, marks, kinds, smoothing, penalty, fastest, open_after):
+    """The most likely process of one sequence, observed from 0 to T, `open_after` after its last event.
 
     The penalised log-likelihood adds, for each of the K marks, (smoothing / K) log mu_k - (smoothing · T / n) mu_k (so
     many further events, spread evenly over the marks, at the mean rate), and takes off penalty times every entry of the
@@ -84,15 +84,18 @@ def fit(gaps, marks, kinds, smoothing, penalty, fastest):
     """
     n = len(gaps)
     unit = gaps.sum() / n
+    rest = open_after / unit
+    whole = n + rest
+    share = n / whole
     tau, place, kind, ends, seen = _by_mark(gaps, marks, kinds, unit)
     d = len(seen)
     phi, cost = np.ones((n, d + 1)), np.empty(d + 1)
     weight = smoothing / kinds
     x = np.zeros((d, d + 1))
     for i in range(d):
-        x[i, 0] = (ends[i + 1] - ends[i] + weight) / (n + smoothing)
+        x[i, 0] = (ends[i + 1] - ends[i] + weight) / (n + smoothing) * share
 
-    low, high = -np.log(n), np.log(fastest)
+    low, high = -np.log(whole), np.log(fastest)
     for i in range(n):
         high -= np.log(tau[i]) / n
     high = max(high, low)
@@ -101,7 +104,7 @@ def fit(gaps, marks, kinds, smoothing, penalty, fastest):
     values, at = np.empty(points), np.empty((points, d, d + 1))
     top, where, best = -np.inf, low, x.copy()
     for g in range(points):
-        values[g] = _profile(low + g * stride, tau, kind, place, ends, weight, smoothing, penalty, phi, cost, x)
+        values[g] = _profile(low + g * stride, tau, rest, kind, place, ends, weight, smoothing, penalty, phi, cost, x)
         at[g] = x
         if values[g] > top:
             top, where, best = values[g], low + g * stride, at[g]
@@ -123,14 +126,14 @@ def fit(gaps, marks, kinds, smoothing, penalty, fastest):
                     left, a, of_a = a, b, of_b
                     b = left + _GOLDEN * (right - left)
             here = a if below else b
-            value = _profile(here, tau, kind, place, ends, weight, smoothing, penalty, phi, cost, x)
+            value = _profile(here, tau, rest, kind, place, ends, weight, smoothing, penalty, phi, cost, x)
             if below:
                 of_a = value
             else:
                 of_b = value
             if value > top:
                 top, where, best = value, here, x.copy()
-    unseen = weight / (n + smoothing) / unit
+    unseen = weight / (n + smoothing) / unit * share
     return seen, best[:, 0] / unit, best[:, 1:].copy(), np.exp(where) / unit, unseen, top
 
 
@@ -159,13 +162,13 @@ def _by_mark(gaps, marks, kinds, unit):
 
 @compiled
 @no_type_check
-def _profile(log_beta, tau, kind, place, ends, weight, smoothing, penalty, phi, cost, x):
+def _profile(log_beta, tau, rest, kind, place, ends, weight, smoothing, penalty, phi, cost, x):
     """The maximum over base rates and branching matrix at one decay, from x `(D, D + 1)`, which it replaces."""
     n, d = len(tau), len(ends) - 1
     beta = np.exp(log_beta)
     state = np.zeros(d)
-    left = tau.sum()
-    cost[0] = n + smoothing
+    left = tau.sum() + rest
+    cost[0] = n + smoothing + rest * (1 + smoothing / n)
     cost[1:] = penalty
     for i in range(n):
         fade = np.exp(-beta * tau[i])

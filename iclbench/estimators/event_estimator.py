@@ -2,9 +2,12 @@
 with what mark.
 
 Masks, prefixes and censored points are dealt with here, so that a method writes one function, `answer`. Only gaps and
-marks are read: absolute times are their sums. A method's prior counts in `unit` until it has seen as many gaps as its
-docstring says; where gaps are far from that unit every method follows theirs (c times as long: a density c times as
-wide).
+marks are read: absolute times are their sums. A method's prior counts in the mean gaps of the training data, so that in
+another unit of time all answers are the same; where there are no such data it counts in `unit`, until it has seen as
+many gaps as its docstring says.
+
+A fit ends at the last event of a prefix. An open interval comes after all prefixes: no fit of a prefix can use it. It
+counts in the mean gaps of the training data, and in the fit of a whole sequence (`hawkes_mle.fit`).
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ class EventSettings(Strict):
     """What every method assumes before it has seen anything.
 
     `smoothing`: so many further events are counted, spread evenly over the marks, where frequencies of marks are taken;
-    3 of them with three marks are Laplace's rule of succession. `unit`: the gap that is expected beforehand.
+    3 of them with three marks are Laplace's rule of succession. `unit`: the gap that is expected beforehand, where no
+    training data say it (`TaskFacts.mean_gap`).
     """
 
     smoothing: PositiveFloat = 3.0
@@ -53,6 +57,12 @@ class EventEstimator(FittedPredictor[_Settings], abstract=True):
 
         Gaps and marks beyond an episode's last event are 1 and 0.
         """
+
+    @property
+    def expected(self) -> tuple[float, float]:
+        """The first gap and any later gap that are expected beforehand."""
+        first, later = self.facts.mean_first_gap, self.facts.mean_gap
+        return (self.settings.unit if first is None else first), (self.settings.unit if later is None else later)
 
     @property
     def kinds(self) -> int:

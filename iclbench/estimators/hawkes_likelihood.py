@@ -3,7 +3,7 @@
 Events of mark k come at the rate mu_k + sum over the events before, of marks j, of A_kj beta exp(-beta (t - t_j)):
 A_kj is the expected number of children of mark k per event of mark j. With S_j the sum of the exponentials, which one
 step per event keeps up to date (Ogata 1981), everything here is linear in the number of events. Observation begins at
-0 and ends at the last event.
+0 and ends `open_after` after the last event, by default with it.
 """
 
 from __future__ import annotations
@@ -38,22 +38,23 @@ class Hawkes:
         return cls(values[:kinds], values[kinds:-1].reshape(kinds, kinds), float(values[-1]))
 
 
-def log_likelihood(gaps: np.ndarray, marks: np.ndarray, process: Hawkes) -> float:
+def log_likelihood(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_after: float = 0.0) -> float:
     """Log-density of a sequence, `gaps` `(n,)` and `marks` `(n,)` from 0, in nats."""
-    states = _States.of(gaps, marks, process)
-    integral = process.base.sum() * gaps.sum() + process.branching.sum(0) @ states.reached
+    states = _States.of(gaps, marks, process, open_after)
+    integral = process.base.sum() * (gaps.sum() + open_after) + process.branching.sum(0) @ states.reached
     return float(np.log(states.rates).sum() - integral)
 
 
-def gradient(gaps: np.ndarray, marks: np.ndarray, process: Hawkes) -> Hawkes:
+def gradient(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_after: float = 0.0) -> Hawkes:
     """Derivatives of `log_likelihood` by every parameter."""
-    states = _States.of(gaps, marks, process)
-    return Hawkes.of_vector(states.log_slopes(marks, process).sum(0) - states.integral_slopes(gaps, process))
+    states = _States.of(gaps, marks, process, open_after)
+    observed = float(gaps.sum()) + open_after
+    return Hawkes.of_vector(states.log_slopes(marks, process).sum(0) - states.integral_slopes(observed, process))
 
 
-def observed_information(gaps: np.ndarray, marks: np.ndarray, process: Hawkes) -> np.ndarray:
+def observed_information(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_after: float = 0.0) -> np.ndarray:
     """Minus the matrix of second derivatives of `log_likelihood`, in the order of `Hawkes.vector`."""
-    states, kinds = _States.of(gaps, marks, process), len(process.base)
+    states, kinds = _States.of(gaps, marks, process, open_after), len(process.base)
     slopes = states.log_slopes(marks, process)
     information = slopes.T @ slopes
     # What bends: rates are linear in mu and A for a given beta.
@@ -68,7 +69,9 @@ def observed_information(gaps: np.ndarray, marks: np.ndarray, process: Hawkes) -
     return information
 
 
-def standard_errors(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, fastest: float = 10.0) -> Hawkes:
+def standard_errors(
+    gaps: np.ndarray, marks: np.ndarray, process: Hawkes, fastest: float = 10.0, open_after: float = 0.0
+) -> Hawkes:
     """Standard errors of the parameters of a process fitted to a sequence, from the inverse observed information.
 
     A parameter at 0 is at the end of its range, where there is none: NaN, and it counts as known for the others. So
@@ -78,9 +81,9 @@ def standard_errors(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, fastes
     """
     values = process.vector()
     free = values > 0
-    ends = np.array([1 / gaps.sum(), fastest / np.exp(np.log(gaps).mean())])
+    ends = np.array([1 / (gaps.sum() + open_after), fastest / np.exp(np.log(gaps).mean())])
     free[-1] &= process.branching.any() and not np.isclose(process.decay, ends, rtol=1e-6, atol=0).any()
-    information = observed_information(gaps, marks, process)[np.ix_(free, free)]
+    information = observed_information(gaps, marks, process, open_after)[np.ix_(free, free)]
     # Scaled, so that the unit of time makes no difference to the rounding.
     scale = values[free]
     errors = np.full(len(values), np.nan)
@@ -113,7 +116,7 @@ class _States:
     reached_bend: np.ndarray
 
     @classmethod
-    def of(cls, gaps: np.ndarray, marks: np.ndarray, process: Hawkes) -> _States:
+    def of(cls, gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_after: float) -> _States:
         kinds, beta = len(process.base), process.decay
         counts, ages, squares = np.zeros((3, len(gaps), kinds))
         count, age, square = np.zeros((3, kinds))
@@ -123,7 +126,7 @@ class _States:
             count = fade * count
             counts[i], ages[i], squares[i] = count, age, square
             count[marks[i]] += 1
-        left = gaps[::-1].cumsum()[::-1] - gaps
+        left = gaps[::-1].cumsum()[::-1] - gaps + open_after
         faded = np.exp(-beta * left)
         sums = [np.bincount(marks, w, kinds) for w in (-np.expm1(-beta * left), left * faded, -left * left * faded)]
         rates = process.base[marks] + beta * (process.branching[marks] * counts).sum(1)
@@ -138,8 +141,8 @@ class _States:
         slopes[:, -1] = (process.branching[marks] * (self.counts - process.decay * self.ages)).sum(1)
         return slopes / self.rates[:, None]
 
-    def integral_slopes(self, gaps: np.ndarray, process: Hawkes) -> np.ndarray:
-        """Derivatives of the integral of all rates, `(K + K² + 1,)`."""
+    def integral_slopes(self, observed: float, process: Hawkes) -> np.ndarray:
+        """Derivatives of the integral of all rates over the observed time, `(K + K² + 1,)`."""
         kinds = len(process.base)
         of_decay = process.branching.sum(0) @ self.reached_slope
-        return np.concatenate([np.full(kinds, gaps.sum()), np.tile(self.reached, kinds), [of_decay]])
+        return np.concatenate([np.full(kinds, observed), np.tile(self.reached, kinds), [of_decay]])

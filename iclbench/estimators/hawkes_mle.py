@@ -73,6 +73,7 @@ def fit(
     marks: np.ndarray,
     kinds: int,
     *,
+    open_after: float = 0.0,
     smoothing: float = 0.0,
     penalty: float = 0.0,
     fastest: float = 10.0,
@@ -80,17 +81,17 @@ def fit(
     """The most likely process of one sequence; `standard_errors` says how well its parameters are known.
 
     Args:
-        gaps: `(n,)`, between events, n >= 1; the first from the beginning of the observation, which ends at the last
-            event.
+        gaps: `(n,)`, between events, n >= 1; the first from the beginning of the observation.
         marks: `(n,)`, from 0 to kinds - 1.
         kinds: number of marks K.
+        open_after: how long the observation went on after the last event.
         smoothing, penalty, fastest: as in `HawkesSettings`; nothing is smoothed or penalised when they are not given.
 
     Returns:
         The process, in the unit of the gaps.
     """
     gaps, marks = np.ascontiguousarray(gaps, np.float64), np.ascontiguousarray(marks, np.int64)
-    seen, mu, alpha, decay, unseen, _ = _compiled().fit(gaps, marks, kinds, smoothing, penalty, fastest)
+    seen, mu, alpha, decay, unseen, _ = _compiled().fit(gaps, marks, kinds, smoothing, penalty, fastest, open_after)
     base, branching = np.full(kinds, unseen), np.zeros((kinds, kinds))
     base[seen], branching[np.ix_(seen, seen)] = mu, alpha
     return Hawkes(base, branching, float(decay))

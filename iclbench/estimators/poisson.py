@@ -19,7 +19,7 @@ class Poisson(EventEstimator[EventSettings]):
     Settings = EventSettings
 
     def answer(self, gaps: Float[Tensor, "B N"], marks: Int[Tensor, "B N"], lengths: Int[Tensor, "B P"]) -> HazardEvent:
-        rate = rates(gaps, lengths, self.settings.unit)
+        rate = rates(gaps, lengths, *self.expected)
         base = rate.unsqueeze(-1) * self.mark_probabilities(marks, lengths)
         return HazardEvent(base, torch.zeros_like(base), torch.zeros_like(rate))
 
@@ -45,15 +45,17 @@ class MarkovMarks(Poisson):
         return frequencies(counted, marks, self.kinds, self.settings.smoothing)
 
 
-def rates(gaps: Float[Tensor, "B N"], lengths: Int[Tensor, "B P"], unit: float) -> Float[Tensor, "B P"]:
-    """Rates of Poisson processes from their first n events, the last of them at t: (n + 1) / (t + u).
+def rates(gaps: Float[Tensor, "B N"], lengths: Int[Tensor, "B P"], first: float, unit: float) -> Float[Tensor, "B P"]:
+    """Rates of Poisson processes from their first n events, the last of them at t: 1 / `first` without any event, then
+    (n + 1) / (t + u).
 
     One event after a gap of u = `unit` is counted beforehand: the posterior mean under a Gamma prior of shape 1. From
     two events on u is at most five times their mean gap t / n and at least a fifth of it, so that the rate follows the
-    unit of time wherever `unit` is far off. From none and from one it is `unit` whatever they say: any rate c / t after
-    one event loses infinitely many nats in the mean.
+    unit of time wherever `unit` is far off. From one event it is `unit` whatever they say: any rate c / t after one
+    event loses infinitely many nats in the mean.
     """
     elapsed = sums(gaps, lengths)
     mean = elapsed / lengths.clamp_min(1)
     near = torch.full_like(mean, unit).clamp(mean / _FAR, mean * _FAR)
-    return (lengths + 1) / (elapsed + torch.where(lengths < 2, unit, near))
+    before = torch.where(lengths < 2, unit, near)
+    return (lengths + 1) / (elapsed + torch.where(lengths == 0, first, before))

@@ -19,7 +19,7 @@ class Renewal(EventEstimator[EventSettings]):
     squared distances from it, the logarithm of the next gap is N(m, (1 + 1/n) (S + 3) / (n + 1)). The last factor is
     the posterior mean of the variance under an inverse Gamma prior of shape 2 and mean 1.5 and a flat prior of m, and
     1 + 1/n is for what is not known of m. The spread is never below sqrt(3 / n), so that a clock has a density. No gap
-    is answered as a single one of `unit` is.
+    is answered as a single one of the expected first gap is.
     """
 
     Settings = EventSettings
@@ -34,7 +34,7 @@ class Renewal(EventEstimator[EventSettings]):
         mean = sums(logs - origin, lengths) / n
         squares = (sums((logs - origin).square(), lengths) - n * mean.square()).clamp_min(0)
         scales = ((1 + 1 / n) * (squares + 3) / (n + 1)).sqrt()
-        locs = torch.where(lengths == 0, math.log(self.settings.unit), origin + mean)
+        locs = torch.where(lengths == 0, math.log(self.expected[0]), origin + mean)
         seen = before(lengths, marks.shape[1])
         probabilities = frequencies(seen, marks, self.kinds, self.settings.smoothing)
         alone = locs.unsqueeze(-1)

@@ -4,6 +4,8 @@ How often each episode is drawn is all that a resample is, and the resampled mea
 these counts with the error matrix: no resampled copy of the errors is ever made.
 """
 
+import math
+
 import numpy as np
 
 RESAMPLES = 1000
@@ -59,3 +61,26 @@ def summaries(scores: np.ndarray, seed: int) -> list[dict[str, object]]:
         {"value": float(m), "low": float(a), "high": float(b), "n_episodes": int(c)}
         for m, a, b, c in zip(means, low, high, counts, strict=True)
     ]
+
+
+def ratio_summary(totals: np.ndarray, counts: np.ndarray, seed: int) -> dict[str, object]:
+    """The same columns of a sum per event, sum(totals) / sum(counts) over episodes: episodes are drawn, with their
+    totals and with their counts.
+
+    Args:
+        totals: `(episodes,)`.
+        counts: events of every episode, `(episodes,)`.
+        seed: as in `bootstrap_interval`.
+    """
+    mean = counts.mean()  # per mean count, so that equal counts are 1 and the ratio a plain mean
+    sums, weights = (totals / mean)[:, None], (counts / mean)[:, None]
+    drawn = resampled_counts(len(totals), seed)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        low, high = percentiles((drawn @ sums) / (drawn @ weights))
+    several = len(totals) > 1
+    return {
+        "value": float(sums.sum(0)[0] / weights.sum()),
+        "low": float(low[0]) if several else math.nan,
+        "high": float(high[0]) if several else math.nan,
+        "n_episodes": len(totals),
+    }

@@ -255,11 +255,12 @@ def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts)
     libraries = {"torch": torch.__version__} | {name: version(name) for name in ("scikit-learn", "xgboost")}
     oracle = name in task.oracles
     lost = oracle and not prompts.family.keeps_oracle(name, prompts.shift)
+    gaps = [gap for gap in (facts.mean_gap, facts.mean_first_gap) if gap is not None]
     identity = content_hash(
         {
             "estimator": card.estimator,
             "settings": hashed_settings(cls.Settings, card.settings),
-            "facts": [facts.noise_to_signal, facts.hidden_width],
+            "facts": [facts.noise_to_signal, facts.hidden_width, *gaps],
             "prefixes": prefixes,
             "version": versions.of_estimator(card.estimator),
             # Our own algorithms are exact whatever the version; those of the libraries are what the library says.

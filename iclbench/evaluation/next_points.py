@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 
+from iclbench import tables
 from iclbench.core.measure import Measure
 from iclbench.core.memory import IN_EVALUATION, advised
 from iclbench.core.metrics import metric
 from iclbench.evaluation import cells
-from iclbench.evaluation.bootstrap import summaries
+from iclbench.evaluation.bootstrap import ratio_summary, summaries
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.curves import Curve, learning_curve
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.tables.curves import pooled
 
 
 def score_next(contestant: PredictorContestant, prompts: PromptSet) -> cells.Tables:
@@ -22,8 +23,11 @@ def score_next(contestant: PredictorContestant, prompts: PromptSet) -> cells.Tab
         curve = learning_curve(contestant.predictor, prompts, contestant.prefixes, contestant.device)
     # No paired comparison with a curve that has holes: it would be over the sizes that are left.
     kept = {} if curve.failed.any() or curve.skipped else curve.scores
+    errors = cells.error_rows(contestant, prompts, kept, n_context=np.asarray(curve.prefixes))
+    if kept and curve.opened is not None:
+        errors = tables.union("errors", [tables.frame("errors", errors), _totals(contestant, prompts, curve)])
     return {
-        "errors": cells.error_rows(contestant, prompts, kept, n_context=np.asarray(curve.prefixes)),
+        "errors": errors,
         # What was asked up to some size costs less than the whole.
         "costs": [] if curve.skipped else cells.cost_rows(contestant, prompts, cost),
         "values": _value_rows(contestant, prompts, curve),
@@ -50,15 +54,38 @@ def _value_rows(contestant: PredictorContestant, prompts: PromptSet, curve: Curv
         elif area and curve.skipped:
             rows.append(skipped | {"metric": area})
         elif area:
-            areas = curve.area(name)[:, None]
-            rows += [shared | {"metric": area} | s for s in summaries(areas, prompts.seed) if s["n_episodes"]]
-    # Sequences are of different lengths: what a metric is per event is a sum over all of them, too.
-    whole: dict[str, np.ndarray] = {}
+            found = _ratio(curve, name, prompts) if curve.ragged else summaries(curve.area(name)[:, None], prompts.seed)
+            rows += [shared | {"metric": area} | s for s in found if s["n_episodes"]]
+    # Sequences are of different lengths: what a metric is per event is a ratio of sums over all of them, too.
     if curve.sequences and curve.asked is not None and not curve.failed.any():
-        sizes = np.asarray(curve.prefixes)
-        there = {name: np.where(curve.asked, scores, np.nan) for name, scores in curve.scores.items()}
-        whole = {name: pooled(scores, sizes) for name, scores in there.items()} | curve.sequences
-    for name, scores in whole.items():
-        shared = cells.row(contestant, prompts, "next") | {"normaliser": metric(name).normaliser(curve.normaliser)}
-        rows += [shared | {"metric": name} | s for s in summaries(scores[:, None], prompts.seed) if s["n_episodes"]]
+        counts = curve.asked.sum(1)
+        whole = {name: _ratio(curve, name, prompts) for name in curve.scores}
+        for name, scores in curve.sequences.items():
+            per_event = metric(name).per_event
+            whole[name] = (
+                [ratio_summary(scores, counts, prompts.seed)] if per_event else summaries(scores[:, None], prompts.seed)
+            )
+        for name, summary in whole.items():
+            shared = cells.row(contestant, prompts, "next") | {"normaliser": metric(name).normaliser(curve.normaliser)}
+            rows += [shared | {"metric": name} | s for s in summary if s["n_episodes"]]
     return rows
+
+
+def _ratio(curve: Curve, name: str, prompts: PromptSet) -> list[dict[str, object]]:
+    """Of a metric of events the summary over all of them."""
+    return [ratio_summary(*curve.totals(name), prompts.seed)]
+
+
+def _totals(contestant: PredictorContestant, prompts: PromptSet, curve: Curve) -> pd.DataFrame:
+    """Rows of the table `errors` with the sum of the headline over every episode, open interval included, and the
+    number of its events."""
+    totals, counts = curve.totals(prompts.headline)
+    columns = {
+        "run": contestant.run,
+        "prompt_set": prompts.id,
+        "metric": prompts.headline,
+        "episode": np.arange(len(totals)),
+        "value": totals,
+        "n_events": counts,
+    }
+    return tables.frame("errors", pd.DataFrame(columns))

@@ -7,14 +7,15 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from iclbench.core.metrics import metric as of
-from iclbench.tables.curves import AREA, COARSE, at_few, has_heights, heights, of_few
+from iclbench.tables.curves import AREA, COARSE, at_few, has_heights, heights, of_few, ratios
 
 
 class EpisodeScores:
     """What the tables of errors hold, apart by question.
 
     For the question `next` an episode has a score at every context size, or only the mean height of its curve over them
-    (rows without a context size, as tables that are to be small have them); for `targets` it has one context size and a
+    (rows without a context size, as tables that are to be small have them, and as event sequences in windows of
+    observation have them beside the curve); for `targets` it has one context size and a
     score for every number of related datasets.
     """
 
@@ -29,6 +30,7 @@ class EpisodeScores:
             kept = kept.assign(n_context=kept["n_context"].fillna(height))
             of_targets = kept["n_related"].notna()
             for (run, prompt_set, metric), rows in kept[~of_targets].groupby(["run", "prompt_set", "metric"]):
+                rows = _per_event(rows)
                 # Keys are unique (the tables see to it): nothing to aggregate, which would take most of the time.
                 wide = rows.set_index(["episode", "n_context"])["value"].unstack().astype(float)  # noqa: PD010
                 self._curves.setdefault((str(run), str(prompt_set), str(metric)), wide)
@@ -70,6 +72,15 @@ class EpisodeScores:
     def context_sizes(self, prompt_set: str) -> pd.Series | None:
         """Question `targets`: the number of context points of every episode."""
         return self._sizes.get(prompt_set)
+
+
+def _per_event(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of one curve in which sums over episodes are numbers per event, see `ratios`."""
+    of_sums = rows["n_events"].notna()
+    if not of_sums.any():
+        return rows
+    totals, counts = (rows.loc[of_sums, name].to_numpy(float) for name in ("value", "n_events"))
+    return pd.concat([rows[~of_sums], rows[of_sums].assign(value=ratios(totals, counts))])
 
 
 def _heights(curves: pd.DataFrame) -> pd.DataFrame:

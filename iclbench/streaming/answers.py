@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
 import torch
 
+from iclbench.core.errors import DataError
+from iclbench.core.predictions import Prediction
 from iclbench.core.task import TaskShape
+from iclbench.streaming.clock import Clock
+
+Columns = dict[str, list[float]]
 
 
 def heading(shape: TaskShape) -> list[str]:
@@ -17,3 +26,30 @@ def heading(shape: TaskShape) -> list[str]:
         first = 0 if group == "p" else 1
         names += [group if one else f"{group}{first + i}" for i in range(values.shape[-1])]
     return names
+
+
+def answers(
+    prediction: Prediction, clock: Clock | None = None, after: Sequence[float] | None = None
+) -> Iterator[tuple[float | None, Columns]]:
+    """Every answer for the one episode of a prediction: of events the time at which the next one is expected, and the
+    columns in the user's unit of time.
+
+    Args:
+        prediction: `(1, N)`.
+        clock: of events.
+        after: times of the last event before each answer; None: that of the clock.
+
+    Raises:
+        DataError: an answer is not finite; those before it are given first.
+    """
+    parts = [t[0].isfinite().flatten(1).all(1) for t in prediction.tensors().values()]
+    finite = torch.stack(parts).all(0).tolist()
+    what = "x" if clock is None else "time"
+    columns = {group: values[0].tolist() for group, values in prediction.columns().items()}
+    for i, usable in enumerate(finite):
+        time, found = None, {group: rows[i] for group, rows in columns.items()}
+        if clock is not None:
+            time, found = clock.answer(found, None if after is None else after[i])
+        if not usable or not all(map(math.isfinite, [time or 0.0, *itertools.chain(*found.values())])):
+            raise DataError(f"the model has no finite answer; is {what} on the scale of its task?")
+        yield time, found

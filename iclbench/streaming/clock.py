@@ -6,15 +6,32 @@ in the unit of time that the model was trained in; what it answers is given back
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from iclbench.core.errors import DataError
+from iclbench.core.errors import DataError, UsageError
+from iclbench.families.base import Family
+from iclbench.families.tabular.numerals import number
 
 # The groups of columns of an event's prediction (`iclbench.core.events`) that are lengths of time.
 LENGTHS = ("gap", "median", "low", "high")
 # What is said of a start that is still to come with the first line.
 FIRST = "first"
+
+
+def started_at(start: float | str) -> float | None:
+    """The time at which an observation started; None: with the first event.
+
+    Raises:
+        UsageError: it is neither a finite number nor `first`.
+    """
+    if start == FIRST:
+        return None
+    time = number(start) if isinstance(start, str) else start
+    if isinstance(time, bool) or not isinstance(time, int | float) or not math.isfinite(time):
+        raise UsageError(f"start: expected a time or '{FIRST}', got {start!r}")
+    return float(time)
 
 
 @dataclass
@@ -40,14 +57,34 @@ class Clock:
         """The observation starts now."""
         self.start = self.last = time
 
-    def answer(self, columns: dict[str, list[float]]) -> tuple[float, dict[str, list[float]]]:
-        """When the next event is expected, and what is predicted, in the user's unit of time."""
-        assert self.last is not None  # or no query is answered
+    @classmethod
+    def of_family(cls, family: Family, start: float | str | None = None) -> Clock:
+        """The clock of sequences like those that a model was trained on.
+
+        Args:
+            family: of the task.
+            start: when the observation started, or `first`: with the first event, which then is none; None: as the
+                task has it.
+
+        Raises:
+            UsageError: `start` is neither.
+        """
+        if start is None:
+            return cls(None if family.starts_with_event else 0.0, family.time_unit)
+        return cls(started_at(start), family.time_unit)
+
+    def answer(
+        self, columns: dict[str, list[float]], after: float | None = None
+    ) -> tuple[float, dict[str, list[float]]]:
+        """When the next event is expected, and what is predicted, in the user's unit of time; `after` is the time of
+        the last event, None: that which was learned last."""
+        last = self.last if after is None else after
+        assert last is not None  # or no query is answered
         scaled = {
             group: [self.unit * value for value in values] if group in LENGTHS else values
             for group, values in columns.items()
         }
-        return self.last + scaled["gap"][0], scaled
+        return last + scaled["gap"][0], scaled
 
     def about(self) -> dict[str, str]:
         """What a saved state says of the time, to the last digit."""

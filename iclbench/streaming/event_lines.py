@@ -25,11 +25,13 @@ class EventFormat(LineFormat):
         marks: number of marks K.
         smallest: the smallest gap that the model can compute with.
         clock: of the stream.
+        options: what messages advise: to say when the observation started, and to compute with more digits.
     """
 
     marks: int
     smallest: float
     clock: Clock
+    options: tuple[str, str] = ("--start", "--float64")
 
     like: ClassVar[str] = "write one like 0.5, or ?,? for a query"
     asking: ClassVar[str] = "?,? for a query"
@@ -46,8 +48,22 @@ class EventFormat(LineFormat):
         Raises:
             DataError: a line cannot be read, or its time does not increase; the message names it.
         """
+        return self.events(super().read(lines, where), f"{where}, line", "the event of line")
+
+    def events(self, lines: Iterable[Line], where: str, named: str) -> Iterator[Line]:
+        """Lines of a time and a mark as what the model reads: gap, mark and time since the start. A first line that
+        is the start of the observation is left out; queries stay as they are.
+
+        Args:
+            lines: in their order.
+            where: what messages call a line, before its number.
+            named: what messages call the event before, before its number.
+
+        Raises:
+            DataError: a time does not increase, or an event cannot be computed with; the message names it.
+        """
         before, said = self.clock.last, self._origin()
-        for line in super().read(lines, where):
+        for line in lines:
             if line.y is None:
                 yield line
                 continue
@@ -58,8 +74,8 @@ class EventFormat(LineFormat):
                 try:
                     yield self._event(line, time, mark, before, said)
                 except DataError as error:
-                    raise DataError(f"{where}, line {line.number}: {error}") from None
-            before, said = time, f"the event of line {line.number}"
+                    raise DataError(f"{where} {line.number}: {error}") from None
+            before, said = time, f"{named} {line.number}"
 
     def _origin(self) -> str:
         return "the start of the observation" if self.clock.last == self.clock.start else "the last event of the state"
@@ -76,10 +92,10 @@ class EventFormat(LineFormat):
         if not self.smallest <= gap <= since <= self.largest:
             raise DataError(
                 f"time is {time:.15g}, and the gap of {time - before:.3g} to {said} is beyond what the model computes "
-                "with; try --float64"
+                f"with; try {self.options[1]}"
             )
         return replace(line, y=[gap, mark, since], time=time)
 
     def _advice(self, said: str) -> str:
         can_say = said.startswith("the start") and not self.clock.resumed
-        return "; say when it started with --start" if can_say else ""
+        return f"; say when it started with {self.options[0]}" if can_say else ""

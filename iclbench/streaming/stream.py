@@ -8,9 +8,7 @@ a window (`window`) only the last points count.
 
 from __future__ import annotations
 
-import itertools
 import logging
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -23,7 +21,7 @@ from iclbench.core.episodes import Points
 from iclbench.core.errors import DataError, IclbenchError
 from iclbench.core.guard import fixed_state, guarded
 from iclbench.core.predictor import State
-from iclbench.core.records import TensorRecord
+from iclbench.streaming.answers import answers
 from iclbench.streaming.clock import Clock
 from iclbench.streaming.lines import Line
 from iclbench.streaming.window import Window, check_state
@@ -177,22 +175,14 @@ class Stream:
                 prediction = self.model.query(self.state, _inputs(self.backbone, asked))
         except IclbenchError as error:
             raise self._at(asked[0], str(error)) from error
-        columns = {group: values[0].tolist() for group, values in prediction.columns().items()}
-        usable = _finite_rows(prediction)
-        for i, line in enumerate(asked):
-            if not usable[i]:
-                raise self._at(line, "the model has no finite answer; is x on the scale of its task?")
-            answer = self._told(line, {group: rows[i] for group, rows in columns.items()})
-            if not all(map(math.isfinite, [answer.time or 0.0, *itertools.chain(*answer.columns.values())])):
-                raise self._at(line, "the model's answer is no finite number; are points on the scale of its task?")
+        found = answers(prediction, self.clock)
+        for line in asked:
+            try:
+                time, columns = next(found)
+            except DataError as error:
+                raise self._at(line, str(error)) from None
             self.queries += 1
-            yield answer
-
-    def _told(self, line: Line, columns: dict[str, list[float]]) -> Answer:
-        if self.clock is None:
-            return Answer(line.number, line.x, columns)
-        time, columns = self.clock.answer(columns)
-        return Answer(line.number, line.x, columns, time)
+            yield Answer(line.number, line.x, columns, time)
 
 
 def as_points(backbone: Backbone, lines: list[Line]) -> Points:
@@ -211,9 +201,3 @@ def _inputs(backbone: Backbone, lines: list[Line]) -> Float[Tensor, "1 N Dx"]:
 def _usable(t: Tensor) -> bool:
     """Neither NaN nor +inf; -inf is the logarithm of nothing."""
     return not t.is_floating_point() or not bool((t.isnan() | t.isposinf()).any())
-
-
-def _finite_rows(prediction: TensorRecord) -> list[bool]:
-    """Which of the answers for the one episode are finite throughout."""
-    parts = [t[0].isfinite().flatten(1).all(1) for t in prediction.tensors().values()]
-    return torch.stack(parts).all(0).tolist()

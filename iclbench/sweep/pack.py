@@ -382,9 +382,12 @@ def _coarse_sizes(values: pd.DataFrame) -> dict[str, frozenset[int]]:
 
 
 def _heights(errors: pd.DataFrame, coarse: dict[str, frozenset[int]]) -> Iterator[pd.DataFrame]:
-    """The mean height of every episode's curve, as `auc` has it; what is packed already stays as it is."""
+    """The mean height of every episode's curve, as `auc` has it; what is packed already stays as it is, and so do sums
+    over episodes (`n_events`), which stand for the curves of their run."""
     yield errors[errors["n_context"].isna()]
-    curves = errors[errors["n_context"].notna()]
+    curves, keys = errors[errors["n_context"].notna()], ["run", "prompt_set", "metric"]
+    summed = pd.MultiIndex.from_frame(errors.loc[errors["n_events"].notna(), keys])
+    curves = curves[~pd.MultiIndex.from_frame(curves[keys]).isin(summed)]
     for (run, prompt_set, of), rows in curves.groupby(["run", "prompt_set", "metric"]):
         whole = rows.pivot_table(values="value", index="episode", columns="n_context").astype(float)
         whole = whole if metric(str(of)).of_sequences else whole.dropna(axis=1)

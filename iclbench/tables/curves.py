@@ -45,16 +45,41 @@ def heights(curves: pd.DataFrame) -> pd.Series:
 
 def pooled(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Heights of curves that end early, NaN from there on, each position counting as much: their mean over episodes is
-    that over all positions. On a grid of sizes both sums are integrals by trapezoids.
+    that over all positions, see `ratios`. On a grid of sizes both sums are integrals by trapezoids.
 
-    >>> pooled(np.array([[1.0, 2.0, 6.0], [3.0, np.nan, np.nan]]), np.array([0, 1, 2]))
-    array([4.5, 1.5])
+    >>> pooled(np.array([[1.0, 2.0, 6.0], [5.0, np.nan, np.nan]]), np.array([0, 1, 2]))
+    array([3., 4.])
 
     Args:
         values: `(episodes, sizes)`.
         sizes: ascending, `(sizes,)`.
     """
-    there, n = ~np.isnan(values), np.asarray(sizes, dtype=float)
+    return ratios(*sums(values, ~np.isnan(values), sizes))
+
+
+def sums(values: np.ndarray, counted: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The sum over every curve and the number of its positions that count, `(episodes,)` each.
+
+    Args:
+        values: `(episodes, sizes)`; NaN adds nothing.
+        counted: which positions count.
+        sizes: ascending, `(sizes,)`.
+    """
+    n = np.asarray(sizes, dtype=float)
     if len(n) < 2 or (np.diff(n) == 1).all():
-        return np.asarray(np.nansum(values, axis=1) / there.sum(1).mean())
-    return np.asarray(np.trapezoid(np.nan_to_num(values), n, axis=1) / np.trapezoid(there.mean(0), n))
+        return np.nansum(values, axis=1), counted.sum(1).astype(float)
+    return np.trapezoid(np.nan_to_num(values), n, axis=1), np.trapezoid(counted, n, axis=1)
+
+
+def ratios(totals: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Per episode a number whose mean over episodes is sum(totals) / sum(counts), and whose spread is that of this
+    ratio to first order, counts being random too: R + (total - R count) / (mean count).
+
+    >>> ratios(np.array([4.0, 4.0]), np.array([1.0, 3.0]))
+    array([3., 1.])
+    """
+    mean = counts.mean()
+    if (counts == mean).all():
+        return np.asarray(totals / mean)
+    ratio = totals.sum() / counts.sum()
+    return np.asarray(ratio + (totals - ratio * counts) / mean)

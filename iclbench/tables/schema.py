@@ -178,6 +178,12 @@ ERRORS: dict[str, tuple[str, bool, str]] = {
     "n_related": ("Int64", True, "as in values"),
     "episode": ("Int64", False, "index within the prompt set"),
     "value": ("Float64", False, "the episode's score, divided by the normaliser"),
+    "n_events": (
+        "Float64",
+        True,
+        "of event sequences in windows of observation: the value is a sum over the episode with its open interval, to "
+        "be divided by this many events; missing: the value is a mean, or of one position",
+    ),
 }
 
 EXAMPLES: dict[str, tuple[str, bool, str]] = {

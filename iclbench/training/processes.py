@@ -138,7 +138,9 @@ ALONE = Processes()
 def _counted(backbone: Backbone, batch: Episodes) -> int:
     """What a mean over these episodes is divided by."""
     scored = batch.scored
-    return int(scored.sum() if backbone.shape.marks is not None else scored.any(1).sum())
+    if backbone.shape.marks is None:
+        return int(scored.any(1).sum())
+    return max(1, int(scored.sum()))  # of windows without events the loss is a sum
 
 
 def here() -> Processes:

@@ -13,6 +13,7 @@ from iclbench.api.estimators import InContextRegressor
 from iclbench.backbones.base import Backbone
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
+from iclbench.streaming.clock import Clock
 from tests.families.events import made
 
 TIMES, MARKS = np.array([0.5, 1.25, 4.0]), np.array([0, 2, 1])
@@ -47,8 +48,8 @@ def test_an_empty_sequence_asks_for_the_first_event(model: Backbone) -> None:
 @pytest.mark.parametrize(
     ("times", "marks", "line"),
     [
-        ([1.0, 1.0], None, "event 1 at 1 is not after 1"),
-        ([-1.0], None, "event 0 at -1 is not after 0"),
+        ([1.0, 1.0], None, "event 1: time is 1, the same as that of event 0"),
+        ([-1.0], None, "event 0: time is -1, before the 0 of the start of the observation"),
         ([1.0, np.nan], None, "finite numbers"),
         ([[1.0]], None, r"shape \(1, 1\)"),
         (["soon"], None, "an array of numbers"),
@@ -56,12 +57,16 @@ def test_an_empty_sequence_asks_for_the_first_event(model: Backbone) -> None:
         (np.array(["2020-01-01"], dtype="datetime64[s]"), None, r"an array of numbers \(dtype datetime64"),
         ([torch.ones(1, requires_grad=True)], None, r"times: expected an array of numbers \(.*grad"),
         ([1.0], [torch.ones(1, requires_grad=True)], r"marks: expected an array of whole numbers \(.*grad"),
-        ([1.0], [3], "from 0 to 2, got 3 to 3"),
+        ([1.0], [3], "event 0: mark is 3; write an integer from 0 to 2"),
         ([1.0], [0.5], "whole numbers"),
         ([1.0, 2.0], [1], "2 whole numbers"),
         ([1.0, 2.0], [[1], [1, 2]], "marks: expected an array of whole numbers"),
-        ([1.0, 1e300], None, r"event 1 at 1e\+300, a gap of 1e\+300, is beyond what the model computes with"),
-        ([1e-300, 1.0], None, "event 0 at 1e-300, a gap of 1e-300, is beyond what the model computes with"),
+        ([1.0, 1e300], None, r"event 1: time is 1e\+300, and the gap of 1e\+300 to event 0 is beyond what the model"),
+        (
+            [1e-300, 1.0],
+            None,
+            "event 0: time is 1e-300, and the gap of 1e-300 to the start .* is beyond what",
+        ),
         ([1.0, 1e38], None, "the model has no finite answer"),
     ],
 )
@@ -102,7 +107,7 @@ def test_a_run_of_events_is_no_regressor(tmp_path_factory: pytest.TempPathFactor
 
 def test_what_a_model_computes_with_is_measured_in_its_unit(model: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = icl.next_event(model, [1.0, 2.0])
-    monkeypatch.setattr("iclbench.api.next_event._unit", lambda _: 1e39)
+    monkeypatch.setattr("iclbench.api.next_event._clock", lambda *_: Clock(0.0, 1e39))
     np.testing.assert_allclose(icl.next_event(model, [1e39, 2e39])["time"], 1e39 * alone["time"], rtol=1e-5)
     with pytest.raises(UsageError, match="beyond what the model computes with"):
         icl.next_event(model, [1e39, 1e78])

@@ -84,7 +84,7 @@ def test_gradients_of_all_prefixes_at_once_are_those_of_a_loop_over_them(chunk: 
     loss, _ = own.loss(Episodes(context=context, scored=context.mask), 0.5, torch.Generator())
     found = torch.autograd.grad(loss, list(own.parameters()))
     each = torch.cat([answer.loss(context.y[:, n : n + 1]) for n, answer in enumerate(naive(own, context))], 1)
-    expected = mean_by_event(each, context.mask)
+    expected = mean_by_event(each, context.mask, context)
     torch.testing.assert_close(loss, expected, rtol=1e-10, atol=1e-10)
     names = [name for name, _ in own.named_parameters()]
     for name, a, b in zip(names, found, torch.autograd.grad(expected, list(own.parameters())), strict=True):

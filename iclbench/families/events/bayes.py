@@ -99,7 +99,9 @@ class BayesEvents(Predictor):
         kinds = {kind: processes.kind == kind for kind in processes.kind.unique().tolist()}
         of_kind = {kind: processes[rows] for kind, rows in kinds.items()}
         there = points.mask & (points.y[..., MARK] >= 0)
-        gaps = points.y[..., GAP].double().clamp(min=SHORTEST_GAP).masked_fill(~there, 1)
+        # The shortest gap is that of the process before a shift scales its time.
+        shortest = SHORTEST_GAP * self.family.parse_shift(self.facts.shift).value("time-scale", 1.0)
+        gaps = points.y[..., GAP].double().clamp(min=shortest).masked_fill(~there, 1)
         marks = marks_of(points.y).masked_fill(~there, 0)
         next_marks = _next_marks(marks, there, self.family.parameters.marks)
         children = processes.branching.permute(2, 0, 1) * processes.decay.unsqueeze(-1)

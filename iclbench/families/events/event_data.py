@@ -30,7 +30,7 @@ class EventData:
     Attributes:
         gaps: of all events, in the units of the file.
         marks: 0-based.
-        counts: events of every sequence.
+        counts: events of every sequence; 0: a window in which nothing happened.
         open: how long a sequence was observed after its last event; NaN: not longer.
         kinds: number of marks K.
         place: where an event stands in the file, in words, by its number there.
@@ -73,8 +73,15 @@ class EventData:
 
     @cached_property
     def first(self) -> Int64[np.ndarray, " sequences"]:
-        """Where the first event of every sequence stands."""
+        """Index of the first event of every sequence; of one without events, where it would be."""
         return np.cumsum(self.counts) - self.counts
+
+    @cached_property
+    def begins(self) -> Bool[np.ndarray, " events"]:
+        """Which events are the first of their sequence."""
+        begins = np.zeros(len(self.gaps), dtype=bool)
+        begins[self.first[self.counts > 0]] = True
+        return begins
 
     @cached_property
     def fingerprint(self) -> str:
@@ -85,19 +92,19 @@ class EventData:
         return digest.hexdigest()[:12]
 
     def from_first_event(self) -> EventData:
-        """The sequences as observed from their first event on: it is the start and no event any more. Those of one
-        event are left out."""
-        starts = np.zeros(len(self.gaps), dtype=bool)
-        starts[self.first] = True
-        return self._without(starts)
+        """The sequences as observed from their first event on: it is the start and no event any more. A sequence
+        without events is left out, and so is one of a single event that was not observed after it."""
+        begun = self.part(np.flatnonzero(self.counts > 0))
+        return begun._without(begun.begins)
 
     def settled(self, ties: str) -> EventData:
         """The same with times that increase.
 
         Args:
             ties: what becomes of events at one time, the start of the observation counting as one: `refuse`;
-                `keep-first`, by which a sequence without a later event is left out; `spread`, which puts m such events
-                at equal distances into one step of the clock, the smallest gap of the whole file, in their order.
+                `keep-first`, by which a sequence without a later event and without an open interval is left out;
+                `spread`, which puts m such events at equal distances into one step of the clock, the smallest gap of
+                the whole file, in their order.
 
         Raises:
             DataError: a time goes back, or there are ties and they are refused.
@@ -113,12 +120,27 @@ class EventData:
         self._refuse(tied, "at the same time as {before}{others}; {fix}")
         return self
 
+    def check_start(self, most: int) -> None:
+        """Whether times may count from the start of the observation: first events do not come so late that the median
+        first gap is more than `most` median gaps between events.
+
+        Raises:
+            DataError: they do.
+        """
+        first, later = self.gaps[self.begins], self.gaps[~self.begins]
+        if len(first) and len(later) and np.median(first) > most * np.median(later):
+            raise DataError(
+                f"{self.place(int(self.events[0]))}: first events come {np.median(first):.3g} after time 0, and events "
+                f"{np.median(later):.3g} after one another (medians), so times seem to count from elsewhere; "
+                f"{_FIX_START}; if sequences were observed from time 0 on: -o task.start=zero"
+            )
+
     def _refuse(self, wrong: Bool[np.ndarray, " events"], message: str) -> None:
         found = np.flatnonzero(wrong)
         if not len(found):
             return
         event, more = int(found[0]), len(found) - 1
-        is_first = event in self.first
+        is_first = bool(self.begins[event])
         said = message.format(
             gap=self.gaps[event],
             before="the start of the observation, which is time 0" if is_first else "the event before",
@@ -129,8 +151,9 @@ class EventData:
 
     def _without(self, left_out: Bool[np.ndarray, " events"]) -> EventData:
         """The same without some events, whose gaps are 0 or which are the start of the observation."""
-        kept = np.add.reduceat(~left_out, self.first).astype(np.int64) if len(self) else self.counts
-        there = kept > 0
+        upto = np.concatenate([[0], np.cumsum(~left_out)])
+        kept = upto[self.first + self.counts] - upto[self.first]
+        there = (kept > 0) | ~np.isnan(self.open)
         return replace(
             self,
             gaps=self.gaps[~left_out],
@@ -145,16 +168,18 @@ class EventData:
         step = self.gaps[~tied].min(initial=np.inf)
         if not np.isfinite(step):
             raise DataError(f"{self.place(int(self.events[0]))}: no two events of the file are at different times")
-        opens = ~tied
-        opens[self.first] = True  # a group of its own, of the start of the observation where the first event is tied
+        # A first event has a group of its own, with the start of the observation if it is tied to that.
+        opens = ~tied | self.begins
         group = np.cumsum(opens) - 1
         leads = np.flatnonzero(opens)
         with_start = tied[leads]
         size = np.bincount(group) + with_start
         late = step * (np.arange(len(group)) - leads[group] + with_start[group]) / size[group]
         before = np.concatenate([[0.0], late[:-1]])
-        before[self.first] = 0.0
-        left = self.open - late[self.first + self.counts - 1]
+        before[self.begins] = 0.0
+        left = self.open.copy()
+        some = self.counts > 0
+        left[some] -= late[(self.first + self.counts - 1)[some]]
         return replace(self, gaps=self.gaps + late - before, open=np.where(left > 0, left, np.nan))
 
     def part(self, chosen: Int64[np.ndarray, " chosen"]) -> EventData:
@@ -175,13 +200,27 @@ class EventData:
     def windows(self, most: int) -> EventData:
         """Longer sequences cut into consecutive ones of at most so many events, each observed from the last event of
         the one before it on."""
-        pieces = -(-self.counts // most)
+        # An open interval is in the last one, alone where that many events came before it: each of the others ends with
+        # its last event.
+        pieces = np.where(np.isnan(self.open), -(-self.counts // most), self.counts // most + 1)
         last = np.cumsum(pieces) - 1
         counts = np.full(int(pieces.sum()), most)
         counts[last] = self.counts - most * (pieces - 1)
         after = np.full(len(counts), np.nan)
         after[last] = self.open
         return replace(self, counts=counts, open=after, sequences=np.repeat(self.sequences, pieces))
+
+    @property
+    def mean_gap(self) -> float:
+        """Mean time per event: all that was observed, open intervals included, over the number of events. That is the
+        inverse of the most likely rate of a Poisson process."""
+        return float((self.gaps.sum() + np.nansum(self.open)) / len(self.gaps))
+
+    @property
+    def mean_first_gap(self) -> float:
+        """The same of the time to the first event of a sequence."""
+        first, empty = self.begins, self.counts == 0
+        return float((self.gaps[first].sum() + np.nansum(self.open[empty])) / first.sum())
 
     def times(self) -> Float64[np.ndarray, " events"]:
         """The time of every event since the start of its sequence."""

@@ -20,11 +20,11 @@ class Packed:
 
     Attributes:
         y: gap, mark and time of every event, one sequence behind the other.
-        first: where the first event of every sequence stands.
-        counts: events of every sequence.
+        first: index of the first event of every sequence.
+        counts: events of every sequence; 0: a window in which nothing happened.
         open: how long a sequence was observed after its last event; infinite: not longer.
         sequence: its number in the file.
-        event: number of its first event in the file, counted over all sequences.
+        event: number of its first event in the file, counted over all sequences; -1: it has none.
     """
 
     y: Float[Tensor, "events 3"]
@@ -55,8 +55,15 @@ class Packed:
                 f"{where}: a gap of {data.gaps[bad[0]]:g} in units of {scale:g} is beyond float32; "
                 "choose another unit: -o task.time_scale"
             )
-        inside = np.ones(len(gaps), dtype=bool)
-        inside[data.first] = False
+        observed = ~np.isnan(data.open)
+        beyond = np.flatnonzero(observed & ~(np.isfinite(after) & (after > 0)))
+        if len(beyond):
+            raise DataError(
+                f"the open interval of {data.open[beyond[0]]:g} after the last event of sequence "
+                f"{data.sequences[beyond[0]] + 1} in units of {scale:g} is beyond float32; "
+                "choose another unit: -o task.time_scale"
+            )
+        inside = ~data.begins
         same = inside & (times == np.concatenate([times[:1], times[:-1]]))
         if 2 * same.sum() > inside.sum():
             where = data.place(int(data.events[np.flatnonzero(same)[0]]))
@@ -66,7 +73,9 @@ class Packed:
             )
         y = np.empty((len(gaps), 3), dtype=np.float32)
         y[:, GAP], y[:, MARK], y[:, TIME] = gaps, data.marks, times
-        parts = (data.first, data.counts, after, data.sequences, data.events[data.first])
+        numbers = np.concatenate([data.events, [-1]])
+        event = numbers[np.where(data.counts > 0, data.first, -1)]
+        parts = (data.first, data.counts, after, data.sequences, event)
         return cls(torch.from_numpy(y), *(torch.from_numpy(np.ascontiguousarray(part)) for part in parts))
 
     def to(self, device: torch.device) -> Packed:
@@ -89,6 +98,7 @@ class Packed:
         y = torch.where(events.unsqueeze(-1), self.y[taken], padding)
         after = self.open[which].unsqueeze(1)
         censored = (position == counts) & after.isfinite()
-        last = self.y[self.first[which] + self.counts[which] - 1, TIME].unsqueeze(1)
+        before = (self.first[which] + self.counts[which] - 1).clamp(min=0)  # of no event: not read
+        last = torch.where(counts > 0, self.y[before, TIME].unsqueeze(1), 0.0)
         interval = torch.stack([after, torch.full_like(after, CENSORED), last + after], -1)
         return torch.where(censored.unsqueeze(-1), interval, y), events | censored, events

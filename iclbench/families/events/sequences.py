@@ -13,13 +13,15 @@ Choices that results depend on are parameters, and stand in every run:
   (Shchur et al. 2020: 1e-10), and its likelihoods depend on that number. The Wikipedia sequences that Shchur et al.
   made from a file of JODIE lack its events at the time of the one before: `keep-first` does the same. The default is to
   refuse such events and to say where the first stands.
-- `start`: the observation starts at time 0 of the file, or with a sequence's first event, which then is no event.
+- `start`: the observation starts at time 0 of the file, or with a sequence's first event, which then is no event. Where
+  first events come so late that times look like dates (`_LATE`), one of both must be typed.
 - `time_scale`: the unit of time. Log-likelihoods move by its logarithm, errors are multiples of it.
 """
 
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
@@ -32,6 +34,7 @@ from iclbench.config.cards import Mark, PositiveFloat, PositiveInt, SeedInt, Str
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import DataError, UnknownNameError
 from iclbench.core.seeds import generator as stream
+from iclbench.core.task import TaskFacts
 from iclbench.families.base import Family
 from iclbench.families.events.event_data import MOST_MARKS, EventData
 from iclbench.families.events.packed import Packed
@@ -43,6 +46,8 @@ Part = Literal["train", "validation", "test"]
 _TRAINED, _CHOOSING = 0.6, 0.2
 # Fewer sequences leave a part empty.
 _FEWEST = 5
+# Median first gap, in median gaps between events, from which on times seem to count from elsewhere.
+_LATE = 1000
 
 
 class EventParameters(Strict):
@@ -54,8 +59,9 @@ class EventParameters(Strict):
         format: `npz`, `jsonl` or `csv`, where the suffix does not say it.
         times: whether the times of an `.npz` are gaps or absolute, where they look absolute.
         marks: number of marks K; None: as many as the file has.
-        start: where a sequence's observation starts: at time 0 or with its first event, which then is no event any
-            more, nor is its mark read; sequences of a single event are left out.
+        start: where a sequence's observation starts: at time 0 (`zero`) or with its first event, which then is no event
+            any more, nor is its mark read (`first`); None: at time 0, and times that seem to count from elsewhere are
+            refused.
         ties: what becomes of events at one time, see `EventData.settled`.
         split: `seeded`: by a random order of the sequences; `file`: the first three fifths are trained on, the next
             fifth chooses, as the released code of Meta TPP has it.
@@ -69,7 +75,7 @@ class EventParameters(Strict):
     format: Literal["npz", "jsonl", "csv"] | None = None
     times: Literal["gaps", "absolute"] | None = None
     marks: Annotated[int, Field(ge=1, le=MOST_MARKS)] | None = None
-    start: Literal["zero", "first"] = "zero"
+    start: Literal["zero", "first"] | None = None
     ties: Literal["refuse", "keep-first", "spread"] = "refuse"
     split: Literal["seeded", "file"] = "seeded"
     split_seed: SeedInt = 0
@@ -164,6 +170,8 @@ class Events(Family):
             if self.parameters.start == "first":
                 data = data.from_first_event()
             data = data.settled(self.parameters.ties)
+            if self.parameters.start is None:
+                data.check_start(_LATE)
             if len(data) < _FEWEST:
                 raise DataError(
                     f"{self._path}: {len(data)} sequence(s) with events, fewer than the {_FEWEST} that make "
@@ -176,12 +184,23 @@ class Events(Family):
                 order = torch.randperm(len(data), generator=stream(self.parameters.split_seed, "split"))
             for name, numbers in zip(get_args(Part), order.tensor_split([trained, chosen]), strict=True):
                 found = data.part(numbers.numpy())
+                if not len(found.gaps):
+                    raise DataError(
+                        f"{self._shared['path']}: none of the {len(found)} sequence(s) of the part '{name}' has an "
+                        "event; give a file with more events, or another -o task.split_seed"
+                    )
                 self._shared[name] = found.windows(self.parameters.max_events) if self.parameters.max_events else found
         return self._shared[part]
 
     @property
     def starts_with_event(self) -> bool:  # type: ignore[override]
         return self.parameters.start == "first"
+
+    def facts(self, shift: str = "none") -> TaskFacts:
+        """With the mean gaps of the sequences trained on, in the unit of the episodes."""
+        trained, unit = self._sequences("train"), self.time_unit
+        gaps = {"mean_gap": trained.mean_gap / unit, "mean_first_gap": trained.mean_first_gap / unit}
+        return replace(super().facts(shift), **gaps)
 
     @property
     def time_unit(self) -> float:  # type: ignore[override]

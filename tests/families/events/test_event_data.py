@@ -13,9 +13,12 @@ def made(*times, ends=None, marks=None):
     """Sequences of absolute times; without marks each event has its number as one."""
     gaps = [np.diff(np.array(when, dtype=float), prepend=0.0) for when in times]
     counts = np.array([len(when) for when in times])
-    left = [np.nan if e is None else e - when[-1] for e, when in zip(ends or [None] * len(times), times, strict=True)]
+    ends = ends or [None] * len(times)
+    left = [np.nan if e is None else e - max(when, default=0) for e, when in zip(ends, times, strict=True)]
     flat = np.arange(counts.sum()) if marks is None else np.array(marks)
-    return EventData.of(np.concatenate(gaps), flat, counts, int(flat.max()) + 1, lambda i: f"event {i}", np.array(left))
+    return EventData.of(
+        np.concatenate(gaps), flat, counts, int(flat.max()) + 1, lambda i: f"event {i}", np.array(left, float)
+    )
 
 
 def absolute(data):
@@ -44,9 +47,10 @@ def test_times_that_go_back_are_refused_whatever_becomes_of_ties(ties):
 
 def test_keep_first_keeps_one_event_of_every_time_and_none_at_the_start():
     data = made([1, 2, 2, 3], [0, 0, 4, 4, 4], [0, 0], ends=[3.5, 9, 9]).settled("keep-first")
-    assert absolute(data) == [[1, 2, 3], [4]]
+    assert absolute(data) == [[1, 2, 3], [4], []]
     assert data.marks.tolist() == [0, 1, 3, 6] and data.events.tolist() == [0, 1, 3, 6]
-    assert data.open.tolist() == [0.5, 5.0] and data.sequences.tolist() == [0, 1], "the third has no event left"
+    assert data.open.tolist() == [0.5, 5.0, 9.0] and data.sequences.tolist() == [0, 1, 2]
+    assert absolute(made([1], [0, 0]).settled("keep-first")) == [[1]], "nothing is known of the second"
 
 
 def test_spread_puts_the_events_of_one_time_at_equal_distances_into_a_step_of_the_clock():
@@ -79,19 +83,19 @@ def test_spread_keeps_order_and_later_times_and_leaves_no_tie(gaps, exponent):
 
 def test_the_first_event_can_be_the_start_and_is_no_event_then():
     data = made([1e9, 1e9 + 1, 1e9 + 4], [7], [-3, -1], ends=[1e9 + 5, 9, None]).from_first_event()
-    assert absolute(data) == [[1, 4], [2]]
-    assert data.marks.tolist() == [1, 2, 5] and data.sequences.tolist() == [0, 2]
-    assert data.open[0] == 1 and np.isnan(data.open[1])
+    assert absolute(data) == [[1, 4], [], [2]]
+    assert data.marks.tolist() == [1, 2, 5] and data.sequences.tolist() == [0, 1, 2]
+    assert data.open[:2].tolist() == [1, 2] and np.isnan(data.open[2])
 
 
 def test_windows_follow_each_other_without_a_gap_or_an_event_twice():
     data = made([1, 2, 4, 7, 11], [3, 5], [1, 2, 3, 4], ends=[20, None, 5])
     cut = data.windows(2)
-    assert absolute(cut) == [[1, 2], [2, 5], [4], [3, 5], [1, 2], [1, 2]]
+    assert absolute(cut) == [[1, 2], [2, 5], [4], [3, 5], [1, 2], [1, 2], []]
     assert cut.marks.tolist() == data.marks.tolist()
-    assert cut.sequences.tolist() == [0, 0, 0, 1, 2, 2]
-    assert np.nan_to_num(cut.open).tolist() == [0, 0, 9, 0, 0, 1]
-    assert absolute(data.windows(5)) == absolute(data)
+    assert cut.sequences.tolist() == [0, 0, 0, 1, 2, 2, 2]
+    assert np.nan_to_num(cut.open).tolist() == [0, 0, 9, 0, 0, 0, 1]
+    assert absolute(data.windows(6)) == absolute(data)
 
 
 def test_a_part_has_its_sequences_in_the_order_asked_for():
@@ -109,3 +113,23 @@ def test_the_fingerprint_is_that_of_all_that_episodes_are_made_of():
     assert plain == of() and len(plain) == 12
     others = [of(times=([1, 2.5], [3])), of(times=([1], [1, 4])), of(marks=[0, 2, 2]), of(ends=[None, 4])]
     assert len({plain, *others}) == 5
+
+
+def test_windows_without_events_are_kept_wherever_they_stand():
+    data = made([], [1, 2], [], [3], [], ends=[7, 4, 8, None, 9])
+    assert data.counts.tolist() == [0, 2, 0, 1, 0] and data.begins.tolist() == [True, False, True]
+    assert absolute(data) == absolute(data.settled("refuse")) == absolute(data.windows(3)) == [[], [1, 2], [], [3], []]
+    assert data.part(np.array([4, 3, 0])).counts.tolist() == [0, 1, 0]
+    assert absolute(data.from_first_event()) == [[1]], "a window without events has no first one"
+    tied = made([], [0, 0, 4], [], [0], ends=[7, 9, 8, 5])
+    assert absolute(tied.settled("keep-first")) == [[], [4], [], []]
+    spread = tied.settled("spread")
+    assert spread.counts.tolist() == [0, 3, 0, 1] and (spread.gaps > 0).all()
+    assert spread.open.tolist() == [7, 5, 8, 3], "a first event at time 0 comes half a step of 4 later"
+
+
+def test_mean_gaps_are_observed_time_per_event():
+    """The inverse of the most likely rate; only the first gap of a window that ends before it is open."""
+    data = made([1, 2], [], [3], ends=[5, 7, None])
+    assert data.mean_gap == (5 + 7 + 3) / 3
+    assert data.mean_first_gap == (1 + 7 + 3) / 2

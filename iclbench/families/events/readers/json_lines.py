@@ -1,7 +1,8 @@
 """One sequence per line, as JSON: `{"times": [0.5, 1.25], "marks": [0, 2], "end": 3.0}`.
 
 Times are absolute and count from the start of the observation, marks are 0-based. `marks` may be left out (of all
-lines: there is one mark then), and so may `end`, the end of the observation. Any other key is an error: it is nearly
+lines: there is one mark then), and so may `end`, the end of the observation. With `end` a sequence may have no events:
+nothing happened in its window. Any other key is an error: it is nearly
 always one of these in another spelling.
 """
 
@@ -35,14 +36,15 @@ def read(path: Path, marks: int | None) -> EventData:
         where = f"{path}, line {number}"
         found = _record(where, decoded(path, number, line))
         times = _numbers(where, found, "times")
-        if not len(times):
-            raise DataError(f"{where}: a sequence without events; remove the line")
-        if marked is None:
+        if not len(times) and "end" not in found:
+            raise DataError(f'{where}: a sequence without events; remove the line, or say with "end" how long it was')
+        if marked is None and len(times):
             marked = "marks" in found
-        if marked != ("marks" in found):
+        if len(times) and marked != ("marks" in found):
             has, first = ("has", "has none") if not marked else ("has no", "has them")
             raise DataError(f'{where}: {has} "marks" where the first sequence {first}; give all marks or none')
-        own = _marks(where, found, len(times), marks) if marked else np.zeros(len(times), dtype=np.int64)
+        given = "marks" in found
+        own = _marks(where, found, len(times), marks) if given else np.zeros(len(times), dtype=np.int64)
         total += len(times)
         check_size(path, total)
         with np.errstate(over="ignore"):  # an infinite gap is an error with its place
@@ -58,6 +60,8 @@ def read(path: Path, marks: int | None) -> EventData:
         return f"{path}, line {lines[sequence]}, event {event - int(ends[sequence]) + counts[sequence] + 1}"
 
     flat = np.concatenate(kinds)
+    if not len(flat):
+        raise DataError(f"{path}: no sequence has an event; expected events on some lines")
     return EventData.of(
         np.concatenate(gaps), flat, np.array(counts), marks or int(flat.max()) + 1, place, np.array(after)
     )
@@ -115,6 +119,10 @@ def _open(where: str, found: dict[str, Any], times: np.ndarray) -> float:
     if "end" not in found:
         return math.nan
     end = _number(f'{where}, "end"', found["end"])
+    if not len(times):
+        if end <= 0:
+            raise DataError(f'{where}: "end" is {end:g} for a sequence without events; expected a time after 0')
+        return end
     left = end - float(times[-1])
     if left < 0:
         raise DataError(f'{where}: "end" is {end:g}, before the last event at {times[-1]:g}')
