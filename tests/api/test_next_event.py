@@ -10,10 +10,13 @@ import torch
 
 import iclbench as icl
 from iclbench.api.estimators import InContextRegressor
+from iclbench.api.predict import Trained
 from iclbench.backbones.base import Backbone
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.streaming.clock import Clock
+from iclbench.streaming.event_lines import EventFormat
+from iclbench.streaming.stream import Stream
 from tests.families.events import made
 
 TIMES, MARKS = np.array([0.5, 1.25, 4.0]), np.array([0, 2, 1])
@@ -111,3 +114,55 @@ def test_what_a_model_computes_with_is_measured_in_its_unit(model: Backbone, mon
     np.testing.assert_allclose(icl.next_event(model, [1e39, 2e39])["time"], 1e39 * alone["time"], rtol=1e-5)
     with pytest.raises(UsageError, match="beyond what the model computes with"):
         icl.next_event(model, [1e39, 1e78])
+
+
+@pytest.fixture(scope="module")
+def dated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
+    """Models of sequences in seconds since 1970, each observed from its first event on."""
+    folder = tmp_path_factory.mktemp("dated")
+    times, marks = made.sequences(count=20, kinds=3)
+    path = made.write_jsonl(folder / "own.jsonl", [1.7e9 + 64 * when for when in times], marks)
+    task = icl.task("events", "smoke", path=str(path), start="first")
+    return {name: icl.load(icl.train(task, name, results=folder / "results", steps=5)) for name in ("cnp", "gpt2")}
+
+
+@pytest.mark.parametrize("start", [None, 1.7e9 - 30.0])
+@pytest.mark.parametrize("name", ["cnp", "gpt2"])
+def test_answers_are_those_of_a_stream(name: str, start: float | None, dated: dict[str, Trained]) -> None:
+    """Where the first event is the start, by the run's own word, and where another start is given."""
+    trained, times, marks = dated[name], 1.7e9 + 40 * TIMES, MARKS
+    found = icl.next_event(trained, times, marks, start=start)
+    assert len(found) == (3 if start is None else 4), "a start is no event"
+    numbers = torch.finfo(torch.float32)
+    clock = Clock.of_family(trained.family, start)
+    lines = [f"{t!r},{m}" for t, m in zip(times.tolist(), marks.tolist(), strict=True)]
+    asked = [text for line in lines for text in (line, "?,?")]
+    asked = asked if start is None else ["?,?", *asked]
+    columns = EventFormat.of_events(trained.model.shape, numbers.tiny, numbers.max, clock)
+    streamed = list(Stream(trained.model.eval(), clock=clock).run(columns.read(asked, "log")))
+    assert found["n"].tolist() == list(range(len(streamed)))
+    np.testing.assert_allclose(found["time"], [answer.time for answer in streamed], rtol=1e-12)
+    for column in ("gap", "median", "low", "high", "mark"):
+        np.testing.assert_allclose(found[column], [answer.columns[column][0] for answer in streamed], rtol=1e-4)
+    assert np.isfinite(found.to_numpy(float)).all()
+
+
+@pytest.mark.parametrize("name", ["cnp", "gpt2"])
+def test_no_answer_is_infinite(name: str, dated: dict[str, Trained]) -> None:
+    """Dates where times count from 0: answers, or one line."""
+    try:
+        found = icl.next_event(dated[name], 1.7e9 + 40 * TIMES, MARKS, start=0.0)
+    except UsageError as error:
+        assert "no finite answer" in str(error) and "\n" not in str(error)
+    else:
+        assert np.isfinite(found.to_numpy(float)).all()
+
+
+def test_a_start_is_a_time_or_the_first_event(model: Backbone) -> None:
+    assert len(icl.next_event(model, TIMES, MARKS, start="first")) == 3
+    with pytest.raises(UsageError, match="start: expected a time or 'first', got 'soon'"):
+        icl.next_event(model, TIMES, MARKS, start="soon")
+    with pytest.raises(UsageError, match="the observation starts with the first event"):
+        icl.next_event(model, [], start="first")
+    with pytest.raises(UsageError, match=r"event 0: time is 0\.5, before the 1 of the start .*start="):
+        icl.next_event(model, TIMES, MARKS, start=1.0)

@@ -44,14 +44,15 @@ def as_points(sequence: list[tuple[np.ndarray, np.ndarray]]) -> Points:
     return Points.full(y[..., :0], y)
 
 
-def naive(gaps: np.ndarray, marks: np.ndarray, process: Hawkes) -> float:
+def naive(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_after: float = 0.0) -> float:
     """The double sum over all pairs."""
     times, mu, A, beta = gaps.cumsum(), process.base, process.branching, process.decay
-    total = -mu.sum() * times[-1]
+    end = times[-1] + open_after
+    total = -mu.sum() * end
     for i, t in enumerate(times):
         kernel = beta * np.exp(-beta * (t - times[:i]))
         total += np.log(mu[marks[i]] + A[marks[i], marks[:i]] @ kernel)
-        total -= A[:, marks[i]].sum() * (1 - np.exp(-beta * (times[-1] - t)))
+        total -= A[:, marks[i]].sum() * (1 - np.exp(-beta * (end - t)))
     return total
 
 
@@ -213,3 +214,26 @@ def test_without_a_penalty_a_few_events_are_taken_for_more_than_they_say() -> No
     poisson = loss_of(Poisson(facts=facts), sequence)
     free, held = (loss_of(HawkesMLE(HawkesSettings(penalty=p), facts), sequence) for p in (0.0, 1.0))
     assert free > poisson + 0.2 and held < poisson + 0.1
+
+
+@pytest.mark.parametrize("open_after", [0.0, 7.0])
+def test_the_open_interval_enters_the_likelihood_and_the_fit(open_after: float) -> None:
+    gaps, marks = simulated(60)
+    vector = TRUTH.vector()
+    assert log_likelihood(gaps, marks, TRUTH, open_after) == pytest.approx(
+        naive(gaps, marks, TRUTH, open_after), rel=1e-12
+    )
+    slopes = differences(lambda v: naive(gaps, marks, Hawkes.of_vector(v), open_after), vector)
+    np.testing.assert_allclose(gradient(gaps, marks, TRUTH, open_after).vector(), slopes, rtol=1e-5, atol=1e-6)
+    bends = differences(lambda v: gradient(gaps, marks, Hawkes.of_vector(v), open_after).vector(), vector)
+    np.testing.assert_allclose(observed_information(gaps, marks, TRUTH, open_after), -bends, rtol=1e-5, atol=1e-5)
+    found = fit(gaps, marks, 3, open_after=open_after)
+    free = found.vector() > 0
+    assert np.abs(gradient(gaps, marks, found, open_after).vector()[free][:-1]).max() < 1e-3
+
+
+def test_a_long_open_interval_makes_a_process_slower() -> None:
+    """A clock excites nothing: what is left is the most likely rate of a Poisson process, events per observed time."""
+    gaps, marks = np.full(30, 0.5), np.zeros(30, int)
+    found = fit(gaps, marks, 1, open_after=45.0, penalty=1e6)
+    assert found.base[0] == pytest.approx(30 / (15 + 45), rel=1e-6)

@@ -206,3 +206,16 @@ def test_it_answers_its_own_family_and_needs_memory_for_its_processes(monkeypatc
     of = family(marks=1000)
     with pytest.raises(TooLargeError, match="that a Bayes answer weighs: matrices of"):
         bayes(of).predict_next(draw(family(), 1, 2).context)
+
+
+def test_a_shifted_unit_of_time_shifts_the_shortest_gap_with_it() -> None:
+    """In a unit 1e-6 times as long a gap of 1e-10 is short and possible, not one that was cut off."""
+    of = family()
+    points = doubled(draw(of, 4, 6)).context
+    y = points.y.clone()
+    y[:, 2, GAP] = 1e-4
+    scale = torch.tensor([1e-6, 1.0, 1e-6], dtype=torch.float64)
+    settings = {"processes": 128, "components": 32}
+    plain = bayes(of, **settings).predict_next(replace(points, y=y)).mean()
+    found = bayes(of, "time-scale-0.000001", **settings).predict_next(replace(points, y=y * scale)).mean()
+    torch.testing.assert_close(1e6 * found, plain, rtol=1e-6, atol=0)

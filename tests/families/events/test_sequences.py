@@ -252,3 +252,25 @@ def test_padding_and_open_intervals_give_finite_losses_and_gradients(tmp_path):
     loss.backward()
     assert loss.isfinite()
     assert all(weights.grad.isfinite().all() for weights in model.parameters() if weights.grad is not None)
+
+
+def test_times_that_count_from_elsewhere_are_refused_until_the_start_is_typed(tmp_path):
+    """Seconds since 1970 as in most logs: the first gap of all sequences is half a century."""
+    late = [[1.7e9 + 600 * n, 1.7e9 + 600 * n + 1e5, 1.7e9 + 600 * n + 4e5] for n in range(10)]
+    path = made.write_jsonl(tmp_path / "made.jsonl", late)
+    with pytest.raises(DataError, match=r"line 1, event 1: .* 2e\+05 .*task\.start=first.*start=zero"):
+        _ = family(path, time_scale="mean-gap").sample(Request(1, 5, stream()))
+    typed = family(path, start="zero", time_scale="mean-gap").sample(Request(1, 3, stream()))
+    assert typed.context.y[0, 0, GAP] > 2 * typed.context.y[0, 1:, GAP].sum()
+    first = family(path, start="first").sample(Request(1, 3, stream()))
+    assert first.context.y[0, :, TIME].tolist() == [1e5, 4e5, 0]
+    for gap, refused in ((999, False), (1001, True)):
+        made.write_jsonl(path, [[float(gap), gap + 1.0, gap + 2.0]] * 10)
+        events = family(path)
+        if refused:
+            with pytest.raises(DataError, match="start=first"):
+                events.sample(Request(1, 5, stream()))
+        else:
+            assert events.sample(Request(1, 5, stream())).scored.any()
+    made.write_jsonl(path, [[1e6]] * 10)
+    assert family(path).sample(Request(1, 5, stream())).scored.any(), "of single events nothing is known"
