@@ -54,8 +54,9 @@ def _value_rows(contestant: PredictorContestant, prompts: PromptSet, curve: Curv
         elif area and curve.skipped:
             rows.append(skipped | {"metric": area})
         elif area:
-            found = _ratio(curve, name, prompts) if curve.ragged else summaries(curve.area(name)[:, None], prompts.seed)
-            rows += [shared | {"metric": area} | s for s in found if s["n_episodes"]]
+            means = curve.area(name)[:, None]
+            height = _ratio(curve, name, prompts) if curve.ragged else summaries(means, prompts.seed)
+            rows += [shared | {"metric": area} | s for s in height if s["n_episodes"]]
     # Sequences are of different lengths: what a metric is per event is a ratio of sums over all of them, too.
     if curve.sequences and curve.asked is not None and not curve.failed.any():
         counts = curve.asked.sum(1)

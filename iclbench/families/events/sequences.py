@@ -199,8 +199,9 @@ class Events(Family):
     def facts(self, shift: str = "none") -> TaskFacts:
         """With the mean gaps of the sequences trained on, in the unit of the episodes."""
         trained, unit = self._sequences("train"), self.time_unit
-        gaps = {"mean_gap": trained.mean_gap / unit, "mean_first_gap": trained.mean_first_gap / unit}
-        return replace(super().facts(shift), **gaps)
+        return replace(
+            super().facts(shift), mean_gap=trained.mean_gap / unit, mean_first_gap=trained.mean_first_gap / unit
+        )
 
     @property
     def time_unit(self) -> float:  # type: ignore[override]
