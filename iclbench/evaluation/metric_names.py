@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from iclbench.core import events, joint  # noqa: F401  (their kinds of predictions)
 from iclbench.core.predictions import Prediction
@@ -33,7 +34,7 @@ def lacking(measured: Iterable[str], question: str) -> set[str]:
     return expected - found
 
 
-def _kinds(kind: type[Prediction]) -> Iterator[type[Prediction]]:
-    yield kind
+def _kinds(kind: type[Any]) -> Iterator[type[Prediction]]:
     for each in kind.__subclasses__():
+        yield each
         yield from _kinds(each)

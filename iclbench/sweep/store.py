@@ -103,7 +103,7 @@ class Store:
     def metrics(self, cell: GridCell) -> set[str]:
         """The metrics of a finished evaluation, and those that the code knew that computed it: as its row says, or, in
         older tables, those that have values in its files."""
-        known = self.rows.loc[cell.hash, "metrics"]
+        known = self.rows["metrics"].get(cell.hash)
         if not pd.isna(known):
             return set(str(known).split())
         asked, found = [cell.frozen.question, *cell.asked.get("evaluators", ())], set[str]()
