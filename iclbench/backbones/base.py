@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from iclbench.config.cards import Strict, content_hash
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import DataError, UsageError
-from iclbench.core.files import check_state_file
 from iclbench.core.events import open_intervals
+from iclbench.core.files import check_state_file
 from iclbench.core.heads import HEADS
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import Predictor, State

@@ -18,8 +18,8 @@ from iclbench.cli.main import main
 from iclbench.cli.main import run as entry
 from iclbench.config.resolution import resolve_task
 from iclbench.core.errors import UsageError
-from iclbench.families.tabular.table_file import Table
 from iclbench.families.linear import Linear
+from iclbench.families.tabular.table_file import Table
 from tests.conftest import heed_ctrl_c
 from tests.forked import Command
 
