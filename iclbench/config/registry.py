@@ -62,9 +62,7 @@ def imported(target: str) -> Any:
 
 def _imported_from_outside(target: str) -> Any:
     """The same for code that may change torch's default dtype when it is imported."""
-    from iclbench.core.guard import fixed_state
-
-    with fixed_state():
+    with imported("iclbench.core.guard:fixed_state")():
         return imported(target)
 
 
