@@ -23,9 +23,10 @@ class Standard:
         low, width: the smallest value and the range, in units of `size`; the width is 0 if the column is constant.
         mean, std: of the values in [0, 1].
 
-    >>> price = Standard.of(np.array([[10.0], [20.0], [60.0]]))
-    >>> price.apply(np.array([[30.0]])), price.undo(np.array([[0.0]]))
-    (array([[0.]]), array([[30.]]))
+    >>> import numpy as np
+    >>> price = Standard.of(np.array([[1.0], [3.0], [5.0], [7.0]]))
+    >>> price.undo(np.array([[0.0], [1.0]])).round(2).tolist(), price.deviation.round(2).tolist()
+    ([[4.0], [6.24]], [2.24])
     """
 
     size: Float[np.ndarray, " columns"]
