@@ -129,6 +129,3 @@ class DataChangedError(DataError):
             "the run on them with iclbench eval --data-changed"
         )
         self.then, self.now = then, now
-
-    def __reduce__(self) -> tuple[type[DataChangedError], tuple[str, str]]:
-        return DataChangedError, (self.then, self.now)

@@ -13,7 +13,7 @@ import pytest
 
 import iclbench
 from iclbench.config.runs import CodeChangedError, DivergedError, Run, TrainedOtherwiseError
-from iclbench.core.errors import IclbenchError, UnknownNameError, UsageError
+from iclbench.core.errors import DataChangedError, IclbenchError, UnknownNameError, UsageError
 from iclbench.sweep.executor import WorkerDiedError
 from iclbench.sweep.work import _FailedInPartError
 from iclbench.training.fit import TrainingDivergedError
@@ -21,6 +21,7 @@ from iclbench.training.fit import TrainingDivergedError
 # How the exceptions are made that take more than a message.
 MADE: dict[type[IclbenchError], Callable[[], IclbenchError]] = {
     UnknownNameError: lambda: UnknownNameError("task", "linaer", ["linear"], hint="(h)", listed_by="list"),
+    DataChangedError: lambda: DataChangedError("a1", "b2"),
     TrainingDivergedError: lambda: TrainingDivergedError(3, "the loss is nan"),
     DivergedError: lambda: DivergedError(Run(Path("results/runs/x")), 3, "the loss is nan", remembered=True),
     TrainedOtherwiseError: lambda: TrainedOtherwiseError(Run(Path("results/runs/x")), ["seed: 0 -> 1"]),
