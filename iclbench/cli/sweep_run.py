@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import typer
 
-from iclbench.cli.sweep_summary import left_alone, print_outcomes
+from iclbench.cli.sweep_summary import left_alone, print_outcomes, untuned_lines
 from iclbench.cli.sweep_view import view
 from iclbench.cli.terminal import say
 from iclbench.config.runs import writing
@@ -41,6 +41,8 @@ def run(
     """
     with writing(context.results):
         context.results.mkdir(parents=True, exist_ok=True)
+    for line in untuned_lines(plan, context.results):
+        say(line)
     interrupted = False
     with view(plan, store, slots, context.device) as report:
         workers = start()

@@ -15,7 +15,9 @@ import typer
 from iclbench.cli.sweep_makespan import jobs_of, print_jobs
 from iclbench.cli.sweep_view import duration, label
 from iclbench.cli.terminal import measuring, out, say, table
+from iclbench.config.rates import tuned_on
 from iclbench.config.registry import canonical
+from iclbench.config.untuned import Trained, untuned
 from iclbench.core.context import Context
 from iclbench.core.formats import count, nbytes, plural
 from iclbench.sweep.cells import KINDS, SUMMARY, GridCell
@@ -75,6 +77,7 @@ def print_dry_run(
             "there": found.there,
             "refused": found.refused,
             "no_data": found.no_data,
+            "untuned": [list(each) for each in untuned_in(plan, store.results)],
             "added": {name: to_do(plan, contestant=name) for name in added},
         } | ({} if jobs is None else {"jobs": jobs})
         typer.echo(json_module.dumps({"tasks": lines, "total": total}, indent=2))
@@ -98,7 +101,13 @@ def print_dry_run(
     table("", columns, rows, numeric=[n for n in range(2, len(columns)) if columns[n] != "work"], keys=(0, 1))
     if plan.waiting:
         out.print(left_alone(plan))
-    for line in (*_added(plan, added), *_there(found), *_refused(found), *_without_data(found)):
+    for line in (
+        *untuned_lines(plan, store.results),
+        *_added(plan, added),
+        *_there(found),
+        *_refused(found),
+        *_without_data(found),
+    ):
         out.print(line)
     if not plan.todo:
         if not found.refused:
@@ -139,6 +148,32 @@ def print_outcomes(plan: Plan, outcomes: dict[str, Outcome], json: bool = False)
     for cell, outcome in failed:
         out.print(f"failed: {label(cell)}: {outcome.reason or 'without a reason'}")
     return len(failed)
+
+
+def untuned_in(plan: Plan, results: Path) -> list[tuple[str, str, str]]:
+    """Preset, task and backbone of trainings to do without a learning rate chosen for the backbone, where the preset
+    has a table of rates."""
+    found: dict[tuple[str, str, str], None] = {}
+    for cell in plan.todo:
+        if cell.kind == "train" and cell.config is not None and cell.reason is None:
+            config = cell.config
+            own = Trained(cell.run, cell.contestant, config.backbone.name, config.task.card)
+            if untuned(results, cell.preset, cell.task, [own]):
+                found[cell.preset, cell.task, cell.contestant] = None
+    return list(found)
+
+
+def untuned_lines(plan: Plan, results: Path) -> Iterator[str]:
+    """What to type before models without a chosen rate are trained; a line for every preset and backbone."""
+    by_backbone: dict[tuple[str, str], dict[str, None]] = {}
+    for preset, task, backbone in untuned_in(plan, results):
+        by_backbone.setdefault((preset, backbone), {})[task] = None
+    for (preset, backbone), tasks in by_backbone.items():
+        asked = sorted({tuned_on(preset, task) for task in tasks})
+        yield (
+            f"untuned: {backbone} has no learning rate chosen at preset {preset} on {', '.join(tasks)}; first run: "
+            f"iclbench tune {backbone} --preset {preset} --tasks {','.join(asked)} --results {results}"
+        )
 
 
 def left_alone(plan: Plan) -> str:

@@ -45,6 +45,7 @@ def tune(
     seeds: int,
     workers: int | None,
     per_gpu: int,
+    dry_run: bool,
     results: Path,
     data_dir: Path | None,
     device: str,
@@ -60,6 +61,9 @@ def tune(
         kind, gpus = devices(device)
         context = Context(results, data_dir, kind)
         pairs = _pairs(contestant, tasks, preset, seeds, search, context)
+        if dry_run:
+            _print_dry_run(pairs, json)
+            return
         with writing(results):
             results.mkdir(parents=True, exist_ok=True)
         slots: list[str | None] = [gpu for gpu in gpus for _ in range(per_gpu)] or one_per_core()
@@ -165,7 +169,8 @@ class _View:
         say(f"failed: {_described(pair, trial)}: {reason}")
 
     def chosen(self, pair: Pair, point: Point | None) -> None:
-        say(f"{pair.name}: " + ("nothing gives finite scores" if point is None else _words(point.settings)))
+        holds = f"; holds for {', '.join([pair.task, *pair.stands_for])}" if point and pair.stands_for else ""
+        say(f"{pair.name}: " + ("nothing gives finite scores" if point is None else _words(point.settings) + holds))
 
 
 def _described(pair: Pair, trial: Trial) -> str:
@@ -187,6 +192,34 @@ def _words(settings: Mapping[str, Any]) -> str:
     )
 
 
+def _print_dry_run(pairs: Sequence[Pair], json: bool) -> None:
+    """The trials that are to do, and the tasks that the choices will hold for."""
+    todo = [(pair, pair.wanted()) for pair in pairs]
+    if json:
+        about = [
+            {"task": pair.task, "contestant": pair.contestant, "to_do": len(own), "holds_for": _holds_for(pair)}
+            for pair, own in todo
+        ]
+        out.print(json_format.dumps(about, indent=2))
+        return
+    rows = [
+        [
+            pair.task,
+            pair.contestant,
+            str(len(own)),
+            " ".join(f"{rate:g}" for rate in sorted({trial.config.train.lr for trial in own})),
+            ", ".join(_holds_for(pair)),
+        ]
+        for pair, own in todo
+    ]
+    table("", ["task", "contestant", "trials", "rates", "holds for"], rows, numeric=[2])
+    out.print(f"{plural(sum(len(own) for _, own in todo), 'trial')} to do")
+
+
+def _holds_for(pair: Pair) -> list[str]:
+    return [pair.task, *pair.stands_for]
+
+
 def _print(pairs: Sequence[Pair], json: bool) -> None:
     """What was tried and chosen: a line for every contestant on every task."""
     if json:
@@ -198,6 +231,10 @@ def _print(pairs: Sequence[Pair], json: bool) -> None:
         table(f"{task}: {own[0].objective.words}", columns, rows, numeric)
         if any("*" in cell for row in rows for cell in row):
             out.print("* at the edge of what was tried: a better one may lie beyond")
+        for pair in own:
+            if same := pair.not_different():
+                tried = "; ".join(_words(point.settings) for point in same)
+                out.print(f"{pair.contestant}: not significantly different from the choice: {tried}")
 
 
 def _rate_table(pairs: Sequence[Pair]) -> tuple[list[str], list[list[str]], range]:
@@ -247,5 +284,7 @@ def _plain(pair: Pair) -> dict[str, Any]:
         "metric": pair.objective.metric,
         "seeds": [FIRST_SEED + seed for seed in range(pair.curve.seeds)],
         "tried": [{**point.settings, "value": point.value, "sd": point.sd} for point in pair.points()],
+        "not_different": [dict(point.settings) for point in pair.not_different()],
+        "holds_for": _holds_for(pair),
         "problems": pair.problems,
     }

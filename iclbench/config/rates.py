@@ -120,6 +120,12 @@ def read_table(path: Path) -> RateTable:
     return read_card(path, RateTable) if path.is_file() else RateTable()
 
 
+def tuned_on(preset: str, task: str) -> str:
+    """The task whose rates hold for a task in the shipped table: itself, or the one that stands for it."""
+    tunings = read_table(shipped_path(preset)).tuned
+    return next((each.on for each in tunings if task in each.tasks and each.on), task)
+
+
 @dataclass(frozen=True)
 class Rates:
     """Settings of training that were chosen for one task at one preset.

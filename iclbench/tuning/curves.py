@@ -126,7 +126,7 @@ def choose(curve: Curve, chosen: Chosen, how: str) -> None:
     stands there, for all tasks that this one stands for; `how` says what decided."""
     base = curve.base
     path, task, contestant = own_path(curve.results, base.preset), base.task.name, base.backbone.name
-    tasks = [task, *_stands_for(curve)]
+    tasks = [task, *stands_for(curve)]
     new = Tuning(
         tasks=tasks,
         on=task if len(tasks) > 1 else "",
@@ -146,7 +146,7 @@ def choose(curve: Curve, chosen: Chosen, how: str) -> None:
         write_text(path, _HEADER + tomli_w.dumps(plain))
 
 
-def _stands_for(curve: Curve) -> list[str]:
+def stands_for(curve: Curve) -> list[str]:
     """The other tasks that go by the rate of this one in the shipped table, as linear functions stand for other classes
     of functions; none of those on which the contestant itself was tuned."""
     base, preset = curve.base, curve.base.preset

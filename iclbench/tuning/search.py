@@ -33,6 +33,10 @@ class Point:
         return float(self.settings["lr"])
 
 
+# How often a test calls equal settings different.
+_LEVEL = 0.05
+
+
 class Search(Protocol):
     """A way of looking for settings."""
 
@@ -52,6 +56,25 @@ def best(points: Sequence[Point], sign: int) -> Point | None:
     """
     there = [(sign * point.value, point.lr, point) for point in points if point.value is not None]
     return min(there, key=lambda each: each[:2])[-1] if there else None
+
+
+def not_different(points: Sequence[Point], chosen: Point, seeds: int) -> list[Point]:
+    """The points whose means over seeds are not significantly different from the chosen one (Welch's t-test, 5 %)."""
+    from scipy import stats
+
+    found = []
+    for point in points:
+        if point == chosen or point.value is None or chosen.value is None:
+            continue
+        spread = (point.sd or 0.0) + (chosen.sd or 0.0)
+        if seeds > 1 and spread > 0:
+            of = (chosen.value, chosen.sd, seeds, point.value, point.sd, seeds)
+            same = float(stats.ttest_ind_from_stats(*of, equal_var=False).pvalue) > _LEVEL
+        else:  # one seed has no spread, and equal seeds no doubt
+            same = seeds == 1 or point.value == chosen.value
+        if same:
+            found.append(point)
+    return found
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from iclbench.core.errors import one_line
 from iclbench.sweep.engine import ATTEMPTS, GRACE
 from iclbench.sweep.executor import Executor, WorkerDiedError, WorkerStartError
 from iclbench.tuning import trials
-from iclbench.tuning.curves import Curve, choose
-from iclbench.tuning.search import Point, Search, best
+from iclbench.tuning.curves import Curve, choose, stands_for
+from iclbench.tuning.search import Point, Search, best, not_different
 from iclbench.tuning.trials import Trial
 from iclbench.tuning.validation import Objective
 
@@ -68,6 +68,16 @@ class Pair:
     def best(self) -> Point | None:
         """The best of all that was ever tried on these episodes, be it by another search; None: everything failed."""
         return best(self.curve.points(), self.objective.sign)
+
+    def not_different(self) -> list[Point]:
+        """What was tried and is not significantly different from the best."""
+        found = self.best()
+        return [] if found is None else not_different(self.points(), found, self.curve.seeds)
+
+    @property
+    def stands_for(self) -> list[str]:
+        """The other tasks that go by what is chosen on this one."""
+        return stands_for(self.curve)
 
     def wanted(self) -> list[Trial]:
         """The trials to do now; none: the search is over."""

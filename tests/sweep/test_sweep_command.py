@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 import torch
 
 from iclbench import tables
+from iclbench.backbones.gpt2 import GPT2
 from iclbench.cli import sweep_results, sweep_run
 from iclbench.cli.main import main
 from iclbench.cli.sweep import devices
 from iclbench.cli.sweep_jobs import cluster
-from iclbench.cli.sweep_summary import print_dry_run, print_outcomes
+from iclbench.cli.sweep_summary import print_dry_run, print_outcomes, untuned_lines
 from iclbench.cli.sweep_view import label, view
 from iclbench.config.cards import cards_folder
 from iclbench.core.context import Context
@@ -459,3 +461,22 @@ def test_cells_that_are_computed_again_are_counted_as_many_as_there_are(
     monkeypatch.setattr(verify, "_verified", lambda needed, *more: verify.Verified(needed[-1], 1, None, None, (), 0.0))
     assert sweep_results.print_verified(cells, Store(tmp_path), 100, 0, Context(tmp_path))
     assert f"{len(zero)}/{len(zero)} " in capsys.readouterr().err
+
+
+class Untuned(GPT2):
+    """A model without a rate in any table."""
+
+
+def test_models_without_a_tuned_rate_are_named_with_the_command_that_tunes_them(tmp_path: Path) -> None:
+    """The command names the tasks whose rates hold for those of the grid."""
+    model, card = f"{__name__}:Untuned", tmp_path / "grid.toml"
+    grid = {"summary": "two", "tasks": ["linear", "decision-tree"], "backbones": ["gpt2"], "presets": ["grid"]}
+    card.write_text(tomli_w.dumps(grid | {"seeds": [0]}))
+    store = Store(tmp_path)
+    (line,) = untuned_lines(plan(grid_cells([str(card)], [model]), store), tmp_path)
+    assert f"{model} " in line and f"iclbench tune {model} --preset grid --tasks linear " in line
+    assert list(untuned_lines(plan(grid_cells([str(card)]), store), tmp_path)) == []
+    (tmp_path / "rates").mkdir()
+    own = {"tasks": ["linear", "decision-tree"], "steps": 3000, "seeds": 3, "train": {model: {"lr": 0.01}}}
+    (tmp_path / "rates" / "grid.toml").write_text(tomli_w.dumps({"tuned": [own]}))
+    assert list(untuned_lines(plan(grid_cells([str(card)], [model]), store), tmp_path)) == []

@@ -300,3 +300,15 @@ def test_a_task_that_stands_for_others_is_chosen_on_for_all_of_them(tmp_path: Pa
     assert again["linear"].train["cnp"].lr == 0.125 and set(again["linear"].tasks) == followers - {"quadratic"}
     tuned("gpt2", "linear", 0.25)
     assert Rates.of("grid", "sparse-linear", results=tmp_path).chosen["gpt2"]["lr"] != 0.25, "it was tuned there"
+
+
+def test_a_dry_run_names_the_trials_and_the_tasks_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["tune", "gpt2", "--tasks", "linear", "--preset", "grid", "--results", str(tmp_path / "r"), "--dry-run"]
+    assert main([*words, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["to_do"] == 9, "three rates from three seeds"
+    assert found["holds_for"][0] == "linear" and "decision-tree" in found["holds_for"]
+    assert main(words) == 0 and "decision-tree" in capsys.readouterr().out
+    assert not (tmp_path / "r").exists()

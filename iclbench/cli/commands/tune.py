@@ -47,6 +47,9 @@ def tune(
         typer.Option("--workers", "-j", min=1, help="Processes, of one thread each.", show_default="one per core"),
     ] = None,
     per_gpu: Annotated[int, typer.Option("--per-gpu", min=1, help="Processes that share one GPU.")] = 1,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the trials to do and the tasks that the rates hold for; do nothing.")
+    ] = False,
     results: Results = RESULTS,
     data_dir: DataDir = None,
     trust: Trust = None,
@@ -62,6 +65,8 @@ def tune(
     Where the smallest or the largest rate is best, one beyond it is tried, twice at most.
 
     With --trials, the preset's settings and nine random ones are tried first; what was tried before counts.
+
+    Rates that are not significantly different from the choice (Welch's t-test over seeds, 5 %) are named.
 
     Choices go into RESULTS/rates/PRESET.toml, which train, sweep and icl.train read from then on.
 
