@@ -21,6 +21,8 @@ CONTEXT = 7
 LONGEST = 16
 # Parameters of a backbone that is checked: the first of these that its settings meet.
 BUDGETS = (4_000, 8_000, 16_000, 32_000)
+# Settings of latent models: numbers of samples, on which time depends and size does not.
+_SAMPLED = ("samples", "train_samples")
 
 
 def example_shape(head: str, related: int = 0) -> TaskShape:
@@ -57,6 +59,8 @@ def small_settings(name: str, cls: type[Backbone], given: Mapping[str, Any]) -> 
         given: settings that are fixed.
     """
     shape = example_shape(cls.heads[0])
+    own = dict(cls.Settings(**given))
+    given = {key: 3 for key in _SAMPLED if isinstance(own.get(key), int)} | dict(given)
     for budget in BUDGETS:
         settings, parameters = nearest(name, cls, budget, shape, given)
         if parameters is None or abs(deviation(parameters, budget)) <= TOLERANCE:
