@@ -65,9 +65,9 @@ def sums(values: np.ndarray, counted: np.ndarray, sizes: np.ndarray) -> tuple[np
         counted: which positions count.
         sizes: ascending, `(sizes,)`.
     """
-    n = np.asarray(sizes, dtype=float)
+    n, counted = np.asarray(sizes, dtype=float), counted.astype(float)
     if len(n) < 2 or (np.diff(n) == 1).all():
-        return np.nansum(values, axis=1), counted.sum(1).astype(float)
+        return np.nansum(values, axis=1), counted.sum(1)
     return np.trapezoid(np.nan_to_num(values), n, axis=1), np.trapezoid(counted, n, axis=1)
 
 
