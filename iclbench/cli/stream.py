@@ -67,8 +67,8 @@ def _clock(run: Run, backbone: Backbone, start: str | None) -> Clock | None:
         return None
     try:
         return Clock.of_family(run.config.task.build(), start)
-    except UsageError as error:
-        raise UsageError(f"--{error}") from None
+    except UsageError:
+        raise UsageError(f"--start {start}: write a time, or first") from None
 
 
 @contextmanager

@@ -171,8 +171,8 @@ def test_a_window_of_events(results: Path, tmp_path: Path, capsys: pytest.Captur
     [
         ("30,0\n20,0\n", [], "data.csv, line 2: time is 20, before the 30 of the event of line 1; times must increase"),
         ("30,3\n", [], "data.csv, line 1: mark is 3; write an integer from 0 to 2"),
-        (DATA, ["--start", "noon"], "--start: expected a time or 'first', got 'noon'"),
-        (DATA, ["--start", "nan"], "--start: expected a time or 'first', got 'nan'"),
+        (DATA, ["--start", "noon"], "--start noon: write a time, or first"),
+        (DATA, ["--start", "nan"], "--start nan: write a time, or first"),
         (DATA, ["--start", "5", "--state", "x"], "--start goes without --state"),
         (DATA, ["--window", "5"], "--window: this model cannot forget points, cmanp, cmanp-and, cmhp"),
         (DATA, ["--related", "{here}/data.csv"], "--related: this model does not use related datasets"),
