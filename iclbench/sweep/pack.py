@@ -357,7 +357,8 @@ class _Compared:
         targets = errors[~curves & (by_score | errors["metric"].isin(["log_likelihood", HEADLINE]))]
         of_curve = errors["metric"].eq(errors["prompt_set"].map(self._curve_of))
         frames = [targets, *_likelihoods(beside_oracle), *_heights(errors[curves & of_curve], self._coarse)]
-        found = tables.union("errors", frames).astype({name: dtype for name, (dtype, _, _) in tables.ERRORS.items()})
+        found = tables.union("errors", frames).reindex(columns=list(tables.ERRORS))
+        found = found.astype({name: dtype for name, (dtype, _, _) in tables.ERRORS.items()})
         return found.assign(value=rounded(found["value"], _BITS["errors"]))
 
 
