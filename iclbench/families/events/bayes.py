@@ -9,8 +9,9 @@ the processes in between would add. Of chains of marks none is drawn: the poster
 That is for sequences as tasks have them: twice as many processes change the mean over 33 events by less than 0.001
 nats, and 512 components in place of 64 by about as much. Over 2,000 fresh sequences of 33 events its central 50 % and
 90 % intervals hold 0.503 ± 0.002 and 0.901 ± 0.001 of the gaps (standard errors over sequences). Within one kind of
-process they need not, since the kind has to be inferred too: 0.48 and 0.53 of the gaps of Poisson and renewal processes. The longer the sequence, the fewer processes are likely, and
-after some hundred events hardly any is.
+process they need not, since the kind has to be inferred too: there the former holds 0.48 of the gaps of Poisson and
+0.53 of those of renewal processes. The longer the sequence, the fewer processes are likely, and after some hundred
+events hardly any is.
 """
 
 from __future__ import annotations
