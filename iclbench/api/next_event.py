@@ -35,8 +35,8 @@ def next_event(
         times: `(N,)`, increasing. In the unit of the file that a run is trained on, whatever `time_scale` says; for a
             backbone by itself in that of its episodes.
         marks: `(N,)`, whole numbers from 0; None: all 0.
-        start: when the observation started, or "first": with the first of the times, which then is no event; None: as
-            the run's task says (`task.start`), for a backbone by itself at 0.
+        start: when the observation started, or "first": with the first of the times, which is not an event then; None:
+            as the run's task says (`task.start`), for a backbone by itself at 0.
 
     Returns:
         N + 1 rows, one after each of the first 0 to N events. Columns `n` (events seen), `time` (expected), `gap`

@@ -255,7 +255,7 @@ def _inputs(model: Backbone, name: str, values: Any) -> torch.Tensor:
 
 
 def columns_of(values: Any) -> list[Any]:
-    """The names of a frame's columns, of any type; none where it is no frame."""
+    """The names of a frame's columns, of any type; empty if it is not a frame."""
     names = list(getattr(values, "columns", ()))
     return [None if isinstance(name, float) and name != name else name for name in names]  # NaN equals nothing
 
@@ -266,17 +266,17 @@ def misplaced(known: list[Any], given: list[Any]) -> tuple[Any, Any, bool] | Non
     A frame whose columns are numbered 0, 1, ... may have had no names: it agrees with other names.
     """
     differ = [(one, other) for one, other in zip(known, given, strict=False) if one != other]
-    alike, numbered = Counter(known) == Counter(given), list(range(len(known)))
-    if not differ or (not alike and numbered in (known, given)):
+    same_names, numbered = Counter(known) == Counter(given), list(range(len(known)))
+    if not differ or (not same_names and numbered in (known, given)):
         return None
-    return *differ[0], alike
+    return *differ[0], same_names
 
 
 def _check_columns(context: list[Any], queries: list[Any]) -> None:
     """Raise `UsageError` where both have names for their columns and these differ, even if only in their order."""
     if found := misplaced(context, queries):
-        one, other, alike = found
-        advice = "give X_query[X_context.columns]" if alike else "both need the same columns"
+        one, other, same_names = found
+        advice = "give X_query[X_context.columns]" if same_names else "both need the same columns"
         raise UsageError(f"X_query has {other} where X_context has {one}: {advice}")
 
 

@@ -20,7 +20,7 @@ What differs from the published code:
   observation starts.
 - Meta TPP's loss adds up all events of a batch, with the log-survival of the last gap of a sequence in place of its
   density, and 5e-5 times the squared norm of all weights: beside a mean per event, about 1e-7 times.
-  (The epsilon of its Adam, 1e-5, is beside such a mean about the 1e-8 that is used here.) Here it is the sum over
+  (For such a mean, the epsilon of its Adam, 1e-5, has about the effect of the 1e-8 used here.) Here it is the sum over
   all scored events and open intervals per event. Its log-normal scales lack the 1e-4 of `LogNormalEvent`.
 - Zuo et al. have 4 layers of width 512, an LSTM behind them, and an intensity that is the softplus of a line within a
   gap. Meta TPP has none of these; it keeps a few linear layers that nothing uses, which are not here.

@@ -23,7 +23,7 @@ class Contestant:
         applied: the method that is applied to it, as its name ends; None: none.
         device: where it computes.
         libraries: versions that its answers may depend on, recorded in the file.
-        folder: the folder of its run, without which nothing is written about it; None: it is no run.
+        folder: the folder of its run; if it is gone, nothing is written about it. None: it is not a run.
     """
 
     name: str

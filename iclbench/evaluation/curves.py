@@ -50,7 +50,7 @@ class Curve:
     def totals(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Of event sequences the sum of a metric and the number of events, `(episodes,)` each; the ratio of their sums
         over episodes is what the prompt set has. Open intervals count in the likelihood of the time, so in the sum of
-        `nll` and `nll_time`; they are no events."""
+        `nll` and `nll_time`; they are not events."""
         assert self.asked is not None
         values = np.where(self.asked, self.scores[name], np.nan)
         if self.opened is not None and metric(name).of_windows:

@@ -40,7 +40,7 @@ class CovarianceNet(nn.Module):
         outputs: dy.
         form: tril or low-rank.
         head: floor and spread. With spread `floor` the floor's square is added to that of L's diagonal, with
-            `bounded-m` the diagonal is m + (1 - m) tanh, with `exp` it stands as it is. D is exp(r) with `exp`, as in
+            `bounded-m` the diagonal is m + (1 - m) tanh, with `exp` it is unchanged. D is exp(r) with `exp`, as in
             the released code whatever bounds L; with the others its root is the standard deviation of every Gaussian
             head.
     """

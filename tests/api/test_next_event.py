@@ -132,7 +132,7 @@ def test_answers_are_those_of_a_stream(name: str, start: float | None, dated: di
     """Where the first event is the start, by the run's own word, and where another start is given."""
     trained, times, marks = dated[name], 1.7e9 + 40 * TIMES, MARKS
     found = icl.next_event(trained, times, marks, start=start)
-    assert len(found) == (3 if start is None else 4), "a start is no event"
+    assert len(found) == (3 if start is None else 4), "a start is not an event"
     numbers = torch.finfo(torch.float32)
     clock = Clock.of_family(trained.family, start)
     lines = [f"{t!r},{m}" for t, m in zip(times.tolist(), marks.tolist(), strict=True)]

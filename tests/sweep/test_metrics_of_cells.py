@@ -153,7 +153,7 @@ def test_predictions_have_exactly_the_metrics_that_they_name(head: str) -> None:
 
 @pytest.mark.parametrize("group", ["linear-small", "gp-mixture-small", "bursty-small", "point-process-grid"])
 def test_packed_evaluations_lack_nothing(group: str) -> None:
-    """Or their cells would be to do: whoever adds a metric computes them in the same change."""
+    """A change that adds a metric recomputes the packed cells, or they are to do."""
     columns = ["run", "evaluator", "prompt_set", "metric", "status"]
     rows = tables.read_columns("values", PACKED / f"{group}.values.parquet", columns)
     rows = rows[rows["status"].eq("ok") & rows["evaluator"].isin(["next", "targets"])]

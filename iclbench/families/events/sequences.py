@@ -13,8 +13,8 @@ Choices that results depend on are parameters, and stand in every run:
   (Shchur et al. 2020: 1e-10), and its likelihoods depend on that number. The Wikipedia sequences that Shchur et al.
   made from a file of JODIE lack its events at the time of the one before: `keep-first` does the same. The default is to
   refuse such events and to say where the first stands.
-- `start`: the observation starts at time 0 of the file, or with a sequence's first event, which then is no event. Where
-  first events come so late that times look like dates (`_LATE`), one of both must be typed.
+- `start`: the observation starts at time 0 of the file, or with a sequence's first event, which is not an event then.
+  Where first events come so late that times look like dates (`_LATE`), one of both must be typed.
 - `time_scale`: the unit of time. Log-likelihoods move by its logarithm, errors are multiples of it.
 """
 

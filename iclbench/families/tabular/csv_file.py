@@ -62,7 +62,7 @@ def read_csv(path: Path, header: bool | None = None) -> list[Column]:
     if header is None and not named and _may_name(first, columns):
         raise DataError(
             f"{path}: the first line '{in_a_line(','.join(first))}' may name the columns or be a row; say which by "
-            "--header or --no-header beside --csv, or give the columns names that are not numbers"
+            "--header or --no-header with --csv, or give the columns names that are not numbers"
         )
     names = first if named else [f"column {i + 1}" for i in range(len(first))]
     return [replace(column, name=name) for name, column in zip(names, columns, strict=True)]

@@ -108,7 +108,7 @@ def prompts_of(path: Path, **parameters: Any) -> PromptSet:
 
 
 def test_a_window_without_events_is_one_open_interval(tmp_path: Path) -> None:
-    """Wherever it stands: it indexes no event of another sequence."""
+    """At any position: it indexes no event of another sequence."""
     times = [[], [1.0, 2.0], [], [0.5], []] * 3
     path = write(tmp_path / "windows.jsonl", times)
     family = Events(EventParameters(path=str(path), split="file"))
@@ -190,7 +190,7 @@ def test_processes_share_windows_without_events(file: Path) -> None:
 
 @pytest.mark.parametrize("name", ["gpt2", "mamba", "thp", "cmhp", "coqe", "cnp", "np", "tnp"])
 def test_no_backbone_reads_an_open_interval(name: str, file: Path) -> None:
-    """Nor does a loss move with what stands at its mark, beside its length."""
+    """The loss depends on its length only, not on the value in its mark."""
     cls = BACKBONES.get(name)
     torch.manual_seed(0)
     model = cls(cls.Settings(**cls.at_budget(5_000, SHAPE)), SHAPE).eval()

@@ -327,7 +327,7 @@ def test_who_infers_the_kernel_is_an_oracle_only_where_kernels_are_distributed_a
 
 
 def test_related_datasets_of_another_process_mislead_who_infers_the_kernel() -> None:
-    """So it is no oracle there: its answers without them are better."""
+    """It is not an oracle there: its answers without related datasets are better."""
     shift = "mismatch-rbf"
     episodes = episodes_of(count=16, shift=shift, related=2)
     oracle = bayes(shift=shift, rbf_nodes=40, spacing=0.05)

@@ -170,7 +170,7 @@ def test_latin_1_is_read_and_only_line_feeds_end_lines(tmp_path):
 
 @pytest.mark.parametrize("encoding", ["cp1252", "utf-16", "latin-1"])
 def test_json_in_another_encoding_than_utf_8_is_refused(tmp_path, encoding):
-    """RFC 8259, section 8.1. A wrong guess would ask a model about letters that nobody wrote."""
+    """RFC 8259, section 8.1. A wrong guess would show a model letters that the file does not contain."""
     (tmp_path / "pairs.json").write_bytes('{"caf\u00e9": "th\u00e9", "a": "b"}'.encode(encoding))
     (tmp_path / "sst2.jsonl").write_bytes('{"text": "caf\u00e9", "label": "positive"}\n'.encode(encoding))
     for found in (message(made("mapping", file=str(tmp_path / "pairs.json"))), message(SHIPPED["sst2"], tmp_path)):
@@ -189,7 +189,7 @@ def test_a_key_that_is_there_twice_in_json_is_refused(tmp_path):
 
 
 def test_a_number_of_thousands_of_digits_in_json_is_one_line(tmp_path):
-    """Python refuses it by a `ValueError` that is no error of JSON."""
+    """Python refuses it by a `ValueError` that is not a `JSONDecodeError`."""
     (tmp_path / "sst2.jsonl").write_text('{"text": "a", "label": ' + "9" * 5000 + "}\n")
     assert "line 1: not valid JSON" in message(SHIPPED["sst2"], tmp_path)
 
