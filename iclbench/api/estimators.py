@@ -79,7 +79,7 @@ class _InContext(BaseEstimator):
             f"n_contexts={self.n_contexts} random draws of {most} rows; to read all rows at once, train a run with "
             f"-o task.points={rows} (in Python: icl.task(..., points={rows}))",
             ContextSizeWarning,
-            stacklevel=3,
+            stacklevel=4,  # of `fit`, which is in the guard
         )
 
     def _features(self, X: np.ndarray) -> np.ndarray:

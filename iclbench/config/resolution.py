@@ -174,7 +174,8 @@ class TaskConfig(Strict):
         known = family_class(self.family).Parameters.marked(Mark.LOCATION)
         for key in files:
             if key not in known:
-                raise UnknownNameError("place of data", key, known, hint=f"(of task '{self.name}')")
+                paths = [f"task.{each}" for each in known]
+                raise UnknownNameError("key", f"task.{key}", paths, hint=f"(places of the data of task '{self.name}')")
         return self.model_copy(update={"files": {**self.files, **files}})
 
     def on_data(self, data_dir: Path | None = None) -> TaskConfig:

@@ -48,7 +48,7 @@ def pooled(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     that over all positions, see `ratios`. On a grid of sizes both sums are integrals by trapezoids.
 
     >>> pooled(np.array([[1.0, 2.0, 6.0], [5.0, np.nan, np.nan]]), np.array([0, 1, 2]))
-    array([3., 4.])
+    array([2.75, 4.25])
 
     Args:
         values: `(episodes, sizes)`.

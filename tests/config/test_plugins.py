@@ -331,7 +331,7 @@ def test_check_searches_the_current_folder_and_says_so(
     assert code == 0 and out.count("ok ") >= 10, out
     assert f"'mynet' is taken from the current folder: {net / 'mynet.py'}" in caplog.text
     code, out, _ = run("check", "mynet:Transposed", capsys=capsys)
-    assert code == 1 and "mynet:Transposed.predict_next returned (3, 1, 3), expected (3, 3, 1)" in out
+    assert code == 1 and "mynet:Transposed.predict_next returned (3, 2, 7), expected (3, 7, 2)" in out
     code, _, err = run("check", "nowhere:Net", capsys=capsys)
     assert code == 2 and "neither installed nor in the current folder" in err[0] and len(err) == 1
 

@@ -209,7 +209,7 @@ def test_the_report_takes_it_for_a_contestant_of_its_own(results: Path) -> None:
     [
         (["--method", "deep-thinking", "-o", "method.passes=dev"], "are for language models"),
         (["--method", "deep-thinking", "-o", "method.etta=1"], "unknown key 'etta'; did you mean 'eta'"),
-        (["--method", "deep-thinking", "-o", "task.eta=1"], "unknown key 'task'"),
+        (["--method", "deep-thinking", "-o", "task.eta=1"], "unknown key 'task.eta'"),
         (["--method", "repeat"], "--method repeat is for language models (iclbench lm eval)"),
         (["--method", "think"], "unknown method 'think'"),
         (["-o", "method.eta=1"], "method 'icl' has no settings, got 'eta'; name another with --method"),

@@ -95,7 +95,7 @@ def test_of_sequences_that_end_early_every_event_counts_as_much() -> None:
             {"run": run, "prompt_set": "own", "metric": "nll", "n_context": sizes[at[1]].astype("Int64")}
         )
         rows = rows.assign(n_related=pd.NA, coarse=pd.NA, episode=at[0], value=scores[at])
-        curves[run] = EpisodeScores([rows], {"own"}).curves([run], "own", "nll")
+        curves[run] = EpisodeScores([tables.frame("errors", rows)], {"own"}).curves([run], "own", "nll")
     a, b = (curves[run].to_numpy() for run in "ab")
     found = difference(curves["a"], curves["b"])
     assert found is not None

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from iclbench import tables
 from iclbench.report import normalised
 from iclbench.report.blocks import Table
 from iclbench.report.data import Results
@@ -186,7 +187,7 @@ def test_mean_heights_and_whole_curves_give_the_same_differences() -> None:
     found = []
     for first, second in ((whole, whole), (packed, packed), (whole, packed)):
         rows = pd.DataFrame([r for r in first if r["run"] == "a"] + [r for r in second if r["run"] == "b"])
-        scores = EpisodeScores([rows.astype(types)], {"p"})
+        scores = EpisodeScores([tables.frame("errors", rows.astype(types))], {"p"})
         a, b = scores.curves(["a"], "p", "squared_error"), scores.curves(["b"], "p", "squared_error")
         assert a is not None and b is not None
         gap = difference(a, b)
@@ -208,5 +209,5 @@ def test_seeds_of_both_sorts_are_averaged(tmp_path: Path) -> None:
             "value": [1.0, 3.0, 2.0, 2.0, 4.0, 6.0],
         }
     )
-    found = EpisodeScores([rows], {"p"}).curves(["s0", "s1"], "p", "squared_error")
+    found = EpisodeScores([tables.frame("errors", rows)], {"p"}).curves(["s0", "s1"], "p", "squared_error")
     assert found is not None and found.iloc[:, 0].tolist() == [3.0, 4.0]

@@ -207,7 +207,7 @@ def test_with_some_kinds_only_cells_whose_needs_are_missing_are_left_alone(tmp_p
     done = {"train-gpt2-t"}
     status = {each.hash: "done" if each.hash in done else None for each in cells}
     whole = Plan(tuple(cells), status, tuple(each for each in cells if each.hash not in done))
-    plan = only(whole, ["evaluate"])
+    plan = only(whole, Store(tmp_path), ["evaluate"])
     assert [each.hash for each in plan.todo] == ["evaluate-gpt2-t"]
     assert [each.hash for each in plan.waiting] == ["evaluate-cnp-t", "evaluate-summary-t"]
     outcomes = engine.run(plan, Store(tmp_path), Threads(1), Context(tmp_path), Watch(), lambda each, context: DONE)

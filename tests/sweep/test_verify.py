@@ -282,7 +282,7 @@ def test_the_command_packs_and_verifies(
     results = Path(shutil.copytree(root / "results", tmp_path / "results"))
     grid = [str(root / "grid.toml"), "--results", str(results), "--device", "cpu"]
     assert main(["sweep", *grid, "--pack", str(tmp_path / "elsewhere")]) == 2
-    assert "packed results lie in a folder of their own in the results folder" in capsys.readouterr().err
+    assert "--pack takes a folder in " in capsys.readouterr().err
     assert main(["sweep", *grid, "--pack", str(results / "reference")]) == 0
     assert f"4 files in {results / 'reference'}" in capsys.readouterr().out
     for folder in ("runs", "tables", "cells"):
