@@ -4,9 +4,9 @@
 `oracle-bayes` is told the distribution of kernels only and infers the kernel from context and related datasets: the
 posterior over nodes (`gp_evidence`) times the posterior under each. Its density is the best that any predictor can give
 on average, and the Gaussian with its mean and variance the best that a Gaussian head can. Under shifts to a single
-kernel it still assumes the task's distribution, and under most of `mismatch-*` its related datasets mislead it: there
-it is a baseline (`GPMixture.keeps_oracle`). `periodic-mean` has access to the kernel, too, and of a
-periodic function uses the mean only.
+kernel it still assumes a distribution (`GPMixture.believed`), and under most of `mismatch-*` its related datasets
+mislead it: there it is a baseline (`GPMixture.keeps_oracle`). `periodic-mean` has access to the
+kernel, too, and of a periodic function uses the mean only.
 """
 
 from __future__ import annotations
