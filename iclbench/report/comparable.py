@@ -25,7 +25,7 @@ def trained_again(packed: pd.DataFrame, own: pd.DataFrame) -> tuple[set[str], tu
     other = trained_otherwise(packed, own)
     lines = [
         f"{task} · {preset}: packed rows of run '{run}' left out, as a run of this name was trained here under other "
-        "settings"
+        "settings or has other weights"
         for task, preset, run in other[["task", "preset", "run"]].drop_duplicates().itertuples(index=False)
     ]
     return set(other["run"]), tuple(lines)

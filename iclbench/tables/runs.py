@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
 import pandas as pd
 
-from iclbench.tables.schema import COMPARING
+from iclbench.tables.schema import COMPARING, keys
 
 _SEPARATOR = "; "
+# Another processor changes a value of the same weights by a smaller part of half its interval, or of itself.
+_ROUNDING = 1e-2
 
 
 def trained_runs(values: pd.DataFrame) -> pd.Series:
@@ -24,13 +27,27 @@ def trained_runs(values: pd.DataFrame) -> pd.Series:
 
 
 def trained_otherwise(packed: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
-    """The packed rows of runs under whose names others were trained here."""
-    keys = ["task", "preset", "run"]
-    # What compares contestants is of all together, packed ones among them: it is no sign of a training.
+    """The packed rows of runs under whose names others were trained here: under other settings, or to other weights."""
+    names = ["task", "preset", "run"]
+    # What compares contestants is of all together, packed ones among them: it does not show a training.
     trained = own[own["variant"].notna() & ~own["metric"].isin(COMPARING)]
-    known, alike = (pd.MultiIndex.from_frame(trained[columns]) for columns in (keys, [*keys, "variant"]))
-    again = pd.MultiIndex.from_frame(packed[keys]).isin(known) & packed["variant"].notna().to_numpy(bool)
-    return packed[again & ~pd.MultiIndex.from_frame(packed[[*keys, "variant"]]).isin(alike)]
+    of_packed = pd.MultiIndex.from_frame(packed[names])
+    known, same = (pd.MultiIndex.from_frame(trained[columns]) for columns in (names, [*names, "variant"]))
+    again = of_packed.isin(known) & packed["variant"].notna().to_numpy(bool)
+    again &= ~pd.MultiIndex.from_frame(packed[[*names, "variant"]]).isin(same)
+    return packed[again | of_packed.isin(_with_other_values(packed, trained, names))]
+
+
+def _with_other_values(packed: pd.DataFrame, own: pd.DataFrame, names: list[str]) -> pd.MultiIndex:
+    """The runs with a value that differs from the packed one by more than rounding, as other weights give it."""
+    measured = ["value", "low", "high"]
+    columns = [*keys("values"), "variant"]
+    mine, theirs = (rows.loc[rows["value"].notna(), columns + measured] for rows in (own, packed))
+    both = mine.merge(theirs, on=columns, suffixes=("", "_packed"))
+    value, low, high, other = (both[name].to_numpy(float, na_value=np.nan) for name in (*measured, "value_packed"))
+    small = _ROUNDING * np.fmax((high - low) / 2, 0)
+    differs = np.abs(value - other) > np.fmax(small, _ROUNDING * np.abs(other))
+    return pd.MultiIndex.from_frame(both.loc[differs, names])
 
 
 def named(runs: Iterable[str]) -> str:

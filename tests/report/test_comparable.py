@@ -57,6 +57,19 @@ def test_packed_runs_that_were_trained_otherwise_here_are_named() -> None:
         assert trained_again(rows([("same", 0, "a")]), known)[0] == set()
 
 
+def test_packed_rows_of_equal_settings_and_other_weights_are_those_of_another_run() -> None:
+    """Rows of an own run are not completed by those of packed weights, which answer otherwise."""
+    packed = pd.concat([rows([("same", 0, "a")]), rows([("same", 0, "a")]).assign(prompt_set="q")], ignore_index=True)
+    for value, low, high, others in (
+        (0.5, None, None, set()),
+        (0.5 + 1e-6, 0.4, 0.6, set()),
+        (0.55, 0.4, 0.6, {"same"}),
+        (0.55, None, None, {"same"}),
+    ):
+        own = rows([("same", 0, "a")]).assign(value=value, low=low, high=high)
+        assert trained_again(packed, tables.frame("values", own))[0] == others
+
+
 def test_scores_of_one_contest_lie_on_one_line() -> None:
     scores = rows([(name, 0, "a") for name in ("one", "two", "three")])
     scores = scores.assign(metric="score", reason="squared_error: 1 is ridge", normaliser=0.5)
