@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -207,10 +208,21 @@ def _met(own: Processes) -> dist.Store:
     remark = Timer(_SILENCE, log.info, (f"waiting for {others}, for at most {patience}",))
     remark.daemon = True
     remark.start()
+    met: Future[dist.Store] = Future()
+
+    def meet() -> None:
+        try:
+            store, *_ = next(rendezvous("env://", own.rank, own.count, timeout=_MEETING))
+            store.set(f"begun/{own.rank}", "")
+            store.wait([f"begun/{rank}" for rank in range(own.count)], _MEETING)
+            met.set_result(store)
+        except BaseException as error:
+            met.set_exception(error)
+
+    # In a thread, since torch waits without looking for Ctrl-C.
+    Thread(target=meet, daemon=True).start()
     try:
-        store, *_ = next(rendezvous("env://", own.rank, own.count, timeout=_MEETING))
-        store.set(f"begun/{own.rank}", "")
-        store.wait([f"begun/{rank}" for rank in range(own.count)], _MEETING)
+        store = met.result()
     except (RuntimeError, ValueError) as error:
         raise IclbenchError(
             f"waited {patience} for {others}; start all {own.count} with the same address, or unset {_WORLD} to train "

@@ -108,3 +108,7 @@ def test_a_model_that_the_summary_leaves_out_is_missing(grid: Grid, tmp_path: Pa
     assert missing_summaries(values) == []
     without = values[values["run"].ne(run) | values["metric"].ne("score")]
     assert missing_summaries(without) == [f"iclbench eval {run}"]
+    # Without the zero predictor no model has a score.
+    unscored = values[values["kind"].eq("backbone") & values["metric"].ne("score")]
+    of_curves = unscored.loc[unscored["evaluator"].eq("next") & unscored["metric"].eq("squared_error"), "run"]
+    assert {f"iclbench eval {each}" for each in of_curves} <= set(missing_summaries(unscored))

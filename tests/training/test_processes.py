@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -245,3 +246,18 @@ def test_a_process_without_the_others_gives_up_and_names_them(
     ):
         pass
     assert f"127.0.0.1:{port}" in caplog.text
+
+
+def test_ctrl_c_ends_the_wait_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch itself waits without looking for signals."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(processes, "_MEETING", timedelta(seconds=8))
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), joined("cpu"):
+        pass
+    assert time.monotonic() - started < 6

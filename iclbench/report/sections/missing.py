@@ -8,6 +8,8 @@ from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results, Slice
 from iclbench.tables.evaluators import INSIDE
 
+# Metrics that scores of the questions `next` and `targets` are made of.
+_SCORED = ("squared_error", "log_likelihood", "nll")
 _UNREADABLE = "Files that were skipped because they could not be read as tables (they are left as they are):"
 
 
@@ -24,7 +26,10 @@ def section(results: Results) -> Section:
             "fix": "what to run",
         }
         frame = pd.DataFrame(not_run, columns=list(headers))
-        caption = "What others have on the same task, or the same backbone on other tasks."
+        caption = (
+            "What others have on the same task, or the same backbone on other tasks, and scores that need baselines "
+            "which are not evaluated."
+        )
         blocks.append(Table("missing", "Not run", caption, frame, tuple(Column(k, h) for k, h in headers.items())))
     if results.skipped:
         blocks.append(Text(_UNREADABLE, results.skipped))
@@ -104,11 +109,14 @@ def _gaps(task: Slice) -> list[tuple[str, str, str, str, str]]:
 
 
 def _not_summed_up(rows: pd.DataFrame) -> list[tuple[str, str]]:
-    """Contestant and run of backbones without a score, although others have one on the same prompts."""
+    """Contestant and run of backbones without a score: others have one on the same prompts, or none has, since the
+    baselines that scores are measured by are not evaluated."""
     ok = rows[rows["status"].eq("ok") & rows["axis"].isna()]
     scores = ok[ok["metric"].eq("score")]
     metrics = dict(zip(scores["prompt_set"], scores["score_of"], strict=True))
-    own = ok[ok["kind"].eq("backbone") & ok["metric"].eq(ok["prompt_set"].map(metrics))]
+    trained_task = ok["shift"].eq("none") & ok["evaluator"].isin(["next", "targets"]) & ok["metric"].isin(_SCORED)
+    scored_by = ok["metric"].eq(ok["prompt_set"].map(metrics))
+    own = ok[ok["kind"].eq("backbone") & (scored_by | trained_task & ~ok["prompt_set"].isin(metrics))]
     left = own[~own["run"].isin(scores["run"])].drop_duplicates("run")
     return list(zip(left["contestant"], left["run"], strict=True))
 
