@@ -28,7 +28,11 @@ RELATED = (0, 3)
 
 def check_class(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str | None]]:
     """Name and problem (None: kept) of every contract that applies to the class: to an estimator with the settings of
-    its card, to a backbone with a few thousand parameters. A backbone is also sized to the budgets of the presets."""
+    its card, to a backbone with a few thousand parameters. A backbone is also sized to the budgets of the presets.
+
+    Raises:
+        DataError: the data of a family cannot be read.
+    """
     kind = cls if isinstance(cls, type) else object
     if issubclass(kind, Family):
         if target.endswith(".toml"):
@@ -36,6 +40,8 @@ def check_class(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str
             family = resolve_task(target, preset)[0].build(data_dir)
         else:
             family = kind(kind.Parameters(), data_dir)
+        if family.needs_data:
+            _ = family.fingerprint  # missing data are one line, not a broken contract each
         for contract in FAMILY_CONTRACTS:
             yield contract.__name__, _problem(contract, family)
         return
