@@ -121,7 +121,7 @@ def read_table(path: Path) -> RateTable:
 
 
 def tuned_on(preset: str, task: str) -> str:
-    """The task whose rates hold for a task in the shipped table: itself, or the one that stands for it."""
+    """The task whose rates hold for a task in the shipped table: itself, or the one that was tuned in its place."""
     tunings = read_table(shipped_path(preset)).tuned
     return next((each.on for each in tunings if task in each.tasks and each.on), task)
 

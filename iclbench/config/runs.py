@@ -57,8 +57,8 @@ def run_name(config: RunConfig) -> str:
 
 
 def codes_then_and_now(config: RunConfig) -> Iterator[tuple[str, str, versions.Code | None, versions.Code]]:
-    """Of the tables `task` and `backbone` of a configuration the name of a class, the code that it stood for, and the
-    code that it stands for."""
+    """Of the tables `task` and `backbone` of a configuration the name of a class, its code then, and its code
+    now."""
     task, backbone = config.task, config.backbone
     yield "task", task.family, task.code, versions.of_family(task.family, task.parameters)
     yield "backbone", backbone.name, backbone.code, versions.of_backbone(backbone.name, backbone.settings, task.head)

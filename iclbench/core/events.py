@@ -148,7 +148,7 @@ class EventPrediction(Prediction):
         minus the log-survival of a censored point, NaN where there is none.
         """
         gap, survival = y[..., GAP], -self.log_survival(y[..., GAP])
-        survival = survival.nan_to_num(nan=math.inf, posinf=math.inf)  # NaN says that there is no open interval
+        survival = survival.nan_to_num(nan=math.inf, posinf=math.inf)  # NaN: there is no open interval
         released = -self.released_log_survival(gap)
         place = scored.cumsum(1)
         first, last = scored & (place == 1), scored & (place == scored.sum(1, keepdim=True))

@@ -1,7 +1,7 @@
 """The guard of public entry points: one known state of torch inside, whatever state the caller is in.
 
 Torch has a default dtype, a default device, autocast and gradient modes, which a notebook may have changed. Without the
-guard, samplers and builders follow them, and one name stands for different prompts and different weights.
+guard, samplers and builders follow them, and one name means different prompts and different weights.
 
 The default dtype and the global random generator belong to the process, the other states to a thread.
 """

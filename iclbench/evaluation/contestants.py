@@ -21,7 +21,7 @@ from iclbench.config.registry import ESTIMATORS
 from iclbench.config.resolution import RunConfig, TaskConfig, trained_part
 from iclbench.config.runs import Run
 from iclbench.core import digests
-from iclbench.core.errors import DataChangedError, UsageError
+from iclbench.core.errors import UsageError
 from iclbench.core.predictor import Predictor
 from iclbench.core.prefixes import prefix_grid
 from iclbench.core.task import TaskFacts
@@ -174,9 +174,8 @@ def asks_alike(one: TaskConfig, other: TaskConfig) -> bool:
 def check_data(trained: TaskConfig, family: Family) -> None:
     """Raise `DataChangedError` where the family of a task has other data than a model was trained on; a family with
     what a run has learned has been checked before."""
-    then = trained.learned.get("fingerprint")
-    if then is not None and not family.learned and then != family.training_fingerprint:
-        raise DataChangedError(then, family.training_fingerprint)
+    if not family.learned:
+        family.check_data(trained.learned)
 
 
 def trained_elsewhere(model: PredictorContestant, task: TaskConfig) -> PredictorContestant:

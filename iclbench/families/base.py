@@ -146,10 +146,11 @@ class Family(ABC):
         """The parameters with `Mark.LOCATION`, resolved so that they name the same files from any folder."""
         return {}
 
-    def check_data(self) -> None:
-        """Raise `DataError` where the data are not those that the run was trained on."""
-        if (then := self.trained_data) is not None:
-            raise DataChangedError(then, self.training_fingerprint)
+    def check_data(self, learned: Mapping[str, Any] | None = None) -> None:
+        """Raise `DataChangedError` where the data are not those that a run has `learned` from; None: this family's."""
+        then = (self.learned if learned is None else learned).get("fingerprint")
+        if then is not None and then != self.training_fingerprint:
+            raise DataChangedError(str(then), self.training_fingerprint)
 
     @property
     def trained_data(self) -> str | None:

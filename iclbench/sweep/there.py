@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,7 +77,7 @@ def _no_data(plan: Plan, data_dir: Path | None) -> dict[str, list[str]]:
 
 
 def check_data(plan: Plan, context: Context) -> None:
-    """Raise `DataChangedError` where a run of the grid was trained on other data than there are now. Data that cannot
+    """Raise `UsageError` where a run of the grid was trained on other data than there are now. Data that cannot
     be read are reported by the cells that need them."""
     families: dict[str, Family] = {}
     for cell in plan.cells:
@@ -89,11 +88,12 @@ def check_data(plan: Plan, context: Context) -> None:
         run = Run(context.results / "runs" / cell.run)
         if not family.needs_data or not run.begun:
             continue
-        then = run.config.task.learned.get("fingerprint")
-        with suppress(DataError):
-            now = family.training_fingerprint
-            if then is not None and then != now:
-                raise UsageError(f"run '{run.name}': {DataChangedError(then, now)}")
+        try:
+            family.check_data(run.config.task.learned)
+        except DataChangedError as error:
+            raise UsageError(f"run '{run.name}': {error}") from error
+        except DataError:
+            continue
 
 
 def refusal(results: Path, cell: GridCell) -> str | None:

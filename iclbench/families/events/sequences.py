@@ -59,8 +59,8 @@ class EventParameters(Strict):
         format: `npz`, `jsonl` or `csv`, where the suffix does not say it.
         times: whether the times of an `.npz` are gaps or absolute, where they look absolute.
         marks: number of marks K; None: as many as the file has.
-        start: where a sequence's observation starts: at time 0 (`zero`) or with its first event, which then is no event
-            any more, nor is its mark read (`first`); None: at time 0, and times that seem to count from elsewhere are
+        start: where a sequence's observation starts: at time 0 (`zero`) or with its first event, which is not an event
+            then and whose mark is not read (`first`); None: at time 0, and times that seem to count from elsewhere are
             refused.
         ties: what becomes of events at one time, see `EventData.settled`.
         split: `seeded`: by a random order of the sequences; `file`: the first three fifths are trained on, the next
