@@ -1,6 +1,6 @@
 # make demo       install into .venv and run the main job on embedded defaults
 # make test       lint, types, tests: what CI runs
-# make test-slow  what takes seconds each: full products, killed processes, hostile trials (a table of counts)
+# make test-slow  tests that take seconds each, and all others with the shapes in signatures checked
 # make test-kernels  the Triton kernel in Triton's interpreter (Linux; installs one more gigabyte)
 # make test-engines  sweeps on a real SLURM (as root, Debian's slurm-wlm) and a two-node Ray cluster (half an hour)
 # make test-trackers  TensorBoard, Weights & Biases (offline) and MLflow (installs them)
@@ -18,6 +18,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
 WORKERS ?= 2
 MUTANTS ?= iclbench.evaluation.*
+# Checks the shapes in signatures in every package with tensors, which takes half as long again.
+SHAPES := --jaxtyping-packages=iclbench.backbones,iclbench.contracts,iclbench.core,iclbench.deep_thinking,iclbench.estimators,iclbench.evaluation,iclbench.families,iclbench.language,iclbench.layers,iclbench.probing,iclbench.streaming,iclbench.training,beartype.beartype
 
 export OMP_WAIT_POLICY := passive
 # The tests start hundreds of processes: modules are compiled for the first of them alone.
@@ -35,6 +37,7 @@ test: $(VENV)/.installed-dev lint
 
 test-slow: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope -m "not slow and not docs and not engines" $(SHAPES)
 
 test-kernels: $(VENV)/.installed-kernels
 	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/layers/scan/test_scan_triton.py
@@ -46,7 +49,7 @@ test-trackers: $(VENV)/.installed-trackers
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/training/test_trackers.py
 
 test-docs: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m docs tests/pages tests/test_docstrings.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m docs tests/pages tests/findings tests/test_docstrings.py
 
 docs: $(VENV)/.installed-docs
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html

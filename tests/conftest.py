@@ -17,14 +17,11 @@ import pytest
 import tomli_w
 import torch
 
-from tests import shapes
-
 if TYPE_CHECKING:
     from iclbench.config.registry import Registry
 
 # Thousands of small files are written, and no test pulls the plug: nobody waits for the disk.
 os.fsync = lambda fd: None
-shapes.install()  # before anything of iclbench is imported
 torch.set_num_threads(1)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # what a shell's background job inherits
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -70,10 +67,6 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(7_000, 10, 10)
-
-
-def pytest_runtest_setup() -> None:
-    shapes.begin_test()
 
 
 def heed_ctrl_c() -> None:

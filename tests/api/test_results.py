@@ -67,6 +67,7 @@ def test_charts_are_altair_with_every_contestant(
         assert '"ridge"' in spec and '"zero"' in spec
 
 
+@pytest.mark.slow
 def test_a_metric_is_drawn_where_it_is_asked_for(scores: pd.DataFrame, specs: dict[str, str]) -> None:
     for chart in (icl.plot.learning_curves, icl.plot.extrapolation, icl.plot.shifts):
         assert "log-likelihood" in chart(scores, metric="log_likelihood").to_json(validate=False)

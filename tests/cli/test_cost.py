@@ -58,6 +58,7 @@ def test_runs_and_baselines_are_measured_and_shown(results: Path, capsys: pytest
     assert "'learned' at 9 points left out" in err
 
 
+@pytest.mark.slow
 def test_batches_are_shown_apart_and_a_baseline_keeps_its_other_sizes(
     results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

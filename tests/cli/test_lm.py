@@ -165,6 +165,7 @@ def test_an_evaluation_ends_in_a_table_and_is_kept(models, tmp_path: Path, capsy
     assert "Loading" not in err and "Loading" not in out and "it/s" not in err
 
 
+@pytest.mark.slow
 def test_a_choice_with_a_method_has_rows_of_its_controls_and_is_kept(
     models, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

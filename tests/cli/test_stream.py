@@ -196,6 +196,7 @@ def test_what_cannot_be_done_is_one_line(
     assert message.format(here=tmp_path, results=results) in line
 
 
+@pytest.mark.slow
 def test_queries_are_answered_while_the_input_stays_open_and_an_interrupt_saves(
     results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

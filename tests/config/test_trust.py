@@ -190,6 +190,7 @@ def test_on_a_terminal_the_user_is_asked_once(elsewhere: Elsewhere, monkeypatch:
     assert os.environ[trust.VARIABLE] == "from_elsewhere"
 
 
+@pytest.mark.slow
 def test_workers_inherit_what_is_trusted(elsewhere: Elsewhere) -> None:
     trust.trust("from_elsewhere")
     pool = LocalPool([()], _no_setup)

@@ -9,6 +9,7 @@ from tests.findings.quantities import ROOT, Reference
 from tests.findings.text import check
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_every_number_of_a_sentence_is_that_of_its_quantity(name: str, reference: Reference) -> None:
     problems = check(name, (ROOT / name).read_text(), reference.quantities, DOCUMENTS[name])

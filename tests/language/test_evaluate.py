@@ -362,6 +362,7 @@ def test_one_pass_answers_as_plain_icl(trace: bool, reviews, letters, model_of, 
     assert first.to_dict() == plain.to_dict()
 
 
+@pytest.mark.slow
 def test_rows_do_not_depend_on_the_batch_size(reviews, letters, model_of, tmp_path: Path) -> None:
     model = model_of("llama")
     for batch in (1, 3, 64):

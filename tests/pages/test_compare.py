@@ -108,6 +108,7 @@ $ false
 """
 
 
+@pytest.mark.slow
 def test_a_session_runs_what_is_marked_in_no_way_and_says_what_is_wrong(tmp_path) -> None:  # type: ignore[no-untyped-def]
     assert [block.mark for block in blocks(PAGE)] == ["", "long", "", "", "", "not run"]
     found = list(Session(tmp_path).run(PAGE))

@@ -24,6 +24,7 @@ from tests.sweep.test_kill import alive
 _DIES = "import sys, os; print('# Fatal process out of memory: Oilpan', file=sys.stderr, flush=True); os.abort()"
 
 
+@pytest.mark.slow
 def test_by_default_there_is_a_page_with_tables_and_no_picture(results: Path, tmp_path: Path) -> None:
     few = ["--task", "linear", "--only", "learning-curves,leaderboard"]
     assert main(["report", "--results", str(results), "--out", str(tmp_path), *few]) == 0

@@ -337,6 +337,7 @@ def test_no_mean_is_over_other_queries_after_some_sets_of_demonstrations_than_af
     assert any(line.startswith("sst2 · 4 demonstrations: 19 prompt sets of other episodes") for line in found.set_aside)
 
 
+@pytest.mark.slow
 def test_a_gain_over_other_sets_of_demonstrations_than_the_accuracies_is_left_out(
     results: Results, tmp_path: Path
 ) -> None:

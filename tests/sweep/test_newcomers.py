@@ -66,6 +66,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pd.DataFrame
     return folder / "clean", found
 
 
+@pytest.mark.slow
 def test_alone_are_computed_and_summed_up_with_those_who_are_there(packed: tuple[Path, pd.DataFrame]) -> None:
     clean, before = packed
     cells = cells_of(clean.parent, "cnp", "icicl-cnp", "two-path-cnp")

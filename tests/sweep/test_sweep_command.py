@@ -112,6 +112,7 @@ def test_some_tasks_and_contestants_are_what_is_asked_for(
     assert code == 0 and json.loads(out)["total"]["to_do"]["evaluate"] == 3
 
 
+@pytest.mark.slow
 def test_the_summary_covers_the_contestants_that_are_evaluated(
     grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,6 +134,7 @@ def test_the_summary_covers_the_contestants_that_are_evaluated(
     assert json.loads(out)["total"]["to_do"]["evaluate"] >= 2  # of the trained model, and the summary of all
 
 
+@pytest.mark.slow
 def test_of_what_is_done_no_time_is_told(grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = [grid, "--contestants", "least-squares", "--results", tmp_path / "results"]
     heads = []

@@ -178,6 +178,7 @@ class Killed(BaseException):
     """Stands for a death between two instructions."""
 
 
+@pytest.mark.slow
 def test_killed_after_any_write_and_continued_gives_the_same_bytes(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

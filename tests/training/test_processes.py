@@ -227,6 +227,7 @@ def is_there(pid: str) -> bool:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_process_without_the_others_gives_up_and_names_them(
     rank: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -237,6 +237,7 @@ def test_diverged_loss_stops_with_advice_and_keeps_the_last_good_checkpoint(card
         assert all(torch.isfinite(t).all() for k, t in load_file(path).items() if k.startswith("log."))
 
 
+@pytest.mark.slow
 def test_second_process_on_the_same_run_says_so(card_path: Path, tmp_path: Path) -> None:
     run = new_run(card_path, tmp_path)
     ready, done = FORKS.Event(), FORKS.Event()

@@ -154,6 +154,7 @@ def test_the_command_prints_the_choice_beside_the_presets(
     assert "pip install 'iclbench[optuna]'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_rates_that_are_tried_later_do_not_replace_a_better_choice(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

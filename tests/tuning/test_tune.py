@@ -245,6 +245,7 @@ def rows(metric: str, values: dict[int, float]) -> pd.DataFrame:
     return pd.DataFrame(each + other).assign(metric=metric, status="ok", kind="backbone", reason=None)
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_curve_and_trains_nothing_twice(
     card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -208,6 +208,7 @@ def test_costs_do_not_depend_on_weights(task: TaskConfig, tmp_path: Path) -> Non
     assert {n for _, _, n in rows_of(path)} - {None} == {3, 5}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(_reset_resident_peak() is None, reason="the kernel tells no peak here")
 def test_memory_that_the_allocator_keeps_for_later_is_seen_every_time() -> None:
     """Blocks small enough to come from the heap, freed and asked for again. In a process of its own, as commands

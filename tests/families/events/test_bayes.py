@@ -155,6 +155,7 @@ def test_its_gaps_are_as_likely_as_it_says(shift: str) -> None:
         assert stats.kstest(integrated[:, n], "expon").pvalue > SMALLEST_P
 
 
+@pytest.mark.slow
 def test_it_loses_to_the_one_that_is_told_and_to_nobody_who_infers() -> None:
     of = family()
     episodes = draw(of, 400, 16, seed=2)

@@ -113,6 +113,7 @@ def test_autograd_and_compile_see_one_operation() -> None:
     torch.library.opcheck(scan_torch._forward, inputs(), test_utils="test_autograd_registration")
 
 
+@pytest.mark.slow
 def test_the_compiler_takes_the_choice_of_a_back_end_for_a_constant() -> None:
     marks = vars(torch.compiler.assume_constant_result(lambda: None)).items()
     assert marks and marks <= vars(scan._name).items()

@@ -122,6 +122,7 @@ def test_bfloat16_inputs_have_bfloat16_gradients_and_a_float32_state() -> None:
     assert [g.dtype for g in gradients] == [t.dtype for t in given]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("extension")
 def test_the_compiler_sees_sound_operations() -> None:
     given = [t.detach().requires_grad_() for t in inputs()]
