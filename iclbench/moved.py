@@ -157,7 +157,7 @@ MOVED = {
     "iclbench.training.loop": "iclbench.training.run",
     "iclbench.training.monitor": "iclbench.evaluation.monitor",
     "iclbench.trust": "iclbench.config.trust",
-    "iclbench.versions": "iclbench.config.versions",
+    "iclbench.versions": "iclbench.config.codes",
 }
 
 

@@ -9,9 +9,10 @@ import pytest
 import tomli_w
 
 from iclbench.cli.main import main
-from iclbench.config import cards, versions
+from iclbench.config import cards, codes
 from iclbench.config import resolution as config
-from iclbench.config.cards import Added, BaselineCard, Strict, TrainSettings, content_hash, hashed_settings
+from iclbench.config.cards import Added, BaselineCard, Strict, TrainSettings
+from iclbench.core.hashing import content_hash
 from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES, MIXERS, Entry
 from iclbench.config.resolution import resolve_run
 from iclbench.config.runs import CodeChangedError, Run
@@ -120,13 +121,13 @@ def test_a_raised_normaliser_has_its_tasks_scored_again_and_nothing_trained_agai
         return content_hash(run.trained), PromptSet(run.task, "smoke").id, cell.hash
 
     shared, other = identities("relu-network-shared"), identities("relu-network")
-    again = versions.Raise("relu-network", "normaliser", ("shared_hidden", True))
-    monkeypatch.setattr(versions, "RAISES", [*versions.RAISES, again])
+    again = codes.Raise("relu-network", "normaliser", ("shared_hidden", True))
+    monkeypatch.setattr(versions, "RAISES", [*codes.RAISES, again])
     trained, *scored = identities("relu-network-shared")
     assert trained == shared[0] and not set(scored) & set(shared)
     assert identities("relu-network") == other
     for name in ("relu-network", "iclbench.families.relu_network:ReluNetwork"):
-        assert versions.of_normaliser(name, {"shared_hidden": True}) == {"normaliser": 3}
+        assert codes.of_normaliser(name, {"shared_hidden": True}) == {"normaliser": 3}
 
 
 def test_a_number_raised_for_some_parameters_leaves_all_others_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,9 +137,9 @@ def test_a_number_raised_for_some_parameters_leaves_all_others_as_they_were(monk
     assert "code" not in plain.dump()["task"] and anchors.dump()["task"]["code"] == 2
     raise_code(monkeypatch, FAMILIES, "bursty", 5)
     for name in ("bursty", "iclbench.families.images.bursty:Bursty"):
-        numbers = [versions.of_family(name, {"anchor_compat": value}) for value in (True, False)]
+        numbers = [codes.of_family(name, {"anchor_compat": value}) for value in (True, False)]
         assert numbers == [6, 5], "raised once more than for all parameters"
-    names = {each.name for each in versions.RAISES if each.of not in ("rows", "weights")}
+    names = {each.name for each in codes.RAISES if each.of not in ("rows", "weights")}
     assert names <= set(FAMILIES.names())
 
 
@@ -147,9 +148,9 @@ def test_a_number_raised_for_a_head_leaves_runs_with_others_as_they_were() -> No
     codes = {task: resolve_run(task, "coqe-learned", "grid").backbone.code for task in ("point-process", "gp-mixture")}
     assert codes == {"point-process": 2, "gp-mixture": None}
     for name in ("coqe", "iclbench.backbones.coqe:CoQE"):
-        numbers = [versions.of_backbone(name, head=head) for head in ("event", "mixture", "gaussian")]
+        numbers = [codes.of_backbone(name, head=head) for head in ("event", "mixture", "gaussian")]
         assert numbers == [2, 2, 1]
-    assert versions.of_backbone("gpt2", head="event") == 1
+    assert codes.of_backbone("gpt2", head="event") == 1
 
 
 @pytest.mark.parametrize(
@@ -159,12 +160,12 @@ def test_a_number_raised_for_a_head_leaves_runs_with_others_as_they_were() -> No
         ("tabular", "smoke", [], None),
         ("bursty", "smoke", [], None),
         ("gp-mixture", "paper", [], None),
-        ("gp-mixture", "paper", ["task.context_targets=true"], versions.LOSS),
+        ("gp-mixture", "paper", ["task.context_targets=true"], codes.LOSS),
         ("image-completion", "small", [], None),  # 128 targets of at least 320 pixels that are left
         ("image-completion", "small", ["task.targets=320"], None),
-        ("image-completion", "small", ["task.targets=321"], versions.LOSS),
-        ("image-completion", "paper", [], versions.LOSS),
-        ("image-completion-emnist", "smoke", [], versions.LOSS),
+        ("image-completion", "small", ["task.targets=321"], codes.LOSS),
+        ("image-completion", "paper", [], codes.LOSS),
+        ("image-completion-emnist", "smoke", [], codes.LOSS),
     ],
 )
 def test_where_episodes_differ_in_their_scored_points_a_run_is_not_one_of_0_1_0(
@@ -177,7 +178,7 @@ def test_where_episodes_differ_in_their_scored_points_a_run_is_not_one_of_0_1_0(
 
 @pytest.mark.parametrize(
     ("backbone", "loss"),
-    [("cnp", versions.LOSS_OF_EVERY_EVENT), ("icicl-cnp", versions.LOSS_OF_EVERY_EVENT), ("tnp", None)],
+    [("cnp", codes.LOSS_OF_EVERY_EVENT), ("icicl-cnp", codes.LOSS_OF_EVERY_EVENT), ("tnp", None)],
 )
 def test_who_learns_from_every_event_is_not_one_that_learned_from_one_of_each_sequence(
     backbone: str, loss: int | None
@@ -193,7 +194,7 @@ def test_a_family_that_does_not_say_whether_they_differ_is_not_served_what_0_1_0
     preset = {"points": 6, "episodes": 4, "train": {"steps": 1}}
     path = tmp_path / "mine.toml"
     path.write_text(tomli_w.dumps({**card, "presets": {"smoke": preset}}))
-    assert resolve_run(str(path), "cnp", "smoke").loss == versions.LOSS
+    assert resolve_run(str(path), "cnp", "smoke").loss == codes.LOSS
 
 
 def test_a_plug_in_is_known_by_its_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,11 +203,11 @@ def test_a_plug_in_is_known_by_its_sources(tmp_path: Path, monkeypatch: pytest.M
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(BACKBONES.entries, "spiral", Entry("spiral_net:Net", package="spiral"))
-    by_name, by_path = versions.of_backbone("spiral"), versions.of_backbone("spiral_net:Net")
+    by_name, by_path = codes.of_backbone("spiral"), codes.of_backbone("spiral_net:Net")
     assert by_name == by_path and isinstance(by_name, str)
     assert resolve_run("linear", "spiral", "smoke").dump()["backbone"]["code"] == by_name
     assert "code" not in resolve_run("linear", "gpt2", "smoke").dump()["backbone"]
-    assert versions.of_backbone("iclbench.backbones.gpt2:GPT2") == versions.of_backbone("gpt2") == 1
+    assert codes.of_backbone("iclbench.backbones.gpt2:GPT2") == codes.of_backbone("gpt2") == 1
 
 
 def test_a_hybrid_is_known_by_its_mixers_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,11 +217,11 @@ def test_a_hybrid_is_known_by_its_mixers_too(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("ICLBENCH_TRUST", "fading_mixer")
     monkeypatch.setitem(MIXERS.entries, "fading", Entry("fading_mixer:Fading", package="fading"))
 
-    def code(*mixers: str) -> versions.Code:
-        return versions.of_backbone("hybrid", {"mixers": list(mixers)})
+    def code(*mixers: str) -> codes.Code:
+        return codes.of_backbone("hybrid", {"mixers": list(mixers)})
 
-    assert code("mamba2", "attention") == versions.of_backbone("hybrid") == 1, "old hashes stand"
-    assert code("hyena", "mamba2", "hyena") == versions.of_backbone("hyena") == 2
+    assert code("mamba2", "attention") == codes.of_backbone("hybrid") == 1, "old hashes stand"
+    assert code("hyena", "mamba2", "hyena") == codes.of_backbone("hyena") == 2
     with_fading = code("fading", "hyena"), code("fading"), code("fading_mixer:Fading")
     assert all(isinstance(each, str) for each in with_fading)
     run = resolve_run("linear", "hybrid", "smoke", overrides=['backbone.mixers=["attention", "fading_mixer:Fading"]'])

@@ -9,8 +9,9 @@ from pydantic import BaseModel
 
 from iclbench.backbones.base import Backbone
 from iclbench.backbones.image_backbone import ImageBackbone
-from iclbench.config.cards import Mark, TrainSettings, content_hash
+from iclbench.config.cards import Mark, TrainSettings
 from iclbench.config.resolution import TaskConfig
+from iclbench.core.hashing import content_hash
 
 # The attribute of a model that they stand in: copies and pickles of the model have them, too.
 _NOTED = "_trained_in_memory"

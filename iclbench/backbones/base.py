@@ -15,11 +15,12 @@ from jaxtyping import Bool, Float
 from pydantic import ConfigDict
 from torch import Tensor, nn
 
-from iclbench.config.cards import Strict, content_hash
+from iclbench.config.cards import Strict
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import DataError, UsageError
 from iclbench.core.events import open_intervals
 from iclbench.core.files import check_state_file
+from iclbench.core.hashing import content_hash
 from iclbench.core.heads import HEADS
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import Predictor, State

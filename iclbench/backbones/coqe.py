@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from iclbench.backbones.base import SMALL_BUDGET, Backbone, BackboneSettings, mean_by_episode
 from iclbench.backbones.sequence import SEGMENT
-from iclbench.config.cards import MIXTURES, Added, NonNegativeFloat, PositiveFloat, PositiveInt
+from iclbench.config.cards import MIXTURES, NonNegativeFloat, PositiveFloat, PositiveInt
 from iclbench.core.episodes import Episodes, Points, take
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Categorical, Prediction
@@ -55,7 +55,7 @@ class CoQESettings(BackboneSettings):
     """Width D of the task encoder."""
     heads: PositiveInt | None = None
     """Attention heads per layer; by default 2 for regression, 8 for classification."""
-    feedforward: Annotated[PositiveInt | None, Added("0.2.0")] = None
+    feedforward: PositiveInt | None = None
     """Hidden width of the feed-forward networks; by default four times that of a token."""
     positions: Positions | None = None
     """Of the task encoder: none, learned, sinusoidal, rotary, as the contestant's name says; by default none for

@@ -7,7 +7,7 @@ in the context, which a vector that is added to related tokens tells apart; the 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from iclbench.backbones.base import SMALL_BUDGET, BackboneSettings
 from iclbench.backbones.sequence import SequenceBackbone
-from iclbench.config.cards import Added, PositiveFloat, PositiveInt
+from iclbench.config.cards import PositiveFloat, PositiveInt
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Prediction
@@ -48,7 +48,7 @@ class GPT2Settings(BackboneSettings):
     """Width D of a token; by default that of `size`."""
     heads: PositiveInt | None = None
     """Attention heads per layer; by default those of `size`."""
-    feedforward: Annotated[PositiveInt | None, Added("0.2.0")] = None
+    feedforward: PositiveInt | None = None
     """Hidden width of the feed-forward networks; by default four times that of a token."""
     positions: Positions = "none"
     """How tokens are told where they stand: none, learned, sinusoidal, rotary; part of the contestant's name."""

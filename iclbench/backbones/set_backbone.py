@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor
 
 from iclbench.backbones.base import Backbone, BackboneSettings
-from iclbench.config.cards import Added, PositiveInt
+from iclbench.config.cards import PositiveInt
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import UsageError
 from iclbench.core.events import open_intervals
@@ -39,7 +39,7 @@ class SetSettings(BackboneSettings):
     """Width D of a token."""
     fourier: Annotated[int, Field(ge=0, le=16)] = 0
     """Pairs sin, cos of every input appended to it, of periods 8, 4, 2, ...; the papers have none."""
-    spread: Annotated[Spread, Added("0.2.0")] = "floor"
+    spread: Spread = "floor"
     """What a raw output r means as a standard deviation: floor: variance softplus(r) + floor², with the floor of the
     task, as all models have it; exp: exp(r); bounded-M: M + (1 - M) softplus(r), as public code of neural processes,
     which leaves that floor unread. Of heads gaussian and mixture."""

@@ -9,11 +9,9 @@ after it. On tasks with vectors it is a GPT-2 with these sizes and positions.
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from iclbench.backbones.base import BackboneSettings
 from iclbench.backbones.sequence import SequenceBackbone
-from iclbench.config.cards import Added, PositiveFloat, PositiveInt
+from iclbench.config.cards import PositiveFloat, PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.causal_transformer import CausalTransformer
 from iclbench.layers.feature_read_in import FeatureReadIn
@@ -28,7 +26,7 @@ class TransformerSettings(BackboneSettings):
     """Width D of a token."""
     heads: PositiveInt = 8
     """Attention heads per layer."""
-    feedforward: Annotated[PositiveInt | None, Added("0.2.0")] = None
+    feedforward: PositiveInt | None = None
     """Hidden width of the feed-forward networks; by default four times that of a token."""
     init_std: PositiveFloat | None = None
     """Standard deviation of the layers' initial weights; by default 1 / sqrt(width), as theirs."""

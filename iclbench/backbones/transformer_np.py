@@ -14,14 +14,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from iclbench.backbones.set_backbone import SetBackbone, SetSettings
-from iclbench.config.cards import Added, PositiveInt
+from iclbench.config.cards import PositiveInt
 from iclbench.core.episodes import Points
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import State
@@ -38,7 +38,7 @@ class TransformerNPSettings(SetSettings):
     """Transformer blocks."""
     heads: PositiveInt = 8
     """Attention heads per layer."""
-    feedforward: Annotated[PositiveInt | None, Added("0.2.0")] = None
+    feedforward: PositiveInt | None = None
     """Hidden width of the feed-forward networks; by default that of a token."""
 
 

@@ -14,6 +14,7 @@ from iclbench.config.archives import find
 from iclbench.config.runs import Run
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import plural
+from iclbench.store.identity import variant_id
 from iclbench.training.trackers import check_trackers, tracked
 
 
@@ -39,7 +40,7 @@ def logged(run: Run, values: pd.DataFrame) -> Iterator[tuple[int, dict[str, floa
     `EVALUATOR/SHIFT/METRIC`, with related datasets `.../N-related`, and those of further evaluation seeds under the
     names of their prompt sets."""
     ok = values[values["status"].eq("ok") & values["value"].notna() & values["trained_on"].isna()]
-    ok = ok[ok["variant"].isna() | ok["variant"].eq(run.config.variant)]
+    ok = ok[ok["variant"].isna() | ok["variant"].eq(variant_id(run.config))]
     curve = ok[ok["axis"].eq("train_step").fillna(False)]
     whole = ok[ok["axis"].isna() & ok["n_context"].isna() & ok["stratum"].isna() & ok["prompt_set"].notna()]
     found: dict[int, dict[str, float]] = {}

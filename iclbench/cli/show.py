@@ -17,11 +17,12 @@ from iclbench.cli.show_language import grid_commands
 from iclbench.cli.show_task import print_task
 from iclbench.cli.terminal import echo, out, say
 from iclbench.config import trust
-from iclbench.config.cards import TaskCard, card_file, content_hash, is_baseline, load_baseline, load_task, names
+from iclbench.config.cards import TaskCard, card_file, is_baseline, load_baseline, load_task, names
 from iclbench.config.registry import BACKBONES, FAMILIES, canonical
 from iclbench.config.resolution import resolve_task
 from iclbench.config.runs import all_runs
 from iclbench.core.errors import UnknownNameError, UsageError
+from iclbench.core.hashing import content_hash
 from iclbench.sweep.grids import grid_runs, is_grid, load_grid
 from iclbench.sweep.language_grids import is_language_grid
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from iclbench.config.cards import content_hash, names, read_toml
+from iclbench.config.cards import names, read_toml
 from iclbench.config.registry import canonical
 from iclbench.core.errors import UsageError
+from iclbench.core.hashing import content_hash
 from iclbench.language.tasks.cards import load_language_card, load_suite, shipped_tasks, tasks_of
 from iclbench.language.tasks.chosen import language_tasks
 from iclbench.sweep.language_grids import commands, grid_tasks, is_language_grid, load_language_grid

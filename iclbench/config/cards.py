@@ -6,14 +6,12 @@ folders) or by path (`./mine.toml`). The hash of what it has trained and evaluat
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
 import reprlib
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from enum import Enum, auto
 from functools import cache, lru_cache
 from pathlib import Path
@@ -26,7 +24,6 @@ from pydantic import (
     Field,
     ValidationError,
     field_validator,
-    model_serializer,
     model_validator,
 )
 
@@ -34,6 +31,7 @@ from iclbench.config.registry import FAMILIES, canonical, is_target, spelling
 from iclbench.core import limits
 from iclbench.core.errors import UnknownNameError, UsageError, brief, shortened
 from iclbench.core.formats import plural
+from iclbench.core.hashing import content_hash
 from iclbench.core.version import checkout
 
 PresetName = Literal["smoke", "grid", "small", "paper"]
@@ -44,17 +42,6 @@ Head = Literal["point", "gaussian", "mixture", "categorical", "event"]
 MIXTURES = ("mixture", "event")
 CardKind = Literal["tasks", "baselines", "grids", "tasks/language", "tasks/language/suites"]
 _Model = TypeVar("_Model", bound=BaseModel)
-
-
-@dataclass(frozen=True)
-class Added:
-    """Marks a key that version 0.1.0 did not have: `width: Annotated[int, Added("0.2.0")] = 64`.
-
-    While it has its default it stands in no dumped configuration, and so in no hash: what was computed before the key
-    came stays what it was. Its default can never change.
-    """
-
-    version: str
 
 
 class Mark(Enum):
@@ -75,26 +62,9 @@ class Strict(BaseModel):
 
     @classmethod
     @cache
-    def added(cls) -> dict[str, Any]:
-        """The keys that version 0.1.0 did not have, with their defaults."""
-        marked = {
-            key: field for key, field in cls.model_fields.items() if any(isinstance(m, Added) for m in field.metadata)
-        }
-        return {key: field.get_default(call_default_factory=True) for key, field in marked.items()}
-
-    @classmethod
-    @cache
     def marked(cls, mark: Mark) -> frozenset[str]:
         """The keys with this mark."""
         return frozenset(key for key, field in cls.model_fields.items() if mark in field.metadata)
-
-    @model_serializer(mode="wrap")
-    def _without_added_defaults(self, serialise: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
-        plain = serialise(self)
-        for key, default in self.added().items():
-            if getattr(self, key) == default:
-                plain.pop(key, None)
-        return plain
 
 
 class NoSettings(Strict):
@@ -228,7 +198,7 @@ class TrainSettings(Strict):
     weight_decay: NonNegativeFloat = 0.0
     warmup: Annotated[int, Field(ge=0)] = 0
     schedule: Literal["constant", "cosine", "inverse-sqrt", "warmup-stable-decay"] = "cosine"
-    branches: Annotated[list[Share], Added("0.2.0"), Mark.OBSERVING] = []
+    branches: Annotated[list[Share], Mark.OBSERVING] = []
     clip: NonNegativeFloat = 0.0
     curriculum: Curriculum = Curriculum()
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -306,8 +276,8 @@ class Preset(Strict):
     parameters: Values = {}
     train: TrainSettings
     train_for: Annotated[dict[str, Values], ByBackbone] = {}
-    budget: Annotated[PositiveInt | None, Added("0.2.0")] = None
-    encoder: Annotated[str | None, Added("0.2.0")] = None
+    budget: PositiveInt | None = None
+    encoder: str | None = None
     backbones: Annotated[dict[str, Values], ByBackbone] = {}
 
 
@@ -342,7 +312,7 @@ class Published(Strict):
     high: float | None = None
     source: str
     read: str
-    data: Annotated[Values, Added("0.2.0")] = {}
+    data: Values = {}
 
 
 class TaskCard(Strict):
@@ -379,7 +349,7 @@ class TaskCard(Strict):
     head: Head = "point"
     floor: NonNegativeFloat = 0.0
     components: PositiveInt = 8
-    context_targets: Annotated[bool, Added("0.2.0")] = False
+    context_targets: bool = False
     parameters: Values = {}
     baselines: Annotated[list[str], Mark.BESIDE] = []
     oracles: Annotated[list[str], Mark.BESIDE] = []
@@ -479,20 +449,6 @@ def load_baseline(name: str) -> tuple[str, BaselineCard]:
 def is_baseline(name: str) -> bool:
     """Whether a path to a `.toml` file leads to a card of a baseline: no other has an `estimator`."""
     return name.endswith(".toml") and "estimator" in read_toml(Path(name))
-
-
-def hashed_settings(model: type[Strict], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as a card gives them, but for keys that version 0.1.0 did not have and that are left at their
-    defaults."""
-    added = model.added()
-    return {key: value for key, value in given.items() if key not in added or value != added[key]}
-
-
-def content_hash(value: BaseModel | dict[str, Any], length: int = 12) -> str:
-    """The first hexadecimal digits of SHA-256 over the canonical JSON of a card or a configuration."""
-    plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
-    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
 def read_toml(path: Path) -> dict[str, Any]:

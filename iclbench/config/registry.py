@@ -91,7 +91,9 @@ class Entry:
         package: which package brought it ...
         group: ... and in which group of entry points.
         code: of iclbench's own: raised in the commit that changes what the class answers for the same settings
-            (`iclbench.config.versions`).
+            (`iclbench.config.codes`).
+        prompts, normaliser: the further codes of a family: of the choice of frozen prompts, and of what errors are
+            divided by.
         line: of iclbench's own backbones: how it is drawn.
     """
 
@@ -100,6 +102,8 @@ class Entry:
     package: str = "iclbench"
     group: str = ""
     code: int = 1
+    prompts: int = 1
+    normaliser: int = 1
     line: Stroke | None = None
 
     def load(self) -> Any:

@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from iclbench.config import plugins, versions
+from iclbench.config import codes, plugins
 from iclbench.config.cards import (
     MIXTURES,
-    Added,
     Head,
     Mark,
     NonNegativeFloat,
@@ -26,7 +25,6 @@ from iclbench.config.cards import (
     Strict,
     TaskCard,
     TrainSettings,
-    content_hash,
     load_baseline,
     load_task,
     read_toml,
@@ -64,10 +62,6 @@ def unfit(backbone: str, task: str, head: str) -> str | None:
     return f"backbone '{backbone}' reads event sequences and nothing else; task '{task}' has none, point-process does"
 
 
-# Which code answers (`iclbench.config.versions`); None: that of version 0.1.0, or, in a run made by it, an unknown
-# plug-in's.
-OwnCode = Annotated[int | str | None, Added("0.2.0")]
-
 _BOTH = (Mark.TRAINED, Mark.EVALUATED)
 # Heads of which a standard deviation is read as `spread` says.
 _SPREAD = ("gaussian", "mixture")
@@ -84,15 +78,15 @@ class TaskConfig(Strict):
     name: Annotated[str, *_BOTH]
     card: str
     family: Annotated[str, *_BOTH]
-    code: Annotated[OwnCode, Mark.TRAINED] = None
+    code: Annotated[int | str, Mark.TRAINED]
     parameters: Annotated[dict[str, Any], *_BOTH] = {}
-    files: Annotated[dict[str, Any], Added("0.2.0")] = {}
-    learned: Annotated[dict[str, Any], Added("0.2.0"), Mark.TRAINED] = {}
+    files: dict[str, Any] = {}
+    learned: Annotated[dict[str, Any], Mark.TRAINED] = {}
     question: Annotated[str, *_BOTH] = "next"
     head: Annotated[Head, *_BOTH, Mark.TYPED] = "point"
     floor: Annotated[NonNegativeFloat | None, *_BOTH, Mark.TYPED] = None
     components: Annotated[PositiveInt | None, *_BOTH, Mark.TYPED] = None
-    context_targets: Annotated[bool, Added("0.2.0"), Mark.TRAINED, Mark.TYPED] = False
+    context_targets: Annotated[bool, Mark.TRAINED, Mark.TYPED] = False
     points: Annotated[PositiveInt, *_BOTH, Mark.TYPED]
     episodes: Annotated[PositiveInt, Mark.EVALUATED, Mark.TYPED]
     baselines: list[str] = []
@@ -119,13 +113,14 @@ class TaskConfig(Strict):
 
     def counts_vary(self) -> bool:
         """Whether training episodes differ in how many of their points are scored."""
-        cls, parameters = self._family()
-        return self.context_targets or cls.counts_vary(parameters, self.drawn(self.points))
+        varies = family_class(self.family).counts_vary
+        return self.context_targets or varies(self.checked, self.drawn(self.points))
 
-    def _family(self) -> tuple[type[Family], Any]:
-        """The class, and the parameters checked and complete."""
-        cls = family_class(self.family)
-        return cls, validate(cls.Parameters, self.parameters | self.files, f"task '{self.name}': parameters")
+    @property
+    def checked(self) -> Strict:
+        """The parameters of the family, complete."""
+        model = family_class(self.family).Parameters
+        return validate(model, self.parameters | self.files, f"task '{self.name}': parameters")
 
     def shift_name(self, shift: str) -> str:
         """How tables and hashes call a shift, in whatever order and spelling it was written.
@@ -139,7 +134,7 @@ class TaskConfig(Strict):
         """The family with these parameters, and with what was learned from its training data where that is stored."""
         from iclbench.core.guard import fixed_state
 
-        cls, parameters = self._family()
+        cls, parameters = family_class(self.family), self.checked
         with fixed_state():
             family = cls(parameters, data_dir)
         family.learned = self.learned
@@ -230,7 +225,7 @@ class BackboneConfig(Strict):
     """A backbone with all its settings."""
 
     name: str
-    code: OwnCode = None
+    code: codes.Code
     settings: dict[str, Any] = {}
 
     def build(self, shape: TaskShape, anywhere: bool = False) -> Backbone:
@@ -246,16 +241,10 @@ class BackboneConfig(Strict):
 
 
 class RunConfig(Strict):
-    """One backbone trained on one task with one preset and one seed.
-
-    `loss` is `versions.LOSS` where episodes differ in how many of their points are scored; None: they do not, or the
-    run was made by version 0.1.0, whose loss was another there. On events it is `versions.LOSS_OF_EVERY_EVENT` for whom
-    it names.
-    """
+    """One backbone trained on one task with one preset and one seed."""
 
     preset: PresetName
     seed: SeedInt
-    loss: Annotated[int | None, Added("0.2.0")] = None
     task: TaskConfig
     backbone: BackboneConfig
     train: TrainSettings
@@ -264,14 +253,6 @@ class RunConfig(Strict):
     def trained(self) -> dict[str, Any]:
         """What the weights depend on."""
         return trained_part(self.dump())
-
-    @property
-    def variant(self) -> str:
-        """Hash of what was trained but for the seed: the same for runs that differ in nothing else."""
-        part = {key: value for key, value in self.trained.items() if key != "seed"}
-        observing = TrainSettings.marked(Mark.OBSERVING)
-        part["train"] = {key: value for key, value in part["train"].items() if key not in observing}
-        return content_hash(part, 8)
 
     def on_data(self, data_dir: Path | None = None) -> RunConfig:
         """See `TaskConfig.on_data`."""
@@ -326,8 +307,7 @@ def without_learned(trained: Mapping[str, Any]) -> dict[str, Any]:
 def evaluated_as(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """A run's configuration in plain values, evaluated as `new` says.
 
-    What weights depend on stays as it was written: weights carry its hash, and a setting that iclbench did not have
-    then must not come in.
+    What weights depend on stays as it was written.
     """
     evaluated = {key: value for key, value in new["task"].items() if key not in TaskConfig.marked(Mark.TRAINED)}
     return {**old, "task": {**trained_part(old)["task"], **evaluated}}
@@ -406,7 +386,7 @@ def resolve_task(
         "name": task,
         "card": card.hash,
         "family": canonical(card.family) if ":" not in card.family else card.family,
-        "code": versions.since_first(versions.of_family(card.family, complete)),
+        "code": codes.of_family(card.family),
         "parameters": complete,
         "files": files,
         "question": card.question,
@@ -511,11 +491,10 @@ def resolve_tables(
         {
             "preset": canonical(preset),
             "seed": seed,
-            "loss": _loss(name, frozen),
             "task": frozen,
             "backbone": {
                 "name": name,
-                "code": versions.since_first(versions.of_backbone(name, complete, frozen.head)),
+                "code": codes.of_backbone(name, complete),
                 "settings": complete,
             },
             "train": training,
@@ -544,13 +523,6 @@ def resolve_training(
     training = validate(TrainSettings, _merge(train, typed), f"{typed_as}train")
     _check_monitored(task, training)
     return training
-
-
-def _loss(backbone: str, task: TaskConfig) -> int | None:
-    """What `RunConfig.loss` is."""
-    if task.head == "event" and getattr(backbone_class(backbone), "in_one_pass", False):
-        return versions.LOSS_OF_EVERY_EVENT
-    return versions.LOSS if task.counts_vary() else None
 
 
 def _settings(

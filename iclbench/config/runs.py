@@ -22,14 +22,15 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from iclbench.config import versions
-from iclbench.config.cards import TrainSettings, content_hash, names, read_toml, validate
+from iclbench.config import codes
+from iclbench.config.cards import TrainSettings, names, read_toml, validate
 from iclbench.config.rates import Rates
-from iclbench.config.resolution import RunConfig, difference, evaluated_as, trained_part, without_codes, without_learned
+from iclbench.config.resolution import RunConfig, difference, evaluated_as, without_codes, without_learned
 from iclbench.core import digests, locks
 from iclbench.core.errors import DataChangedError, IclbenchError, UnknownNameError, UsageError
 from iclbench.core.files import DIGEST, digest_path, remove_leftovers, write_text
 from iclbench.core.memory import IN_EVALUATION, advised
+from iclbench.store import identity
 
 if TYPE_CHECKING:
     from iclbench.backbones.base import Backbone
@@ -56,12 +57,12 @@ def run_name(config: RunConfig) -> str:
     return f"{config.task.name}-{backbone}-{config.preset}-s{config.seed}"
 
 
-def codes_then_and_now(config: RunConfig) -> Iterator[tuple[str, str, versions.Code | None, versions.Code]]:
+def codes_then_and_now(config: RunConfig) -> Iterator[tuple[str, str, codes.Code, codes.Code]]:
     """Of the tables `task` and `backbone` of a configuration the name of a class, its code then, and its code
     now."""
     task, backbone = config.task, config.backbone
-    yield "task", task.family, task.code, versions.of_family(task.family, task.parameters)
-    yield "backbone", backbone.name, backbone.code, versions.of_backbone(backbone.name, backbone.settings, task.head)
+    yield "task", task.family, task.code, codes.of_family(task.family)
+    yield "backbone", backbone.name, backbone.code, codes.of_backbone(backbone.name, backbone.settings)
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ class Run:
         """How training under this configuration diverged; None: it did not, or was not tried."""
         try:
             found = json.loads((self.path / self.DIVERGED).read_bytes())
-            if found["config"] == self.configured:
+            if found["config"] == self.hash:
                 return DivergedError(self, int(found["step"]), str(found["what"]), remembered=True)
         except (OSError, ValueError, KeyError, TypeError):
             pass  # what cannot be read is found out again
@@ -177,73 +178,29 @@ class Run:
 
     @cached_property
     def hash(self) -> str:
-        """What weights and checkpoints carry to show that they are this run's.
-
-        Taken over the file as it was written, so that a setting added to iclbench later does not disown old runs; and
-        not over which code the names stood for, so that a run may be adopted.
-        """
-        with self._mended():
-            plain = read_toml(self.path / "config.toml")
-            if not isinstance(plain.get("task"), dict):
-                raise UsageError(f"{self.path / 'config.toml'} is not the configuration of a run")
-        return content_hash(without_codes(trained_part(plain)))
-
-    @property
-    def codes(self) -> dict[str, Any]:
-        """Which code made the weights, as an entry of identities: none where it is that of version 0.1.0."""
-        named = {"family": self.config.task.code, "backbone": self.config.backbone.code}
-        found = {kind: code for kind, code in named.items() if code is not None}
-        return {"codes": found} if found else {}
-
-    @property
-    def configured(self) -> str:
-        """Hash of all that training depends on, which code the names stand for included."""
-        return content_hash({"config": self.hash, **self.codes})
+        """The identity of the run, in its weights and checkpoints to show that they belong to it."""
+        return identity.run_id(self.config)
 
     @property
     def signature(self) -> dict[str, str]:
-        """What weights and checkpoints say of themselves to show that they are this run's."""
-        return {"config": self.hash, **({"configured": self.configured} if self.codes else {})}
+        """Metadata of the weights and checkpoints."""
+        return {"config": self.hash}
 
     def branch_signature(self, steps: int) -> dict[str, str]:
         """What the weights of a branch say of themselves."""
         return self.signature | {"branch": str(steps)}
 
     def check_signature(self, metadata: Mapping[str, str] | None) -> None:
-        """Raise `ValueError` for weights or a checkpoint of another configuration, or made by other code; version 0.1.0
-        did not write by which."""
-        found = metadata or {}
-        if found.get("config") != self.hash:
-            raise ValueError("another configuration")
-        if found.get("configured", self.configured) != self.configured:
-            raise ValueError("other sources of a plug-in")
+        """Raise `ValueError` for weights or a checkpoint of another configuration, or made by other code."""
+        if (metadata or {}).get("config") != self.hash:
+            raise ValueError("another configuration, or to other sources of a plug-in")
 
     def check_codes(self) -> None:
         """Raise `CodeChangedError` where the names of this run's family or backbone no longer stand for the code that
         it was trained with."""
         for _, name, then, now in codes_then_and_now(self.config):
-            if then != versions.since_first(now):
+            if then != now:
                 raise CodeChangedError(self.name, name, then, now)
-
-    def adopt(self) -> list[str]:
-        """Take it that a run made by version 0.1.0, which did not keep what plug-ins' sources were, was trained with
-        those of today; returns the names of the plug-ins.
-
-        Raises:
-            CodeChangedError: it is known to have been trained with others.
-            IclbenchError: another process trains the run.
-        """
-        with self.lock():
-            plain = read_toml(self.path / "config.toml")
-            adopted = []
-            for part, name, then, now in codes_then_and_now(self.config):
-                if then is None and isinstance(now, str):
-                    plain[part]["code"] = now
-                    adopted.append(name)
-            if adopted:
-                _write(self, _text(plain))
-        Run(self.path).check_codes()
-        return adopted
 
     @property
     def checkpoints(self) -> list[Path]:
@@ -448,13 +405,10 @@ class TrainedOtherwiseError(UsageError):
 class CodeChangedError(UsageError):
     """A name in a run's configuration stands for other code than the weights were made with."""
 
-    def __init__(self, run: str, name: str, then: versions.Code | None, now: versions.Code) -> None:
+    def __init__(self, run: str, name: str, then: codes.Code, now: codes.Code) -> None:
         otherwise = f"train anew under another --name, or delete the run with iclbench rm {run}"
-        if isinstance(now, int):
-            what = f"run '{run}' was trained with version {then or 1} of '{name}', this iclbench has version {now}"
-        elif then is None:
-            what = f"run '{run}' does not say which sources of '{name}' it was trained with"
-            otherwise = f"if they are today's, write iclbench adopt {run}; if not, {otherwise}"
+        if isinstance(then, int) and isinstance(now, int):
+            what = f"run '{run}' was trained with version {then} of '{name}', this iclbench has version {now}"
         else:
             what = f"the sources of '{name}' are not those that run '{run}' was trained with ({then}, now {now})"
         super().__init__(f"{what}: {otherwise}")

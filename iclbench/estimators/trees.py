@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
-from iclbench.config.cards import Added, NonNegativeFloat, PositiveFloat, PositiveInt, Strict
+from iclbench.config.cards import NonNegativeFloat, PositiveFloat, PositiveInt, Strict
 from iclbench.core.errors import one_line
 from iclbench.estimators.base import Estimator, slices
 from iclbench.estimators.workers import fit_prefixes, in_threads, over_episodes
@@ -129,7 +129,7 @@ def answer_compiled(
     return np.concatenate(in_threads(work, list(slices(len(x), _EPISODES))), dtype=np.float64)
 
 
-Backend = Annotated[Literal["auto", "library"], Added("0.2.0")]
+Backend = Literal["auto", "library"]
 
 
 class TreeSettings(Strict):
@@ -189,11 +189,15 @@ class BoostingSettings(Strict):
     max_depth: PositiveInt | None = None
     learning_rate: PositiveFloat | None = None
     sign: bool = False
-    tree_method: Annotated[Literal["hist", "exact", "approx"], Added("0.2.0")] = "hist"
-    max_bin: Annotated[int, Field(ge=2), Added("0.2.0")] = 256
-    reg_lambda: Annotated[NonNegativeFloat, Added("0.2.0")] = 1.0
-    min_child_weight: Annotated[NonNegativeFloat, Added("0.2.0")] = 1.0
+    tree_method: Literal["hist", "exact", "approx"] = "hist"
+    max_bin: Annotated[int, Field(ge=2)] = 256
+    reg_lambda: NonNegativeFloat = 1.0
+    min_child_weight: NonNegativeFloat = 1.0
     backend: Backend = "auto"
+
+
+# Other values of these settings have no compiled code.
+_NOT_COMPILED = ("tree_method", "max_bin", "reg_lambda", "min_child_weight", "backend")
 
 
 class XGBoost(LibraryEstimator[BoostingSettings]):
@@ -211,8 +215,7 @@ class XGBoost(LibraryEstimator[BoostingSettings]):
         return XGBRegressor(**given, n_jobs=1, random_state=0)
 
     def compiled(self) -> Compiled | None:
-        pinned = BoostingSettings.added()
-        if any(getattr(self.settings, key) != value for key, value in pinned.items()):
+        if any(getattr(self.settings, key) != BoostingSettings.model_fields[key].default for key in _NOT_COMPILED):
             return None
         from iclbench.estimators.compiled_boosting import answer_all
 

@@ -24,7 +24,6 @@ import pandas as pd
 import torch
 
 from iclbench import __version__, tables
-from iclbench.config.cards import content_hash
 from iclbench.config.runs import writing
 from iclbench.core import devices
 from iclbench.core.errors import IclbenchError, one_line
@@ -36,6 +35,7 @@ from iclbench.evaluation.contestant import Contestant
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.metric_names import lacking
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.store import identity
 
 Rows = list[dict[str, object]]
 Tables = dict[tables.TableName, Rows | pd.DataFrame]
@@ -102,7 +102,8 @@ def cell_path(results: Path, contestant: Contestant, prompts: AnyPromptSet, tabl
 
 def cell_hash(contestant: Contestant, prompts: AnyPromptSet) -> str:
     """Hash of everything the cell's values depend on."""
-    return content_hash({"contestant": contestant.identity, "prompts": prompts.id})
+    family = prompts.task.family if isinstance(prompts, PromptSet) else None
+    return identity.score_id(contestant, prompts.id, family)
 
 
 def is_done(results: Path, contestant: Contestant, prompts: AnyPromptSet) -> bool:

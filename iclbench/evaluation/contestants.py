@@ -15,13 +15,13 @@ from uuid import uuid4
 import torch
 
 from iclbench.backbones.base import Backbone
-from iclbench.config import versions
-from iclbench.config.cards import content_hash, hashed_settings, load_baseline, validate
+from iclbench.config.cards import load_baseline, validate
 from iclbench.config.registry import ESTIMATORS
-from iclbench.config.resolution import RunConfig, TaskConfig, trained_part
+from iclbench.config.resolution import RunConfig, TaskConfig
 from iclbench.config.runs import Run
 from iclbench.core import digests
 from iclbench.core.errors import UsageError
+from iclbench.core.hashing import content_hash
 from iclbench.core.predictor import Predictor
 from iclbench.core.prefixes import prefix_grid
 from iclbench.core.task import TaskFacts
@@ -31,6 +31,7 @@ from iclbench.estimators.base import FittedPredictor
 from iclbench.evaluation.contestant import Contestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Family
+from iclbench.store import identity
 
 # What a head answers with; the others, numbers.
 _ANSWERS = {"categorical": "class labels", "event": "events"}
@@ -99,10 +100,10 @@ def backbone(run: Run, device: str = "cpu", data_dir: Path | None = None) -> Pre
 def of_run(run: Run, model: Backbone, device: str) -> PredictorContestant:
     """The same where the model is there already, on the device."""
     weights = run.digest or digests.of_file(run.weights)  # that of the file, as loading has made sure
-    identity: dict[str, Any] = {"config": run.hash, "weights": weights, **run.codes}
+    depends_on: dict[str, Any] = {"config": run.hash, "weights": weights}
     if digests_of_branches := run.branch_digests:
-        identity["branches"] = digests_of_branches
-    found = _of_run(run.name, run.config, model, identity, device)
+        depends_on["branches"] = digests_of_branches
+    found = _of_run(run.name, run.config, model, depends_on, device)
     branches = {steps: partial(_branch, run, steps, model) for steps in run.branch_steps}
     return replace(found, branches=branches, folder=run.path)
 
@@ -115,7 +116,7 @@ def _branch(run: Run, steps: int, model: Backbone) -> Backbone:
 def untrained(run: str, config: RunConfig, device: str = "cpu", data_dir: Path | None = None) -> PredictorContestant:
     """The backbone that a run starts from, under the run's name: for whatever does not depend on weights."""
     model = config.build(config.task.build(data_dir)).to(device).eval()
-    return _of_run(run, config, model, {"config": trained_part(config.dump())}, device)
+    return _of_run(run, config, model, {"config": identity.training(config)}, device)
 
 
 def _of_run(
@@ -127,7 +128,7 @@ def _of_run(
         "backbone",
         content_hash(depends_on),
         config.seed,
-        config.variant,
+        identity.variant_id(config),
         model_name=config.backbone.name,
         device=device,
         libraries={"torch": torch.__version__},
@@ -255,13 +256,11 @@ def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts)
     oracle = name in task.oracles
     lost = oracle and not prompts.family.keeps_oracle(name, prompts.shift)
     gaps = [gap for gap in (facts.mean_gap, facts.mean_first_gap) if gap is not None]
-    identity = content_hash(
+    depends_on = content_hash(
         {
-            "estimator": card.estimator,
-            "settings": hashed_settings(cls.Settings, card.settings),
+            **identity.baseline(card),
             "facts": [facts.noise_to_signal, facts.hidden_width, *gaps],
             "prefixes": prefixes,
-            "version": versions.of_estimator(card.estimator),
             # Our own algorithms are exact whatever the version; those of the libraries are what the library says.
             "libraries": libraries if cls.costly else {},
             **({"oracle": False} if lost else {}),
@@ -273,7 +272,7 @@ def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts)
         name,
         name,
         kind,
-        identity,
+        depends_on,
         model_name=_NUMBER.sub("", name),
         prefixes=prefixes,
         episodes=episodes,

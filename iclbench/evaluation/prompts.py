@@ -10,12 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
-from iclbench.config import versions
-from iclbench.config.cards import content_hash
 from iclbench.config.resolution import TaskConfig
 from iclbench.core.episodes import Episodes
 from iclbench.core.guard import guarded
@@ -24,6 +22,7 @@ from iclbench.core.records import cat
 from iclbench.core.seeds import generator
 from iclbench.families.base import Family
 from iclbench.families.request import Request
+from iclbench.store import identity
 
 BLOCK = 64
 
@@ -126,8 +125,7 @@ class PromptSet:
     def id(self) -> str:
         """Readable name and content hash."""
         sizes = {"question": self.task.question, "points": self.context_points, "episodes": self.task.episodes}
-        digest = content_hash(self._drawn_from() | sizes, 8)
-        return f"{self.task.name}-{self.preset}-{self.evaluation}-{digest}"
+        return f"{self.task.name}-{self.preset}-{self.evaluation}-{identity.prompts_id(self, **sizes)}"
 
     @cached_property
     def episodes(self) -> Episodes:
@@ -136,20 +134,6 @@ class PromptSet:
         groups = max(1, self.task.episodes // self.together)
         number = min(groups * self.together, self.family.most_prompts or groups * self.together)
         return self.draw(self.stream, number, self.task.drawn(self.context_points))
-
-    def _drawn_from(self) -> dict[str, Any]:
-        """What the episodes depend on besides their number and sizes."""
-        return {
-            "family": self.task.family,
-            "parameters": self.task.parameters,
-            "data": self.family.fingerprint,
-            "shift": self.shift,
-            "seed": self.seed,
-            "version": versions.of_prompts(self.task.family, self.task.parameters),
-            **versions.of_normaliser(self.task.family, self.task.parameters),
-            **({"evaluator": self.evaluator} if self.evaluator else {}),
-            **({"learned": self.task.learned} if self.trained_data else {}),
-        }
 
     @guarded
     def draw(self, stream: str, episodes: int, points: int) -> Episodes:

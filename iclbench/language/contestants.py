@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 import torch
 
-from iclbench.config.cards import content_hash
+from iclbench.core.hashing import content_hash
 from iclbench.deep_thinking.methods import Method
 from iclbench.evaluation.contestant import Contestant
 from iclbench.language.answering import majority

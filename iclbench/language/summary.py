@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 from iclbench import tables
-from iclbench.config.cards import content_hash
 from iclbench.config.runs import writing
+from iclbench.core.hashing import content_hash
 from iclbench.evaluation.cells import cell_path
 from iclbench.evaluation.contestant import Contestant
 from iclbench.language.accuracies import summarised

@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iclbench.config import versions
-from iclbench.config.cards import content_hash
+from iclbench.config import codes
+from iclbench.core.hashing import content_hash
 from iclbench.estimators.gradient_descent import DescentSettings, GradientDescent, StepSize, descent_curve, search_gamma
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.probing.probe_set import ProbeSet
@@ -40,13 +40,13 @@ class Descent:
     def contestant(self) -> PredictorContestant:
         """A baseline; gamma belongs to the probe set and is found there."""
         search = [*_DECADES, _LAST_DECADE, _PER_DECADE]
-        identity = {"estimator": "gradient-descent", "steps": STEPS, "step_size": self.step_size, "search": search}
-        identity["version"] = versions.of_estimator("gradient-descent")
+        depends_on = {"estimator": "gradient-descent", "steps": STEPS, "step_size": self.step_size, "search": search}
+        depends_on["code"] = codes.of_estimator("gradient-descent")
         return PredictorContestant(
             self.name,
             self.name,
             "baseline",
-            content_hash(identity),
+            content_hash(depends_on),
             libraries={"torch": torch.__version__},
             predictor=GradientDescent(DescentSettings(steps=STEPS)),
         )

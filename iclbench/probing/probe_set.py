@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from iclbench.config import versions
-from iclbench.config.cards import content_hash
+from iclbench.config import codes
 from iclbench.core.episodes import Episodes
 from iclbench.core.errors import UsageError
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.store import identity
 
 # Raised whenever a change of the probe gives other numbers for the same episodes.
 VERSION = 1
@@ -57,12 +57,9 @@ class ProbeSet(PromptSet):
     @cached_property
     def id(self) -> str:
         """Readable name and content hash."""
-        own = {
-            "sizes": [self.context, self.fit, self.test, self.tasks],
-            "version": [versions.of_prompts(self.task.family, self.task.parameters), VERSION],
-        }
+        sizes = [self.context, self.fit, self.test, self.tasks]
         name = f"{self.task.name}-{self.preset}-{self.shift}-probe{self.context}"
-        return f"{name}-{content_hash(self._drawn_from() | own, 8)}"
+        return f"{name}-{identity.prompts_id(self, probe=codes.PROBE, sizes=sizes)}"
 
     @cached_property
     def episodes(self) -> Episodes:

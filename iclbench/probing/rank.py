@@ -21,8 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iclbench.backbones.base import Backbone
-from iclbench.config import versions
-from iclbench.config.cards import content_hash
+from iclbench.config import codes
 from iclbench.config.runs import Run
 from iclbench.core.context import Context
 from iclbench.core.episodes import Episodes
@@ -35,6 +34,7 @@ from iclbench.evaluation.cells import Cell, Rows, Tables
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.probing.probe import NotProbedError, kept
 from iclbench.probing.probe_set import POINTS, ProbeSet
+from iclbench.store import identity
 
 EVALUATOR = "rank"
 # Singular values below this fraction of the largest count as 0.
@@ -60,8 +60,7 @@ class RankSet(ProbeSet):
     @cached_property
     def id(self) -> str:
         """Readable name and content hash."""
-        asked = {"rank": [self.context, self.contexts, self.queries]} | versions.of_probe("rank")
-        digest = content_hash(self._drawn_from() | asked, 8)
+        digest = identity.prompts_id(self, probe=codes.PROBE, rank=[self.context, self.contexts, self.queries])
         return f"{self.task.name}-{self.preset}-{self.shift}-rank{self.context}-{digest}"
 
     @cached_property

@@ -27,17 +27,18 @@ from torch import Tensor
 
 from iclbench import tables
 from iclbench.backbones.base import Backbone
-from iclbench.config import versions
-from iclbench.config.cards import content_hash
+from iclbench.config import codes
 from iclbench.config.runs import Run
 from iclbench.core.context import Context
 from iclbench.core.errors import NonFiniteError
+from iclbench.core.hashing import content_hash
 from iclbench.evaluation import cells, contestants
 from iclbench.evaluation.bootstrap import percentiles, resampled_counts
 from iclbench.evaluation.cells import Cell, Rows, Tables
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.probing.probe import NotProbedError, kept
+from iclbench.store import identity
 
 EVALUATOR = "representation"
 # Inputs to fit H on and as many to score it; those among them whose other directions are averaged over in a figure.
@@ -63,7 +64,7 @@ class RepresentationSet(PromptSet):
     @cached_property
     def id(self) -> str:
         """Readable name and content hash."""
-        digest = content_hash(self._drawn_from() | versions.of_probe(EVALUATOR), 8)
+        digest = identity.prompts_id(self, probe=codes.PROBE, of=EVALUATOR)
         return f"{self.task.name}-{self.preset}-representation-{digest}"
 
     @cached_property
@@ -102,7 +103,7 @@ def probe_representation(context: Context, run: Run, *, seed: int = 0) -> Iterat
         f"{model.name}-untrained",
         f"{run.name}-untrained",
         "baseline",
-        content_hash({"config": run.hash, "untrained": True, **run.codes}),
+        content_hash({"config": run.hash, "untrained": True}),
         libraries=model.libraries,
         predictor=untrained,
     )

@@ -14,13 +14,12 @@ from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter
 
-from iclbench.config import versions
-from iclbench.config.cards import content_hash
 from iclbench.config.registry import imported
 from iclbench.config.runs import codes_then_and_now
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError, one_line
 from iclbench.core.files import write_text
+from iclbench.core.hashing import content_hash
 from iclbench.core.version import provenance
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.outcome import Outcome
@@ -93,7 +92,7 @@ def _other_code(cell: GridCell, known: str) -> str | None:
         known: its hash where it was submitted.
     """
     for _, name, then, now in codes_then_and_now(cell.config) if cell.config else ():
-        if then != versions.since_first(now):
+        if then != now:
             return name
     return None if cell.hash == known else f"{cell.kind} {cell.run}"
 

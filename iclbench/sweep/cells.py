@@ -14,10 +14,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from iclbench.config import versions
-from iclbench.config.cards import Mark, content_hash, hashed_settings, load_baseline
-from iclbench.config.registry import ESTIMATORS
-from iclbench.config.resolution import RunConfig, TaskConfig, trained_part
+from iclbench.config.cards import load_baseline
+from iclbench.config.resolution import RunConfig, TaskConfig
+from iclbench.core.hashing import content_hash
+from iclbench.store import identity
 from iclbench.sweep.grids import GridRun, grid_runs
 
 Kind = Literal["train", "evaluate", "probe", "cost"]
@@ -86,55 +86,15 @@ class GridCell:
         """What cells have in common that are worked on one after the other: the group, but for language models."""
         return self.group
 
+    @property
+    def is_summary(self) -> bool:
+        """Whether the cell sums up the scores of all contestants of a task."""
+        return self.run == SUMMARY
+
     @cached_property
     def hash(self) -> str:
-        """Content hash of everything that the cell's rows depend on."""
-        of: dict[str, Any] = {"kind": self.kind, "run": self.run, "preset": self.preset}
-        of["asked"] = {key: sorted(value) if isinstance(value, list) else value for key, value in self.asked.items()}
-        if self.reason is not None:
-            of["reason"] = self.reason
-        if self.frozen.files:
-            of["files"] = self.frozen.files
-        if self.config is not None:
-            of["trained"] = trained_part(self.config.dump())
-        if self.kind in ("evaluate", "probe"):
-            task = self.frozen.model_dump(mode="json", exclude_none=True)
-            of["task"] = {key: task[key] for key in TaskConfig.marked(Mark.EVALUATED) if key in task}
-            of |= self._beside(task)
-        return content_hash(of, 16)
-
-    def _beside(self, task: dict[str, Any]) -> dict[str, Any]:
-        """What the rows depend on besides what was trained, the task's episodes and the question."""
-        of: dict[str, Any] = {"prompts": versions.of_prompts(self.frozen.family, self.frozen.parameters)}
-        of |= versions.of_normaliser(self.frozen.family, task["parameters"])
-        if self.baseline is not None:
-            of |= {"baseline": _settings(self.baseline), "oracle": self.run in task["oracles"]}
-            of["estimators"] = _estimator(self.baseline)
-        elif self.run == SUMMARY:
-            # What answered is in the hashes of the cells that are summed up.
-            of |= {"needs": sorted(self.needs), "oracles": task["oracles"], "published": task["published"]}
-            # Scores of curves are over common context sizes since 2.
-            of["estimators"] = 2 if self.frozen.question == "next" else 1
-        elif self.kind == "probe":
-            levels = ("zero", "least-squares", *task["oracles"])
-            of |= versions.of_probe(self.asked["probe"])
-            of["oracles"] = sorted(task["oracles"])
-            of["levels"] = {name: _settings(name) for name in levels}
-            descent = versions.of_estimator("gradient-descent")
-            of["estimators"] = versions.together([descent, *map(_estimator, levels)])
-        return of
-
-
-def _settings(baseline: str) -> dict[str, Any]:
-    """What a baseline's card says of its answers."""
-    card = load_baseline(baseline)[1]
-    settings = hashed_settings(ESTIMATORS.get(card.estimator).Settings, card.settings)
-    return card.model_dump(mode="json", exclude={"summary", "source"}) | {"settings": settings}
-
-
-def _estimator(baseline: str) -> versions.Code:
-    """Which code a baseline's card names."""
-    return versions.of_estimator(load_baseline(baseline)[1].estimator)
+        """The identity of everything that the cell's rows depend on."""
+        return identity.cell_id(self)
 
 
 def grid_cells(names: Iterable[str], added: Sequence[str] = (), results: Path | None = None) -> list[GridCell]:

@@ -17,9 +17,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from iclbench.config.cards import PositiveInt, Strict, cards_folder, content_hash, load_card, names, read_toml
+from iclbench.config.cards import PositiveInt, Strict, cards_folder, load_card, names, read_toml
 from iclbench.config.registry import canonical
 from iclbench.core.errors import IclbenchError, UsageError
+from iclbench.core.hashing import content_hash
 from iclbench.language.tasks.cards import PRESET, LanguageTask
 from iclbench.language.tasks.chosen import language_tasks
 from iclbench.language.tasks.ranges import written

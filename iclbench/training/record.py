@@ -15,6 +15,7 @@ from iclbench.core.errors import IclbenchError
 from iclbench.core.files import save_tensors, write_text
 from iclbench.core.version import provenance
 from iclbench.families.base import Family
+from iclbench.store import identity
 from iclbench.training.fit import Progress
 
 Rows = list[dict[str, object]]
@@ -74,7 +75,7 @@ def give_up(run: Run, family: Family, progress: Progress, error: DivergedError) 
     curve = [row for row in _curve(run, normaliser, progress) if row["axis_value"] != end["axis_value"]]
     scored = [_shared(run) | {"normaliser": 1.0} | row for row in progress.scored]
     tables.write("values", [*curve, *scored, end], run.path / "values.parquet", {"config": run.hash})
-    found = {"config": run.configured, "step": error.step, "what": error.what}
+    found = {"config": run.hash, "step": error.step, "what": error.what}
     write_text(run.path / run.DIVERGED, json.dumps(found, indent=2) + "\n")
 
 
@@ -91,7 +92,7 @@ def _shared(run: Run) -> dict[str, object]:
         "data": config.task.data,
         "kind": "backbone",
         "seed": config.seed,
-        "variant": config.variant,
+        "variant": identity.variant_id(config),
         "shift": "none",
         "status": "ok",
         "card": config.task.card,

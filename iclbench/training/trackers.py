@@ -67,7 +67,7 @@ class WandB:
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "iclbench"),
             name=run.name,
-            id=run.configured,
+            id=run.hash,
             resume="allow",
             dir=str(run.path),
             mode=os.environ.get("WANDB_MODE", "offline"),
@@ -92,12 +92,12 @@ class MLflow:
         name = run.config.task.name
         experiment = self._client.get_experiment_by_name(name)
         place = self._client.create_experiment(name) if experiment is None else experiment.experiment_id
-        own = f"tags.`iclbench.run` = '{run.name}' and tags.`iclbench.config` = '{run.configured}'"
+        own = f"tags.`iclbench.run` = '{run.name}' and tags.`iclbench.config` = '{run.hash}'"
         found = self._client.search_runs([place], own, max_results=1)
         if found:
             self._id = found[0].info.run_id
         else:
-            tags = {"mlflow.runName": run.name, "iclbench.run": run.name, "iclbench.config": run.configured}
+            tags = {"mlflow.runName": run.name, "iclbench.run": run.name, "iclbench.config": run.hash}
             self._id = self._client.create_run(place, tags=tags).info.run_id
             for key, value in _flat(run.config.dump()).items():
                 self._client.log_param(self._id, key, str(value)[:500])

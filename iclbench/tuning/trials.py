@@ -13,6 +13,7 @@ from iclbench.config.cards import TrainSettings, validate
 from iclbench.config.resolution import RunConfig
 from iclbench.core.context import Context
 from iclbench.core.errors import NonFiniteError, one_line
+from iclbench.store import identity
 
 # Seeds of trials count on from here: grids train from small ones.
 FIRST_SEED = 1000
@@ -46,7 +47,7 @@ class Trial:
     @cached_property
     def variant(self) -> str:
         """Hash of what is trained but for the seed."""
-        return self.config.variant
+        return identity.variant_id(self.config)
 
     def row(self, prompt_set: str, **found: Any) -> dict[str, Any]:
         """A row of the table `trials`."""

@@ -14,14 +14,15 @@ from typing import ClassVar
 
 import pandas as pd
 
-from iclbench.config.cards import content_hash
 from iclbench.config.resolution import TaskConfig
 from iclbench.core.errors import NonFiniteError
+from iclbench.core.hashing import content_hash
 from iclbench.core.heads import HEADS
 from iclbench.core.metrics import metric
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Family
 from iclbench.report.evaluators import meaning
+from iclbench.store import identity
 from iclbench.tables.evaluators import HEADLINE
 
 
@@ -40,7 +41,7 @@ class ValidationSet(PromptSet):
     def id(self) -> str:
         """Readable name and content hash."""
         sizes = {"question": self.task.question, "points": self.context_points, "episodes": self.task.episodes}
-        digest = content_hash(self._drawn_from() | sizes | {"stream": self.stream}, 8)
+        digest = identity.prompts_id(self, **sizes, stream=self.stream)
         return f"{self.task.name}-{self.preset}-{self.stream}-{self.evaluation}-{digest}"
 
 

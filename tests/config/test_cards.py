@@ -11,19 +11,8 @@ import tomli_w
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from iclbench.config.cards import (
-    PRESETS,
-    BaselineCard,
-    Ramp,
-    TaskCard,
-    card_name,
-    content_hash,
-    load_baseline,
-    load_task,
-    names,
-    read_toml,
-    validate,
-)
+from iclbench.config.cards import PRESETS, BaselineCard, Ramp, TaskCard, card_name, load_baseline, load_task, names, read_toml, validate
+from iclbench.core.hashing import content_hash
 from iclbench.config.registry import FAMILIES
 from iclbench.core.errors import UnknownNameError, UsageError
 

@@ -9,7 +9,7 @@ import tomli_w
 
 from iclbench.backbones.base import Backbone
 from iclbench.cli.main import main
-from iclbench.config import cards, registry, versions
+from iclbench.config import cards, registry, codes
 from iclbench.config.rates import Rates, learning_rate
 from iclbench.config.registry import BACKBONES, VARIANTS, Backbones, Entry, Variant
 from iclbench.config.resolution import resolve_run
@@ -34,7 +34,7 @@ def test_a_name_stands_for_its_settings_and_shares_all_else_with_its_backbone(na
     assert same == rest | frozen
     assert config.train == plain.train, "the rate of the backbone where the card has none of its own"
     assert missing_size("linear", name, "small", {}) is None
-    assert versions.of_backbone(name) == versions.of_backbone(VARIANTS[name].backbone)
+    assert codes.of_backbone(name) == codes.of_backbone(VARIANTS[name].backbone)
     built = config.build(config.task.build())
     assert type(built) is BACKBONES.get(VARIANTS[name].backbone)
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from iclbench.config import versions
+from iclbench.config import codes
 from iclbench.config.registry import ESTIMATORS
 from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.core.episodes import Episodes, Points
@@ -66,7 +66,7 @@ def test_the_name_of_a_prompt_set_is_a_hash_of_what_its_episodes_depend_on(task:
         "data": prompts.family.fingerprint,
         "shift": "orthants",
         "seed": 4,
-        "version": versions.of_prompts("linear", task.parameters),
+        "version": codes.of_prompts("linear", task.parameters),
         "question": "next",
         "points": 8,
         "episodes": 48,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from iclbench import tables
-from iclbench.config import versions
+from iclbench.config import codes
 from iclbench.config.resolution import RunConfig, TaskConfig, resolve_run, resolve_task, trained_part
 from iclbench.config.runs import Run, create
 from iclbench.core import digests
@@ -294,12 +294,12 @@ def test_a_baseline_is_known_by_all_that_its_answers_depend_on(task: TaskConfig)
         "settings": {"k": 3},
         "facts": facts,
         "prefixes": None,
-        "version": versions.of_estimator("knn"),
+        "version": codes.of_estimator("knn"),
         "libraries": {},
     }
     assert knn.identity == contestants.content_hash(expected)
     of_tree = {"estimator": "decision-tree", "settings": {"max_depth": 2}, "prefixes": tree.prefixes}
-    of_tree |= {"version": versions.of_estimator("decision-tree"), "libraries": tree.libraries}
+    of_tree |= {"version": codes.of_estimator("decision-tree"), "libraries": tree.libraries}
     assert tree.identity == contestants.content_hash(expected | of_tree)
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from iclbench import __version__, tables
-from iclbench.config.cards import content_hash
+from iclbench.core.hashing import content_hash
 from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.core.episodes import Episodes
 from iclbench.core.errors import UsageError

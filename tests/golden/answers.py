@@ -1,4 +1,4 @@
-"""The fixed questions: small, seeded, and asked of everything that has a number in `iclbench.config.versions`."""
+"""The fixed questions: small, seeded, and asked of everything that has a number in `iclbench.config.codes`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from iclbench.backbones.base import Backbone, TaskShape
-from iclbench.config import versions
+from iclbench.config import codes
 from iclbench.config.cards import load_baseline, load_task, names
 from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES, canonical
 from iclbench.config.resolution import resolve_tables, resolve_task
@@ -44,9 +44,9 @@ EPISODES = 4
 KEPT = 6
 
 KINDS = {
-    "families": {name: versions.of_prompts(name, {}) for name in FAMILIES.shipped},
-    "estimators": {name: versions.of_estimator(name) for name in ESTIMATORS.shipped},
-    "backbones": {name: versions.of_backbone(name) for name in BACKBONES.architectures() if name in BACKBONES.shipped},
+    "families": {name: codes.of_prompts(name, {}) for name in FAMILIES.shipped},
+    "estimators": {name: codes.of_estimator(name) for name in ESTIMATORS.shipped},
+    "backbones": {name: codes.of_backbone(name) for name in BACKBONES.architectures() if name in BACKBONES.shipped},
 }
 
 
@@ -87,7 +87,7 @@ def family(name: str, data_dir: Path) -> Answers:
     sets = {shift: replace(prompts, shift=shift) for shift in ("none", *prompts.task.shifts)}
     sets |= {test: replace(prompts, evaluator=test) for test in prompts.task.evaluators}
     found = {name: _of_episodes(each.episodes) for name, each in sets.items()}
-    if versions.of_prompts(name, {}) != versions.of_family(name, {}):
+    if codes.of_prompts(name, {}) != codes.of_family(name, {}):
         drawn = prompts.task.build(data_dir).sample(Request(EPISODES, prompts.task.points, generator(0, "golden")))
         found["training"] = _of_episodes(drawn)
     return found

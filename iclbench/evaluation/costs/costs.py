@@ -30,7 +30,7 @@ import torch
 
 from iclbench import __version__, tables
 from iclbench.backbones.base import Backbone
-from iclbench.config.cards import TrainSettings, content_hash
+from iclbench.config.cards import TrainSettings
 from iclbench.config.resolution import TaskConfig
 from iclbench.config.runs import writing
 from iclbench.core import devices
@@ -38,6 +38,7 @@ from iclbench.core.context import Context
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import IclbenchError
 from iclbench.core.guard import guarded
+from iclbench.core.hashing import content_hash
 from iclbench.core.measure import peak_of, seconds_of
 from iclbench.core.memory import IN_COSTS, OutOfMemoryError, advised
 from iclbench.core.predictor import State

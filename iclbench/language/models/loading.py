@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from iclbench.config.cards import content_hash
 from iclbench.core.errors import DataError, UnknownNameError, UsageError
+from iclbench.core.hashing import content_hash
 
 _DTYPES = ("float32", "bfloat16", "float16", "float64", "auto")
 _WEIGHTS = ("*.safetensors", "*.bin")

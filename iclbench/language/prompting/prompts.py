@@ -19,9 +19,9 @@ from typing import Literal
 
 import numpy as np
 
-from iclbench.config.cards import content_hash
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import assignments
+from iclbench.core.hashing import content_hash
 from iclbench.core.seeds import stream_seed
 from iclbench.language.prompting.text import endings
 from iclbench.language.tasks.cards import PRESET, LanguageTask

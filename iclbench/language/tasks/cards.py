@@ -15,19 +15,18 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from iclbench.config.cards import (
-    Added,
     PositiveInt,
     Published,
     Strict,
     Values,
     cards_folder,
-    content_hash,
     load_card,
     names,
     validate,
 )
 from iclbench.config.registry import READERS, canonical
 from iclbench.core.errors import UnknownNameError, UsageError
+from iclbench.core.hashing import content_hash
 from iclbench.language.tasks.pools import Pool, Reader
 
 # What stands in the column `preset` of all rows of language models, whose size is their own.
@@ -65,7 +64,7 @@ class LanguageCard(Strict):
     summary: str
     source: str = ""
     notes: str = ""
-    data: Annotated[Values, Added("0.2.0")] = {}
+    data: Values = {}
     reader: str
     parameters: Values = {}
     labels: dict[str, str] = {}

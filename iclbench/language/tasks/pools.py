@@ -9,7 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from iclbench.config.cards import Strict, content_hash
+from iclbench.config.cards import Strict
+from iclbench.core.hashing import content_hash
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from iclbench import __version__, tables
-from iclbench.config.cards import TrainSettings, content_hash
+from iclbench.config.cards import TrainSettings
+from iclbench.core.hashing import content_hash
 from iclbench.config.registry import ESTIMATORS
 from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.core.context import Context

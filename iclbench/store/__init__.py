@@ -1,0 +1,1 @@
+"""Everything on disk that is not a table: identities of runs, prompt sets and cells."""
