@@ -97,7 +97,6 @@ def variant(config: Any) -> str:
     return variant_id(config)
 
 
-
 def archived(packs: Path) -> Iterator[tuple[str, str]]:
     """The runs in the archives of weights, and the identity of each by the code that runs."""
     import tomllib

@@ -35,7 +35,7 @@ SHARED = (
     ("tests/api/",),
     (
         "tests/sweep/test_grids.py",
-        "tests/test_identities.py",
+        "tests/store/test_identity.py",
         "tests/test_equal_footing.py",
         "tests/config/test_sizes.py",
     ),
@@ -74,9 +74,10 @@ def heed_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def raise_code(monkeypatch: pytest.MonkeyPatch, registry: Registry, name: str, code: int) -> None:
-    """As if what is registered under a name answered otherwise since today."""
-    monkeypatch.setitem(registry.entries, name, replace(registry.entry(name), code=code))
+def raise_code(monkeypatch: pytest.MonkeyPatch, registry: Registry, name: str, code: str = "code") -> None:
+    """Raise a code of what is registered under a name."""
+    entry = registry.entry(name)
+    monkeypatch.setitem(registry.entries, name, replace(entry, **{code: getattr(entry, code) + 1}))
 
 
 def small_card(**changes: object) -> dict[str, object]:

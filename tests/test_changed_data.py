@@ -15,6 +15,7 @@ from iclbench.config.resolution import resolve_run
 from iclbench.config.runs import Run, create, find
 from iclbench.core.errors import DataChangedError, Interrupted
 from iclbench.report.data import load
+from iclbench.store.identity import variant_id
 from iclbench.sweep.cells import grid_cells
 from iclbench.training import run as training
 
@@ -207,7 +208,7 @@ def test_the_identity_of_a_run_is_its_data_and_not_their_place(tmp_path) -> None
         change(tmp_path / place / f"{place}.jsonl")
         words = [f"task.path={tmp_path / place / place}.jsonl", "task.time_scale=mean-gap", "backbone.layers=1"]
         config = resolve_run("events", "mamba", "smoke", overrides=words).on_data()
-        found.append((config.variant, str(config.task.files["path"])))
+        found.append((variant_id(config), str(config.task.files["path"])))
     (first, _), (second, _), (third, _) = found
     assert first == second != third and len({path for _, path in found}) == 3
 

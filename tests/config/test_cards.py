@@ -11,10 +11,21 @@ import tomli_w
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from iclbench.config.cards import PRESETS, BaselineCard, Ramp, TaskCard, card_name, load_baseline, load_task, names, read_toml, validate
-from iclbench.core.hashing import content_hash
+from iclbench.config.cards import (
+    PRESETS,
+    BaselineCard,
+    Ramp,
+    TaskCard,
+    card_name,
+    load_baseline,
+    load_task,
+    names,
+    read_toml,
+    validate,
+)
 from iclbench.config.registry import FAMILIES
 from iclbench.core.errors import UnknownNameError, UsageError
+from iclbench.core.hashing import content_hash
 
 TRAIN = {"steps": 10}
 CARD = {

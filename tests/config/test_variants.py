@@ -9,7 +9,7 @@ import tomli_w
 
 from iclbench.backbones.base import Backbone
 from iclbench.cli.main import main
-from iclbench.config import cards, registry, codes
+from iclbench.config import cards, codes, registry
 from iclbench.config.rates import Rates, learning_rate
 from iclbench.config.registry import BACKBONES, VARIANTS, Backbones, Entry, Variant
 from iclbench.config.resolution import resolve_run

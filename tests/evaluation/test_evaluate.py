@@ -10,7 +10,7 @@ import torch
 
 from iclbench import tables
 from iclbench.config import codes
-from iclbench.config.resolution import RunConfig, TaskConfig, resolve_run, resolve_task, trained_part
+from iclbench.config.resolution import RunConfig, TaskConfig, resolve_run, resolve_task
 from iclbench.config.runs import Run, create
 from iclbench.core import digests
 from iclbench.core.context import Context
@@ -37,6 +37,8 @@ from iclbench.evaluation.evaluate import (
 )
 from iclbench.evaluation.everybody import Everybody
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.store import identity
+from iclbench.store.identity import variant_id
 
 
 class Half(Predictor):
@@ -250,9 +252,11 @@ def test_the_identity_of_a_run_is_that_of_its_configuration_and_weights(config: 
     run = create(tmp_path, config)
     model = contestants.untrained(run.name, config)
     assert (model.name, model.run, model.kind, model.seed) == ("gpt2", run.name, "backbone", 0)
-    assert (model.variant, model.device) == (config.variant, "cpu") and model.libraries == {"torch": torch.__version__}
+    assert (model.variant, model.device) == (variant_id(config), "cpu") and model.libraries == {
+        "torch": torch.__version__
+    }
     assert model.order == "causal" and not model.predictor.training
-    assert model.identity == contestants.content_hash({"config": trained_part(config.dump())})
+    assert model.identity == contestants.content_hash({"config": identity.training(config)})
     other = config.model_copy(update={"seed": 1})
     assert contestants.untrained(run.name, other).identity != model.identity
     from safetensors.torch import save_file

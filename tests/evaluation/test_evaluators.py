@@ -19,6 +19,7 @@ from iclbench.evaluation.evaluate import evaluate_run, evaluators_of
 from iclbench.evaluation.monitor import Monitor
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.scoring import target_scores, together
+from iclbench.store.identity import variant_id
 from iclbench.training.run import train
 from tests.conftest import small_card
 from tests.prototypes import CLASSES, prototype_card
@@ -165,8 +166,8 @@ def test_seeds_share_a_variant_and_other_settings_have_another(evaluated: tuple[
     card = card_in(folder)
     same = [resolve_run(card, "gpt2", "smoke", 5), resolve_run(card, "gpt2", "smoke", 0, ["train.evaluate_every=3"])]
     other = [resolve_run(card, "gpt2", "smoke", 0, [o]) for o in ("train.lr=0.5", "backbone.width=32", "task.points=5")]
-    assert {config.variant for config in same} == {run.config.variant}
-    assert len({run.config.variant, *[config.variant for config in other]}) == 4
+    assert {variant_id(config) for config in same} == {variant_id(run.config)}
+    assert len({variant_id(run.config), *[variant_id(config) for config in other]}) == 4
     rows = tables.read_all("values", folder)
-    assert set(rows.loc[rows["kind"].eq("backbone"), "variant"]) == {run.config.variant}
+    assert set(rows.loc[rows["kind"].eq("backbone"), "variant"]) == {variant_id(run.config)}
     assert rows.loc[rows["kind"].ne("backbone"), "variant"].isna().all()

@@ -14,6 +14,7 @@ from iclbench.core.context import Context
 from iclbench.core.errors import Interrupted, UnknownNameError, UsageError
 from iclbench.evaluation.evaluate import evaluate_run, evaluators_of
 from iclbench.evaluation.monitor import Monitor
+from iclbench.store.identity import variant_id
 from iclbench.training.run import train
 from tests.prototypes import prototype_card
 from tests.training.test_run import same, stop_at, weights
@@ -64,7 +65,7 @@ def test_it_is_scored_every_so_many_steps_and_after_the_last(tmp_path: Path) -> 
     assert sorted(set(rows["axis_value"])) == [5, 10, 12]
     assert set(rows["evaluator"]) == {"icl", "icl_paired"}
     assert set(rows["metric"]) == {"accuracy", "accuracy_within_choices", "cross_entropy"}
-    assert set(rows["variant"]) == {run.config.variant}
+    assert set(rows["variant"]) == {variant_id(run.config)}
     assert [set(each) for each in seen] == [{"icl", "icl_paired"}] * 3
     headline = rows[rows["metric"].eq("accuracy_within_choices") & rows["evaluator"].eq("icl")]
     assert headline["value"].tolist() == [each["icl"] for each in seen]

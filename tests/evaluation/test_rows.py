@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from iclbench import __version__, tables
-from iclbench.core.hashing import content_hash
 from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.core.episodes import Episodes
 from iclbench.core.errors import UsageError
+from iclbench.core.hashing import content_hash
 from iclbench.core.memory import IN_EVALUATION
 from iclbench.core.predictions import Gaussian
 from iclbench.core.predictor import Predictor

@@ -44,7 +44,9 @@ EPISODES = 4
 KEPT = 6
 
 KINDS = {
-    "families": {name: codes.of_prompts(name, {}) for name in FAMILIES.shipped},
+    "families": {
+        name: [codes.of_family(name), codes.of_prompts(name), codes.of_normaliser(name)] for name in FAMILIES.shipped
+    },
     "estimators": {name: codes.of_estimator(name) for name in ESTIMATORS.shipped},
     "backbones": {name: codes.of_backbone(name) for name in BACKBONES.architectures() if name in BACKBONES.shipped},
 }
@@ -87,7 +89,7 @@ def family(name: str, data_dir: Path) -> Answers:
     sets = {shift: replace(prompts, shift=shift) for shift in ("none", *prompts.task.shifts)}
     sets |= {test: replace(prompts, evaluator=test) for test in prompts.task.evaluators}
     found = {name: _of_episodes(each.episodes) for name, each in sets.items()}
-    if codes.of_prompts(name, {}) != codes.of_family(name, {}):
+    if "sample_prompts" in vars(type(prompts.family)):
         drawn = prompts.task.build(data_dir).sample(Request(EPISODES, prompts.task.points, generator(0, "golden")))
         found["training"] = _of_episodes(drawn)
     return found

@@ -62,9 +62,9 @@ def test_a_file_of_other_code_is_refused(
     bundle.write(path)
     assert Bundle.read(path) == bundle
     with monkeypatch.context() as other:
-        raise_code(other, BACKBONES, "mamba", 99)
+        raise_code(other, BACKBONES, "mamba")
         assert Bundle.read(path) == bundle, "no part of the cell"
-    raise_code(monkeypatch, registry, raised, 99)
+    raise_code(monkeypatch, registry, raised)
     with pytest.raises(IclbenchError) as error:
         Bundle.read(path)
     assert named in str(error.value) and "\n" not in str(error.value)

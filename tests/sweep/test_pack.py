@@ -468,7 +468,7 @@ def test_finished_cells_are_never_lost_by_packing_fewer(swept: tuple[Path, list[
 def test_cells_whose_code_changed_leave_and_are_listed_as_awaiting_recomputation(
     swept: tuple[Path, list[GridCell]], clean: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    raise_code(monkeypatch, ESTIMATORS, "decision-tree", 2)
+    raise_code(monkeypatch, ESTIMATORS, "decision-tree")
     cells = [replace(cell) for cell in swept[1]]  # which look at the numbers again
     needed = {old.hash: new.hash for old, new in zip(swept[1], cells, strict=True)}
     cells = [replace(cell, needs=tuple(needed[need] for need in cell.needs)) for cell in cells]

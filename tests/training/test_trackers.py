@@ -13,6 +13,7 @@ from iclbench.cli.main import main
 from iclbench.config.resolution import resolve_run
 from iclbench.config.runs import Run, create
 from iclbench.core.errors import UnknownNameError
+from iclbench.store.identity import variant_id
 from iclbench.training import trackers
 from iclbench.training.trackers import tracked
 
@@ -84,7 +85,7 @@ def test_scores_of_targets_are_exported_and_none_of_other_tasks_seeds_or_trainin
     run = create(tmp_path, config)
     known = {"run": run.name, "task": "gp-mixture", "family": "gp-mixture", "contestant": "cnp", "kind": "backbone"}
     known |= {"preset": "smoke", "shift": "none", "evaluator": "targets", "metric": "log_likelihood", "status": "ok"}
-    known |= {"variant": config.variant, "prompt_set": "a", "card": "c", "version": "0"}
+    known |= {"variant": variant_id(config), "prompt_set": "a", "card": "c", "version": "0"}
     rows = [
         known | {"n_related": 0, "value": -0.5},
         known | {"n_related": 2, "value": -0.4},

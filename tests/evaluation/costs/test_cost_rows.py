@@ -10,10 +10,10 @@ import torch
 
 from iclbench import __version__, tables
 from iclbench.config.cards import TrainSettings
-from iclbench.core.hashing import content_hash
 from iclbench.config.registry import ESTIMATORS
 from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.core.context import Context
+from iclbench.core.hashing import content_hash
 from iclbench.core.predictions import Point
 from iclbench.core.predictor import Predictor
 from iclbench.evaluation.contestants import PredictorContestant
