@@ -58,6 +58,11 @@ def of_backbone(name: str, settings: Mapping[str, Any] | None = None) -> Code:
     return [own, *mixers] if mixers else own
 
 
+def is_ours(registry: Registry, name: str) -> bool:
+    """Whether a name or target is that of iclbench's own class. Nothing is imported."""
+    return _shipped(registry, name) is not None
+
+
 def _mixers(settings: Mapping[str, Any], own: int | str) -> list[str]:
     """The mixers that settings name, each once; a class from elsewhere may mean something else by the word."""
     named = settings.get("mixers")

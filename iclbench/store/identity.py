@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from iclbench.config import codes
 from iclbench.config.cards import BaselineCard, Mark, Strict, TrainSettings, load_baseline, validate
-from iclbench.config.registry import ESTIMATORS
-from iclbench.config.resolution import RunConfig, TaskConfig, backbone_class
+from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES
+from iclbench.config.resolution import BackboneConfig, RunConfig, TaskConfig, backbone_class
 from iclbench.core.hashing import content_hash
 
 if TYPE_CHECKING:
@@ -30,12 +30,11 @@ def without_defaults(settings: Strict) -> dict[str, Any]:
 def training(config: RunConfig) -> dict[str, Any]:
     """What the weights of a run depend on."""
     backbone = config.backbone
-    settings = validate(backbone_class(backbone.name).Settings, backbone.settings, f"backbone '{backbone.name}'")
     return {
         "preset": config.preset,
         "seed": config.seed,
         "task": _task(config.task, Mark.TRAINED),
-        "backbone": {"name": backbone.name, "code": backbone.code, "settings": without_defaults(settings)},
+        "backbone": {"name": backbone.name, "code": backbone.code, "settings": _settings(backbone)},
         "train": without_defaults(config.train),
         "loss": codes.LOSS,
     }
@@ -127,6 +126,17 @@ def _task(task: TaskConfig, mark: Mark) -> dict[str, Any]:
 
 
 def _parameters(task: TaskConfig) -> dict[str, Any]:
-    """The parameters of a family that differ from their defaults, without the places of files."""
-    chosen = without_defaults(task.checked)
-    return {key: value for key, value in chosen.items() if key not in type(task.checked).marked(Mark.LOCATION)}
+    """The parameters of a family that differ from their defaults, without the places of files; all of a class from
+    elsewhere, which is not imported for it."""
+    if not codes.is_ours(FAMILIES, task.family):
+        return task.parameters
+    checked = task.checked
+    return checked.model_dump(mode="json", exclude_defaults=True, exclude=set(checked.marked(Mark.LOCATION)))
+
+
+def _settings(backbone: BackboneConfig) -> dict[str, Any]:
+    """The settings of a backbone that differ from their defaults; all of a class from elsewhere."""
+    if not codes.is_ours(BACKBONES, BACKBONES.variant(backbone.name).backbone):
+        return backbone.settings
+    model = backbone_class(backbone.name).Settings
+    return without_defaults(validate(model, backbone.settings, f"backbone '{backbone.name}'"))

@@ -45,7 +45,7 @@ def test_everything_that_changes_the_episodes_changes_the_name() -> None:
 
 def test_names_on_disk_stay() -> None:
     task, _ = resolve_task("linear", "small")
-    assert PromptSet(task, "small").id == "linear-small-none-bd2859db"
+    assert PromptSet(task, "small").id == "linear-small-none-828df7ff"
     assert ProbeSet(task, "small", context=20).id == "linear-small-none-probe20-4c03bda0"
 
 

@@ -105,7 +105,7 @@ def test_a_family_has_three_codes(code: str, changed: set[str], monkeypatch: pyt
     [
         ("train.weight_decay=0.0", set()),  # the default
         ("task.renormalise=false", set()),
-        ("backbone.size=standard", set()),
+        ("task.protocol.head=point", set()),
         ("train.weight_decay=0.1", {"training"}),
         ("train.checkpoint_every=7", {"training"}),
         ("task.episodes=65", {"prompts", "score"}),

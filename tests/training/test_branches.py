@@ -21,6 +21,7 @@ from iclbench.core.errors import Interrupted, UsageError
 from iclbench.evaluation.evaluate import evaluate_run
 from iclbench.evaluation.monitor import Monitor
 from iclbench.evaluation.reported_training import train_reported
+from iclbench.store.identity import variant_id
 from iclbench.sweep.store import is_whole
 from iclbench.training import checkpoint, record
 from iclbench.training.fit import Training, fit
@@ -86,10 +87,9 @@ def test_branches_that_make_no_sense_are_refused_in_a_line(given: dict[str, obje
     assert "\n" not in str(refused.value)
 
 
-def test_settings_without_branches_stand_in_hashes_as_before() -> None:
-    assert "branches" not in TrainSettings(steps=5).model_dump()
+def test_a_run_with_branches_is_another_run_of_the_same_variant() -> None:
     plain, branched = (resolve_run("linear", "gpt2", "smoke", 0, [STABLE, *more]) for more in ([], [BRANCHED[2]]))
-    assert plain.variant == branched.variant, "they are repetitions of one contestant"
+    assert variant_id(plain) == variant_id(branched), "they are repetitions of one contestant"
     assert plain.trained != branched.trained, "the folder of one is not that of the other"
 
 
