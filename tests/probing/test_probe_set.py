@@ -46,7 +46,7 @@ def test_everything_that_changes_the_episodes_changes_the_name() -> None:
 def test_names_on_disk_stay() -> None:
     task, _ = resolve_task("linear", "small")
     assert PromptSet(task, "small").id == "linear-small-none-828df7ff"
-    assert ProbeSet(task, "small", context=20).id == "linear-small-none-probe20-4c03bda0"
+    assert ProbeSet(task, "small", context=20).id == "linear-small-none-probe20-ebc69b63"
 
 
 def test_probing_evaluating_and_tuning_draw_different_episodes() -> None:
