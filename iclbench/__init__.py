@@ -14,8 +14,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from iclbench import moved
-
 __version__: str
 
 if TYPE_CHECKING:
@@ -114,6 +112,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-moved.install()

@@ -27,7 +27,6 @@ from iclbench.core.predictor import Predictor, State
 from iclbench.core.records import read_about
 from iclbench.core.task import TaskShape
 from iclbench.layers.vision.image_encoder import EncoderName
-from iclbench.moved import renamed
 
 
 class BackboneSettings(Strict):
@@ -87,8 +86,6 @@ _AT_BUDGET = {
     "state": (8, 8, 16, 16),
 }
 SMALLEST_BUDGET, SMALL_BUDGET = _LIMITS[:2]
-
-__getattr__ = renamed(__name__, check_heads="iclbench.layers.attention:check_heads")
 
 
 class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):

@@ -28,7 +28,6 @@ from iclbench.core.predictor import State
 from iclbench.core.task import TaskShape
 from iclbench.layers.attention import AttentionLayer, KeysValues
 from iclbench.layers.perceptron import perceptron
-from iclbench.moved import renamed
 
 
 class TransformerNPSettings(SetSettings):
@@ -104,6 +103,3 @@ class TransformerNP(SetBackbone[_Settings], abstract=True):
         for layer, memory in zip(self.targets, state.layers, strict=True):
             hidden = layer.attend(hidden, memory)
             yield hidden
-
-
-__getattr__ = renamed(__name__, TransformerSettings="TransformerNPSettings")

@@ -34,7 +34,6 @@ from typing import Any, Literal
 from iclbench.config import plugins, trust
 from iclbench.core.errors import UnknownNameError, UsageError, one_line, said, shortened
 from iclbench.core.signals import heed_ctrl_c
-from iclbench.moved import current
 
 log = logging.getLogger("iclbench")
 
@@ -204,7 +203,7 @@ class Registry:
 
     def entry(self, name: str) -> Entry:
         if ":" in name:
-            return Entry(current(name), package=trust.package_of(name))
+            return Entry(name, package=trust.package_of(name))
         found = self.entries.get(canonical(name))
         if found is None:
             raise UnknownNameError(self.kind, name, self.entries)

@@ -20,11 +20,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from iclbench.core.records import TensorRecord
-from iclbench.moved import renamed
 
 _P = TypeVar("_P", bound="Prediction")
-
-__getattr__ = renamed(__name__, HEADS="iclbench.core.heads:HEADS")
 
 _LOG_2PI = math.log(2 * math.pi)
 

@@ -19,7 +19,6 @@ from torch import Tensor
 from iclbench.core import limits
 from iclbench.core.errors import DataError
 from iclbench.core.files import check_replaceable, save_tensors, tensors_metadata
-from iclbench.moved import current
 
 _Record = TypeVar("_Record", bound="TensorRecord")
 
@@ -137,7 +136,7 @@ def _rebuild(spec: Any, tensor: Callable[[str], Tensor]) -> Any:
         case {"tensor": path}:
             return tensor(path)
         case {"record": name, "fields": fields}:
-            cls = TensorRecord._classes[current(name)]
+            cls = TensorRecord._classes[name]
             return cls(**{k: _rebuild(v, tensor) for k, v in fields.items()})
         case {"tuple": items}:
             return tuple(_rebuild(v, tensor) for v in items)

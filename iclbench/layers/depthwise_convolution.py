@@ -12,8 +12,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iclbench.moved import renamed
-
 
 class _Causal(torch.autograd.Function):
     @staticmethod
@@ -43,6 +41,3 @@ def depthwise_convolution(
 ) -> Float[Tensor, "B T E"]:
     """out[:, t] = bias + sum over k of weight[:, k] padded[:, t + k], with T = KT - K + 1."""
     return _Causal.apply(padded, weight, bias)
-
-
-__getattr__ = renamed(__name__, causal_convolution="depthwise_convolution")

@@ -18,7 +18,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from iclbench.layers.attention import check_heads
-from iclbench.moved import renamed
 
 Residual = Literal["standard", "normed"]
 
@@ -151,6 +150,3 @@ def _allowed(mask: Bool[Tensor, "B N"] | None) -> tuple[Tensor | None, Tensor | 
     some = mask.any(1)
     # Episodes without data look at their padding instead of at nothing, which would be NaN in gradients.
     return (mask | ~some[:, None])[:, None, None], some
-
-
-__getattr__ = renamed(__name__, LatentSettings="iclbench.backbones.latent_backbone:LatentSettings")

@@ -13,8 +13,6 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from iclbench.moved import renamed
-
 _LONGEST_PRODUCT = 400
 
 
@@ -66,6 +64,3 @@ def _diagonal_sums(matrix: Float[Tensor, "D T T"]) -> Float[Tensor, "D T"]:
     channels, length = matrix.shape[:2]
     padded = F.pad(matrix, (0, length)).flatten(1)
     return padded.as_strided((channels, length, length), (2 * length * length, 2 * length + 1, 1)).sum(1)
-
-
-__getattr__ = renamed(__name__, causal_convolution="long_convolution")

@@ -18,7 +18,6 @@ from iclbench.core.errors import Interrupted
 from iclbench.core.guard import guarded
 from iclbench.core.memory import IN_TRAINING, advised
 from iclbench.families.base import Family
-from iclbench.moved import renamed
 from iclbench.training import checkpoint, record
 from iclbench.training.branches import left, train_branch
 from iclbench.training.fit import Callback, Progress, Training, TrainingDivergedError
@@ -258,12 +257,3 @@ def _signals(run: Run) -> Iterator[_Stop]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-__getattr__ = renamed(
-    __name__,
-    make_optimiser="iclbench.training.step:make_optimiser",
-    descend="iclbench.training.step:descend",
-    autocast="iclbench.training.step:autocast",
-    Device="iclbench.core.context:Context",
-)

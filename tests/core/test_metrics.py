@@ -5,8 +5,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from iclbench.core.heads import HEADS
 from iclbench.core.metrics import METRICS, Metric, metric
-from iclbench.core.predictions import HEADS
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 

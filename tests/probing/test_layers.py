@@ -11,7 +11,8 @@ from iclbench.config.cards import Strict
 from iclbench.config.registry import BACKBONES
 from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.core.episodes import Points
-from iclbench.core.predictions import HEADS, Point
+from iclbench.core.heads import HEADS
+from iclbench.core.predictions import Point
 from iclbench.estimators.least_squares import LeastSquares
 from iclbench.probing.layers import decode_layers, fit_scale_and_shift, probe_layers
 from iclbench.probing.probe_set import ProbeSet
