@@ -30,10 +30,10 @@ def sealed(parquet: bytes) -> bytes:
 
 
 def check(parquet: bytes) -> None:
-    """Raise `DamagedError` where a parquet file carries another digest than that of its bytes; older ones have none."""
+    """Raise `DamagedError` where a parquet file has no digest, or another one than that of its bytes."""
     start = parquet.rfind(KEY.encode())  # the footer is at the end
     if start < 0:
-        return
+        raise DamagedError("it has no digest")
     entry = _ENTRY.match(parquet, start)
     if entry is not None:
         digest = hashlib.sha256(parquet[: entry.start(1)])

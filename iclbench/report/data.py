@@ -20,7 +20,6 @@ from iclbench.report.comparable import comparable, name_variants, on_one_line, t
 from iclbench.report.episode_scores import EpisodeScores
 from iclbench.report.language import PRESET, Language, answers, prepared
 from iclbench.report.style import Look, looks
-from iclbench.tables import older
 from iclbench.tables.evaluators import HEADLINE, INSIDE, PROBES
 from iclbench.tables.means import over_seeds, unfailed
 from iclbench.tables.runs import trained_runs
@@ -69,7 +68,8 @@ class Results:
     @cached_property
     def orders(self) -> dict[str, str]:
         """Which backbones read their context in order ("causal") or take it as a "set", as far as it is known."""
-        return older.context_orders(self.rows)
+        said = self.rows.dropna(subset="context_order").drop_duplicates("contestant")
+        return dict(zip(said["contestant"], said["context_order"], strict=True))
 
     @cached_property
     def with_method(self) -> frozenset[str]:

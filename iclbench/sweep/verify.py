@@ -31,12 +31,11 @@ from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.pack import value_rows
 from iclbench.sweep.store import Store, device_name, hardware, libraries
 from iclbench.sweep.work import set_up, work
-from iclbench.tables.older import LATER_METRICS
 
 # Seconds that workers have to end when verifying is interrupted.
 _GRACE = 5.0
-# Provenance: a note on a card or a new version of iclbench may change them without changing a value; older tables lack
-# the order and the data.
+# Provenance: a note on a card or a new version of iclbench may change them without changing a value; rows of earlier
+# commits lack the order and the data.
 _PROVENANCE = ("card", "version", "commit", "context_order", "data")
 # Differences below this part of half an interval do not matter.
 NEGLIGIBLE = 0.1
@@ -179,8 +178,6 @@ def _verified(cells: Sequence[GridCell], store: Store, context: Context, workers
                 continue
             # Of packed rows those of another grid's evaluation of the same run, on other prompts, are not meant.
             stored = stored[stored["prompt_set"].isna() | stored["prompt_set"].isin(found["prompt_set"].dropna())]
-            lacks = set(LATER_METRICS).difference(stored["metric"].dropna())
-            found = found[~found["metric"].isin(lacks)]
             difference = difference or first_difference(stored, found)
             shares.append(share_of_interval(stored, found, judged=cell.kind != "train"))
     share = max((each for each in shares if each is not None), default=0.0) if None not in shares else None

@@ -44,8 +44,8 @@ def write(table: TableName, data: pd.DataFrame | list[dict[str, object]], path: 
 
 
 def _says(table: TableName, path: Path, checked: pd.DataFrame, about: dict[str, str]) -> bool:
-    """Whether a file holds these rows in this order and says this of them; its digest, its schema and the code that
-    computed the rows may be older."""
+    """Whether a file holds these rows in this order and says this of them; its digest and the code that computed
+    the rows may be others."""
     if not path.is_file() or {k: v for k, v in metadata(path).items() if k not in ("table", "schema")} != about:
         return False
     try:
@@ -79,10 +79,10 @@ def _load(table: TableName, path: Path, columns: Sequence[str] | None = None) ->
             about = _own(file.schema_arrow.metadata)
             if about.get("table") != table:
                 raise TableError(f"{path} is not an iclbench '{table}' table")
-            if int(about.get("schema", 1)) > SCHEMA:
+            if about.get("schema") != str(SCHEMA):
                 raise TableError(
-                    f"{path} was written by a newer iclbench (tables of schema {about['schema']}, this one knows up to "
-                    f"{SCHEMA}); upgrade iclbench"
+                    f"{path} has table schema {about.get('schema')}, this iclbench reads schema {SCHEMA}; delete it "
+                    "and run the command that wrote it again, or install the version of iclbench that wrote it"
                 )
             limits.check(8 * file.metadata.num_rows * file.metadata.num_columns, f"{path}: a table of")
             return file.read(columns, use_threads=False)
@@ -93,10 +93,10 @@ def _load(table: TableName, path: Path, columns: Sequence[str] | None = None) ->
 
 
 def _opened(path: Path) -> pq.ParquetFile:
-    """A parquet file whose bytes are those of its digest, if it has one; files of version 0.1.0 have none.
+    """A parquet file whose bytes are those of its digest.
 
     Raises:
-        DamagedError: they are not.
+        DamagedError: they are not, or it has no digest.
     """
     with advised(IN_TABLES):
         whole = path.read_bytes()

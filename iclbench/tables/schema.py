@@ -1,6 +1,6 @@
 """What result tables hold: the columns of each with their meaning, and whether rows fit them.
 
-One row per measured value. A change that a reader of before would misread raises `SCHEMA`.
+One row per measured value.
 """
 
 from __future__ import annotations
@@ -14,12 +14,9 @@ from pandas.api.extensions import ExtensionArray
 from pandas.arrays import NumpyExtensionArray
 
 from iclbench.core.errors import IclbenchError
-from iclbench.tables import older
 
-# Raised whenever a reader of before would misread what is written. 1: version 0.1.0, whose files do not say so;
-# 2: cells may be diverged or awaiting, scores that are not finite are failed rows,
-# runs may be scored on prompts of a task that they were not trained on;
-# 3: `values` and `errors` have columns for what was said in names and reasons only (`older` reads them off there).
+# The version of these columns, in the metadata of every file. A file with another one is not read: raise it when the
+# meaning of a column changes, and convert `results/reference` in the same commit.
 SCHEMA = 3
 
 TableName = Literal["values", "costs", "errors", "examples", "answers", "cells", "trials"]
@@ -33,7 +30,7 @@ VALUES: dict[str, tuple[str, bool, str]] = {
         "string",
         True,
         "images that the episodes are made of, as parameters of the task (glyphs=procedural), or that a published "
-        "number is for; missing where there are none, and in older tables",
+        "number is for; missing where there are none",
     ),
     "trained_data": (
         "string",
@@ -66,8 +63,7 @@ VALUES: dict[str, tuple[str, bool, str]] = {
     "context_order": (
         "string",
         True,
-        "causal (the answer may depend on the order of the points) or set; backbones only, missing in older tables "
-        "(`older.context_orders` knows those)",
+        "causal (the answer may depend on the order of the points) or set; of scores of backbones only",
     ),
     "shift": ("string", False, "change of the distribution at evaluation; 'none' for none"),
     "distribution": ("string", True, "the shift but for the number of examples: 'none' of points-64"),
@@ -140,7 +136,7 @@ VALUES: dict[str, tuple[str, bool, str]] = {
         "string",
         True,
         "commit of the code that computed the row, with -dirty if files of the code differed from it; missing if "
-        "neither git nor the installed package names it, and in older tables",
+        "neither git nor the installed package names it, and in rows of earlier commits",
     ),
 }
 
@@ -251,7 +247,7 @@ CELLS: dict[str, tuple[str, bool, str]] = {
         "string",
         True,
         "of an evaluation the metrics that it has or that the code which computed it knew, separated by blanks; "
-        "missing in older tables, whose rows of values say it",
+        "missing in rows of earlier commits, whose rows of values say it",
     ),
     "seconds": ("Float64", True, "how long it took, trainings by all processes that took part in them"),
     "device": ("string", True, "cpu or the name of the accelerator"),
@@ -352,7 +348,7 @@ def frame(table: TableName, rows: list[dict[str, object]] | pd.DataFrame) -> pd.
 
 
 def validate(table: TableName, data: pd.DataFrame, origin: np.ndarray | None = None) -> pd.DataFrame:
-    """The frame with exact column types, optional columns that it lacks (an older file's) as missing values.
+    """The frame with exact column types, optional columns that it lacks as missing values.
 
     Args:
         table: its name.
@@ -362,8 +358,6 @@ def validate(table: TableName, data: pd.DataFrame, origin: np.ndarray | None = N
     Raises:
         TableError: for other missing columns, missing values or duplicate rows.
     """
-    if table == "errors" and "coarse" not in data.columns:
-        data = older.errors_filled(data)
     # By arrays: a frame of forty columns takes five times as long, and thousands of tables are small.
     given = {str(column): _plain(series.array) for column, series in data.items()}
     return _whole(table, _typed(table, given, data.index), origin)
@@ -399,8 +393,7 @@ def _typed(table: TableName, given: Mapping[str, Any], index: pd.Index) -> pd.Da
         columns[column] = values
     if table == "values":
         _validate_values(columns)
-    typed = pd.DataFrame(columns, index=index, copy=False)
-    return older.filled(typed) if table == "values" else typed
+    return pd.DataFrame(columns, index=index, copy=False)
 
 
 def _plain(values: Any) -> Any:

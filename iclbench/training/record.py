@@ -90,10 +90,12 @@ def _shared(run: Run) -> dict[str, object]:
     return _about(run) | {
         "family": config.task.family,
         "data": config.task.data,
+        "model": config.backbone.name,
         "kind": "backbone",
         "seed": config.seed,
         "variant": identity.variant_id(config),
         "shift": "none",
+        "distribution": "none",
         "status": "ok",
         "card": config.task.card,
         **provenance(),

@@ -13,7 +13,7 @@ from iclbench.report.sections import named_pairs
 from tests.findings.quantities import ROOT, Reference, benchmark, nothing_but
 from tests.findings.text import check
 
-# Rows of version 0.1.0, as they were packed: what they say does not matter here.
+# Rows of two small sweeps, as they were packed: what they say does not matter here.
 PACKED = ROOT / "tests" / "fixtures" / "packed"
 
 

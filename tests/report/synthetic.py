@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from iclbench import __version__, tables
+from tests.tables.rows import complete
 
 N, D, EPISODES = 20, 5, 64
 BASELINES = ["zero", "mean", "least-squares", "ridge", "lasso-1e-2", "knn-3", "averaging", "xgboost"]
@@ -88,7 +89,7 @@ def _contestants(task: str) -> list[tuple[str, str, int | None]]:
 def _row(
     task: str, contestant: str, kind: str, run: str, seed: int | None, shift: str, **more: object
 ) -> dict[str, object]:
-    return {
+    row = {
         "run": run,
         "task": task,
         "family": TASKS[task],
@@ -106,6 +107,7 @@ def _row(
         "version": __version__,
         **more,
     }
+    return complete(row)
 
 
 def _curve(

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from iclbench import __version__, tables
+from tests.tables.rows import complete
 
 EPISODES = 128
 STEPS = [500, 1000, 2000, 3000, 4000]
@@ -91,7 +92,7 @@ def _at(step: int) -> dict[str, object]:
 
 
 def _row(task: str, test: str | None, metric: str, value: float, more: dict[str, object]) -> dict[str, object]:
-    return {
+    row = {
         "task": task,
         "family": "bursty",
         "data": "glyphs=procedural",
@@ -109,6 +110,7 @@ def _row(task: str, test: str | None, metric: str, value: float, more: dict[str,
         "version": __version__,
         **more,
     }
+    return complete(row)
 
 
 def _scored(task: str, test: str, value: float, more: dict[str, object], interval: bool = True) -> dict[str, object]:

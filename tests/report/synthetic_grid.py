@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from iclbench import __version__, tables
+from tests.tables.rows import complete
 
 EPISODES = 48
 BACKBONES = {  # how good, how expensive
@@ -130,7 +131,7 @@ def _rows(
         "n_related": None if evaluator == "next" else 0,
     }
     span = 0.4 if accuracy else 1 - FLOOR
-    return [
+    rows = [
         base
         | {
             "metric": "score",
@@ -142,6 +143,7 @@ def _rows(
         },
         base | {"metric": _by(metric), "value": mean, "low": mean - half, "high": mean + half, "normaliser": 1.0},
     ]
+    return [complete(row) for row in rows]
 
 
 def _by(metric: str) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from iclbench import __version__, tables
+from tests.tables.rows import complete
 
 TASK, FEATURES = "combination", 3
 CONTEXTS = [4, 8, 16, 32, 64]
@@ -48,7 +49,7 @@ def _row(
     name: str, kind: str, seed: int | None, evaluator: str, metric: str, value: float, more: dict[str, object]
 ) -> dict[str, object]:
     run = name if seed is None else f"{TASK}-{name}-small-s{seed}"
-    return {
+    row = {
         "run": run,
         "task": TASK,
         "family": "combination",
@@ -67,6 +68,7 @@ def _row(
         "version": __version__,
         **more,
     }
+    return complete(row)
 
 
 def _drawn() -> list[dict[str, object]]:

@@ -11,6 +11,7 @@ from zlib import crc32
 import numpy as np
 
 from iclbench import __version__, tables
+from tests.tables.rows import complete
 
 EPISODES = 400
 SEEDS = range(10)
@@ -43,6 +44,7 @@ SUITE = {
     "family": "suite",
     "n_context": None,
     "reason": "Deep-Thinking, table 1; printed; mean over sst2, sst5, trec",
+    "mean_of": "sst2, sst5, trec",
 }
 
 
@@ -84,7 +86,7 @@ def rows_of(task: str) -> list[dict[str, object]]:
 def row(task: str, contestant: str, metric: str, value: float | None, **more: object) -> dict[str, object]:
     """What every row has."""
     family, evaluator, _ = TASKS[task]
-    return {
+    row = {
         "run": contestant,
         "task": task,
         "family": family,
@@ -104,6 +106,7 @@ def row(task: str, contestant: str, metric: str, value: float | None, **more: ob
         "version": __version__,
         **more,
     }
+    return complete(row)
 
 
 def _failed(model: str, task: str) -> bool:

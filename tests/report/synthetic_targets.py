@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from iclbench import __version__, tables
+from tests.tables.rows import complete
 
 EPISODES, SIDE, DRAWS = 64, 8, 5
 # Contestant: kind, whether it uses related datasets, log-likelihood without any.
@@ -86,7 +87,7 @@ def together(contestant: str, marginal: np.ndarray) -> np.ndarray:
 
 
 def _row(task: str, contestant: str, kind: str, run: str, shift: str, **more: object) -> dict[str, object]:
-    return {
+    row = {
         "run": run,
         "task": task,
         "family": task.replace("-", "_"),
@@ -104,6 +105,7 @@ def _row(task: str, contestant: str, kind: str, run: str, shift: str, **more: ob
         "version": __version__,
         **more,
     }
+    return complete(row)
 
 
 def parts(task: str) -> list[tuple[dict[str, object], np.ndarray]]:

@@ -170,7 +170,8 @@ def test_a_specification_that_cannot_be_drawn_costs_its_own_picture(tmp_path: Pa
 
 
 def test_the_header_counts_backbones_and_not_their_variants(tmp_path: Path) -> None:
-    gpt2 = _rows().iloc[:3].assign(kind="backbone", contestant="gpt2", seed=0, variant="a", run="linear-gpt2-smoke-s0")
+    of_run = {"kind": "backbone", "contestant": "gpt2", "model": "gpt2", "seed": 0, "variant": "a"}
+    gpt2 = _rows().iloc[:3].assign(**of_run, run="linear-gpt2-smoke-s0")
     wide = gpt2.assign(variant="b", run="linear-gpt2-wide-smoke-s0")
     values = pd.concat([_rows(), gpt2, wide], ignore_index=True)
     tables.write("values", tables.frame("values", values), tmp_path / "a.values.parquet", {})

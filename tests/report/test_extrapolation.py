@@ -14,6 +14,7 @@ from iclbench.report.data import Results, load
 from iclbench.report.figures import learning
 from iclbench.report.sections import leaderboard, report
 from iclbench.report.sections.footing import footing
+from tests.tables.rows import complete
 
 FAR = 40
 
@@ -22,29 +23,28 @@ def curve(run: str, contestant: str, kind: str, shift: str, last: int, level: fl
     """A curve that falls from 1 to 0.01 at n = 10 and stays there, times `level`."""
     n = np.arange(last + 1)
     value = level * np.maximum(10.0 ** (-n / 5), 0.01)
-    return pd.DataFrame(
-        {
-            "run": run,
-            "task": "linear",
-            "family": "linear",
-            "contestant": contestant,
-            "kind": kind,
-            "preset": "small",
-            "shift": shift,
-            "evaluator": "next",
-            "metric": "squared_error",
-            "n_context": n,
-            "value": value,
-            "low": 0.9 * value,
-            "high": 1.1 * value,
-            "n_episodes": 64,
-            "normaliser": 5.0,
-            "status": "ok",
-            "prompt_set": f"{shift}-{last}",
-            "card": "c0",
-            "version": "0",
-        }
-    )
+    columns = {
+        "run": run,
+        "task": "linear",
+        "family": "linear",
+        "contestant": contestant,
+        "kind": kind,
+        "preset": "small",
+        "shift": shift,
+        "evaluator": "next",
+        "metric": "squared_error",
+        "n_context": n,
+        "value": value,
+        "low": 0.9 * value,
+        "high": 1.1 * value,
+        "n_episodes": 64,
+        "normaliser": 5.0,
+        "status": "ok",
+        "prompt_set": f"{shift}-{last}",
+        "card": "c0",
+        "version": "0",
+    }
+    return pd.DataFrame(complete(columns))
 
 
 def area(rows: pd.DataFrame) -> pd.DataFrame:

@@ -19,6 +19,7 @@ from iclbench.report.untuned import untuned
 from iclbench.tables import frame
 from tests.report import synthetic_grid
 from tests.report.synthetic_grid import BACKBONES
+from tests.tables.rows import complete
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +166,6 @@ def test_a_method_does_not_make_its_backbone_untuned_nor_do_rates_of_the_task_ju
         {"run": "linear-mamba-small-s0", "contestant": "mamba"},
         {"run": "quadratic-s4d-small-s0", "contestant": "s4d@quadratic", "trained_on": "quadratic"},
     ]
-    results = data.of_values(frame("values", [shared | run for run in runs]))
+    results = data.of_values(frame("values", [complete(shared | run) for run in runs]))
     (task,) = replace(results, folder=tmp_path).slices
     assert task.untuned == {"mamba", "mamba+deep-thinking"}

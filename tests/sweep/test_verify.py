@@ -140,24 +140,6 @@ def test_a_changed_digit_and_another_place_are_found(swept: tuple[Path, list[Gri
 
 
 @pytest.mark.usefixtures("shared")
-def test_rows_of_before_a_metric_came_are_whole_without_it(
-    swept: tuple[Path, list[GridCell]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root, cells = swept
-    for path in (root / "clean" / "reference").iterdir():
-        table = path.name.split(".")[1]
-        rows = tables.read(table, path)  # type: ignore[arg-type]
-        rows = rows[rows["metric"].ne("auc").fillna(True)] if table == "values" else rows
-        tables.write(table, rows, tmp_path / "reference" / path.name, tables.metadata(path))  # type: ignore[arg-type]
-    only = [cell for cell in cells if cell.baseline == "knn-3"]
-    (found,) = verify(only, Store(tmp_path), 1, 0, Context(tmp_path))
-    assert "only computed again" in str(found.difference)
-    monkeypatch.setattr("iclbench.sweep.verify.LATER_METRICS", ("auc",))
-    (found,) = verify(only, Store(tmp_path), 1, 0, Context(tmp_path))
-    assert found.equal
-
-
-@pytest.mark.usefixtures("shared")
 @pytest.mark.skipif(kernels.here() not in ("default", "avx2", "avx512"), reason="instruction sets of x86")
 @pytest.mark.parametrize(
     ("recorded", "used"),

@@ -122,11 +122,15 @@ def test_costs_of_one_baseline_on_two_tasks_or_presets_are_two_measurements() ->
         tables.frame("costs", [COST, COST | {"value": 2.0}])
 
 
-def test_a_file_from_before_an_optional_column_is_read_beside_the_others(tmp_path: Path) -> None:
-    for name, change in (("old", {}), ("new", {"n_points": 40, "n_episodes": 64})):
-        tables.write("costs", [COST | change], tmp_path / f"{name}.costs.parquet", {})
+def test_a_file_from_before_an_optional_column_is_read_beside_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "old.costs.parquet"
-    pq.write_table(pq.read_table(path).drop_columns("n_episodes"), path)
+    with monkeypatch.context() as patch:
+        patch.delitem(tables.SCHEMAS["costs"], "n_episodes")
+        tables.write("costs", [COST], path, {})
+    tables.write("costs", [COST | {"n_points": 40, "n_episodes": 64}], tmp_path / "new.costs.parquet", {})
+    assert "n_episodes" not in pq.read_schema(path).names
     assert tables.read("costs", path)["n_episodes"].isna().all()
     read = tables.read_all("costs", tmp_path)
     assert dict(zip(read["n_points"], read["n_episodes"], strict=True)) == {40: 64, 20: pd.NA}
@@ -233,22 +237,38 @@ def test_a_flipped_bit_of_a_number_is_one_line_with_the_fix_and_takes_no_other_f
     assert str(bad) in caplog.text and str(good) not in caplog.text
 
 
-def test_a_table_without_a_digest_is_read_as_it_is(tmp_path: Path) -> None:
-    """As version 0.1.0 wrote it."""
+def test_a_table_without_a_digest_is_refused(tmp_path: Path) -> None:
     path = _write(tmp_path, [ROW])
     arrow = pq.read_table(path)
     metadata = {key: text for key, text in arrow.schema.metadata.items() if key.startswith(b"iclbench.")}
     pq.write_table(arrow.replace_schema_metadata(metadata), path, compression="zstd")
-    assert tables.is_whole(path)
-    assert tables.read("values", path)["value"].tolist() == [1.0]
+    assert not tables.is_whole(path)
+    with pytest.raises(TableError, match=f"{path} cannot be read .*delete it.*no digest"):
+        tables.read("values", path)
 
 
-def test_a_table_of_a_newer_schema_is_refused_and_one_without_a_number_is_that_of_0_1_0(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("other", [tables.SCHEMA - 1, tables.SCHEMA + 1])
+def test_a_table_of_another_schema_is_refused_in_one_line_that_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: int
 ) -> None:
     path = tmp_path / "costs.parquet"
+    monkeypatch.setattr("iclbench.tables.parquet.SCHEMA", other)
+    tables.write("costs", [], path, {})
+    assert tables.read("costs", path).empty
+    monkeypatch.undo()
+    with pytest.raises(TableError, match=rf"schema {other}\b.* {tables.SCHEMA}; delete it and run") as refused:
+        tables.read("costs", path)
+    assert "\n" not in str(refused.value)
     tables.write("costs", [], path, {})
     assert tables.metadata(path)["schema"] == str(tables.SCHEMA)
-    monkeypatch.setattr("iclbench.tables.parquet.SCHEMA", tables.SCHEMA - 1)
-    with pytest.raises(tables.TableError, match="was written by a newer iclbench"):
-        tables.read("costs", path)
+
+
+def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """No column is read off the name of a contestant or a shift."""
+    own = {"contestant": "my+repeat-net", "model": None, "shift": "points-8", "metric": "score", "reason": "x: 1 is y"}
+    path = _write(tmp_path, [ROW | own])
+    before, found = path.read_bytes(), tables.read("values", path)
+    (row,) = found.dropna(axis=1).to_dict("records")
+    assert row == {name: value for name, value in (ROW | own).items() if value is not None}
+    tables.write("values", found, path, {"task": "linear"})
+    assert path.read_bytes() == before
