@@ -6,8 +6,9 @@ evaluate it on random inputs; `FunctionFamily` asks them for just these two thin
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -20,12 +21,16 @@ from torch import Tensor
 from iclbench.config.cards import Strict
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import DataChangedError, UnknownNameError
+from iclbench.core.guard import guarded
 from iclbench.core.task import TaskFacts
-from iclbench.families.request import Request, by_request, take_requests
+from iclbench.families.request import Request
 from iclbench.families.sampling import normal
-from iclbench.families.shifts import FUNCTION_KINDS, FunctionKind, Inputs, Kinds, Shift, kinds_of, repeated
+from iclbench.families.shifts import FUNCTION_KINDS, FunctionKind, Inputs, Kinds, Shift, repeated
 
 Truth = dict[str, Tensor]
+
+# The methods that draw episodes. They run in one known state of torch, in subclasses too.
+_DRAWS = ("sample", "sample_all_related", "sample_prompts")
 
 
 @dataclass(frozen=True)
@@ -254,20 +259,20 @@ class Family(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        take_requests(cls)
-        if isinstance(named := vars(cls).get("shift_kinds"), Set):
-            cls.shift_kinds = kinds_of(named)
+        for name in _DRAWS:
+            if inspect.isfunction(method := vars(cls).get(name)):
+                setattr(cls, name, guarded(method))
 
     @abstractmethod
     def sample(self, request: Request) -> Episodes:
         """Draw episodes."""
 
-    @by_request
+    @guarded
     def sample_all_related(self, request: Request) -> Episodes:
         """Episodes with as many related datasets as there ever are: what costs are asked with."""
         return self.sample(replace(request, related=self.related_sets or None))
 
-    @by_request
+    @guarded
     def sample_prompts(self, request: Request) -> Episodes:
         """Frozen episodes to evaluate on, with as many related datasets as there ever are. A family of several kinds of
         functions may draw them stratified: every mean over them has the expectation that it has over free draws, and

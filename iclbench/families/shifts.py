@@ -26,12 +26,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from difflib import get_close_matches
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -104,11 +104,6 @@ class Shift:
             if both:
                 raise UsageError(f"shift '{name}': '{one.text}' and '{other.text}' both set {min(both)}; leave one out")
         return cls(tuple(parts))
-
-    @property
-    def kind(self) -> str:
-        """The kind of a shift of one part, as version 0.1.0 had them; `none` where there is none."""
-        return self.parts[0].kind if self.parts else "none"
 
     @property
     def name(self) -> str:
@@ -225,16 +220,6 @@ class FunctionKind(Kind):
     isotropic: bool = False
 
 
-class _FunctionKinds(dict[str, FunctionKind]):
-    """Kinds by name, of which a family of version 0.1.0 takes some away as from a set, or adds some."""
-
-    def __sub__(self, names: Iterable[str]) -> Kinds:
-        return {name: kind for name, kind in self.items() if name not in set(names)}
-
-    def __or__(self, other: Any) -> Any:
-        return dict(self) | (dict(other) if isinstance(other, Mapping) else dict(kinds_of(other)))
-
-
 def _subspace(inputs: Inputs, _: float, generator: torch.Generator) -> Inputs:
     dim = inputs.x.shape[-1]
     return inputs.truncate(math.ceil(dim / 2))
@@ -272,27 +257,20 @@ def _scaled(inputs: Inputs, scale: float, _: torch.Generator) -> Inputs:
 
 
 _INPUTS, _QUERY = "the inputs", "the query"
-FUNCTION_KINDS: Mapping[str, FunctionKind] = _FunctionKinds(
-    {
-        "isotropic": FunctionKind((_INPUTS,), isotropic=True),
-        "skewed": FunctionKind((_INPUTS,), place=_skewed, isotropic=True),
-        "subspace": FunctionKind((_INPUTS,), place=_subspace, isotropic=True),
-        "subspace-random": FunctionKind((_INPUTS,), place=_random_subspace, isotropic=True),
-        "orthants": FunctionKind((_INPUTS, _QUERY), place=_orthants, isotropic=True),
-        "orthogonal-query": FunctionKind((_INPUTS, _QUERY), place=_orthogonal_query, isotropic=True),
-        # The query is chosen among points with their labels: see `repeated`.
-        "repeated-query": FunctionKind((_QUERY,)),
-        "wide-query": FunctionKind((_QUERY,), Number(3.0), _wide_query),
-        "input-scale": FunctionKind(("the scale of the inputs",), Number(), _scaled),
-        "weight-scale": FunctionKind(("the scale of the outputs",), Number()),
-        "noisy": FunctionKind(("the label noise",), Number(1.0)),
-    }
-)
-
-
-def kinds_of(named: Iterable[str]) -> Kinds:
-    """The kinds that a family of version 0.1.0 names in a set: those of functions, and kinds without a number."""
-    return {name: FUNCTION_KINDS.get(name, Kind((name,))) for name in named if name not in EVERYWHERE}
+FUNCTION_KINDS: Mapping[str, FunctionKind] = {
+    "isotropic": FunctionKind((_INPUTS,), isotropic=True),
+    "skewed": FunctionKind((_INPUTS,), place=_skewed, isotropic=True),
+    "subspace": FunctionKind((_INPUTS,), place=_subspace, isotropic=True),
+    "subspace-random": FunctionKind((_INPUTS,), place=_random_subspace, isotropic=True),
+    "orthants": FunctionKind((_INPUTS, _QUERY), place=_orthants, isotropic=True),
+    "orthogonal-query": FunctionKind((_INPUTS, _QUERY), place=_orthogonal_query, isotropic=True),
+    # The query is chosen among points with their labels: see `repeated`.
+    "repeated-query": FunctionKind((_QUERY,)),
+    "wide-query": FunctionKind((_QUERY,), Number(3.0), _wide_query),
+    "input-scale": FunctionKind(("the scale of the inputs",), Number(), _scaled),
+    "weight-scale": FunctionKind(("the scale of the outputs",), Number()),
+    "noisy": FunctionKind(("the label noise",), Number(1.0)),
+}
 
 
 def repeated(context: Points, generator: torch.Generator) -> tuple[Points, Bool[Tensor, "B N"]]:
