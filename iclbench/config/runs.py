@@ -57,12 +57,11 @@ def run_name(config: RunConfig) -> str:
     return f"{config.task.name}-{backbone}-{config.preset}-s{config.seed}"
 
 
-def codes_then_and_now(config: RunConfig) -> Iterator[tuple[str, str, codes.Code, codes.Code]]:
-    """Of the tables `task` and `backbone` of a configuration the name of a class, its code then, and its code
-    now."""
+def codes_then_and_now(config: RunConfig) -> Iterator[tuple[str, codes.Code, codes.Code]]:
+    """The names of the family and the backbone of a configuration, each with its code then and its code now."""
     task, backbone = config.task, config.backbone
-    yield "task", task.family, task.code, codes.of_family(task.family)
-    yield "backbone", backbone.name, backbone.code, codes.of_backbone(backbone.name, backbone.settings)
+    yield task.family, task.code, codes.of_family(task.family)
+    yield backbone.name, backbone.code, codes.of_backbone(backbone.name, backbone.settings)
 
 
 @dataclass(frozen=True)
@@ -198,7 +197,7 @@ class Run:
     def check_codes(self) -> None:
         """Raise `CodeChangedError` where the names of this run's family or backbone no longer stand for the code that
         it was trained with."""
-        for _, name, then, now in codes_then_and_now(self.config):
+        for name, then, now in codes_then_and_now(self.config):
             if then != now:
                 raise CodeChangedError(self.name, name, then, now)
 

@@ -91,7 +91,7 @@ def _other_code(cell: GridCell, known: str) -> str | None:
         cell: as it is read here.
         known: its hash where it was submitted.
     """
-    for _, name, then, now in codes_then_and_now(cell.config) if cell.config else ():
+    for name, then, now in codes_then_and_now(cell.config) if cell.config else ():
         if then != now:
             return name
     return None if cell.hash == known else f"{cell.kind} {cell.run}"

@@ -51,7 +51,6 @@ COMMANDS = {
     "export": Command(
         "export:export", "Write the training curves and scores of finished runs for TensorBoard, W&B or MLflow."
     ),
-    "adopt": Command("adopt:adopt", "Take it that these runs were trained with today's sources of their plug-ins."),
     "rm": Command("rm:rm", "Delete runs: folder, tables, rows of sweeps. Packed results are left alone."),
     "prune": Command(
         "prune:prune",
