@@ -28,7 +28,7 @@ from iclbench.config.rates import Rates
 from iclbench.config.resolution import RunConfig, difference, evaluated_as, without_codes, without_learned
 from iclbench.core import digests, locks
 from iclbench.core.errors import DataChangedError, IclbenchError, UnknownNameError, UsageError
-from iclbench.core.files import DIGEST, digest_path, remove_leftovers, write_text
+from iclbench.core.files import digest_path, remove_leftovers, write_text
 from iclbench.core.memory import IN_EVALUATION, advised
 from iclbench.store import identity
 
@@ -146,8 +146,7 @@ class Run:
 
     @property
     def digest(self) -> str | None:
-        """SHA-256 that the weights were written with; None: it is missing, or they are of version 0.1.0, which wrote
-        none."""
+        """SHA-256 that the weights were written with; None: it is missing."""
         return digest_beside(self.weights)
 
     @property
@@ -279,8 +278,8 @@ class Run:
             backbone.load_state_dict({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118
 
     def check_weights(self, path: Path, metadata: Mapping[str, str], branch: int | None) -> None:
-        """Raise `ValueError` for weights of another run or branch; for those that are not as they were written, or that
-        have lost the file which says so. Weights of version 0.1.0 have none."""
+        """Raise `ValueError` for weights of another run or branch, without the file with their digest, or with another
+        digest than the one in it."""
         try:
             self.check_signature(metadata)
         except ValueError as error:
@@ -288,9 +287,9 @@ class Run:
         if metadata.get("branch") != (None if branch is None else str(branch)):
             raise ValueError("they belong to another branch")
         name, digest = digest_path(path).name, digest_beside(path)
-        if digest is None and DIGEST in metadata:
+        if digest is None:
             raise ValueError(f"{name} is missing, without which nobody knows whether they are whole; put it back")
-        if digest not in (None, digests.of_file(path)):
+        if digest != digests.of_file(path):
             raise ValueError(f"their digest is not that in {name}")
 
     def tell(self, backbone: Backbone, device: str) -> None:

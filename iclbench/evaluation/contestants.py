@@ -19,7 +19,6 @@ from iclbench.config.cards import load_baseline, validate
 from iclbench.config.registry import ESTIMATORS
 from iclbench.config.resolution import RunConfig, TaskConfig
 from iclbench.config.runs import Run
-from iclbench.core import digests
 from iclbench.core.errors import UsageError
 from iclbench.core.hashing import content_hash
 from iclbench.core.predictor import Predictor
@@ -99,8 +98,8 @@ def backbone(run: Run, device: str = "cpu", data_dir: Path | None = None) -> Pre
 
 def of_run(run: Run, model: Backbone, device: str) -> PredictorContestant:
     """The same where the model is there already, on the device."""
-    weights = run.digest or digests.of_file(run.weights)  # that of the file, as loading has made sure
-    depends_on: dict[str, Any] = {"config": run.hash, "weights": weights}
+    # Loading has checked that the digest is that of the file.
+    depends_on: dict[str, Any] = {"config": run.hash, "weights": run.digest}
     if digests_of_branches := run.branch_digests:
         depends_on["branches"] = digests_of_branches
     found = _of_run(run.name, run.config, model, depends_on, device)

@@ -78,7 +78,7 @@ def restore(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer, branch
                 except ValueError as error:
                     raise ValueError(f"it belongs to {error}") from None
                 tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
-            if metadata.pop("digest", None) not in (None, _digest(tensors, metadata)):  # 0.1.0 wrote none
+            if metadata.pop("digest", None) != _digest(tensors, metadata):
                 raise ValueError("it is not as it was written: its digest is another")
             progress = _progress(metadata, tensors)
             _refuse_impossible(progress, branch or run.config.train.steps)

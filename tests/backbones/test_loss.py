@@ -11,7 +11,7 @@ from iclbench.families.request import Request
 
 
 def plain(each: Tensor, scored: Tensor) -> Tensor:
-    """The loss of version 0.1.0: every scored point weighs the same."""
+    """The mean over points: every scored point weighs the same."""
     return (each * scored).sum() / scored.sum().clamp(min=1)
 
 

@@ -58,7 +58,7 @@ def test_identity_depends_on_everything_that_changes_the_episodes(task: TaskConf
 
 
 def test_the_name_of_a_prompt_set_is_a_hash_of_what_its_episodes_depend_on(task: TaskConfig) -> None:
-    """As 0.1.0 gave it: kept results are found by it."""
+    """Packed results are found by it."""
     prompts = PromptSet(task, "smoke", "orthants", seed=4)
     about = {
         "family": "linear",

@@ -15,6 +15,7 @@ from iclbench.config.runs import Run, create
 from iclbench.core import digests
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
+from iclbench.core.files import save_tensors
 from iclbench.core.predictions import Point
 from iclbench.core.predictor import Predictor
 from iclbench.core.prefixes import prefix_grid
@@ -259,12 +260,10 @@ def test_the_identity_of_a_run_is_that_of_its_configuration_and_weights(config: 
     assert model.identity == contestants.content_hash({"config": identity.training(config)})
     other = config.model_copy(update={"seed": 1})
     assert contestants.untrained(run.name, other).identity != model.identity
-    from safetensors.torch import save_file
-
     found = []
     for weight in (0.0, 0.0, 1.0):
         tensors = {name: torch.full_like(t, weight) for name, t in model.predictor.state_dict().items()}
-        save_file(tensors, run.weights, run.signature)
+        save_tensors(run.weights, tensors, run.signature, digest=True)
         found.append(contestants.backbone(run))
     assert found[0].identity == found[1].identity
     assert len({model.identity, found[0].identity, found[2].identity}) == 3

@@ -22,7 +22,7 @@ from iclbench.training import checkpoint
 from iclbench.training.run import train
 from iclbench.training.step import make_optimiser
 from tests.conftest import small_card
-from tests.training.test_run import new_run, stop_at
+from tests.training.test_run import new_run, sealed, stop_at
 
 Claims = dict[str, str]
 Tensors = dict[str, Tensor]
@@ -144,17 +144,16 @@ def without_a_moment(metadata: Claims, tensors: Tensors) -> None:
     ],
 )
 def test_what_no_training_has_written_is_set_aside(run: Run, change: Callable[[Claims, Tensors], None]) -> None:
-    """Without a digest, as version 0.1.0 wrote them: everything is looked at."""
+    """Even with a digest that is right."""
     newest = run.checkpoints[-1]
     with safe_open(newest, framework="pt") as file:
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         claims = file.metadata() or {}
-    del claims["digest"]
     assert json.loads(claims["scored"]) == [] and tensors["log.losses"].shape == (2,)
-    save_file(tensors, newest, claims)
+    save_file(tensors, newest, sealed(claims, tensors))
     assert restored(run) == 8, "nothing is wrong with it yet"
     change(claims, tensors)
-    save_file(tensors, newest, claims)
+    save_file(tensors, newest, sealed(claims, tensors))
     assert restored(run) == 6
     assert names(run) == ["step-000000006.safetensors", "step-000000008.unusable"]
 

@@ -1,7 +1,6 @@
 """The folder of a run: what is written there is whole, believed only as it was written, and never lost in silence."""
 
 import errno
-import hashlib
 import logging
 import os
 import resource
@@ -13,14 +12,12 @@ from pathlib import Path
 import pytest
 import tomli_w
 import torch
-from safetensors.torch import load_file
 
 from iclbench.cli.main import main
 from iclbench.config.resolution import resolve_run
 from iclbench.config.runs import Run, create, writing
 from iclbench.core.errors import IclbenchError, Interrupted, UsageError
-from iclbench.core.files import digest_path, save_tensors
-from iclbench.evaluation.contestants import backbone
+from iclbench.core.files import digest_path
 from iclbench.training.run import Report, _Stop, train
 from tests.conftest import small_card
 from tests.training.test_run import new_run, same
@@ -54,15 +51,6 @@ def test_one_flipped_bit_in_weights_is_one_line_with_the_fix(finished: Run, plac
     flip(finished.weights, place)
     with pytest.raises(UsageError, match=r"model\.safetensors does not hold the weights.*digest.*delete it, and"):
         finished.load()
-
-
-def test_weights_of_version_0_1_0_which_wrote_no_digest_are_loaded_as_they_are(finished: Run) -> None:
-    """Evaluations know runs with and without one by the same hash, that of the file."""
-    save_tensors(finished.weights, load_file(finished.weights), finished.signature)
-    digest_path(finished.weights).write_text(hashlib.sha256(finished.weights.read_bytes()).hexdigest())
-    identity = backbone(finished).identity
-    digest_path(finished.weights).unlink()
-    assert backbone(Run(finished.path)).identity == identity
 
 
 def test_weights_that_have_lost_their_digest_are_one_line_with_the_fix(finished: Run) -> None:
