@@ -15,6 +15,7 @@ import torch
 from pydantic import BaseModel
 
 import iclbench
+from iclbench.api import architectures
 from iclbench.backbones.base import described
 from iclbench.cli.commands import COMMANDS, OF_LANGUAGE_MODELS
 from iclbench.config.cards import BaselineCard, Curriculum, Preset, Published, Ramp, TaskCard, TrainSettings
@@ -279,7 +280,8 @@ def api() -> str:
         "# Python",
         "`import iclbench as icl`: these are names of `icl`, imported when they are first used.",
     ]
-    for name in iclbench.__all__:
+    # The architectures, of which there are many, last.
+    for name in sorted(iclbench.__all__, key=lambda name: name in vars(architectures)):
         found = getattr(iclbench, name)
         if inspect.ismodule(found):
             parts.append(f"## icl.{name}\n\n" + inspect.cleandoc(found.__doc__ or ""))

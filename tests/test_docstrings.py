@@ -18,7 +18,7 @@ MODULES = sorted(
     if ">>> " in path.read_text(encoding="utf-8")
 )
 # Examples that train, draw or build every backbone, for seconds; what they call has tests of its own (tests/api).
-LONG = ("iclbench.api.models", "iclbench.api.plot", "iclbench.api.results")
+LONG = ("iclbench.api.architectures", "iclbench.api.plot", "iclbench.api.results")
 # What it draws takes a probe of a trained run.
 _SHOWN_ELSEWHERE = {"probe"}
 

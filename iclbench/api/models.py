@@ -1,8 +1,8 @@
-"""Untrained backbones for a task, by name or as functions: `Mamba(task, layers=4)`."""
+"""Untrained backbones for a task, by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -93,65 +93,6 @@ def backbone(name: str, task: Task, *, seed: int = 0, **settings: Any) -> Backbo
     473
     """
     return configured(task, name, seed, settings).build(task.family)
-
-
-def _named(name: str, class_name: str, on: str = "gp-mixture", head: str = "gaussian") -> Callable[..., Backbone]:
-    @guarded
-    def build(task: Task, *, seed: int = 0, **settings: Any) -> Backbone:
-        return backbone(name, task, seed=seed, **settings)
-
-    build.__name__ = build.__qualname__ = class_name
-    build.__doc__ = f"""`backbone("{name}", task, seed=seed, **settings)`: {BACKBONES.entry(name).summary}.
-
-    >>> from iclbench.api.tasks import task
-    >>> {class_name}(task("{on}", "smoke")).shape.head
-    '{head}'
-    """
-    return build
-
-
-ANP = _named("anp", "ANP")
-Attention = _named("attention", "Attention")
-BANP = _named("banp", "BANP")
-Based = _named("based", "Based")
-BNP = _named("bnp", "BNP")
-CANP = _named("canp", "CANP")
-CMANP = _named("cmanp", "CMANP")
-CMANPAND = _named("cmanp-and", "CMANPAND")
-CMHP = _named("cmhp", "CMHP", "point-process", "event")
-CNP = _named("cnp", "CNP")
-CoQE = _named("coqe", "CoQE")
-DeltaNet = _named("deltanet", "DeltaNet")
-EQTNP = _named("eqtnp", "EQTNP")
-GatedDeltaNet = _named("gated-deltanet", "GatedDeltaNet")
-GLA = _named("gla", "GLA")
-GPT2 = _named("gpt2", "GPT2")
-GRU = _named("gru", "GRU")
-Hybrid = _named("hybrid", "Hybrid")
-Hyena = _named("hyena", "Hyena")
-ICICLCNP = _named("icicl-cnp", "ICICLCNP")
-ICICLTNP = _named("icicl-tnp", "ICICLTNP")
-KDA = _named("kda", "KDA")
-LBANP = _named("lbanp", "LBANP")
-LinearAttention = _named("linear-attention", "LinearAttention")
-LSTM = _named("lstm", "LSTM")
-Mamba = _named("mamba", "Mamba")
-Mamba2 = _named("mamba2", "Mamba2")
-MambaFormer = _named("mambaformer", "MambaFormer")
-MLSTM = _named("mlstm", "MLSTM")
-NP = _named("np", "NP")
-PTTNP = _named("pt-tnp", "PTTNP")
-RetNet = _named("retnet", "RetNet")
-RWKV7 = _named("rwkv7", "RWKV7")
-S4 = _named("s4", "S4")
-S4D = _named("s4d", "S4D")
-THP = _named("thp", "THP", "point-process", "event")
-TNP = _named("tnp", "TNP")
-TNPA = _named("tnp-a", "TNPA")
-TNPD = _named("tnp-d", "TNPD")
-TNPND = _named("tnp-nd", "TNPND")
-Transformer = _named("transformer", "Transformer")
-TwoPathCNP = _named("two-path-cnp", "TwoPathCNP")
 
 
 def check_fits(model: Backbone, task: Task) -> None:

@@ -47,7 +47,7 @@ def next_event(
         UsageError: the model reads no events, times and marks are none, or they are on a scale on which the model
             cannot compute: no answer is infinite.
 
-    >>> from iclbench.api.models import GPT2
+    >>> from iclbench.api.architectures import GPT2
     >>> from iclbench.api.tasks import task
     >>> model = GPT2(task("point-process", "smoke"), layers=1, width=16)
     >>> found = next_event(model, [0.5, 1.25, 4.0], [0, 2, 1])

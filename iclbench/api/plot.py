@@ -108,7 +108,7 @@ def heat_map(values: pd.DataFrame) -> alt.Chart:
     Raises:
         UsageError: there are no scores; they need the baseline zero among the contestants.
 
-    >>> from iclbench.api.models import GPT2
+    >>> from iclbench.api.architectures import GPT2
     >>> from iclbench.api.score import evaluate
     >>> from iclbench.api.tasks import task
     >>> small = task("linear", "smoke", episodes=16)

@@ -49,7 +49,7 @@ def predict(model: Any, X_context: Any, y_context: Any, X_query: Any, *, return_
         UsageError: shapes, types or columns do not fit the model or one another, or it predicts single values and
             `return_std` is asked.
 
-    >>> from iclbench.api.models import GPT2
+    >>> from iclbench.api.architectures import GPT2
     >>> from iclbench.api.tasks import task
     >>> model = GPT2(task("linear", "smoke", dim=2), layers=1, width=16)
     >>> predict(model, np.zeros((3, 2)), np.zeros(3), np.zeros((5, 2))).shape
@@ -95,7 +95,7 @@ def sample_y(model: Any, X_context: Any, y_context: Any, X_query: Any, n_samples
     Returns:
         In the shape of what `predict` returns, with `n_samples` before; noise of the outputs included.
 
-    >>> from iclbench.api.models import CNP
+    >>> from iclbench.api.architectures import CNP
     >>> from iclbench.api.tasks import task
     >>> model = CNP(task("gp-mixture", "smoke"), width=16)
     >>> sample_y(model, np.zeros((3, 1)), np.zeros(3), np.zeros((5, 1)), n_samples=2).shape

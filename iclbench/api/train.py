@@ -65,7 +65,7 @@ def fit(
         UsageError: a setting does not fit, or the model is none that can be trained.
         TrainingDivergedError: the loss or a weight is NaN or infinite.
 
-    >>> from iclbench.api.models import GPT2
+    >>> from iclbench.api.architectures import GPT2
     >>> from iclbench.api.tasks import task
     >>> small = task("linear", "smoke", dim=2)
     >>> fit(GPT2(small, layers=1, width=16), small, steps=20, log_every=10)["step"].tolist()

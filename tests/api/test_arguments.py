@@ -194,7 +194,7 @@ def test_a_backbone_that_lacks_methods_names_them_when_it_is_made(given: SimpleN
 
 SCRIPT = """
 import iclbench as icl
-from iclbench.api.models import GPT2
+from iclbench.api.architectures import GPT2
 from iclbench.backbones.gpt2 import GPT2 as Base
 from iclbench.core.errors import UsageError
 

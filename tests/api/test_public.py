@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import iclbench as icl
-from iclbench.api import models
 from iclbench.config.registry import BACKBONES
 
 
@@ -39,24 +38,34 @@ def test_every_public_name_is_documented(name: str) -> None:
         assert (inspect.getdoc(found) and callable(found)) or inspect.ismodule(found)
 
 
-def test_every_architecture_has_a_function_by_the_name_of_its_class() -> None:
-    for name in BACKBONES.architectures():
-        entry = BACKBONES.entry(name)
-        if entry.package == "iclbench":
-            class_name = entry.target.partition(":")[2]
-            assert class_name in icl.__all__ and f'"{name}"' in str(getattr(models, class_name).__doc__)
+def stub() -> dict[str, list[str]]:
+    """The names in `iclbench/__init__.pyi` by the module that they are imported from."""
+    found: dict[str, list[str]] = {}
+    for node in ast.parse(Path(icl.__file__).with_suffix(".pyi").read_text()).body:
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 1 and all(alias.asname == alias.name for alias in node.names)
+            found.setdefault(f"iclbench.{node.module}", []).extend(alias.name for alias in node.names)
+    return found
 
 
-def test_type_checkers_see_every_public_name() -> None:
-    """The list that they read and the one that is loaded from are two, since neither can be made of the other."""
-    (block,) = (node for node in ast.parse(Path(icl.__file__).read_text()).body if isinstance(node, ast.If))
-    seen = {alias.asname: node.module for node in block.body for alias in node.names}
-    assert seen.keys() | {"__version__"} == set(icl.__all__)
-    for name, module in seen.items():
-        found = getattr(icl, name)  # imports it: `plot` is a module, which its package has from then on
-        assert getattr(importlib.import_module(module), name) is found
+def test_the_stub_names_the_architectures_of_the_registry() -> None:
+    entries = {name: BACKBONES.entry(name) for name in BACKBONES.architectures()}
+    own = {name: entry.target.partition(":")[2] for name, entry in entries.items() if entry.package == "iclbench"}
+    assert sorted(stub()["iclbench.api.architectures"]) == sorted(own.values())
+    for name, class_name in own.items():
+        function = getattr(icl, class_name)
+        assert f'"{name}"' in function.__doc__ and function.__name__ == class_name
+        assert list(inspect.signature(function).parameters) == ["task", "seed", "settings"]
+
+
+def test_every_name_of_the_stub_is_that_of_its_module() -> None:
+    names = [name for own in stub().values() for name in own]
+    assert sorted([*names, "__version__"]) == sorted(icl.__all__)
+    for module, own in stub().items():
+        for name in own:
+            assert getattr(importlib.import_module(module), name) is getattr(icl, name)
 
 
 def test_unknown_names_are_attribute_errors() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'trian'"):
+    with pytest.raises(AttributeError, match="trian"):
         _ = icl.trian
