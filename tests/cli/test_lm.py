@@ -24,6 +24,7 @@ from iclbench.language.models.loading import quiet
 from tests.cli.test_main import heavy_imports
 from tests.conftest import heed_ctrl_c
 from tests.language.tiny_models import tiny
+from tests.tables.rows import complete
 
 QUICK = ("--episodes", 6, "--demo-seeds", 0, "--shots", 2)
 NOWHERE = "/nowhere/my-model"
@@ -377,27 +378,26 @@ def rows(task: str, family: str, *given: tuple[str, int, str, float], **further:
     found = []
     for contestant, shots, what, value in given:
         baseline = contestant == "majority"
-        found.append(
-            {
-                "run": contestant,
-                "contestant": contestant,
-                "task": task,
-                "family": family,
-                "preset": "language",
-                "kind": "baseline" if baseline else "backbone",
-                "shift": what if what == "shuffled-labels" else "none",
-                "metric": "accuracy" if what == "shuffled-labels" else what,
-                "value": value,
-                "low": value - 0.1,
-                "high": value + 0.1,
-                "n_context": shots,
-                "evaluator": "choice",
-                "status": "ok",
-                "card": "c",
-                "version": "0",
-                **further,
-            }
-        )
+        row = {
+            "run": contestant,
+            "contestant": contestant,
+            "task": task,
+            "family": family,
+            "preset": "language",
+            "kind": "baseline" if baseline else "backbone",
+            "shift": what if what == "shuffled-labels" else "none",
+            "metric": "accuracy" if what == "shuffled-labels" else what,
+            "value": value,
+            "low": value - 0.1,
+            "high": value + 0.1,
+            "n_context": shots,
+            "evaluator": "choice",
+            "status": "ok",
+            "card": "c",
+            "version": "0",
+            **further,
+        }
+        found.append(complete(row))
     return found
 
 

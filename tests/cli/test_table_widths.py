@@ -26,6 +26,7 @@ from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.store import Store
 from iclbench.sweep.verify import Verified
 from tests.conftest import small_card
+from tests.tables.rows import complete
 
 LONG = "my-own-linear-in-twenty-dimensions-gpt2-with-rotary-positions-small-s0"
 
@@ -78,7 +79,7 @@ def values(**columns: Any) -> pd.DataFrame:
         "version": "0",
     }
     whole = {key: v if isinstance(v, list) else [v] * rows for key, v in (shared | columns).items()}
-    return tables.frame("values", pd.DataFrame(whole).to_dict("records"))
+    return tables.frame("values", [complete(row) for row in pd.DataFrame(whole).to_dict("records")])
 
 
 def leaderboard() -> pd.DataFrame:

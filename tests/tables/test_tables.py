@@ -125,16 +125,16 @@ def test_costs_of_one_baseline_on_two_tasks_or_presets_are_two_measurements() ->
 def test_a_file_from_before_an_optional_column_is_read_beside_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "old.costs.parquet"
+    path = tmp_path / "old.values.parquet"
     with monkeypatch.context() as patch:
-        patch.delitem(tables.SCHEMAS["costs"], "n_episodes")
-        tables.write("costs", [COST], path, {})
-    tables.write("costs", [COST | {"n_points": 40, "n_episodes": 64}], tmp_path / "new.costs.parquet", {})
-    assert "n_episodes" not in pq.read_schema(path).names
-    assert tables.read("costs", path)["n_episodes"].isna().all()
-    read = tables.read_all("costs", tmp_path)
-    assert dict(zip(read["n_points"], read["n_episodes"], strict=True)) == {40: 64, 20: pd.NA}
-    assert read.dtypes["n_episodes"] == "Int64"
+        patch.delitem(tables.SCHEMAS["values"], "commit")
+        tables.write("values", [ROW | {"run": "old"}], path, {})
+    tables.write("values", [ROW | {"run": "new", "commit": "abc"}], tmp_path / "new.values.parquet", {})
+    assert "commit" not in pq.read_schema(path).names
+    assert tables.read("values", path)["commit"].isna().all()
+    read = tables.read_all("values", tmp_path)
+    assert dict(zip(read["run"], read["commit"], strict=True)) == {"new": "abc", "old": pd.NA}
+    assert read.dtypes["commit"] == "string"
 
 
 def test_all_readable_files_are_read_and_the_others_named_and_left_alone(
