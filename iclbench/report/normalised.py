@@ -21,7 +21,7 @@ from iclbench.tables.related import without_related
 
 # Of a family with several tests these two stand for all: they ask for learning in context and in weights.
 _TESTS = ("icl", "iwl")
-# What older tables do not say.
+# The metric and what scores 1, where no row of a score says so.
 _OLD = ("squared_error", "the oracle, or the best baseline")
 _ORDER = {name: min(i, 2) for i, name in enumerate((*QUESTIONS, *_TESTS))}
 
@@ -35,7 +35,7 @@ class Contest:
         evaluator: the question or test.
         metric: what the score is made of.
         one: what scores 1.
-        span: how far 0 and 1 are apart in the metric; NaN in older tables, which do not say.
+        span: how far 0 and 1 are apart in the metric; NaN where no row of a score says so.
         coarse: whether scores are over the few context sizes alone that costly baselines are asked at, as one of these
             scores 1.
         prompt_set: what everybody was asked.
