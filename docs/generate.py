@@ -17,7 +17,7 @@ from pydantic import BaseModel
 import iclbench
 from iclbench.api import architectures
 from iclbench.backbones.base import described
-from iclbench.cli.commands import COMMANDS, OF_LANGUAGE_MODELS
+from iclbench.cli.lazy import COMMANDS, load, summary
 from iclbench.config.cards import BaselineCard, Curriculum, Preset, Published, Ramp, TaskCard, TrainSettings
 from iclbench.config.pairs import Pair
 from iclbench.config.rates import Chosen, RateTable, Tuning
@@ -59,14 +59,11 @@ def pages() -> dict[str, str]:
 def commands() -> str:
     """Every command with its arguments and options, as Typer knows them."""
     parts = ["# Commands", "`iclbench COMMAND --help` prints the same. `--debug` with any of them shows a traceback."]
-    groups = (("iclbench", COMMANDS), ("iclbench lm", OF_LANGUAGE_MODELS))
-    for group, known in groups:
-        for name, command in known.items():
-            parser = command.load(name)
-            own = [p for p in parser.params if p.name != "debug" and not getattr(p, "hidden", False)]
-            rows = [[f"`{_written(p)}`", _default(p), _cell(_plain(p.help or ""))] for p in own]
-            parts += [f"## {group} {name}", _plain(command.summary)]
-            parts += [_table(["argument or option", "default", "meaning"], rows)] if rows else []
+    for name in COMMANDS:
+        options = [p for p in load(name).params if p.name != "debug" and not getattr(p, "hidden", False)]
+        rows = [[f"`{_written(p)}`", _default(p), _cell(_plain(p.help or ""))] for p in options]
+        parts += [f"## iclbench {name}", summary(name)]
+        parts += [_table(["argument or option", "default", "meaning"], rows)] if rows else []
     return _joined(parts)
 
 

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 # Also for processes that a test starts itself.
 FORKS = get_context("forkserver")
-FORKS.set_forkserver_preload(["iclbench.cli.train", "iclbench.cli.eval", "iclbench.training.run", "torch._dynamo"])
+FORKS.set_forkserver_preload(["iclbench.api.train", "iclbench.cli.eval_runs", "iclbench.training.run", "torch._dynamo"])
 
 
 class Command:

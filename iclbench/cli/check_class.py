@@ -1,21 +1,23 @@
-"""Runs the contracts that apply to a class, and reports each."""
+"""The classes behind a name, and the contracts that apply to each."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from iclbench.backbones.base import Backbone
-from iclbench.config.cards import load_baseline, load_task, names, validate
-from iclbench.config.registry import BACKBONES, canonical
-from iclbench.config.resolution import resolve_task
+from iclbench.config import trust
+from iclbench.config.cards import is_baseline, load_baseline, load_task, names, validate
+from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES, canonical
+from iclbench.config.resolution import family_class, resolve_task
 from iclbench.config.sizes import sized
 from iclbench.contracts import CONTRACTS, Tolerance
 from iclbench.contracts.examples import build, episodes_of, example_shape, small_settings
 from iclbench.contracts.families import FAMILY_CONTRACTS
 from iclbench.core.episodes import Episodes
-from iclbench.core.errors import UsageError, shortened
-from iclbench.core.formats import count
+from iclbench.core.errors import UnknownNameError, UsageError, shortened
+from iclbench.core.formats import count, plural
 from iclbench.core.predictor import Predictor
 from iclbench.core.task import TaskFacts
 from iclbench.estimators.base import FittedPredictor
@@ -123,3 +125,57 @@ def _problem(contract: Any, *arguments: Any) -> str | None:
     except Exception as error:
         return shortened(str(error)) or type(error).__name__
     return None
+
+
+def classes(target: str) -> list[Any]:
+    """The class behind package.module:Class, the family or estimator of a card, or every class that goes by this name
+    (an estimator and a family, say)."""
+    if is_baseline(target):
+        return [ESTIMATORS.get(load_baseline(target)[1].estimator)]
+    if target.endswith(".toml"):
+        return [family_class(load_task(target)[1].family)]
+    trust.typed(target)
+    if ":" in target:
+        return [BACKBONES.get(target)]
+    registries = (BACKBONES, ESTIMATORS, FAMILIES)
+    registered = [registry.get(target) for registry in registries if canonical(target) in registry.entries]
+    if not registered:
+        known = {name for registry in registries for name in registry.entries}
+        raise UnknownNameError("backbone, estimator or family", target, known, hint="(or package.module:Class)")
+    return registered
+
+
+def oracle_claims(target: str) -> Iterator[str]:
+    """What the cards of a family name its oracles, and which of them are claims of the card alone: the shipped cards,
+    those in the current folder, or the one card that is checked."""
+
+    def key(family: str) -> str:
+        return family if ":" in family else canonical(family)
+
+    if is_baseline(target):
+        return
+    is_card = target.endswith(".toml")
+    for card in [target] if is_card else [*names("tasks"), *map(str, sorted(Path().glob("*.toml")))]:
+        try:
+            task, about = load_task(card)
+        except UsageError:
+            if is_card:
+                raise
+            continue  # another file than a task's card
+        if not is_card and key(about.family) != key(target):
+            continue
+        for oracle in about.oracles:
+            if family_class(about.family).vouches_for(oracle):
+                yield f"oracle {oracle} of task {task}: the family vouches for it"
+            else:
+                yield f"claim  {oracle} of task {task}: its oracle by the card alone; the family does not vouch for it"
+
+
+def summary(contracts: int, broken: list[str]) -> str:
+    """The closing line: the number of contracts, and each broken one, once."""
+    named = dict.fromkeys(name.partition(" (")[0] for name in broken)
+    return (
+        f"{len(broken)} of {contracts} broken: {', '.join(named)}"
+        if broken
+        else f"{plural(contracts, 'contract')} kept"
+    )

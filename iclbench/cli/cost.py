@@ -2,36 +2,72 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from iclbench.cli.options import chosen_runs, set_up_torch
-from iclbench.config.cards import load_baseline
-from iclbench.core.context import Context
+from iclbench.cli import completion
+from iclbench.cli.options import (
+    RESULTS,
+    DataDir,
+    Device,
+    Json,
+    MaxBytes,
+    Results,
+    Threads,
+    Trust,
+    chosen_runs,
+    set_up_torch,
+)
 
 
-def cost(
-    run: list[str] | None,
-    points: list[int] | None,
-    queries: list[int] | None,
-    updates: list[int] | None,
-    episodes: int,
-    baseline: list[str] | None,
-    results: Path,
-    data_dir: Path | None,
-    device: str,
-    threads: int,
-    json: bool,
+def command(
+    run: Annotated[
+        list[str] | None,
+        typer.Argument(autocompletion=completion.runs, help="Runs to measure; none: all finished ones."),
+    ] = None,
+    points: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--points", min=1, help="Points to be conditioned on; may be repeated.", show_default="40 and 500"
+        ),
+    ] = None,
+    queries: Annotated[
+        list[int] | None,
+        typer.Option("--queries", min=1, help="Queries answered at once, besides one; may be repeated."),
+    ] = None,
+    updates: Annotated[
+        list[int] | None,
+        typer.Option("--update", min=1, help="Points an update takes in at once, besides one; may be repeated."),
+    ] = None,
+    episodes: Annotated[int, typer.Option("--episodes", min=1, help="Episodes side by side.")] = 64,
+    baseline: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--baseline",
+            autocompletion=completion.baselines,
+            help="Measure this baseline too; 'all': the card's that are not fitted one by one.",
+        ),
+    ] = None,
+    results: Results = RESULTS,
+    data_dir: DataDir = None,
+    trust: Trust = None,
+    max_bytes: MaxBytes = None,
+    device: Device = "auto",
+    threads: Threads = 1,
+    json: Json = False,
 ) -> None:
     """Measure parameters, state, FLOPs, time and memory of a training step, conditioning, a query and an update."""
+    from iclbench.config.cards import load_baseline
+    from iclbench.core.context import Context
+
     runs = chosen_runs(results, run)
     for name in baseline or []:
         if name != "all":
             load_baseline(name)  # a mistyped name fails before anything is measured
-    chosen = set_up_torch(device, threads)
+    context = Context(results, data_dir, set_up_torch(device, threads))
     from iclbench.cli.cost_runs import Sizes, measure_all
 
     sizes = Sizes(points or [40, 500], queries or [], updates or [], episodes)
-    if measure_all(Context(results, data_dir, chosen), runs, baseline or [], sizes, json):
+    if measure_all(context, runs, baseline or [], sizes, json):
         raise typer.Exit(1)

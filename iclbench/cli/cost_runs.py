@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from iclbench import tables
-from iclbench.cli.terminal import out, print_json, say, step_bar, table
+from iclbench.cli.terminal import out, print_rows, say, step_bar, table
 from iclbench.config.cards import load_baseline
 from iclbench.config.runs import Run
 from iclbench.core.context import Context
@@ -91,7 +91,7 @@ def print_costs(written: Sequence[Path], json: bool) -> None:
     frames = [tables.read("costs", path) for path in dict.fromkeys(written)]
     rows = pd.concat(frames, ignore_index=True) if frames else tables.frame("costs", [])
     if json:
-        print_json(rows)
+        print_rows(rows)
         return
     headers = _headers([column.header for column in COLUMNS])
     for (task, preset, device, threads), group in rows.groupby(["task", "preset", *MACHINE], sort=False):

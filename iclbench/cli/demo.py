@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-from iclbench import tables
+import typer
+
 from iclbench.cli.options import set_up_torch
-from iclbench.cli.summary import print_summary
-from iclbench.cli.sweep import one_per_core, work_through
-from iclbench.cli.terminal import out, say
-from iclbench.core.context import Context
-from iclbench.core.formats import plural
-from iclbench.core.signals import sigterm_like_ctrl_c
-from iclbench.report import build
-from iclbench.sweep.cells import grid_cells
-from iclbench.sweep.plan import plan
-from iclbench.sweep.store import Store
+
+DemoResults = Annotated[
+    Path, typer.Option("--results", envvar="ICLBENCH_RESULTS", help="Results folder.", show_default="./results/demo")
+]
 
 # Its card says what is trained, evaluated and probed.
 GRID = "demo"
 
 
-def demo(results: Path) -> None:
+def command(results: DemoResults = Path("results/demo")) -> None:
     """Train small backbones on two tasks, evaluate them beside baselines, probe their layers, write the report."""
+    from iclbench import tables
+    from iclbench.cli.summary import print_summary
+    from iclbench.cli.sweep_run import work_through, worker_slots
+    from iclbench.cli.terminal import out, say
+    from iclbench.core.context import Context
+    from iclbench.core.formats import plural
+    from iclbench.core.signals import sigterm_like_ctrl_c
+    from iclbench.report import build
+    from iclbench.sweep.cells import grid_cells
+    from iclbench.sweep.plan import plan
+    from iclbench.sweep.store import Store
+
     with sigterm_like_ctrl_c():
         set_up_torch("cpu", 1)
         store = Store(results)
         planned = plan(grid_cells([GRID], results=results), store)
         runs = sorted({cell.run for cell in planned.cells if cell.kind == "train"})
         say(f"training, evaluating and probing {', '.join(runs)}: {plural(len(planned.todo), 'cell')}")
-        work_through(planned, store, one_per_core(), Context(results))
+        work_through(planned, store, worker_slots(), Context(results))
         say("writing the report")
         page = build(results, results / "report").page
     values = tables.read_all("values", results)

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json as json_module
 import os
 import platform
 from pathlib import Path
 from typing import Any
 
-import torch
-import typer
-from huggingface_hub import constants
-
-from iclbench import __version__
-from iclbench.cli.terminal import table
-from iclbench.config.cards import names
-from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES, READERS
-from iclbench.core.version import commit
+from iclbench.cli.options import RESULTS, DataDir, Json, Results
 
 _LIBRARIES = (
     "torch",
@@ -47,57 +38,68 @@ _OPTIONAL = {
 }
 
 
-def doctor(results: Path, data_dir: Path | None, json: bool) -> None:
+def command(results: Results = RESULTS, data_dir: DataDir = None, json: Json = False) -> None:
     """Report Python, libraries, devices, folders, and which plug-ins load."""
-    found = _examine(results, data_dir)
+    from iclbench.cli.terminal import print_json, table
+
+    facts = _facts(results, data_dir)
     if json:
-        typer.echo(json_module.dumps(found, indent=2))
+        print_json(facts)
         return
+    table("", ["what", "found"], [[key, str(value)] for key, value in facts.items()])
 
-    table("", ["what", "found"], [[key, str(value)] for key, value in found.items()])
 
+def _facts(results: Path, data_dir: Path | None) -> dict[str, Any]:
+    """What the table has, line by line."""
+    import torch
 
-def _examine(results, data_dir) -> dict[str, Any]:  # type: ignore[no-untyped-def]
-    found: dict[str, Any] = {
+    from iclbench import __version__
+    from iclbench.config.cards import names
+    from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES, READERS
+    from iclbench.core.version import commit
+
+    facts: dict[str, Any] = {
         "iclbench": __version__,
         "commit": commit() or "unknown",
         "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
         "processors": os.cpu_count(),
     }
     for library in (*_LIBRARIES, *_OPTIONAL):
-        found[library] = _version(library)
+        facts[library] = _version(library)
     devices = (
         [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
     )
-    found["cuda"] = ", ".join(devices) or "none"
-    found["cards"] = f"{len(names('tasks'))} tasks, {len(names('baselines'))} baselines, {len(names('grids'))} grids"
-    found["language cards"] = f"{len(names('tasks/language'))} cards, {len(names('tasks/language/suites'))} suites"
-    found["hub of models"] = _hub()
+    facts["cuda"] = ", ".join(devices) or "none"
+    facts["cards"] = f"{len(names('tasks'))} tasks, {len(names('baselines'))} baselines, {len(names('grids'))} grids"
+    facts["language cards"] = f"{len(names('tasks/language'))} cards, {len(names('tasks/language/suites'))} suites"
+    facts["hub of models"] = _hub()
     for registry in (FAMILIES, BACKBONES, ESTIMATORS, READERS):
         loaded = registry.available()
         missing = sorted(set(registry.entries) - set(loaded))
-        found[f"{registry.kind} classes"] = f"{len(loaded)} load" + (f"; not: {', '.join(missing)}" if missing else "")
-    found["results folder"] = f"{results} ({_writable(results)})"
-    found["data folder"] = f"{data_dir} ({'there' if data_dir.is_dir() else 'missing'})" if data_dir else "not given"
-    return found
+        facts[f"{registry.kind} classes"] = f"{len(loaded)} load" + (f"; not: {', '.join(missing)}" if missing else "")
+    facts["results folder"] = f"{results} ({_writable(results)})"
+    facts["data folder"] = f"{data_dir} ({'there' if data_dir.is_dir() else 'missing'})" if data_dir else "not given"
+    return facts
 
 
 def _version(library: str) -> str:
-    """Which is installed, and of an optional one what needs it."""
+    """The installed version, and what needs the library if it is optional."""
     try:
-        found = importlib.metadata.version(library)
+        version = importlib.metadata.version(library)
     except importlib.metadata.PackageNotFoundError:
-        found = "not installed"
-    return f"{found} (optional: {_OPTIONAL[library]})" if library in _OPTIONAL else found
+        version = "not installed"
+    return f"{version} (optional: {_OPTIONAL[library]})" if library in _OPTIONAL else version
 
 
 def _hub() -> str:
-    """Where models from the hub are kept, and whether others are fetched."""
+    """Where models from the hub are cached, and whether others are downloaded."""
+    from huggingface_hub import constants
+
     offline = "offline: only these are used" if constants.HF_HUB_OFFLINE else "others are fetched"
     return f"{constants.HF_HUB_CACHE} ({offline})"
 
 
-def _writable(folder) -> str:  # type: ignore[no-untyped-def]
+def _writable(folder: Path) -> str:
     existing = folder.absolute()
     while not existing.exists():
         existing = existing.parent

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import pandas as pd
+import typer
 
-from iclbench import tables
-from iclbench.cli.terminal import out
-from iclbench.config.archives import find
-from iclbench.config.runs import Run
+from iclbench.cli import completion
+from iclbench.cli.options import RESULTS, Results, Trackers, Trust
 from iclbench.core.errors import UsageError
-from iclbench.core.formats import plural
-from iclbench.store.identity import variant_id
-from iclbench.training.trackers import check_trackers, tracked
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from iclbench.config.runs import Run
 
 
-def export(run: list[str], log: list[str], results: Path) -> None:
+def command(
+    run: Annotated[list[str], typer.Argument(autocompletion=completion.runs, help="Finished runs.")],
+    log: Trackers,
+    results: Results = RESULTS,
+    trust: Trust = None,
+) -> None:
     """Write the training curves and scores of finished runs for TensorBoard, W&B or MLflow."""
+    from iclbench import tables
+    from iclbench.cli.terminal import out
+    from iclbench.config.archives import find
+    from iclbench.core.formats import plural
+    from iclbench.training.trackers import check_trackers, tracked
+
     check_trackers(log)
     runs = [find(results, name) for name in run]
     for each in runs:
@@ -36,19 +46,23 @@ def export(run: list[str], log: list[str], results: Path) -> None:
 
 
 def logged(run: Run, values: pd.DataFrame) -> Iterator[tuple[int, dict[str, float]]]:
-    """What is known of a run after some of its steps, in order; scores on prompts of its own task stand at the last:
+    """The measured values of a run, by training step. The last step has the scores on prompts of the run's task:
     `EVALUATOR/SHIFT/METRIC`, with related datasets `.../N-related`, and those of further evaluation seeds under the
     names of their prompt sets."""
+    import pandas as pd
+
+    from iclbench.store.identity import variant_id
+
     ok = values[values["status"].eq("ok") & values["value"].notna() & values["trained_on"].isna()]
     ok = ok[ok["variant"].isna() | ok["variant"].eq(variant_id(run.config))]
     curve = ok[ok["axis"].eq("train_step").fillna(False)]
-    whole = ok[ok["axis"].isna() & ok["n_context"].isna() & ok["stratum"].isna() & ok["prompt_set"].notna()]
-    found: dict[int, dict[str, float]] = {}
+    scores = ok[ok["axis"].isna() & ok["n_context"].isna() & ok["stratum"].isna() & ok["prompt_set"].notna()]
+    by_step: dict[int, dict[str, float]] = {}
     for evaluator, name, step, value in _columns(curve, "evaluator", "metric", "axis_value", "value"):
-        found.setdefault(int(step), {})[name if evaluator == "train" else f"{evaluator}/{name}"] = float(value)
-    last = found.setdefault(run.config.train.steps, {})
+        by_step.setdefault(int(step), {})[name if evaluator == "train" else f"{evaluator}/{name}"] = float(value)
+    last = by_step.setdefault(run.config.train.steps, {})
     for evaluator, shift, name, related, prompt_set, value in _columns(
-        whole.sort_values("prompt_set", kind="stable"),
+        scores.sort_values("prompt_set", kind="stable"),
         "evaluator",
         "shift",
         "metric",
@@ -58,7 +72,7 @@ def logged(run: Run, values: pd.DataFrame) -> Iterator[tuple[int, dict[str, floa
     ):
         key = f"{evaluator}/{shift}/{name}" + (f"/{related}-related" if pd.notna(related) and related else "")
         last[key if key not in last else f"{prompt_set}/{key}"] = float(value)
-    yield from sorted(found.items())
+    yield from sorted(by_step.items())
 
 
 def _columns(rows: pd.DataFrame, *names: str) -> Iterator[tuple[Any, ...]]:

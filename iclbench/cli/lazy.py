@@ -1,60 +1,79 @@
-"""Groups of commands that import a command when it is called, or when its help is asked for."""
+"""The commands, each imported when it is called or its help is shown."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass
-from functools import wraps
 from importlib import import_module
-from inspect import signature
 from typing import Any
 
 import typer
 from rich.markup import escape
 from typer.core import TyperCommand, TyperGroup
 
-
-@dataclass(frozen=True)
-class Command:
-    """A command that is not imported yet.
-
-    Attributes:
-        target: `module:function`; options below `iclbench.cli.commands`, work below `iclbench.cli`.
-        summary: what the list of commands says of it: the first paragraph of the docstring.
-    """
-
-    target: str
-    summary: str
-
-    def load(self, name: str) -> Any:
-        """The parser of this command."""
-        module, _, function = self.target.partition(":")
-
-        @wraps(getattr(import_module(f"iclbench.cli.commands.{module}"), function))
-        def call(**given: Any) -> None:
-            work = getattr(import_module(f"iclbench.cli.{module}"), function)
-            work(**{name: given[name] for name in signature(work).parameters})  # --trust and the like act when parsed
-
-        app = typer.Typer(add_completion=False)
-        app.command(name)(call)
-        return literal(typer.main.get_command(app))
+# What is typed after `iclbench`, in the order of the help. The function `command` of `iclbench.cli.lm.demo_model` has
+# the options, the help and the work of `iclbench lm demo-model`; it imports torch and the like in its body.
+COMMANDS = (
+    "demo",
+    "list",
+    "show",
+    "train",
+    "eval",
+    "probe",
+    "cost",
+    "stream",
+    "sweep",
+    "tune",
+    "report",
+    "export",
+    "rm",
+    "prune",
+    "check",
+    "doctor",
+    "lm eval",
+    "lm tasks",
+    "lm demo-model",
+)
 
 
-def lazy_group(commands: Mapping[str, Command]) -> type[TyperGroup]:
-    """A class of groups that know these commands."""
+def load(typed: str) -> Any:
+    """The parser of a command, such as `lm eval`."""
+    app = typer.Typer(add_completion=False)
+    app.command(typed.rpartition(" ")[2])(_function(typed))
+    return literal(typer.main.get_command(app))
+
+
+def summary(typed: str) -> str:
+    """The first paragraph of a command's help."""
+    return " ".join((inspect.getdoc(_function(typed)) or "").partition("\n\n")[0].split())
+
+
+def _function(typed: str) -> Callable[..., None]:
+    module = typed.replace(" ", ".").replace("-", "_")
+    return import_module(f"iclbench.cli.{module}").command
+
+
+def lazy_group(prefix: str = "") -> type[TyperGroup]:
+    """A class of groups with the commands that are typed after this prefix."""
+    commands = {name: typed for typed in COMMANDS for before, _, name in [typed.rpartition(" ")] if before == prefix}
 
     class LazyGroup(TyperGroup):
         def __init__(self, **settings: Any) -> None:
             super().__init__(**settings)
-            stubs = {name: TyperCommand(name, help=escape(command.summary)) for name, command in commands.items()}
-            self.commands = stubs | dict(self.commands)
+            self.commands = {name: TyperCommand(name) for name in commands} | dict(self.commands)
+
+        def get_command(self, ctx: Any, cmd_name: str) -> Any:
+            """What a list of commands needs of the command: its name and summary."""
+            if cmd_name in commands:
+                return literal(TyperCommand(cmd_name, help=summary(commands[cmd_name])))
+            return super().get_command(ctx, cmd_name)
 
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-            name, found, rest = super().resolve_command(ctx, args)
-            if name is not None and name in commands:
-                found = with_debug(commands[name].load(name), ctx.find_root().command)
-            return name, found, rest
+            name, parser, rest = super().resolve_command(ctx, args)
+            if name in commands:
+                parser = with_debug(load(commands[name]), ctx.find_root().command)
+            return name, parser, rest
 
     return LazyGroup
 

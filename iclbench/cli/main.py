@@ -13,7 +13,6 @@ from typing import Any
 import typer
 
 from iclbench.cli import completion
-from iclbench.cli.commands import COMMANDS, OF_LANGUAGE_MODELS
 from iclbench.cli.lazy import lazy_group, literal, with_debug
 from iclbench.cli.streams import print_anything
 from iclbench.config import trust
@@ -37,13 +36,13 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    cls=lazy_group(COMMANDS),
+    cls=lazy_group(),
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 lm = typer.Typer(
     help="Pretrained language models: in-context tasks and Deep-Thinking.",
     no_args_is_help=True,
-    cls=lazy_group(OF_LANGUAGE_MODELS),
+    cls=lazy_group("lm"),
 )
 app.add_typer(lm, name="lm")
 
@@ -52,7 +51,6 @@ class _Lines(logging.Handler):
     """Log records as lines of progress, above a bar where one is drawn."""
 
     def emit(self, record: logging.LogRecord) -> None:
-
         from iclbench.cli.terminal import say
 
         say(f"{'note' if record.levelno < logging.WARNING else record.levelname}: {record.getMessage()}")
@@ -92,7 +90,7 @@ def _root(
     pass
 
 
-def command() -> Any:
+def parser() -> Any:
     """The parser of all commands: texts of help are literal, and every command knows --debug."""
     root = literal(typer.main.get_command(app))
     with_debug(literal(root.commands["lm"]), root)
@@ -113,7 +111,7 @@ def run(arguments: list[str] | None = None) -> None:
 def main(arguments: list[str]) -> int:
     """Run one command; returns its exit code: 0 done, 1 failed, 2 usage, 130 interrupted."""
     if completion.ASKED in os.environ:
-        completion.answer(command())
+        completion.answer(parser())
     print_anything()
     debug = "--debug" in arguments
     arguments = _optional_values([a for a in arguments if a != "--debug"]) or ["--help"]
@@ -123,7 +121,7 @@ def main(arguments: list[str]) -> int:
     try:
         with ctrl_c_heard():
             try:
-                code = command()(args=arguments, prog_name="iclbench", standalone_mode=False)
+                code = parser()(args=arguments, prog_name="iclbench", standalone_mode=False)
             except Exception as error:
                 if not isinstance(error, Interrupted):  # which says more
                     heed_ctrl_c(error)

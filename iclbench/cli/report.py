@@ -7,26 +7,42 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from iclbench.cli.terminal import out as stdout
-from iclbench.cli.terminal import say, step_bar
-from iclbench.report import build
-from iclbench.report.workers import available
+from iclbench.cli import completion
+from iclbench.cli.options import RESULTS, Results
+
+_MANY = "; several by commas or by repeating the option."
 
 
-def report(
-    results: Path,
-    out: Path | None,
-    formats: str,
-    task: list[str] | None,
-    only: list[str] | None,
-    title: str | None,
-    workers: int | None,
-    show: bool,
+def command(
+    results: Results = RESULTS,
+    out: Annotated[Path | None, typer.Option("--out", help="Where to write.", show_default="RESULTS/report")] = None,
+    formats: Annotated[
+        str, typer.Option("--formats", help="Picture files beside the page: png, svg or png,svg.")
+    ] = "none",
+    task: Annotated[
+        list[str] | None,
+        typer.Option("--task", autocompletion=completion.several_tasks, help=f"Report on this task alone{_MANY}"),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", help=f"Write this section alone (heat-map, ranking, learning-curves, ...){_MANY}"),
+    ] = None,
+    title: Annotated[str | None, typer.Option("--title", help="Title of the page.")] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Processes at work.", show_default="one per core")
+    ] = None,
+    show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
     """Write one self-contained HTML page and its tables (CSV, Markdown, LaTeX); pictures with --formats."""
+    from iclbench.cli.terminal import out as stdout
+    from iclbench.cli.terminal import say, step_bar
+    from iclbench.report import build
+    from iclbench.report.workers import available
+
     folder = out or results / "report"
     say(f"reading the tables in {results}, writing to {folder}")
     with ExitStack() as stack:
@@ -35,7 +51,7 @@ def report(
         def bar(total: int) -> Callable[[int, str], None]:
             return stack.enter_context(step_bar("sections", total))
 
-        found = build(
+        built = build(
             results,
             folder,
             formats=() if formats.strip().lower() == "none" else _listed([formats.lower()]),
@@ -45,21 +61,22 @@ def report(
             processes=workers or available(),
             progress=lambda done, total, last: bar(total)(done, last),
         )
-    for reason, number in Counter(found.missing.values()).items():
-        say(f"{number} of {found.pictures + len(found.missing)} pictures are missing: {reason}")
-    for title, reason in found.broken.items():
+    for reason, number in Counter(built.missing.values()).items():
+        say(f"{number} of {built.pictures + len(built.missing)} pictures are missing: {reason}")
+    for title, reason in built.broken.items():
         say(f"section '{title}' could not be made: {reason} (this is a bug)")
-    if found.undrawn:
-        say(f"the page has its tables and no figures: {found.undrawn}")
-    stdout.print(str(found.page.resolve()))
+    if built.undrawn:
+        say(f"the page has its tables and no figures: {built.undrawn}")
+    stdout.print(str(built.page.resolve()))
     if show:
-        typer.launch(found.page.resolve().as_uri())
-    if found.missing or found.undrawn or found.broken:
+        typer.launch(built.page.resolve().as_uri())
+    if built.missing or built.undrawn or built.broken:
         raise typer.Exit(1)
 
 
 def _listed(given: list[str]) -> list[str]:
-    """
+    """The names in options that take several, separated by commas.
+
     >>> _listed(["png, svg", "pdf"])
     ['png', 'svg', 'pdf']
     """

@@ -14,7 +14,7 @@ from iclbench.config.registry import BACKBONES
 _ORDERS = {"causal": "in their order (causal)", "set": "as a set"}
 
 
-def find(name: str) -> dict[str, Any]:
+def values_of(name: str) -> dict[str, Any]:
     """Where the backbone comes from, what it declares, what its name stands for, and its settings with defaults and
     meanings.
 
@@ -50,35 +50,35 @@ def _first_line(cls: type) -> str:
     return next(iter((cls.__doc__ or "").strip().splitlines()), "")
 
 
-def print_backbone(found: dict[str, Any]) -> None:
-    """Print what `find` has found."""
-    frozen = ", ".join(f"{key} = {'the default' if v is None else v}" for key, v in found["frozen"].items())
+def print_backbone(values: dict[str, Any]) -> None:
+    """Print the values of a backbone."""
+    frozen = ", ".join(f"{key} = {'the default' if v is None else v}" for key, v in values["frozen"].items())
     about = [
-        ["summary", found["summary"]],
-        ["variant of", found["variant_of"] if found["variant_of"] != found["backbone"] else ""],
+        ["summary", values["summary"]],
+        ["variant of", values["variant_of"] if values["variant_of"] != values["backbone"] else ""],
         ["frozen", frozen],
-        ["class", found["class"]],
-        ["reads points", _ORDERS[found["order"]]],
-        ["heads", ", ".join(found["heads"])],
-        ["related datasets", "used where a task has them" if found["uses_related"] else "not used"],
-        ["forgets points", "yes" if found["removes_points"] else "no"],
+        ["class", values["class"]],
+        ["reads points", _ORDERS[values["order"]]],
+        ["heads", ", ".join(values["heads"])],
+        ["related datasets", "used where a task has them" if values["uses_related"] else "not used"],
+        ["forgets points", "yes" if values["removes_points"] else "no"],
     ]
-    table("", ["backbone", found["backbone"]], [line for line in about if line[1]])
-    if found["about"]:
-        for line in ("", *_filled(found["about"], out.width)):
+    table("", ["backbone", values["backbone"]], [line for line in about if line[1]])
+    if values["about"]:
+        for line in ("", *_wrapped(values["about"], out.width)):
             out.print(line, markup=False, highlight=False)
-    if found["settings"]:
+    if values["settings"]:
         out.print()
         rows = [
             [name, "-" if field["default"] == "None" else field["default"], field["meaning"] or field["type"]]
-            for name, field in found["settings"].items()
+            for name, field in values["settings"].items()
         ]
         table("", ["setting", "default", "meaning"], rows)
     out.print("\nset one with -o backbone.NAME=VALUE; a preset's budget sizes it; types: --json")
 
 
-def _filled(text: str, width: int) -> Iterator[str]:
-    """A docstring's lines at another width: paragraphs and items of lists are filled anew, what is indented stays."""
+def _wrapped(text: str, width: int) -> Iterator[str]:
+    """A docstring's lines at another width: paragraphs and items of lists are filled again, indented blocks stay."""
     for block in re.split(r"(\n\n|\n(?=- ))", text):
         if block.isspace():
             yield from [""] * (block.count("\n") - 1)

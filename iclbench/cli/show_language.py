@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from iclbench.config.cards import names, read_toml
 from iclbench.config.registry import canonical
-from iclbench.core.errors import UsageError
 from iclbench.core.hashing import content_hash
 from iclbench.language.tasks.cards import load_language_card, load_suite, shipped_tasks, tasks_of
 from iclbench.language.tasks.chosen import language_tasks
-from iclbench.sweep.language_grids import commands, grid_tasks, is_language_grid, load_language_grid
+from iclbench.sweep.language_grids import grid_tasks, is_language_grid, load_language_grid
 
 
 def known() -> list[str]:
@@ -20,23 +18,16 @@ def known() -> list[str]:
     return [*names("tasks/language"), *names("tasks/language/suites")]
 
 
-def grid_commands(name: str, preset: str | None, results: Path | None) -> Iterator[str]:
-    """The commands that a grid of language models stands for."""
-    if preset is not None:
-        raise UsageError(f"grid '{name}' is of language models, whose size is their own; drop --preset")
-    yield from commands(name, results)
-
-
-def find(name: str) -> dict[str, Any] | None:
+def values_of(name: str) -> dict[str, Any] | None:
     """The grid, task or suite of this name, or at this path, with every value; None: there is none of language models.
 
-    A grid or a suite that is shown can be asked: all its tasks are found first.
+    All tasks of a grid or a suite are resolved first, so one that is shown can be evaluated.
     """
     if is_language_grid(name):
         grid, of_models = load_language_grid(name)
-        asked = [task.name for task in grid_tasks(name)]
+        tasks = [task.name for task in grid_tasks(name)]
         plain = of_models.model_dump(mode="json", exclude_unset=True)
-        return {"grid": grid, "hash": content_hash(of_models), **plain, "tasks_in_full": asked}
+        return {"grid": grid, "hash": content_hash(of_models), **plain, "tasks_in_full": tasks}
     short = canonical(name)
     if short in names("tasks/language") or (name.endswith(".toml") and "template" in read_toml(Path(name))):
         task, card = load_language_card(name)
@@ -45,10 +36,14 @@ def find(name: str) -> dict[str, Any] | None:
     of_subset = {task.name: task for task in shipped_tasks() if task.subset}.get(short)
     if of_subset is not None:
         about = {"language_task": short, "subset": of_subset.subset, "hash": of_subset.hash}
-        whole = of_subset.card.model_dump(mode="json", exclude={"subsets", "left_out", "published"})
-        return about | whole | {"family": of_subset.family}
+        card_values = of_subset.card.model_dump(mode="json", exclude={"subsets", "left_out", "published"})
+        return about | card_values | {"family": of_subset.family}
     if short in names("tasks/language/suites"):
-        suite, together = load_suite(name)
-        language_tasks(together.tasks)
-        return {"suite": suite, "hash": content_hash(together), **together.model_dump(mode="json", exclude_none=True)}
+        suite, suite_card = load_suite(name)
+        language_tasks(suite_card.tasks)
+        return {
+            "suite": suite,
+            "hash": content_hash(suite_card),
+            **suite_card.model_dump(mode="json", exclude_none=True),
+        }
     return None

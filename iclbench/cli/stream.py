@@ -8,67 +8,77 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import Annotated, cast
 
-from iclbench.cli.options import set_up_torch
-from iclbench.config.archives import find
+import typer
+
+from iclbench.cli import completion
+from iclbench.cli.options import RESULTS, DataDir, Device, Json, MaxBytes, Results, Threads, Trust, set_up_torch
 from iclbench.core.errors import DataError, UsageError
 from iclbench.core.files import check_state_file
-from iclbench.core.signals import sigterm_like_ctrl_c
-
-if TYPE_CHECKING:
-    from iclbench.backbones.base import Backbone
-    from iclbench.config.runs import Run
-    from iclbench.streaming.clock import Clock
 
 
-def stream(
-    run: str,
-    csv: str,
-    state: Path | None,
-    save: Path | None,
-    related: list[Path] | None,
-    window: int | None,
-    start: str | None,
-    float64: bool,
-    results: Path,
-    data_dir: Path | None,
-    device: str,
-    threads: int,
-    json: bool,
+def command(
+    run: Annotated[str, typer.Argument(autocompletion=completion.runs, help="A finished run.")],
+    csv: Annotated[
+        str,
+        typer.Option(
+            "--csv", help="File of points x1,...,y1,... or events time,mark; a query has ? for y, or ?,?; - is stdin."
+        ),
+    ] = "-",
+    state: Annotated[Path | None, typer.Option("--state", help="Go on from a state that --save has written.")] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            "--save",
+            help="Write the state here at the end, also after Ctrl-C, SIGTERM or a bad line. Only a saved state is "
+            "replaced.",
+        ),
+    ] = None,
+    related: Annotated[
+        list[Path] | None,
+        typer.Option("--related", help="A related dataset, same columns, for models that use them; may be repeated."),
+    ] = None,
+    window: Annotated[
+        int | None,
+        typer.Option("--window", min=1, help="Only the last so many points count; of models that forget points."),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option("--start", help="Time 0 of events, or first: that of the first line, which then is no event."),
+    ] = None,
+    float64: Annotated[
+        bool, typer.Option("--float64", help="Compute in double precision; a state so saved is read with it, too.")
+    ] = False,
+    results: Results = RESULTS,
+    data_dir: DataDir = None,
+    trust: Trust = None,
+    max_bytes: MaxBytes = None,
+    device: Device = "auto",
+    threads: Threads = 1,
+    json: Json = False,
 ) -> None:
     """Learn points or events and answer queries line by line: a query sees all before it. In constant memory where the
     backbone allows (cmanp, cnp, cmhp, recurrent ones)."""
+    from iclbench.config.archives import find
+    from iclbench.core.signals import sigterm_like_ctrl_c
+
     if state and related:
         raise UsageError("--related goes without --state: a state already holds the related datasets of its start")
     if state and start is not None:
         raise UsageError("--start goes without --state: a state already holds when its observation started")
-    found, path = find(results, run), None if csv == "-" else Path(csv)
+    trained_run, path = find(results, run), None if csv == "-" else Path(csv)
     if save:
         _check_writable(save)
     with sigterm_like_ctrl_c(), _opened(path) as lines:
-        backbone = found.load(set_up_torch(device, threads), data_dir)
-        from iclbench.cli.stream_run import answer_all, csv_line, json_line
+        backbone = trained_run.load(set_up_torch(device, threads), data_dir)
+        from iclbench.cli.stream_run import answer_all, csv_line, event_clock, json_line
 
         if float64:
             backbone = backbone.double()
-        clock = _clock(found, backbone, start)
+        clock = event_clock(trained_run, backbone, start)
         write = json_line if json else csv_line
         answer_all(backbone, lines, path, state, save, related or [], window, clock, write, header=not json)
-
-
-def _clock(run: Run, backbone: Backbone, start: str | None) -> Clock | None:
-    """The clock of a stream of events, as the run's task and `--start` set it; None: it is one of points."""
-    from iclbench.streaming.clock import Clock
-
-    if backbone.shape.marks is None:
-        if start is not None:
-            raise UsageError("--start is for runs on event sequences; points have no time")
-        return None
-    try:
-        return Clock.of_family(run.config.task.build(), start)
-    except UsageError:
-        raise UsageError(f"--start {start}: write a time, or first") from None
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import typer
 
 from iclbench.backbones.base import Backbone
 from iclbench.cli.terminal import say
+from iclbench.config.runs import Run
 from iclbench.core import limits
 from iclbench.core.errors import DataError, UsageError
 from iclbench.core.formats import plural
@@ -70,6 +71,18 @@ def answer_all(
             f"({streamed.points / seconds:.0f} {noun}s/s), {_size(streamed.state, noun)}"
             + (f" saved to {save}" if save else "")
         )
+
+
+def event_clock(run: Run, backbone: Backbone, start: str | None) -> Clock | None:
+    """The clock of a stream of events, as the run's task and `--start` set it; None for a stream of points."""
+    if backbone.shape.marks is None:
+        if start is not None:
+            raise UsageError("--start is for runs on event sequences; points have no time")
+        return None
+    try:
+        return Clock.of_family(run.config.task.build(), start)
+    except UsageError:
+        raise UsageError(f"--start {start}: write a time, or first") from None
 
 
 def _start(backbone: Backbone, state: Path | None, clock: Clock | None) -> tuple[State | None, Clock | None]:

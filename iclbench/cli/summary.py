@@ -13,7 +13,7 @@ import pandas as pd
 from iclbench import tables
 from iclbench.cli.accuracy_table import asks_for_labels, print_accuracies
 from iclbench.cli.result_rows import interval, named, print_failed, print_shipped, print_untuned, short
-from iclbench.cli.terminal import out, print_json, table
+from iclbench.cli.terminal import out, print_rows, table
 from iclbench.core.metrics import curve_metric, metric
 from iclbench.report.episode_scores import EpisodeScores
 from iclbench.report.gains import gains
@@ -54,7 +54,7 @@ def print_tables(
     frames = {name: _read(results, name, without) for name in prompt_sets}
     if json:
         rows = pd.concat(list(frames.values())) if frames else tables.frame("values", [])
-        print_json(rows)
+        print_rows(rows)
         return
 
     for name, values in frames.items():

@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.cells import cell_len
@@ -31,10 +31,14 @@ err = PrintableConsole(stderr=True, highlight=False, markup=False, soft_wrap=Tru
 _EVERY = 10.0
 
 
-def print_json(rows: pd.DataFrame) -> None:
-    """The rows of a table, all digits of their numbers; null where there is none."""
-    plain = rows.astype(object).where(rows.notna(), None).to_dict("records")
-    typer.echo(json.dumps(plain, indent=2, default=lambda number: number.item()))
+def print_json(value: Any) -> None:
+    """Plain data as JSON on stdout."""
+    typer.echo(json.dumps(value, indent=2, default=lambda number: number.item()))
+
+
+def print_rows(rows: pd.DataFrame) -> None:
+    """The rows of a table as JSON, all digits of their numbers; null where there is none."""
+    print_json(rows.astype(object).where(rows.notna(), None).to_dict("records"))
 
 
 @contextmanager

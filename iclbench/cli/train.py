@@ -3,55 +3,83 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-from iclbench.api.train import train_run
-from iclbench.cli.options import set_up_torch
-from iclbench.cli.terminal import out, say, step_bar
-from iclbench.config.resolution import resolve_tables, typed_tables
-from iclbench.config.runs import Run, check_name, keeping_rate, run_name
-from iclbench.config.sizes import check_size
-from iclbench.config.trust import typed
-from iclbench.core.context import Context
-from iclbench.training.processes import Processes, check_count, joined, own_device, started
-from iclbench.training.trackers import check_trackers
+import typer
+
+from iclbench.cli import completion
+from iclbench.cli.options import RESULTS, DataDir, Device, MaxBytes, Results, Threads, Trackers, Trust, set_up_torch
 
 
-def train(
-    task: str,
-    backbone: str,
-    preset: str,
-    seed: int,
-    override: list[str] | None,
-    config: Path | None,
-    name: str | None,
-    results: Path,
-    data_dir: Path | None,
-    device: str,
-    threads: int,
-    processes: int,
-    log: list[str],
+def command(
+    task: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completion.tasks, help="Task card: a name (iclbench list tasks) or a path to a .toml file."
+        ),
+    ],
+    backbone: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completion.backbones,
+            help="Backbone: a name (iclbench list backbones) or package.module:Class.",
+        ),
+    ],
+    preset: Annotated[
+        str, typer.Option("--preset", "-p", autocompletion=completion.presets, help="smoke, grid, small or paper.")
+    ] = "small",
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of weights and training data.")] = 0,
+    override: Annotated[
+        list[str] | None, typer.Option("-o", "--override", help="key=value below task., backbone. or train.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="TOML file with tables [task] [backbone] [train].")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the run; default TASK-BACKBONE-PRESET-sSEED.")
+    ] = None,
+    results: Results = RESULTS,
+    data_dir: DataDir = None,
+    trust: Trust = None,
+    max_bytes: MaxBytes = None,
+    device: Device = "auto",
+    threads: Threads = 1,
+    processes: Annotated[
+        int, typer.Option("--processes", min=1, help="Processes that share every batch, on one GPU each or on the CPU.")
+    ] = 1,
+    log: Trackers = [],  # noqa: B006  # Typer copies it
 ) -> None:
     """Train a backbone on a task. The same command again continues the run where it stopped."""
+    from iclbench.api.train import train_run
+    from iclbench.cli.terminal import out, say, step_bar
+    from iclbench.config.resolution import resolve_tables, typed_tables
+    from iclbench.config.runs import Run, check_name, keeping_rate, run_name
+    from iclbench.config.sizes import check_size
+    from iclbench.config.trust import typed
+    from iclbench.core.context import Context
+    from iclbench.training.processes import Processes, check_count, joined, own_device, started
+    from iclbench.training.trackers import check_trackers
+
     typed(backbone)
     check_trackers(log)
-    chosen = set_up_torch(device, threads)
+    torch_device = set_up_torch(device, threads)
     tables = typed_tables(override or [], config)
     frozen = resolve_tables(task, backbone, preset, seed, tables, data_dir=data_dir, results=results)
-    known = Run(results / "runs" / (check_name(name) if name else run_name(frozen)))
-    if not known.begun:  # who goes on with a run knows how big it is
+    known_run = Run(results / "runs" / (check_name(name) if name else run_name(frozen)))
+    if not known_run.begun:  # the size of a run that is continued is known
         check_size(task, backbone, preset, tables.get("backbone", {}))
-    was_finished, context = known.finished, Context(results, data_dir, own_device(chosen), threads)
+    was_finished, context = known_run.finished, Context(results, data_dir, own_device(torch_device), threads)
     config_of_run = keeping_rate(results, frozen, name, tables.get("train", {}))
-    words = ["train", task, backbone, "--preset", preset, "--seed", str(seed), "--name", known.name]
+    words = ["train", task, backbone, "--preset", preset, "--seed", str(seed), "--name", known_run.name]
     words += ["--results", str(results), "--device", device, "--threads", str(threads)]
     words += [word for each in override or [] for word in ("-o", each)]
     words += ["--config", str(config)] if config else []
     words += ["--data-dir", str(data_dir)] if data_dir else []
     if processes > 1 and not was_finished:  # before they are started, and before there is a run
-        check_count(processes, chosen)
+        check_count(processes, torch_device)
         Processes(count=processes).check(frozen.build(frozen.task.build(data_dir)), frozen.train.batch)
-    with started(processes, words), joined(chosen) as own:
-        run = train_run(config_of_run, name, context, step_bar, log, own)
+    with started(processes, words), joined(torch_device) as group:
+        run = train_run(config_of_run, name, context, step_bar, log, group)
     if was_finished:
         say(f"run '{run.name}' is finished")
     out.print(run.name)

@@ -19,8 +19,8 @@ def test_demo_trains_evaluates_probes_and_writes_a_page_and_a_second_time_finds_
 ) -> None:
     monkeypatch.setattr(demo, "GRID", str(tiny_grid(tmp_path, backbones=("gpt2",))))
     # A worker would have to import torch.
-    monkeypatch.setattr("iclbench.cli.sweep.pool", lambda slots, threads: Here())
-    monkeypatch.setattr(demo, "build", partial(build, only=["heat-map"]))
+    monkeypatch.setattr("iclbench.cli.sweep_run.pool", lambda slots, threads: Here())
+    monkeypatch.setattr("iclbench.report.build", partial(build, only=["heat-map"]))
     results = tmp_path / "results"
     assert main(["demo", "--results", str(results)]) == 0
     out, err = capsys.readouterr()

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from iclbench import tables
-from iclbench.cli.lm import train_demo as lm_demo
+from iclbench.cli.lm import demo_model as lm_demo_model
 from iclbench.cli.lm.eval import and_others
 from iclbench.cli.lm.eval_models import remarks
 from iclbench.cli.lm.overview import models_of, overview_board
@@ -363,7 +363,7 @@ def test_one_prompt_is_printed_as_a_model_is_given_it(capsys: pytest.CaptureFixt
 def test_the_demo_model_is_trained_asked_and_can_be_evaluated_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(lm_demo, "_EPISODES", 2)
+    monkeypatch.setattr(lm_demo_model, "_EPISODES", 2)
     code, out, err = run("demo-model", tmp_path / "demo-lm", "--steps", 2, capsys=capsys)
     assert code == 0, err
     assert "no demonstrations  5 demonstrations" in out and "list-last" in out and "it/s" not in err

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from iclbench.cli import check
+from iclbench.cli.check_class import classes, oracle_claims
 from iclbench.cli.main import main
 from iclbench.cli.show import NO_PRESET
-from iclbench.cli.show_backbone import find
+from iclbench.cli.show_backbone import values_of
 from iclbench.config.cards import load_task, names
 from iclbench.config.registry import BACKBONES
 
@@ -59,7 +59,7 @@ def test_one_preset_is_shown_alone(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("name", BACKBONES.names())
 def test_every_setting_of_a_backbone_is_explained(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = find(name)["settings"]
+    settings = values_of(name)["settings"]
     out = " ".join(shown(name, capsys=capsys).split())
     for key, field in settings.items():
         assert len(field["meaning"].split()) >= 2, f"{key} is not explained"
@@ -110,7 +110,7 @@ def test_a_baseline_is_shown_and_checked_by_the_path_to_its_card(
     path = tmp_path / "my-mean.toml"
     path.write_text(shown("mean", "--card", capsys=capsys))
     assert tomllib.loads(shown(str(path), capsys=capsys))["baseline"] == "my-mean"
-    assert check._load(str(path)) == check._load("mean")[:1] and not list(check._oracles(str(path)))
+    assert classes(str(path)) == classes("mean")[:1] and not list(oracle_claims(str(path)))
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from iclbench.cli import list as listing
-from iclbench.cli import terminal
+from iclbench.cli import list_rows, terminal
 from iclbench.cli.main import main
 from iclbench.cli.stream import _opened
 from iclbench.core.errors import UsageError
@@ -29,7 +28,7 @@ def test_ascii_is_enough_for_every_letter(task: str, said: bytes, monkeypatch: p
 
 
 def test_letters_without_a_spelling_become_question_marks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "_grids", lambda: [{"grid": "é ± 漢", "summary": "ﬁne"}])
+    monkeypatch.setattr(list_rows, "_grids", lambda: [{"grid": "é ± 漢", "summary": "ﬁne"}])
     code, out = printed("ascii", "strict", monkeypatch, "list", "grids")
     assert code == 0 and b"e +- ?" in out and b"fine" in out
 
@@ -63,7 +62,7 @@ def test_an_exit_in_the_midst_of_a_command_is_an_error(
     def leave() -> None:
         raise SystemExit(0)
 
-    monkeypatch.setattr(listing, "_grids", leave)
+    monkeypatch.setattr(list_rows, "_grids", leave)
     assert main(["list", "grids"]) == 1
     err = capsys.readouterr().err
     assert err.count("\n") == 1 and "called sys.exit(0)" in err

@@ -9,7 +9,7 @@ import pytest
 from iclbench import tables
 from iclbench.cli.result_rows import interval, print_untuned, short
 from iclbench.cli.summary import about_targets, leaderboard
-from iclbench.cli.terminal import print_json
+from iclbench.cli.terminal import print_rows
 from iclbench.config.cards import load_task
 from iclbench.config.resolution import resolve_run
 from iclbench.config.runs import create
@@ -111,7 +111,7 @@ def test_joint_scores_that_are_given_true_targets_are_said_to_be(tmp_path: Path)
 def test_rows_as_json_keep_all_digits(capsys: pytest.CaptureFixture[str]) -> None:
     small = {"run": "ridge", "seed": 0, "value": 1.7e-15, "low": None, "reason": "a/b, ±"}
     rows = pd.DataFrame([small, small | {"seed": None}]).astype({"seed": "Int64", "low": "Float64", "run": "string"})
-    print_json(rows)
+    print_rows(rows)
     assert json.loads(capsys.readouterr().out) == [small, small | {"seed": None}]
 
 

@@ -16,8 +16,8 @@ from rich.table import Table
 from iclbench import tables
 from iclbench.cli import accuracy_table, cost_runs, doctor, probe_tables, summary, sweep_results, terminal
 from iclbench.cli.layout import Column, blocks
+from iclbench.cli.lm import demo_model
 from iclbench.cli.lm import tables as lm_tables
-from iclbench.cli.lm import train_demo as lm_demo
 from iclbench.cli.main import main
 from iclbench.config.resolution import resolve_task
 from iclbench.core.context import Context
@@ -207,15 +207,15 @@ def show_verified(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def show_doctor(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    monkeypatch.setattr(doctor, "_examine", lambda *_: {"results folder": LONG, "backbone classes": "14 load; " * 20})
-    doctor.doctor(folder, None, json=False)
+    monkeypatch.setattr(doctor, "_facts", lambda *_: {"results folder": LONG, "backbone classes": "14 load; " * 20})
+    doctor.command(folder, None, json=False)
 
 
 def show_demo_model(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     made = SimpleNamespace(path=folder, parameters=1, steps=1)
-    monkeypatch.setattr(lm_demo, "train", lambda *_: made)
-    monkeypatch.setattr(lm_demo, "_accuracies", lambda *_: [[LONG, "0.12", "1.00"]])
-    lm_demo.train_demo(folder, 0, steps=1)
+    monkeypatch.setattr("iclbench.language.demo_model.train", lambda *_: made)
+    monkeypatch.setattr(demo_model, "_accuracies", lambda *_: [[LONG, "0.12", "1.00"]])
+    demo_model.command(folder, 0, steps=1)
 
 
 def grid(folder: Path) -> Path:

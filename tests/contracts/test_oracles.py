@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from iclbench.cli import check
+from iclbench.cli.check_class import oracle_claims
 from iclbench.cli.main import main
 from iclbench.config.cards import load_task, names
 from iclbench.config.resolution import family_class
@@ -55,9 +55,9 @@ def test_check_says_which_oracles_are_claims(
     Path("sine.toml").write_text(tomli_w.dumps(small_card(family=sine)))
     Path("other.toml").write_text("title = 'no card'")
     claim = "claim  least-squares of task sine: its oracle by the card alone; the family does not vouch for it\n"
-    assert list(check._oracles(sine)) == [claim.strip()]
-    assert list(check._oracles("./sine.toml")) == [claim.strip()]
-    assert "oracle ridge of task noisy-linear: the family vouches for it" in check._oracles("noisy_linear")
-    assert not list(check._oracles("gpt2"))
+    assert list(oracle_claims(sine)) == [claim.strip()]
+    assert list(oracle_claims("./sine.toml")) == [claim.strip()]
+    assert "oracle ridge of task noisy-linear: the family vouches for it" in oracle_claims("noisy_linear")
+    assert not list(oracle_claims("gpt2"))
     capsys.readouterr()
     assert (main(["check", "sine.toml"]), capsys.readouterr().out) == (0, f"{claim}0 contracts kept\n")

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from iclbench.cli.sweep import one_per_core
+from iclbench.cli.sweep_run import worker_slots
 from iclbench.core import cores
 from iclbench.core.errors import UsageError
 from iclbench.estimators import workers
@@ -16,7 +16,7 @@ def test_no_more_cores_are_counted_than_this_process_was_given(monkeypatch: pyte
     monkeypatch.delenv("ICLBENCH_WORKERS", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3, 4, 5}, raising=False)
-    assert cores.available() == workers._available() == len(one_per_core()) == 3
+    assert cores.available() == workers._available() == len(worker_slots()) == 3
     check_count(3, "cpu")
     with pytest.raises(UsageError, match="--processes 4 is more than the 3 cores"):
         check_count(4, "cpu")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from iclbench.cli.commands import COMMANDS, OF_LANGUAGE_MODELS
+from iclbench.cli.lazy import COMMANDS, load
 from tests.pages import PAGES, ROOT
 from tests.pages.blocks import blocks
 from tests.pages.session import Session
@@ -52,20 +52,17 @@ def test_every_command_that_a_page_names_exists_with_its_options(name: str) -> N
     """Also those of blocks that are not run, and of sentences."""
     for line in re.findall(r"iclbench (\w[^`\n|]*)", TEXTS[name]):
         first, *rest = line.split()
-        if first == "lm" and rest and rest[0] in OF_LANGUAGE_MODELS:
-            command = OF_LANGUAGE_MODELS[rest[0]].load(rest[0])
-        elif first in COMMANDS:
-            command = COMMANDS[first].load(first)
-        else:
+        typed = f"lm {rest[0]}" if first == "lm" and rest else first
+        if typed not in COMMANDS:
             continue
-        known = {o for p in command.params for o in [*p.opts, *p.secondary_opts]} | {"--debug", "--help"}
+        known = {o for p in load(typed).params for o in [*p.opts, *p.secondary_opts]} | {"--debug", "--help"}
         assert set(re.findall(r"(?<!\S)--[a-z-]+", line.partition(" # ")[0])) <= known, line
 
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_what_a_page_shows_as_a_command_is_one(name: str) -> None:
     """In blocks of a terminal and between backticks."""
-    text, known = TEXTS[name], {*COMMANDS, "lm", *(f"lm {command}" for command in OF_LANGUAGE_MODELS)}
+    text, known = TEXTS[name], {*COMMANDS, "lm"}
     typed = [command.text for block in blocks(text) if block.language == "console" for command in block.commands()]
     for line in [*typed, *re.findall(r"`(iclbench [^`]*)`", text)]:
         for words in re.findall(r"(?:^|\s)iclbench +((?:lm +)?\w[\w-]*)", line):

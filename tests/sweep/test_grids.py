@@ -15,7 +15,7 @@ import pytest
 import tomli_w
 
 from iclbench.backbones.coqe import CoQESettings
-from iclbench.cli.commands import COMMANDS
+from iclbench.cli.lazy import load
 from iclbench.cli.main import main
 from iclbench.config.cards import load_baseline, load_task, names
 from iclbench.config.resolution import resolve_run
@@ -140,7 +140,7 @@ def test_every_command_of_a_shipped_grid_is_one_that_the_command_line_takes(grid
 
 @cache
 def loaded(command: str) -> Any:
-    return COMMANDS[command].load(command)
+    return load(command)
 
 
 @pytest.mark.parametrize("grid", SHIPPED)

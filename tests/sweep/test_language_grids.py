@@ -11,7 +11,7 @@ import pytest
 import tomli_w
 
 from iclbench import tables
-from iclbench.cli.commands import OF_LANGUAGE_MODELS
+from iclbench.cli.lazy import load
 from iclbench.cli.main import main
 from iclbench.config.cards import names
 from iclbench.core.context import Context
@@ -53,7 +53,7 @@ def typed(line: str) -> dict[str, object]:
     """The options that the command line reads from one command of a grid."""
     program, group, command, *rest = shlex.split(line)
     assert (program, group, command) == ("iclbench", "lm", "eval")
-    reader = OF_LANGUAGE_MODELS["eval"].load("eval")
+    reader = load("lm eval")
     with reader.make_context(command, rest) as context:
         return dict(context.params)
 

@@ -18,8 +18,8 @@ from iclbench import tables
 from iclbench.backbones.gpt2 import GPT2
 from iclbench.cli import sweep_results, sweep_run
 from iclbench.cli.main import main
-from iclbench.cli.sweep import devices
 from iclbench.cli.sweep_jobs import cluster
+from iclbench.cli.sweep_run import devices
 from iclbench.cli.sweep_summary import print_dry_run, print_outcomes, untuned_lines
 from iclbench.cli.sweep_view import label, view
 from iclbench.config.cards import cards_folder
@@ -299,7 +299,7 @@ def test_a_sweep_ends_with_a_table_and_the_next_one_has_nothing_to_do(
 ) -> None:
     """The second task cannot be trained: a file lies where the folder of its run has to be."""
     # A worker would have to import torch; there is one in `test_kill.py`.
-    monkeypatch.setattr("iclbench.cli.sweep.pool", lambda slots, threads: Here())
+    monkeypatch.setattr("iclbench.cli.sweep_run.pool", lambda slots, threads: Here())
     grid = tiny_grid(tmp_path, backbones=("gpt2",), probe=None)
     quadratic = tmp_path / "tiny-quadratic.toml"
     results = tmp_path / "results"

@@ -135,7 +135,7 @@ def test_the_command_prints_the_choice_beside_the_presets(
     card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A worker would have to import torch; the command has one in `test_tune.py`.
-    monkeypatch.setattr("iclbench.cli.tune.pool", lambda slots, threads: Here())
+    monkeypatch.setattr("iclbench.cli.tune_run.pool", lambda slots, threads: Here())
     words = ["tune", "gpt2", "--tasks", str(card_path), "-p", "smoke", "--seeds", "1", "--results", str(tmp_path)]
     assert main([*words, "--trials", "2", "-j", "1"]) == 0
     printed = capsys.readouterr()

@@ -12,7 +12,8 @@ import torch
 
 from iclbench import tables
 from iclbench.cli.main import main
-from iclbench.cli.tune import _rate_table, _View
+from iclbench.cli.tune_run import _View
+from iclbench.cli.tune_tables import _rate_table
 from iclbench.config.cards import cards_folder, names
 from iclbench.config.rates import Chosen, Rates, own_path, read_table, shipped_path
 from iclbench.config.resolution import resolve_run, resolve_task

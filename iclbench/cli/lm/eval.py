@@ -4,53 +4,84 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from iclbench.cli.options import set_up_torch
-from iclbench.cli.terminal import say
-from iclbench.config.runs import check_name
-from iclbench.core.context import Context
+from iclbench.cli import completion
+from iclbench.cli.options import RESULTS, DataDir, Device, Json, MaxBytes, Results, Threads, Trust, set_up_torch
 from iclbench.core.errors import DataError, Interrupted, UnknownNameError, UsageError
-from iclbench.deep_thinking.methods import method_as_typed
-from iclbench.language.models import loading
-from iclbench.language.tasks.cards import LanguageTask
-from iclbench.language.tasks.chosen import language_tasks
-from iclbench.language.tasks.ranges import parse
 
 if TYPE_CHECKING:
     from iclbench.evaluation.cells import Cell
+    from iclbench.language.tasks.cards import LanguageTask
 
 _DTYPES = ("float32", "bfloat16", "float16", "auto")
 _OVERLENGTH = ("error", "skip", "drop")
 
 
-def evaluate(
-    model: list[str],
-    tasks: list[str],
-    shots: str | None,
-    episodes: int | None,
-    demo_seeds: str,
-    orders: str,
-    method: str,
-    override: list[str] | None,
-    controls: bool,
-    overlength: str,
-    batch: int,
-    revision: str | None,
-    dtype: str,
-    offline: bool,
-    trust_remote_code: bool,
-    name: str | None,
-    seed: int,
-    results: Path,
-    data_dir: Path | None,
-    device: str,
-    threads: int,
-    json: bool,
+def command(
+    model: Annotated[list[str], typer.Option("--model", "-m", help="Local folder, or id on the hub; may be repeated.")],
+    tasks: Annotated[
+        list[str],
+        typer.Option(
+            "--tasks",
+            "-t",
+            autocompletion=completion.language_tasks,
+            help="a,b,c: tasks, families, suites (iclbench lm tasks), cards, own data.",
+        ),
+    ],
+    shots: Annotated[
+        str | None, typer.Option("--shots", help="Demonstrations: 5, or 0,2,4,8; default: what the card says.")
+    ] = None,
+    episodes: Annotated[
+        int | None, typer.Option("--episodes", min=1, help="Queries; default: what the card says.")
+    ] = None,
+    demo_seeds: Annotated[
+        str, typer.Option("--demo-seeds", help="Sets of demonstrations: 0:10 are ten; 0 is a quick look.")
+    ] = "0:10",
+    orders: Annotated[
+        str, typer.Option("--orders", help="Orders of the same demonstrations: 0 as drawn; 0:10 are ten.")
+    ] = "0",
+    method: Annotated[str, typer.Option("--method", help="icl, deep-thinking or repeat.")] = "icl",
+    override: Annotated[
+        list[str] | None, typer.Option("-o", "--override", help="method.eta=0.01, method.passes=5 or dev, ...")
+    ] = None,
+    controls: Annotated[
+        bool,
+        typer.Option("--controls/--no-controls", help="Also zero-shot, shuffled labels, repetition, majority."),
+    ] = True,
+    overlength: Annotated[
+        str, typer.Option("--overlength", help="Prompts beyond the context: error, skip, or drop demonstrations.")
+    ] = "error",
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Sequences side by side; fewer where memory ends.")] = 64,
+    revision: Annotated[str | None, typer.Option("--revision", help="Branch, tag or commit on the hub.")] = None,
+    dtype: Annotated[
+        str, typer.Option("--dtype", help="float32, bfloat16, float16, or auto: as the checkpoint has it.")
+    ] = "float32",
+    offline: Annotated[bool, typer.Option("--offline", help="Ask nothing of the hub.")] = False,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that comes with a checkpoint.")
+    ] = False,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the contestant; default: the model's.")] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Evaluation seed: which queries.")] = 0,
+    results: Results = RESULTS,
+    data_dir: DataDir = None,
+    trust: Trust = None,
+    max_bytes: MaxBytes = None,
+    device: Device = "auto",
+    threads: Threads = 1,
+    json: Json = False,
 ) -> None:
     """Score language models on in-context tasks. The same command again goes on where it stopped."""
+    from iclbench.cli.terminal import say
+    from iclbench.config.runs import check_name
+    from iclbench.core.context import Context
+    from iclbench.deep_thinking.methods import method_as_typed
+    from iclbench.language.models import loading
+    from iclbench.language.tasks.chosen import language_tasks
+    from iclbench.language.tasks.ranges import parse
+
     for option, value, known in (("--dtype", dtype, _DTYPES), ("--overlength", overlength, _OVERLENGTH)):
         if value not in known:
             raise UnknownNameError(option, value, known)
@@ -58,8 +89,8 @@ def evaluate(
         raise UsageError("--name and --revision are of one model; give a single --model")
     if name is not None:
         check_name(name)
-    how = method_as_typed(method, override or [])
-    asked = {
+    context_method = method_as_typed(method, override or [])
+    options = {
         "shots": None if shots is None else parse(shots, "--shots"),
         "episodes": episodes,
         "seed": seed,
@@ -69,21 +100,21 @@ def evaluate(
         "batch": batch,
         "overlength": overlength,
     }
-    chosen = language_tasks(tasks)
-    if not chosen:
+    named_tasks = language_tasks(tasks)
+    if not named_tasks:
         raise UsageError("--tasks names none; iclbench lm tasks lists them")
-    called: dict[str, str] = {}
+    models_by_name: dict[str, str] = {}
     for each in model:  # what can be known of a model before anything is imported
-        found = loading.find(each, revision=revision, trust_remote_code=trust_remote_code, offline=offline)
-        if (other := called.setdefault(found.called, each)) != each:
+        source = loading.find(each, revision=revision, trust_remote_code=trust_remote_code, offline=offline)
+        if (other := models_by_name.setdefault(source.called, each)) != each:
             raise UsageError(
-                f"'{other}' and '{each}' would both be '{found.called}' in the tables, one over the other; give a "
+                f"'{other}' and '{each}' would both be '{source.called}' in the tables, one over the other; give a "
                 "single --model with --name, one at a time"
             )
-    there, failed = with_data(chosen, data_dir)
-    place = set_up_torch(device, threads)
-
-    from iclbench.cli.lm import eval_models, tables
+    readable, failed = _with_data(named_tasks, data_dir)
+    torch_device = set_up_torch(device, threads)
+    from iclbench.cli.lm.eval_models import evaluate_model
+    from iclbench.cli.lm.tables import print_language
     from iclbench.language.models.model import load
 
     cells: list[Cell] = []
@@ -93,12 +124,12 @@ def evaluate(
                 each,
                 revision=revision,
                 dtype=dtype,
-                device=place,
+                device=torch_device,
                 trust_remote_code=trust_remote_code,
                 offline=offline,
                 called=name,
             )
-            failed += eval_models.evaluate_model(Context(results, data_dir), loaded, there, how, cells, asked)
+            failed += evaluate_model(Context(results, data_dir), loaded, readable, context_method, cells, options)
         except KeyboardInterrupt:
             raise Interrupted("interrupted; what is finished is kept, the same command goes on from there") from None
         except UsageError as error:
@@ -106,33 +137,35 @@ def evaluate(
                 raise
             failed += 1  # the others go on
             say(f"skipped model '{each}': {error}")
-    tables.print_language(results, cells, json)
+    print_language(results, cells, json)
     if failed:
         say(f"{failed} failed; the same command tries them again")
         raise typer.Exit(1)
 
 
-def with_data(tasks: list[LanguageTask], data_dir: Path | None) -> tuple[list[LanguageTask], int]:
+def _with_data(tasks: list[LanguageTask], data_dir: Path | None) -> tuple[list[LanguageTask], int]:
     """The tasks whose data can be read, and how many cannot: those of one kind are named in one line.
 
     Raises:
-        DataError: none is left.
+        DataError: the data of all tasks are missing.
     """
-    there: list[LanguageTask] = []
+    from iclbench.cli.terminal import say
+
+    readable: list[LanguageTask] = []
     missing: dict[str, list[tuple[str, DataError]]] = {}
     for task in tasks:
         try:
             task.pool(data_dir)
-            there.append(task)
+            readable.append(task)
         except DataError as error:
             kind = task.card.reader if task.subset else task.name
             missing.setdefault(kind, []).append((task.name, error))
     without = [pair for pairs in missing.values() for pair in pairs]
-    if without and not there:
+    if without and not readable:
         raise without[0][1]
     for pairs in missing.values():
         say(f"skipped {and_others([name for name, _ in pairs])}: {pairs[0][1]}")
-    return there, len(without)
+    return readable, len(without)
 
 
 def and_others(names: Sequence[str]) -> str:

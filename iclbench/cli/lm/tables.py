@@ -10,7 +10,7 @@ import pandas as pd
 from iclbench import tables
 from iclbench.cli.lm.overview import models_of, overview_board
 from iclbench.cli.result_rows import named
-from iclbench.cli.terminal import out, print_json, table
+from iclbench.cli.terminal import out, print_rows, table
 from iclbench.core.metrics import metric
 from iclbench.evaluation.cells import Cell
 from iclbench.language.summary import summary_path
@@ -26,7 +26,7 @@ def print_language(results: Path, cells: Sequence[Cell], json: bool = False) -> 
     own = [results / "tables" / cell.prompts.id / f"{cell.contestant.run}.values.parquet" for cell in cells]
     means = _read(_summaries(results, cells))
     if json:
-        print_json(pd.concat([_read(own), means]))
+        print_rows(pd.concat([_read(own), means]))
         return
     orders = {cell.prompts.order for cell in cells}
     sets = len({cell.prompts.demo_seed for cell in cells if cell.prompts.shots})

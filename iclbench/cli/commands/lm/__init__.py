@@ -1,1 +1,0 @@
-"""What can be typed after `iclbench lm COMMAND`."""

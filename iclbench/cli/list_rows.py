@@ -1,0 +1,105 @@
+"""The rows that `iclbench list` prints, for every kind of thing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from iclbench.config import inventory
+from iclbench.config.cards import load_baseline, load_task, names
+from iclbench.config.registry import BACKBONES, FAMILIES, Registry
+from iclbench.config.runs import all_runs
+from iclbench.core.errors import UsageError
+from iclbench.sweep.grids import load_grid
+from iclbench.sweep.language_grids import is_language_grid, load_language_grid
+
+
+def sections_of(results: Path) -> dict[str, Callable[[], list[dict[str, Any]]]]:
+    """What can be listed, each with a function that reads its rows."""
+    return {
+        "tasks": _tasks,
+        "backbones": _backbones,
+        "baselines": _baselines,
+        "families": _families,
+        "grids": _grids,
+        "runs": lambda: _runs(results),
+    }
+
+
+def _tasks() -> list[dict[str, str]]:
+    cards = [load_task(name) for name in names("tasks")]
+    return [
+        {
+            "task": name,
+            "family": card.family,
+            "presets": " ".join(card.presets),
+            "evaluators": " ".join(card.evaluators),
+            "summary": card.summary,
+        }
+        for name, card in cards
+    ]
+
+
+def _backbones() -> list[dict[str, str]]:
+    return _entries("backbone", BACKBONES)
+
+
+def _baselines() -> list[dict[str, str]]:
+    cards = [load_baseline(name) for name in names("baselines")]
+    return [{"baseline": name, "estimator": card.estimator, "summary": card.summary} for name, card in cards]
+
+
+def _families() -> list[dict[str, str]]:
+    return _entries("family", FAMILIES)
+
+
+def _grids() -> list[dict[str, str]]:
+    rows = []
+    for name in names("grids"):
+        if is_language_grid(name):
+            of_models = load_language_grid(name)[1]
+            contestants = [model.rpartition("/")[2] for model in of_models.models]
+            tasks, presets, summary = of_models.tasks, "language", of_models.summary
+        else:
+            card = load_grid(name)[1]
+            tasks, contestants, presets, summary = card.tasks, card.backbones, " ".join(card.presets), card.summary
+        rows.append(
+            {
+                "grid": name,
+                "tasks": " ".join(tasks),
+                "backbones": " ".join(contestants),
+                "presets": presets,
+                "summary": summary,
+            }
+        )
+    return rows
+
+
+def _runs(results: Path) -> list[dict[str, Any]]:
+    rows, runs = [], all_runs(results)
+    scores = inventory.scores(results) if runs else {}
+    for run in runs:
+        row: dict[str, Any] = {"run": run.name, "task": None, "backbone": None, "preset": None, "seed": None}
+        try:
+            config = run.config
+            state = "finished" if run.finished else f"step {run.reached}/{config.train.steps}"
+            row |= {
+                "task": config.task.name,
+                "backbone": config.backbone.name,
+                "preset": config.preset,
+                "seed": str(config.seed),
+                "state": state if run.diverged is None else "diverged",
+            }
+        except UsageError as error:
+            row["state"] = str(error)
+        row |= {"size": inventory.size(run), "date": inventory.date(run), "loss": inventory.loss(run)}
+        rows.append(row | {"score": scores.get(run.name)})
+    return rows
+
+
+def _entries(kind: str, registry: Registry) -> list[dict[str, str]]:
+    return [
+        {kind: name, "from": entry.package, "available": entry.availability(), "summary": entry.summary}
+        for name, entry in sorted(registry.entries.items())
+    ]

@@ -1,0 +1,113 @@
+"""The table of tasks that `iclbench lm tasks` prints, and a single prompt of one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+from iclbench.cli.terminal import echo, out, say, table
+from iclbench.config.cards import names
+from iclbench.config.registry import canonical
+from iclbench.core.errors import DataError, UsageError
+from iclbench.language.tasks.cards import LanguageTask, load_suite, shipped_tasks, suites
+
+_LEFT_OUT = "left out unless named"
+
+
+def print_prompt(tasks: list[LanguageTask], shots: int | None, seed: int, data_dir: Path | None) -> None:
+    """The first prompt of the task, and on stderr what would follow it."""
+    from iclbench.language.prompting.prompts import LanguagePrompts
+    from iclbench.language.prompting.text import prompt
+
+    if len(tasks) != 1:
+        raise UsageError(f"--prompt is of one task, these are {len(tasks)}: iclbench lm tasks to-upper --prompt")
+    task = tasks[0]
+    prompts = LanguagePrompts(task, task.card.shots if shots is None else shots, 1, seed=seed, data_dir=data_dir)
+    episode = prompts.drawn[0]
+    candidates = episode.candidates or (episode.query.y,)
+    filled = prompt(task.card, episode.demonstrations, episode.query.x, candidates)
+    echo(filled.text)
+    choice = f" of {', '.join(map(repr, filled.answers))}" if episode.candidates else ""
+    say(f"right answer: {filled.answers[candidates.index(episode.query.y)]!r}{choice}")
+
+
+def row_of(task: LanguageTask, data_dir: Path | None) -> dict[str, object]:
+    """One task as a row; `missing` is empty if its data can be read."""
+    card = task.card
+    row: dict[str, object] = {
+        "task": task.name,
+        "family": task.family,
+        "shots": card.shots,
+        "answers": card.answers,
+        "demonstrations": card.demonstrations,
+        "summary": card.summary,
+        "left_out": task.left_out,
+        "card": task.name.removesuffix(f"-{canonical(task.subset)}") if task.subset else task.name,
+    }
+    try:
+        pool = task.pool(data_dir)
+    except DataError as error:
+        return row | {"examples": None, "missing": str(error)}
+    return row | {"examples": len(pool.queries), "missing": ""}
+
+
+def folded(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    """The subsets of one card in one line."""
+    by_card: dict[object, list[dict[str, object]]] = defaultdict(list)
+    for row in rows:
+        by_card[row["card"]].append(row)
+    lines = []
+    for card, subsets in by_card.items():
+        if len(subsets) == 1:
+            lines += subsets
+            continue
+        listed = [row for row in subsets if not row["left_out"]]
+        examples = [int(str(row["examples"])) for row in listed if row["examples"] is not None]
+        missing = next((row["missing"] for row in listed if row["missing"]), "")
+        left_out = len(subsets) - len(listed)
+        about = f"{len(listed)} tasks" + (f" ({left_out} left out)" if left_out else "")
+        lines.append(
+            subsets[0]
+            | {
+                "task": card,
+                "family": about,
+                "examples": sum(examples) if examples else None,
+                "missing": missing,
+                "left_out": "",
+            }
+        )
+    return lines
+
+
+def print_tasks(rows: list[dict[str, object]], with_groups: bool = False) -> None:
+    """Print a table, the reasons why data are missing, and the suites and families if asked to."""
+    columns = ["task", "family", "shots", "answers", "examples", "summary"]
+    lines = [[str(row[c] if row[c] is not None else "-") for c in columns] for row in rows]
+    table("", columns, lines, (2, 4))
+    _reasons("no data", [(str(row["task"]), str(row["missing"])) for row in rows])
+    _reasons(_LEFT_OUT, [(str(row["task"]), str(row["left_out"])) for row in rows])
+    if with_groups:
+        _print_groups()
+
+
+def _print_groups() -> None:
+    """Print the suites and families, and the reasons why subsets are left out."""
+    shipped = names("tasks/language/suites")
+    lines = []
+    for name, members in sorted(suites().items(), key=lambda item: (item[0] not in shipped, item[0])):
+        says = load_suite(name)[1].summary if name in shipped else " ".join(members[:4]) + " ..." * (len(members) > 4)
+        lines.append([name, "suite" if name in shipped else "family", str(len(members)), says])
+    out.print()
+    table("", ["together", "is a", "tasks", "summary"], lines, (2,))
+    _reasons(_LEFT_OUT, [(task.name, task.left_out) for task in shipped_tasks()])
+
+
+def _reasons(about: str, given: Iterable[tuple[str, str]]) -> None:
+    """Print every reason that is not empty, with the names that it holds for."""
+    by_reason: dict[str, list[str]] = defaultdict(list)
+    for each, reason in given:
+        by_reason[reason].append(each)
+    for reason, named in by_reason.items():
+        if reason:
+            out.print(f"{about}: {', '.join(named)}: {reason}")

@@ -1,0 +1,127 @@
+"""What `iclbench tune` tries, and one line for every trial while it works."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from iclbench.cli.sweep_run import pool
+from iclbench.cli.sweep_view import duration
+from iclbench.cli.terminal import say
+from iclbench.cli.tune_tables import WORDS, words
+from iclbench.config.cards import load_task, names
+from iclbench.config.registry import canonical
+from iclbench.core.context import Context
+from iclbench.core.errors import DataError, Interrupted, UsageError
+from iclbench.core.formats import fixed, plural
+from iclbench.tuning.curves import Curve
+from iclbench.tuning.optuna_search import OptunaSearch, check_optuna
+from iclbench.tuning.search import Point, RateSearch, Search
+from iclbench.tuning.trials import Trial
+from iclbench.tuning.tune import Pair, curves
+from iclbench.tuning.tune import tune as tune_pairs
+
+_RATES = "1e-3,3e-3,1e-2"
+
+
+def search_of(rates: str | None, trials: int | None) -> Callable[[Curve, int], Search]:
+    """The search that was asked for, of a curve and the sign of what decides."""
+    if trials is None:
+        typed_rates = _rates(rates or _RATES)
+        return lambda curve, sign: RateSearch(typed_rates, sign)
+    if rates is not None:
+        raise UsageError("--trials draws learning rates itself; leave out --rates")
+    check_optuna()
+    return lambda curve, sign: OptunaSearch(trials, curve.base.train, sign)
+
+
+def _rates(text: str) -> list[float]:
+    """The rates that were typed."""
+    try:
+        found = sorted({float(word) for word in text.split(",")})
+    except ValueError:
+        found = []
+    if not found or not all(rate > 0 and math.isfinite(rate) for rate in found):
+        raise UsageError(f"--rates takes learning rates above 0, by commas, like 1e-3,3e-3,1e-2; got {text!r}")
+    return found
+
+
+def pairs_of(
+    contestants: Sequence[str],
+    tasks: str | None,
+    preset: str,
+    seeds: int,
+    search: Callable[[Curve, int], Search],
+    context: Context,
+) -> list[Pair]:
+    """Every contestant on every task; without `tasks`, on those whose data can be read."""
+    named = [word.strip() for word in tasks.split(",") if word.strip()] if tasks else []
+    wanted = named or [name for name in names("tasks") if preset in load_task(name)[1].presets]
+    each = list(dict.fromkeys(name if ":" in name else canonical(name) for name in contestants))
+    found: list[Pair] = []
+    for task in dict.fromkeys(wanted):
+        try:
+            objective, all_curves = curves(task, each, preset, seeds, context)
+        except DataError as error:
+            if named:
+                raise
+            say(f"without {task}: {error}")
+            continue
+        found += [Pair(curve, objective, search(curve, objective.sign)) for curve in all_curves]
+    if not found:
+        raise UsageError(f"no task has preset '{preset}' and its data here; name some with --tasks")
+    return found
+
+
+def work_through(pairs: Sequence[Pair], slots: Sequence[str | None], context: Context) -> None:
+    """Do all trials; raises `Interrupted` on Ctrl-C."""
+    view, workers = _View(), pool(slots, context.threads)
+    try:
+        tune_pairs(pairs, workers, context, view)
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted; {plural(view.done, 'trial')} kept, the same command does the others") from None
+    finally:
+        workers.shutdown()
+
+
+class _View:
+    """One line for every trial and every choice."""
+
+    def __init__(self) -> None:
+        self.done = self._total = 0
+        self._began = time.monotonic()
+
+    def wanted(self, pair: Pair, todo: Sequence[Trial]) -> None:
+        rates = sorted({trial.config.train.lr for trial in todo})
+        tried = [point.lr for point in pair.points()]
+        if tried and isinstance(pair.search, RateSearch) and not set(rates) & set(pair.search.rates):
+            edge = "smallest" if max(rates) < min(tried) else "largest"
+            why = f"the {edge} rate is best" if pair.best_found() else "every rate diverged"
+            say(f"{pair.name}: {why}; trying {', '.join(f'{rate:g}' for rate in rates)}")
+        self._total += len(todo)
+
+    def finished(self, pair: Pair, trial: Trial, row: dict[str, Any]) -> None:
+        self.done += 1
+        found = row["reason"] if row["status"] == "failed" else f"{row['metric']} {fixed(row['value'], 4)}"
+        per_trial = (time.monotonic() - self._began) / self.done
+        left = f", {duration(per_trial * (self._total - self.done))} left" if self.done < self._total else ""
+        say(f"{self.done}/{self._total} {_described(pair, trial)}: {found}{left}")
+
+    def again(self, pair: Pair, trial: Trial, reason: str) -> None:
+        say(f"once more: {_described(pair, trial)}: {reason}")
+
+    def failed(self, pair: Pair, trial: Trial, reason: str) -> None:
+        self._total -= 1
+        say(f"failed: {_described(pair, trial)}: {reason}")
+
+    def chosen(self, pair: Pair, point: Point | None) -> None:
+        holds = f"; holds for {', '.join([pair.task, *pair.stands_for])}" if point and pair.stands_for else ""
+        say(f"{pair.name}: " + ("nothing gives finite scores" if point is None else words(point.settings) + holds))
+
+
+def _described(pair: Pair, trial: Trial) -> str:
+    train = trial.config.train.model_dump(mode="json")
+    settings = {key: train[key] for key in WORDS if key == "lr" or train[key] != pair.plain[key]}
+    return f"{pair.name} {words(settings)} seed {trial.config.seed}"
