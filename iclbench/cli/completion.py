@@ -1,19 +1,21 @@
-"""Completion of what is typed: names of cards, backbones and runs, and the script that tells the shell of it.
+"""Completion of names of cards, backbones and runs, and the script that a shell needs for it.
 
-A shell asks at every press of the key, so nothing here imports more than names need.
+Each function lists names; Typer drops those that do not begin with the typed letters. A shell asks at every press of the
+key, so nothing here imports more than names need.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
+from iclbench.cli.options import RESULTS
 from iclbench.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,100 +24,92 @@ if TYPE_CHECKING:
 SHELLS = ("bash", "zsh", "fish")
 # The variable through which a shell asks.
 ASKED = "_ICLBENCH_COMPLETE"
-RESULTS = Path("results")
 
 
-def tasks(incomplete: str) -> list[str]:
-    return _of_cards("tasks", incomplete)
+def tasks() -> list[str]:
+    return _cards("tasks")
 
 
-def baselines(incomplete: str) -> list[str]:
-    return _of_cards("baselines", incomplete)
+def baselines() -> list[str]:
+    return _cards("baselines")
 
 
-def grids(incomplete: str) -> list[str]:
-    return _of_cards("grids", incomplete)
+def grids() -> list[str]:
+    return _cards("grids")
 
 
-def engines(incomplete: str) -> list[str]:
+def engines() -> list[str]:
     from iclbench.sweep.engines import known
 
-    return [name for name in known() if name.startswith(incomplete)]
+    return known()
 
 
 def several_tasks(incomplete: str) -> list[str]:
-    """The last of several names separated by commas."""
-    return _last(incomplete, lambda last: _of_cards("tasks", last))
+    return _after_comma(incomplete, tasks())
 
 
 def several_contestants(incomplete: str) -> list[str]:
-    """The last of several names separated by commas."""
-    return _last(incomplete, lambda last: [*backbones(last), *baselines(last)])
+    return _after_comma(incomplete, [*backbones(), *baselines()])
 
 
 def language_tasks(incomplete: str) -> list[str]:
-    """The last of several names separated by commas."""
-    kinds: tuple[CardKind, ...] = ("tasks/language", "tasks/language/suites")
-    return _last(incomplete, lambda last: [name for kind in kinds for name in _of_cards(kind, last)])
+    return _after_comma(incomplete, _cards("tasks/language", "tasks/language/suites"))
 
 
-def presets(incomplete: str) -> list[str]:
+def presets() -> list[str]:
     from iclbench.config.cards import PRESETS
 
-    return _beginning(PRESETS, incomplete)
+    return list(PRESETS)
 
 
-def backbones(incomplete: str) -> list[str]:
+def backbones() -> list[str]:
     from iclbench.config.registry import BACKBONES
 
-    return _beginning(BACKBONES.names(), incomplete)
+    return BACKBONES.names()
 
 
-def classes(incomplete: str) -> list[str]:
-    """What `iclbench check` takes by name."""
+def classes() -> list[str]:
+    """The names that `iclbench check` takes."""
     from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES
 
-    names = {name for registry in (BACKBONES, ESTIMATORS, FAMILIES) for name in registry.names()}
-    return _beginning(sorted(names), incomplete)
+    return sorted({name for registry in (BACKBONES, ESTIMATORS, FAMILIES) for name in registry.names()})
 
 
-def runs(ctx: Any, incomplete: str) -> list[str]:
-    """Runs of the results folder that stands before, or in the environment."""
-    return _beginning(sorted(path.parent.name for path in _folder(ctx).glob("runs/*/config.toml")), incomplete)
+def runs(ctx: Any) -> list[str]:
+    """Runs of the results folder on the command line, or in the environment."""
+    return sorted(path.parent.name for path in _results(ctx).glob("runs/*/config.toml"))
 
 
 def shifts(ctx: Any, incomplete: str) -> list[str]:
-    """The last of several parts joined by `+`: of the shifts on the cards of the runs that stand before, of all runs in
-    the results folder, or, without any, of all tasks."""
+    """The last of several parts joined by `+`: of the shifts on the cards of the runs on the command line, of all runs in
+    the results folder, or, if there are none, of all tasks."""
     from iclbench.config.cards import load_task, names
 
-    before, plus, last = incomplete.rpartition("+")
+    before, plus, _ = incomplete.rpartition("+")
     cards = _shifts_of_runs(ctx) or [load_task(task)[1].shifts for task in names("tasks")]
-    named = {part for shifts in cards for shift in shifts for part in shift.split("+")}
-    known = sorted(named - set(before.split("+")))
-    return [f"{before}{plus}{part}" for part in _beginning(known if plus else [*known, "all"], last)]
+    parts = {part for shifts in cards for shift in shifts for part in shift.split("+")} - set(before.split("+"))
+    return [f"{before}{plus}{part}" for part in sorted(parts)] + ["all"]
 
 
 def _shifts_of_runs(ctx: Any) -> list[list[str]]:
     import tomllib
 
-    named, found = {*(ctx.params.get("run") or ()), *ctx.args}, []
-    for path in _folder(ctx).glob("runs/*/config.toml"):
+    named, shifts = {*(ctx.params.get("run") or ()), *ctx.args}, []
+    for path in _results(ctx).glob("runs/*/config.toml"):
         if not named or path.parent.name in named:
-            with suppress(OSError, ValueError, KeyError, TypeError):  # of a broken run nothing is known
-                found.append([str(s) for s in tomllib.loads(path.read_text(encoding="utf-8"))["task"]["shifts"]])
-    return found
+            with suppress(OSError, ValueError, KeyError, TypeError):  # a broken run is left out
+                shifts.append([str(s) for s in tomllib.loads(path.read_text(encoding="utf-8"))["task"]["shifts"]])
+    return shifts
 
 
-def everything(ctx: Any, incomplete: str) -> list[str]:
-    """What `iclbench show` knows."""
-    kinds: tuple[CardKind, ...] = ("tasks", "baselines", "grids", "tasks/language", "tasks/language/suites")
-    cards = [name for kind in kinds for name in _of_cards(kind, incomplete)]
-    return sorted({*cards, *backbones(incomplete), *runs(ctx, incomplete), *_beginning(["glyphs"], incomplete)})
+def everything(ctx: Any) -> list[str]:
+    """The names that `iclbench show` takes."""
+    cards = _cards("tasks", "baselines", "grids", "tasks/language", "tasks/language/suites")
+    return sorted({*cards, *backbones(), *runs(ctx), "glyphs"})
 
 
-def lists(incomplete: str) -> list[str]:
-    return _beginning(("tasks", "backbones", "baselines", "families", "grids", "runs"), incomplete)
+def lists() -> list[str]:
+    return ["tasks", "backbones", "baselines", "families", "grids", "runs"]
 
 
 def answer(command: Any) -> NoReturn:
@@ -154,23 +148,18 @@ def _known(shell: str) -> str:
     return name
 
 
-def _folder(ctx: Any) -> Path:
-    """The results folder that stands before, or in the environment."""
+def _results(ctx: Any) -> Path:
+    """The results folder on the command line, or in the environment."""
     return Path(ctx.params.get("results") or os.environ.get("ICLBENCH_RESULTS") or RESULTS)
 
 
-def _last(incomplete: str, known: Callable[[str], list[str]]) -> list[str]:
-    """What completes the last of several names separated by commas, behind those that stand there."""
-    before, comma, last = incomplete.rpartition(",")
-    return [f"{before}{comma}{name}" for name in known(last)]
-
-
-def _of_cards(kind: CardKind, incomplete: str) -> list[str]:
+def _cards(*kinds: CardKind) -> list[str]:
     from iclbench.config.cards import names
 
-    return _beginning(names(kind), incomplete)
+    return [name for kind in kinds for name in names(kind)]
 
 
-def _beginning(names: Iterable[str], incomplete: str) -> list[str]:
-    """The names that begin so; where there is none, shells complete files."""
-    return [name for name in names if name.startswith(incomplete)]
+def _after_comma(incomplete: str, names: Iterable[str]) -> list[str]:
+    """What completes the last of several names separated by commas."""
+    before, comma, _ = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in names]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ import typer
 
 from iclbench.cli.sweep_run import run
 from iclbench.cli.sweep_summary import print_dry_run
-from iclbench.cli.terminal import out, say, table
+from iclbench.cli.terminal import out, print_json, say, table
 from iclbench.config.runs import writing
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
@@ -162,7 +161,7 @@ def _print_status(executor: Submitting, plan: Plan, json: bool) -> None:
         executor.shutdown()
     left = len(plan.todo)
     if json:
-        typer.echo(json_module.dumps({"jobs": rows, "to_do": left}, indent=2))
+        print_json({"jobs": rows, "to_do": left})
         return
     if rows:
         columns = ["job", "state", "reason", "node", "cells", "done"]

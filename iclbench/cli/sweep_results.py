@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json as json_module
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-import typer
-
-from iclbench.cli.terminal import out, say, table
+from iclbench.cli.terminal import out, print_json, say, table
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import nbytes, plural
@@ -29,7 +26,7 @@ def print_packed(
     known = Counter(store.status(cell) or "to do" for cell in cells)
     if json:
         sizes = {str(path): path.stat().st_size for path in files}
-        typer.echo(json_module.dumps({"files": sizes, "cells": dict(known)}, indent=2))
+        print_json({"files": sizes, "cells": dict(known)})
         return
     size = nbytes(sum(path.stat().st_size for path in files))
     out.print(f"{len(files)} files in {folder}, {size}: " + ", ".join(f"{n} cells {what}" for what, n in known.items()))
@@ -67,7 +64,7 @@ def print_verified(
             }
             for each in found
         ]
-        typer.echo(json_module.dumps(lines, indent=2))
+        print_json(lines)
     else:
         rows = [
             [

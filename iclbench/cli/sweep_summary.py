@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
@@ -10,11 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from iclbench.cli.sweep_makespan import jobs_of, print_jobs
 from iclbench.cli.sweep_view import duration, label
-from iclbench.cli.terminal import measuring, out, say, table
+from iclbench.cli.terminal import measuring, out, print_json, say, table
 from iclbench.config.rates import tuned_on
 from iclbench.config.registry import canonical
 from iclbench.config.untuned import Trained, untuned
@@ -80,7 +77,7 @@ def print_dry_run(
             "untuned": [list(each) for each in untuned_in(plan, store.results)],
             "added": {name: to_do(plan, contestant=name) for name in added},
         } | ({} if jobs is None else {"jobs": jobs})
-        typer.echo(json_module.dumps({"tasks": lines, "total": total}, indent=2))
+        print_json({"tasks": lines, "total": total})
         return
     columns = ["task", "preset", *shown(plan), "work", "parameters", "time", "disk"]
     rows = [
@@ -136,7 +133,7 @@ def print_outcomes(plan: Plan, outcomes: dict[str, Outcome], json: bool = False)
         cells = {cell.hash: cell for cell in plan.cells}
         found = [_about(cells[key], outcome) for key, outcome in outcomes.items()]
         total = {"cells": by_kind(plan, plan.cells), "to_do": to_do(plan)}
-        typer.echo(json_module.dumps({"total": total, "worked_on": found}, indent=2))
+        print_json({"total": total, "worked_on": found})
         return len(failed)
     rows = [[cells[0].task, cells[0].preset, *states(plan, cells)] for cells in groups(plan).values()]
     rows.append(["all", "", *states(plan, plan.cells)])
