@@ -38,12 +38,12 @@ def on_the_same_prompts(values: pd.DataFrame) -> Iterator[pd.DataFrame]:
     """The rows of one task in parts in which every test and shift has a single prompt set."""
     groups: list[dict[tuple[str, str], str]] = []
     for _, rows in values[values["kind"].eq("backbone")].groupby("run", sort=False):
-        own = dict(zip(zip(rows["evaluator"], rows["shift"], strict=True), rows["prompt_set"], strict=True))
-        found = next((g for g in groups if all(g.get(test, name) == name for test, name in own.items())), None)
-        if found is None:
-            groups.append(own)
+        names = dict(zip(zip(rows["evaluator"], rows["shift"], strict=True), rows["prompt_set"], strict=True))
+        fitting = next((g for g in groups if all(g.get(test, name) == name for test, name in names.items())), None)
+        if fitting is None:
+            groups.append(names)
         else:
-            found |= own
+            fitting |= names
     for group in groups:
         yield values[values["prompt_set"].isin(group.values())]
 
@@ -53,17 +53,17 @@ def accuracy_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     ok = values[(values["status"] == "ok") & values["axis"].isna() & values["metric"].eq(HEADLINE)]
     ok = ok.assign(test=ok["evaluator"].where(ok["evaluator"].ne("targets"), _drawn(ok["shift"])))
     tests = sorted(ok["test"].unique(), key=lambda name: name in set(_drawn(ok["shift"])))  # the family's own first
-    found = ok.set_index(["run", "test"])
-    guess = found.index.isin(["chance"], "run")
+    by_run = ok.set_index(["run", "test"])
+    guess = by_run.index.isin(["chance"], "run")
     best = ok[~guess].pivot_table("value", "run", "test").reindex(columns=tests)
     best = best.sort_values(tests, ascending=False) if tests else best
     kinds = dict(zip(ok["run"], ok["kind"], strict=True))
-    accuracies = {key: interval(row) for key, row in found.iterrows()}
+    accuracies = {key: interval(row) for key, row in by_run.iterrows()}
     lines = [
         [named(run, kinds[run]), *(accuracies.get((run, test), "") for test in tests)] for run in map(str, best.index)
     ]
     if guess.any():
-        chance = found[guess]["value"].droplevel("run")
+        chance = by_run[guess]["value"].droplevel("run")
         lines.append(["chance", *[f"{chance[test]:.3f}" if test in chance else "" for test in tests]])
     return ["contestant", *tests], lines
 

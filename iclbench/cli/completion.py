@@ -1,7 +1,7 @@
 """Completion of names of cards, backbones and runs, and the script that a shell needs for it.
 
-Each function lists names; Typer drops those that do not begin with the typed letters. A shell asks at every press of the
-key, so nothing here imports more than names need.
+Each function lists names; Typer drops those that do not begin with the typed letters. A shell asks at every press of
+a key, so nothing here imports more than names need.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def runs(ctx: Any) -> list[str]:
 
 
 def shifts(ctx: Any, incomplete: str) -> list[str]:
-    """The last of several parts joined by `+`: of the shifts on the cards of the runs on the command line, of all runs in
-    the results folder, or, if there are none, of all tasks."""
+    """The last of several parts joined by `+`: of the shifts on the cards of the runs on the command line, of all runs
+    in the results folder, or, if there are none, of all tasks."""
     from iclbench.config.cards import load_task, names
 
     before, plus, _ = incomplete.rpartition("+")

@@ -55,15 +55,15 @@ def measure_all(
                 failed += 1  # the others go on
                 say(f"skipped run '{each.name}': {error}")
             update(done, each.name)
-    asked = list(_baselines(runs, baseline, context.data_dir))
+    requests = list(_baselines(runs, baseline, context.data_dir))
     try:
-        for of, prompts, name, typed in asked:
+        for of, prompts, name, typed in requests:
             try:
                 (contestant,) = baselines(prompts, [name])
                 if typed or contestant.prefixes is None:
                     failed += measure(contestant, of)
             except UsageError as error:
-                if len(asked) == 1:
+                if len(requests) == 1:
                     raise
                 failed += 1  # the others go on
                 say(f"skipped baseline '{name}' on {of.config.task.name}, {of.config.preset}: {error}")
@@ -75,7 +75,7 @@ def measure_all(
 def _baselines(
     runs: Sequence[Run], names: Sequence[str], data_dir: Path | None
 ) -> Iterator[tuple[Run, PromptSet, str, bool]]:
-    """The asked baselines, once for every task and preset among the runs: a run of theirs, their prompts, the name or
+    """The named baselines, once for every task and preset among the runs: a run of theirs, their prompts, the name or
     path, and whether that was typed, in whatever spelling, rather than meant by `all`."""
     typed = {load_baseline(name)[0]: name for name in names if name != "all"}
     for of in {(r.config.task.name, r.config.preset): r for r in runs}.values() if names else ():
@@ -96,11 +96,11 @@ def print_costs(written: Sequence[Path], json: bool) -> None:
     headers = _headers([column.header for column in COLUMNS])
     for (task, preset, device, threads), group in rows.groupby(["task", "preset", *MACHINE], sort=False):
         for _, batch in cost_table(group).groupby("n_episodes", dropna=False):
-            shown = Table("", "", "", batch.reset_index(drop=True), COLUMNS)
+            block = Table("", "", "", batch.reset_index(drop=True), COLUMNS)
             table(
                 f"{task}, {preset}: {device}, {threads} thread{'' if threads == 1 else 's'}",
                 headers,
-                [[cell.text for cell in row] for row in shown.rows()],
+                [[cell.text for cell in row] for row in block.rows()],
                 range(1, len(headers)),
                 keys=(0, [column.key for column in COLUMNS].index("n_points")),
             )
@@ -125,9 +125,9 @@ def _headers(of_report: Sequence[str]) -> list[str]:
     >>> _headers(["training step", "its time", "its memory", "n"])
     ['training step', 'step time', 'step memory', 'n']
     """
-    found, subject = [], ""
+    headers, subject = [], ""
     for header in of_report:
         what = header.removeprefix("its ")
         subject = subject if what != header else header.split()[-1]
-        found.append(f"{subject} {what}" if what != header else header)
-    return found
+        headers.append(f"{subject} {what}" if what != header else header)
+    return headers

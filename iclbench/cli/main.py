@@ -149,8 +149,8 @@ def main(arguments: list[str]) -> int:
 
 def _ask(target: str) -> bool:
     """Whether the user trusts code that a card or a run names."""
-    asked = f"{printable(target)} is code from outside iclbench, named by a card or a run. Run it?"
-    return typer.confirm(asked, err=True)
+    question = f"{printable(target)} is code from outside iclbench, named by a card or a run. Run it?"
+    return typer.confirm(question, err=True)
 
 
 def _interrupted(what: str = "interrupted") -> int:
@@ -166,7 +166,7 @@ def _report(error: Exception) -> int:
         return _interrupted()
     if isinstance(error, Interrupted):
         return _interrupted(str(error))
-    if type(error).__name__ == "NoArgsIsHelpError":  # the help stands there already
+    if type(error).__name__ == "NoArgsIsHelpError":  # the help is printed already
         return 0
     if isinstance(error, BrokenPipeError):
         sys.stderr.close()

@@ -78,8 +78,11 @@ RESULTS = Path("results")
 
 
 def chosen_runs(results: Path, names: Sequence[str] | None) -> list[Run]:
-    """The named runs, or all finished ones, after the user was asked about the code that they name where he can be;
-    raises `UsageError` if there is none."""
+    """The named runs, or all finished ones. On a terminal the user is asked first about the code that they name.
+
+    Raises:
+        UsageError: there is no such run.
+    """
     from iclbench.config.archives import find
     from iclbench.config.runs import DivergedError, all_runs
 
@@ -91,7 +94,7 @@ def chosen_runs(results: Path, names: Sequence[str] | None) -> list[Run]:
             more = f"; and {len(diverged) - 8} more" if len(diverged) > 8 else ""
             raise UsageError(f"no finished run in {results}: {lines}{more}. Train {DivergedError.ADVICE}")
         raise UsageError(f"no finished run in {results}; start with: iclbench train linear gpt2")
-    for run in runs if trust.ask else ():  # before any bar is drawn; whoever was refused is skipped when its turn comes
+    for run in runs if trust.ask else ():  # before any bar is drawn; a refused run is skipped later
         with suppress(UsageError):
             for target in run.config.targets:
                 trust.require(target)
@@ -99,8 +102,11 @@ def chosen_runs(results: Path, names: Sequence[str] | None) -> list[Run]:
 
 
 def set_up_torch(device: str, threads: int) -> str:
-    """Import torch with this many threads and return the device that `auto` stands for; raises `UsageError` if it is
-    not there."""
+    """Import torch with this many threads and return the device that `auto` means.
+
+    Raises:
+        UsageError: the device is not available.
+    """
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     if threads == 1:
         # Idle threads of several processes on few cores would starve one another. Where several threads were asked for,

@@ -43,27 +43,27 @@ def probe_runs(
     """
     of_all: dict[str, Any] = {"seed": seed}
     of_contexts = of_all | {"shift": shift, **sizes}
-    asked: Callable[[Run], Iterator[Cell]]
+    cells_of: Callable[[Run], Iterator[Cell]]
     if rank:
-        asked = partial(probe_rank, where, sizes=context, **of_contexts)
+        cells_of = partial(probe_rank, where, sizes=context, **of_contexts)
         table, title, what = probe_tables.rank_table, probe_tables.rank_title, "predictions whose rank can be measured"
     elif representation:
-        asked = partial(probe_representation, where, **of_all)
+        cells_of = partial(probe_representation, where, **of_all)
         table, title = probe_tables.representation_table, probe_tables.representation_title
         what = "a sample representation to probe"
     else:
-        asked = partial(probe_layers, where, contexts=context, **of_contexts)
+        cells_of = partial(probe_layers, where, contexts=context, **of_contexts)
         table, title, what = probe_tables.depth_table, probe_tables.examples_in_context, "layers to probe"
     failed = 0
     probed: list[str] = []
     refused: dict[str, UsageError] = {}
     for each in runs:
         try:
-            failed += follow(each.name, asked(each), probed, say)
+            failed += follow(each.name, cells_of(each), probed, say)
         except UsageError as error:
             if named:
                 raise
-            refused[each.name] = error  # nobody asked for this one by name: the others go on
+            refused[each.name] = error  # it was not named, so the others go on
     wrong = dict.fromkeys(str(why) for why in refused.values() if not isinstance(why, NotProbedError))
     if not probed:
         for why in refused.values():

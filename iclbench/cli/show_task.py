@@ -17,40 +17,40 @@ _QUESTIONS = {
 }
 
 
-def print_task(found: dict[str, Any], family: type | None, typed: str) -> None:
+def print_task(values: dict[str, Any], family: type | None, typed: str) -> None:
     """Print one task.
 
     Args:
-        found: the card's values with parameters complete, as `iclbench show --json` has them.
+        values: the card's values with parameters complete, as `iclbench show --json` has them.
         family: its class; None: it may not be imported.
         typed: what the user called the task by.
     """
-    presets = found["presets"]
+    presets = values["presets"]
     every = [preset["parameters"] for preset in presets.values()]
     shared = {key: value for key, value in every[0].items() if all(each.get(key) == value for each in every)}
-    trained = "; its context points too while training" if found.get("context_targets") else ""
-    a = "an" if found["head"][0] in "aeiou" else "a"
+    trained = "; its context points too while training" if values.get("context_targets") else ""
+    a = "an" if values["head"][0] in "aeiou" else "a"
     about = [
-        ["summary", found["summary"]],
-        ["samples", f"{found['family']}: {_documented(family)}" if family else found["family"]],
+        ["summary", values["summary"]],
+        ["samples", f"{values['family']}: {_documented(family)}" if family else values["family"]],
         ["parameters", assignments(shared)],
-        ["asks", f"{_QUESTIONS[found['question']]}, answered by {a} {found['head']} head{trained}"],
-        ["baselines", ", ".join(found["baselines"])],
-        ["oracles", ", ".join(found["oracles"]) or "none"],
-        ["shifts", ", ".join(found["shifts"]) or "none on the card"],
-        ["tests", ", ".join(found["evaluators"])],
-        ["source", found["source"]],
+        ["asks", f"{_QUESTIONS[values['question']]}, answered by {a} {values['head']} head{trained}"],
+        ["baselines", ", ".join(values["baselines"])],
+        ["oracles", ", ".join(values["oracles"]) or "none"],
+        ["shifts", ", ".join(values["shifts"]) or "none on the card"],
+        ["tests", ", ".join(values["evaluators"])],
+        ["source", values["source"]],
     ]
-    table("", ["task", found["task"]], [line for line in about if line[1]])
+    table("", ["task", values["task"]], [line for line in about if line[1]])
     out.print()
     columns = ["preset", "examples", "episodes", "steps", "batch", "rate", "budget", "parameters"]
     lines = [_preset(name, preset, shared) for name, preset in presets.items()]
-    shown = len(columns) if any(line[-1] for line in lines) else -1
-    table("", columns[:shown], [line[:shown] for line in lines], range(1, 7))
-    if found["published"]:
+    width = len(columns) if any(line[-1] for line in lines) else -1
+    table("", columns[:width], [line[:width] for line in lines], range(1, 7))
+    if values["published"]:
         out.print()
-        _print_published(found["published"])
-    task = shlex.quote(typed) if typed.endswith(".toml") else found["task"]
+        _print_published(values["published"])
+    task = shlex.quote(typed) if typed.endswith(".toml") else values["task"]
     out.print(f"\nthe card: iclbench show {task} --card; every number: --json; train: iclbench train {task} gpt2")
 
 
@@ -61,11 +61,11 @@ def _documented(family: type) -> str:
 
 def _preset(name: str, preset: dict[str, Any], shared: dict[str, Any]) -> list[str]:
     train = preset["train"]
-    own = {key: value for key, value in preset["parameters"].items() if key not in shared}
+    changed = {key: value for key, value in preset["parameters"].items() if key not in shared}
     sizes = (preset["points"], preset["episodes"], train["steps"], train["batch"])
     points, episodes, steps, batch = (f"{size:,}" for size in sizes)
     budget = count(preset["budget"]) if preset.get("budget") else "published"
-    return [name, points, episodes, steps, batch, f"{train['lr']:g}", budget, assignments(own)]
+    return [name, points, episodes, steps, batch, f"{train['lr']:g}", budget, assignments(changed)]
 
 
 def _print_published(rows: list[dict[str, Any]]) -> None:

@@ -26,8 +26,8 @@ def print_summary(results: Path, prompt_sets: Sequence[str], json: bool = False,
     `without` what runs scored whose code is another by now."""
     frames = {} if json else {name: _read(results, name, without) for name in prompt_sets}
     of_labels = {name: values for name, values in frames.items() if asks_for_labels(values)}
-    asked = [name for name in prompt_sets if name not in of_labels]
-    print_tables(results, asked, json, leaderboard, notes_of=partial(notes, results), without=without)
+    others = [name for name in prompt_sets if name not in of_labels]
+    print_tables(results, others, json, leaderboard, notes_of=partial(notes, results), without=without)
     print_accuracies(results, list(of_labels.values()))
 
 
@@ -110,12 +110,14 @@ def about_targets(results: Path, values: pd.DataFrame) -> list[str]:
             "task; with the gap taken from there, scores compare with published ones"
         )
     most_related = likelihood[likelihood["kind"].ne("oracle")].groupby("run")["n_related"].max()
-    asked = {str(run): int(n) for run, n in most_related.items() if n > 0}
-    if asked:
+    most_by_run = {str(run): int(n) for run, n in most_related.items() if n > 0}
+    if most_by_run:
         name = str(likelihood["prompt_set"].iloc[0])
         errors = EpisodeScores([tables.read_all("errors", results / "tables" / name)], {name})
-        found = gains(lambda run, n: errors.targets([run], name, "log_likelihood", n), asked)
-        lines += [f"gain of {run} with {n} related: {own.line}" for (run, n), own in found.items() if n == asked[run]]
+        gain_of = gains(lambda run, n: errors.targets([run], name, "log_likelihood", n), most_by_run)
+        lines += [
+            f"gain of {run} with {n} related: {own.line}" for (run, n), own in gain_of.items() if n == most_by_run[run]
+        ]
     return lines
 
 
@@ -138,8 +140,8 @@ def leaderboard(values: pd.DataFrame, at: int = 3) -> tuple[list[str], list[list
     error at about `at` context sizes; those without an area last, since some of their answers are no numbers."""
     if values["evaluator"].eq("targets").any():
         return targets_board(values)
-    asked = values[values["evaluator"].eq("next") & values["axis"].isna()]
-    ok = asked[asked["status"] == "ok"]
+    of_next = values[values["evaluator"].eq("next") & values["axis"].isna()]
+    ok = of_next[of_next["status"] == "ok"]
     curves = ok[ok["metric"].eq(curve_metric(ok["metric"])) & ok["n_context"].notna()]
     areas = ok[ok["metric"].eq("auc")].set_index("run")[["value", "low", "high"]]
     scores = ok[ok["metric"].eq("score")].set_index("run")["value"]
@@ -162,7 +164,7 @@ def leaderboard(values: pd.DataFrame, at: int = 3) -> tuple[list[str], list[list
                 *cells,
             ]
         )
-    without = asked[~asked["run"].isin(areas.index) & asked["status"].ne("ok")].drop_duplicates("run")
+    without = of_next[~of_next["run"].isin(areas.index) & of_next["status"].ne("ok")].drop_duplicates("run")
     for run, kind, status in zip(without["run"].astype(str), without["kind"], without["status"], strict=True):
         at_sizes = curves[curves["run"] == run].set_index("n_context")["value"].reindex(sizes)
         rows.append([named(run, kind), status, "", *(status if pd.isna(v) else short(v) for v in at_sizes)])
@@ -186,11 +188,11 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     lost = values[values["status"].eq("failed") & values["axis"].isna() & values["n_related"].notna()]
     holes = set(zip(lost["run"], lost["n_related"], strict=True))
 
-    def cell(found: pd.DataFrame, run: str, n: int, write: Callable[[Any], str]) -> str:
+    def cell(scores: pd.DataFrame, run: str, n: int, write: Callable[[Any], str]) -> str:
         """The number, and of how many episodes where others were asked more."""
-        if (run, n) not in found.index:
+        if (run, n) not in scores.index:
             return ""
-        row: Any = found.loc[(run, n)]
+        row: Any = scores.loc[(run, n)]
         fewer = pd.notna(row["n_episodes"]) and row["n_episodes"] != most_episodes
         return write(row) + (f" ({int(row['n_episodes'])})" if fewer else "")
 
@@ -202,17 +204,17 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
             for n in counts
         ]
         most = max(n for n in counts if (run, n) in error.index or (run, n) in holes)
-        cells += [cell(found, run, most, interval) for found in (gap, adjusted) if len(found)]
+        cells += [cell(scores, run, most, interval) for scores in (gap, adjusted) if len(scores)]
         cells += [cell(joint, run, most, lambda row: f"{row['value']:.3f}")] if len(joint) else []
-        whole = "failed" if (run, most) in holes else cell(error, run, most, lambda row: short(row["value"]))
-        rows.append([named(run, kind), *cells, whole])
+        error_cell = "failed" if (run, most) in holes else cell(error, run, most, lambda row: short(row["value"]))
+        rows.append([named(run, kind), *cells, error_cell])
     without = values[values["status"].ne("ok") & ~values["run"].isin(names)].drop_duplicates("run")
     for run, kind, status in zip(without["run"], without["kind"], without["status"], strict=True):
-        blank = [""] * sum(len(found) > 0 for found in (gap, adjusted, joint))
+        blank = [""] * sum(len(scores) > 0 for scores in (gap, adjusted, joint))
         rows.append([named(run, kind), *[status] * (len(counts) or 1), *blank, status])
     related = [f"LL, {n} related" for n in counts] if len(counts) > 1 else [metric("log_likelihood").label]
     further = {metric("gap").label: gap, "LL, ceiling-adjusted": adjusted, "joint LL": joint}
-    return ["contestant", *related, *(name for name, found in further.items() if len(found)), "squared error"], rows
+    return ["contestant", *related, *(name for name, scores in further.items() if len(scores)), "squared error"], rows
 
 
 def _differ(joint: pd.DataFrame, marginal: pd.DataFrame) -> bool:
@@ -222,9 +224,9 @@ def _differ(joint: pd.DataFrame, marginal: pd.DataFrame) -> bool:
 
 def _spread(curves: pd.DataFrame, count: int) -> list[int]:
     """Context sizes that all contestants were asked at, spread over the range."""
-    asked = curves.groupby("run")["n_context"].agg(set)
-    if asked.empty:
+    sizes_by_run = curves.groupby("run")["n_context"].agg(set)
+    if sizes_by_run.empty:
         return []
-    shared = sorted(int(n) for n in set.intersection(*asked) - {0})
+    shared = sorted(int(n) for n in set.intersection(*sizes_by_run) - {0})
     picks = {shared[round(i * (len(shared) - 1) / max(1, count - 1))] for i in range(count)} if shared else set()
     return sorted(picks)

@@ -24,25 +24,25 @@ _DYING = 0.05
 _DRAWS = 8
 
 
-def jobs_of(plan: Plan, own: EngineSettings, recorded: Estimates, measured: Estimates) -> dict[str, Any]:
+def jobs_of(plan: Plan, settings: EngineSettings, recorded: Estimates, measured: Estimates) -> dict[str, Any]:
     """What will be submitted, and how long it takes on more or fewer jobs.
 
     Args:
         plan: what is to do.
-        own: settings of the jobs.
+        settings: of the jobs.
         recorded: by which cells go together when they are submitted.
         measured: what they take, as far as that is known now.
     """
 
     def looked_up(seconds: Callable[[GridCell], float | None]) -> Bundling:
         """Going through the plan many times, each cell is asked about once: that looks at files."""
-        known = {cell.hash: seconds(cell) for cell in plan.todo}
-        return Bundling(own.worth, lambda cell: known[cell.hash])
+        lengths = {cell.hash: seconds(cell) for cell in plan.todo}
+        return Bundling(settings.worth, lambda cell: lengths[cell.hash])
 
     bundling, now = looked_up(recorded.seconds), looked_up(measured.seconds)
-    sizes = simulate(plan, own.jobs, bundling).jobs
+    sizes = simulate(plan, settings.jobs, bundling).jobs
     spans = []
-    for jobs in sorted({1, 8, 32, 128, 512, own.jobs}):
+    for jobs in sorted({1, 8, 32, 128, 512, settings.jobs}):
         sound = simulate(plan, jobs, bundling, _START, takes=now.expected)
         dying = [simulate(plan, jobs, bundling, _START, _DYING, seed, now.expected).seconds for seed in range(_DRAWS)]
         spans.append(
@@ -52,18 +52,18 @@ def jobs_of(plan: Plan, own: EngineSettings, recorded: Estimates, measured: Esti
     return {
         "jobs": len(sizes),
         "cells_per_job": [min(sizes), max(sizes)] if sizes else None,
-        "cpus": own.cpus,
-        "gpus": own.gpus,
-        "memory": own.memory,
-        "minutes": own.minutes,
-        "at_once": own.jobs,
+        "cpus": settings.cpus,
+        "gpus": settings.gpus,
+        "memory": settings.memory,
+        "minutes": settings.minutes,
+        "at_once": settings.jobs,
         "cells_of_unknown_length": sum(now.of(cell) is None for cell in plan.todo if cell.reason is None),
         "makespan": spans,
     }
 
 
 def print_jobs(jobs: Mapping[str, Any]) -> None:
-    """What `jobs_of` found, for the eye."""
+    """Print what `jobs_of` returns."""
     if jobs["cells_per_job"] is None:
         return
     fewest, most = jobs["cells_per_job"]

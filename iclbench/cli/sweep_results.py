@@ -1,4 +1,4 @@
-"""`iclbench sweep GRID --pack DIR` and `--verify N`: what a swept grid found, put away and looked after."""
+"""`iclbench sweep GRID --pack DIR` and `--verify N`: the results of a grid in a few files, and recomputed."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ from iclbench.sweep.verify import Verified, verify
 def print_packed(
     cells: Sequence[GridCell], store: Store, folder: Path, json: bool = False, replaced: str | None = None
 ) -> None:
-    """Pack what the cells found, and say into which files."""
+    """Pack the results of the cells, and name the files."""
     files = pack(cells, store, folder, replaced)
     if not files:
         raise UsageError(f"nothing to pack: no cell of this grid is in {store.results}; sweep it first")
-    known = Counter(store.status(cell) or "to do" for cell in cells)
+    counts = Counter(store.status(cell) or "to do" for cell in cells)
     if json:
         sizes = {str(path): path.stat().st_size for path in files}
-        print_json({"files": sizes, "cells": dict(known)})
+        print_json({"files": sizes, "cells": dict(counts)})
         return
     size = nbytes(sum(path.stat().st_size for path in files))
-    out.print(f"{len(files)} files in {folder}, {size}: " + ", ".join(f"{n} cells {what}" for what, n in known.items()))
-    left = [cell for cell in cells if store.status(cell) is None]
-    awaiting = sum(replaced is not None or store.is_awaited(cell) for cell in left)
+    out.print(
+        f"{len(files)} files in {folder}, {size}: " + ", ".join(f"{n} cells {what}" for what, n in counts.items())
+    )
+    missing = [cell for cell in cells if store.status(cell) is None]
+    awaiting = sum(replaced is not None or store.is_awaited(cell) for cell in missing)
     if awaiting:
         say(f"{plural(awaiting, 'cell')} listed there as awaiting recomputation; iclbench sweep does them")
-    if nowhere := len(left) - awaiting:
+    if nowhere := len(missing) - awaiting:
         say(f"{nowhere} cells are not there yet and in no file; iclbench sweep does them")
 
 
@@ -43,10 +45,10 @@ def print_verified(
 ) -> bool:
     """Compute n random evaluations again and say what became of them; returns whether all are equal, or differ by less
     than matters."""
-    found = []
+    checked = []
     for each in verify(cells, store, n, seed, context):
-        found.append(each)
-        say(f"{len(found)}/{each.of} {each.cell.task} · {each.cell.run}: {_told(each)} ({each.seconds:.0f} s)")
+        checked.append(each)
+        say(f"{len(checked)}/{each.of} {each.cell.task} · {each.cell.run}: {_difference(each)} ({each.seconds:.0f} s)")
     if json:
         lines = [
             {
@@ -62,7 +64,7 @@ def print_verified(
                 "elsewhere": each.elsewhere,
                 "seconds": each.seconds,
             }
-            for each in found
+            for each in checked
         ]
         print_json(lines)
     else:
@@ -77,15 +79,17 @@ def print_verified(
                 "; ".join(each.elsewhere) or "as here",
                 f"{each.seconds:.0f} s",
             ]
-            for each in found
+            for each in checked
         ]
         columns = ["run", "task", "preset", "rows", "verdict", "of half an interval", "computed first", "time"]
         table("", columns, rows, numeric=[3, 5, 7])
-    if any(each.elsewhere and not each.equal for each in found):
+    if any(each.elsewhere and not each.equal for each in checked):
         say("other hardware, threads, libraries or later code may round otherwise: look how large the differences are")
-    if close := sum(each.agrees and not each.equal for each in found):
-        say(f"{close} of {len(found)} cells differ in digits, by less than a tenth of half their interval: they agree")
-    return all(each.agrees for each in found)
+    if close := sum(each.agrees and not each.equal for each in checked):
+        say(
+            f"{close} of {len(checked)} cells differ in digits, by less than a tenth of half their interval: they agree"
+        )
+    return all(each.agrees for each in checked)
 
 
 def _verdict(each: Verified) -> str:
@@ -93,7 +97,7 @@ def _verdict(each: Verified) -> str:
     return "equal" if each.equal else "agrees" if each.agrees else "differs"
 
 
-def _told(each: Verified) -> str:
+def _difference(each: Verified) -> str:
     """The same, with how far values are apart, and the first difference."""
     far = "" if each.share is None else f": at most {each.share:.1g} of half an interval apart"
     return _verdict(each) + far + (f" ({each.difference})" if each.difference else "")

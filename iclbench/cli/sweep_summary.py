@@ -43,8 +43,8 @@ def print_dry_run(
     """What is done and what is to do, task by task, with parameters, time and disk; how much of it is for backbones
     that are `added` to the grid; what lies in the results folder without a sweep's doing, and what will be refused;
     and the jobs of an engine, where one is to do it."""
-    found = look(plan, Context(store.results, data_dir))
-    plan, added = found.plan, [name if ":" in name else canonical(name) for name in added]
+    outlook = look(plan, Context(store.results, data_dir))
+    plan, added = outlook.plan, [name if ":" in name else canonical(name) for name in added]
     step, size = partial(measure_step, data_dir=data_dir, device=device), partial(count_parameters, data_dir=data_dir)
     is_here = engine is None or device == "cpu"  # an engine's GPUs are elsewhere
     by_group = groups(plan)
@@ -52,7 +52,7 @@ def print_dry_run(
         estimates = Estimates(store, device, step if is_here else None, size, begins=begins)
         amounts = {group: estimates.of(cell for cell in plan.todo if cell.group == group) for group in by_group}
         parameters = parameter_range(plan, estimates)
-        whole = estimates.of(plan.todo)
+        total_work = estimates.of(plan.todo)
         jobs = None if engine is None else jobs_of(plan, engine, Estimates(store, device), estimates)
     if json:
         lines = [
@@ -70,16 +70,16 @@ def print_dry_run(
             "cells": by_kind(plan, plan.cells),
             "to_do": to_do(plan),
             "workers": workers,
-            **asdict(whole),
-            "there": found.there,
-            "refused": found.refused,
-            "no_data": found.no_data,
+            **asdict(total_work),
+            "there": outlook.there,
+            "refused": outlook.refused,
+            "no_data": outlook.no_data,
             "untuned": [list(each) for each in untuned_in(plan, store.results)],
             "added": {name: to_do(plan, contestant=name) for name in added},
         } | ({} if jobs is None else {"jobs": jobs})
         print_json({"tasks": lines, "total": total})
         return
-    columns = ["task", "preset", *shown(plan), "work", "parameters", "time", "disk"]
+    columns = ["task", "preset", *columns_of(plan), "work", "parameters", "time", "disk"]
     rows = [
         [
             cells[0].task,
@@ -91,32 +91,36 @@ def print_dry_run(
         ]
         for group, cells in by_group.items()
     ]
-    rows.append(["all", "", *states(plan, plan.cells), words(to_do(plan)), "", *amount(whole)])
-    # Of what is done there is no time.
-    told = [n for n in range(len(columns)) if plan.todo or any(row[n] for row in rows)]
-    columns, rows = [columns[n] for n in told], [[row[n] for n in told] for row in rows]
+    rows.append(["all", "", *states(plan, plan.cells), words(to_do(plan)), "", *amount(total_work)])
+    # Columns without a value, such as the time of finished cells, are left out.
+    filled = [n for n in range(len(columns)) if plan.todo or any(row[n] for row in rows)]
+    columns, rows = [columns[n] for n in filled], [[row[n] for n in filled] for row in rows]
     table("", columns, rows, numeric=[n for n in range(2, len(columns)) if columns[n] != "work"], keys=(0, 1))
     if plan.waiting:
         out.print(left_alone(plan))
     for line in (
         *untuned_lines(plan, store.results),
         *_added(plan, added),
-        *_there(found),
-        *_refused(found),
-        *_without_data(found),
+        *_done_outside(outlook),
+        *_refused(outlook),
+        *_without_data(outlook),
     ):
         out.print(line)
     if not plan.todo:
-        if not found.refused:
+        if not outlook.refused:
             out.print("nothing to do")
         return
     if workers is not None:
         alone = Bundling(0.0, lambda cell: estimates.seconds(cell) or 0.0, together=False)
         taken = simulate(plan, workers, alone).seconds
-        known = "not known yet" if whole.seconds is None else f"about {duration(taken)}"
-        beyond = f" and, not known yet, {words(whole.unknown)}" if whole.unknown and whole.seconds is not None else ""
-        time = f"time on {workers} workers: {known}{beyond} (the column 'time' is of one); "
-        out.print(f"{time}disk: {nbytes(whole.bytes)}")
+        expected = "not known yet" if total_work.seconds is None else f"about {duration(taken)}"
+        beyond = (
+            f" and, not known yet, {words(total_work.unknown)}"
+            if total_work.unknown and total_work.seconds is not None
+            else ""
+        )
+        time = f"time on {workers} workers: {expected}{beyond} (the column 'time' is of one); "
+        out.print(f"{time}disk: {nbytes(total_work.bytes)}")
     if plan.again:
         out.print(f"{len(plan.again)} of these are done, and will be done again: {_again(plan)}")
     if estimates.measured:
@@ -131,13 +135,13 @@ def print_outcomes(plan: Plan, outcomes: dict[str, Outcome], json: bool = False)
     failed = [(cell, outcomes[cell.hash]) for cell in plan.cells if _failed(outcomes.get(cell.hash))]
     if json:
         cells = {cell.hash: cell for cell in plan.cells}
-        found = [_about(cells[key], outcome) for key, outcome in outcomes.items()]
+        lines = [_about(cells[key], outcome) for key, outcome in outcomes.items()]
         total = {"cells": by_kind(plan, plan.cells), "to_do": to_do(plan)}
-        print_json({"total": total, "worked_on": found})
+        print_json({"total": total, "worked_on": lines})
         return len(failed)
     rows = [[cells[0].task, cells[0].preset, *states(plan, cells)] for cells in groups(plan).values()]
     rows.append(["all", "", *states(plan, plan.cells)])
-    table("", ["task", "preset", *shown(plan)], rows, numeric=range(2, 2 + len(shown(plan))))
+    table("", ["task", "preset", *columns_of(plan)], rows, numeric=range(2, 2 + len(columns_of(plan))))
     for cell in plan.cells:
         outcome = outcomes.get(cell.hash)
         if outcome is not None and outcome.status == "diverged" and cell.kind == "train":
@@ -150,14 +154,14 @@ def print_outcomes(plan: Plan, outcomes: dict[str, Outcome], json: bool = False)
 def untuned_in(plan: Plan, results: Path) -> list[tuple[str, str, str]]:
     """Preset, task and backbone of trainings to do without a learning rate chosen for the backbone, where the preset
     has a table of rates."""
-    found: dict[tuple[str, str, str], None] = {}
+    triples: dict[tuple[str, str, str], None] = {}
     for cell in plan.todo:
         if cell.kind == "train" and cell.config is not None and cell.reason is None:
             config = cell.config
-            own = Trained(cell.run, cell.contestant, config.backbone.name, config.task.card)
-            if untuned(results, cell.preset, cell.task, [own]):
-                found[cell.preset, cell.task, cell.contestant] = None
-    return list(found)
+            trained = Trained(cell.run, cell.contestant, config.backbone.name, config.task.card)
+            if untuned(results, cell.preset, cell.task, [trained]):
+                triples[cell.preset, cell.task, cell.contestant] = None
+    return list(triples)
 
 
 def untuned_lines(plan: Plan, results: Path) -> Iterator[str]:
@@ -166,10 +170,10 @@ def untuned_lines(plan: Plan, results: Path) -> Iterator[str]:
     for preset, task, backbone in untuned_in(plan, results):
         by_backbone.setdefault((preset, backbone), {})[task] = None
     for (preset, backbone), tasks in by_backbone.items():
-        asked = sorted({tuned_on(preset, task) for task in tasks})
+        tuned_tasks = sorted({tuned_on(preset, task) for task in tasks})
         yield (
             f"untuned: {backbone} has no learning rate chosen at preset {preset} on {', '.join(tasks)}; first run: "
-            f"iclbench tune {backbone} --preset {preset} --tasks {','.join(asked)} --results {results}"
+            f"iclbench tune {backbone} --preset {preset} --tasks {','.join(tuned_tasks)} --results {results}"
         )
 
 
@@ -180,35 +184,35 @@ def left_alone(plan: Plan) -> str:
 
 def groups(plan: Plan) -> dict[str, list[GridCell]]:
     """The cells of every task and preset."""
-    found: dict[str, list[GridCell]] = {}
+    by_group: dict[str, list[GridCell]] = {}
     for cell in plan.cells:
-        found.setdefault(cell.group, []).append(cell)
-    return found
+        by_group.setdefault(cell.group, []).append(cell)
+    return by_group
 
 
-def shown(plan: Plan) -> list[str]:
+def columns_of(plan: Plan) -> list[str]:
     """The states that a table has columns for: that of diverged trainings only where there are any."""
     return [state for state in _STATES if state != "diverged" or state in plan.status.values()]
 
 
 def by_kind(plan: Plan, cells: Sequence[GridCell]) -> dict[str, dict[str, int]]:
     """Numbers of cells by kind and state."""
-    found = Counter[tuple[str, str]]((cell.kind, plan.status[cell.hash] or "to do") for cell in cells)
-    return {kind: {state: found[kind, state] for state in _STATES if found[kind, state]} for kind in KINDS}
+    counts = Counter[tuple[str, str]]((cell.kind, plan.status[cell.hash] or "to do") for cell in cells)
+    return {kind: {state: counts[kind, state] for state in _STATES if counts[kind, state]} for kind in KINDS}
 
 
 def states(plan: Plan, cells: Sequence[GridCell]) -> list[str]:
     """Numbers of cells by state, as a row of a table has them."""
-    found = Counter[str](plan.status[cell.hash] or "to do" for cell in cells)
-    return [str(found[state] or "") for state in shown(plan)]
+    counts = Counter[str](plan.status[cell.hash] or "to do" for cell in cells)
+    return [str(counts[state] or "") for state in columns_of(plan)]
 
 
 def to_do(plan: Plan, group: str | None = None, contestant: str | None = None) -> dict[str, int]:
     """Numbers of cells that a sweep would work on, by kind, of one task and preset or all, and of one contestant or
     all; those that make no sense get their row without work."""
     wanted = [cell for cell in plan.todo if group in (None, cell.group) and contestant in (None, cell.contestant)]
-    found = Counter(cell.kind for cell in wanted if cell.reason is None)
-    return {kind: found[kind] for kind in KINDS if found[kind]}
+    counts = Counter(cell.kind for cell in wanted if cell.reason is None)
+    return {kind: counts[kind] for kind in KINDS if counts[kind]}
 
 
 def words(counts: dict[str, int]) -> str:
@@ -224,25 +228,25 @@ def amount(of: Amount) -> list[str]:
 
 def _added(plan: Plan, names: Iterable[str]) -> Iterator[str]:
     for name in names:
-        own = to_do(plan, contestant=name)
-        work = f"{plural(sum(own.values()), 'cell')} ({words(own)})" if own else "nothing"
+        counts = to_do(plan, contestant=name)
+        work = f"{plural(sum(counts.values()), 'cell')} ({words(counts)})" if counts else "nothing"
         yield f"of what is to do, for {name}: {work}"
 
 
-def _there(found: Found) -> Iterator[str]:
-    if found.there:
-        number = sum(found.there.values())
-        yield f"{number} of those done were done outside of a sweep ({words(found.there)}); it only adds their rows"
+def _done_outside(outlook: Found) -> Iterator[str]:
+    if outlook.there:
+        number = sum(outlook.there.values())
+        yield f"{number} of those done were done outside of a sweep ({words(outlook.there)}); it only adds their rows"
 
 
-def _refused(found: Found) -> Iterator[str]:
-    if found.refused:
-        yield f"{plural(found.failing, 'cell')} of these will fail, and no time is counted for them:"
-    yield from (f"  {run}: {why}" for run, why in found.refused.items())
+def _refused(outlook: Found) -> Iterator[str]:
+    if outlook.refused:
+        yield f"{plural(outlook.failing, 'cell')} of these will fail, and no time is counted for them:"
+    yield from (f"  {run}: {why}" for run, why in outlook.refused.items())
 
 
-def _without_data(found: Found) -> Iterator[str]:
-    for why, tasks in found.no_data.items():
+def _without_data(outlook: Found) -> Iterator[str]:
+    for why, tasks in outlook.no_data.items():
         yield f"no data for {', '.join(tasks)}: {why}"
 
 

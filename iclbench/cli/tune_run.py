@@ -27,7 +27,7 @@ _RATES = "1e-3,3e-3,1e-2"
 
 
 def search_of(rates: str | None, trials: int | None) -> Callable[[Curve, int], Search]:
-    """The search that was asked for, of a curve and the sign of what decides."""
+    """The search that the options name, as a function of a curve and the sign of the objective."""
     if trials is None:
         typed_rates = _rates(rates or _RATES)
         return lambda curve, sign: RateSearch(typed_rates, sign)
@@ -40,12 +40,12 @@ def search_of(rates: str | None, trials: int | None) -> Callable[[Curve, int], S
 def _rates(text: str) -> list[float]:
     """The rates that were typed."""
     try:
-        found = sorted({float(word) for word in text.split(",")})
+        numbers = sorted({float(word) for word in text.split(",")})
     except ValueError:
-        found = []
-    if not found or not all(rate > 0 and math.isfinite(rate) for rate in found):
+        numbers = []
+    if not numbers or not all(rate > 0 and math.isfinite(rate) for rate in numbers):
         raise UsageError(f"--rates takes learning rates above 0, by commas, like 1e-3,3e-3,1e-2; got {text!r}")
-    return found
+    return numbers
 
 
 def pairs_of(
@@ -60,7 +60,7 @@ def pairs_of(
     named = [word.strip() for word in tasks.split(",") if word.strip()] if tasks else []
     wanted = named or [name for name in names("tasks") if preset in load_task(name)[1].presets]
     each = list(dict.fromkeys(name if ":" in name else canonical(name) for name in contestants))
-    found: list[Pair] = []
+    pairs: list[Pair] = []
     for task in dict.fromkeys(wanted):
         try:
             objective, all_curves = curves(task, each, preset, seeds, context)
@@ -69,10 +69,10 @@ def pairs_of(
                 raise
             say(f"without {task}: {error}")
             continue
-        found += [Pair(curve, objective, search(curve, objective.sign)) for curve in all_curves]
-    if not found:
+        pairs += [Pair(curve, objective, search(curve, objective.sign)) for curve in all_curves]
+    if not pairs:
         raise UsageError(f"no task has preset '{preset}' and its data here; name some with --tasks")
-    return found
+    return pairs
 
 
 def work_through(pairs: Sequence[Pair], slots: Sequence[str | None], context: Context) -> None:
@@ -104,10 +104,10 @@ class _View:
 
     def finished(self, pair: Pair, trial: Trial, row: dict[str, Any]) -> None:
         self.done += 1
-        found = row["reason"] if row["status"] == "failed" else f"{row['metric']} {fixed(row['value'], 4)}"
+        score = row["reason"] if row["status"] == "failed" else f"{row['metric']} {fixed(row['value'], 4)}"
         per_trial = (time.monotonic() - self._began) / self.done
-        left = f", {duration(per_trial * (self._total - self.done))} left" if self.done < self._total else ""
-        say(f"{self.done}/{self._total} {_described(pair, trial)}: {found}{left}")
+        remaining = f", {duration(per_trial * (self._total - self.done))} left" if self.done < self._total else ""
+        say(f"{self.done}/{self._total} {_described(pair, trial)}: {score}{remaining}")
 
     def again(self, pair: Pair, trial: Trial, reason: str) -> None:
         say(f"once more: {_described(pair, trial)}: {reason}")

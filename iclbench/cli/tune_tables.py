@@ -40,17 +40,19 @@ def print_dry_run(pairs: Sequence[Pair], json: bool) -> None:
 
 
 def print_pairs(pairs: Sequence[Pair], json: bool) -> None:
-    """What was tried and chosen: a line for every contestant on every task."""
+    """Print the trials and the choice: a line for every contestant on every task."""
     if json:
         print_json([_plain(pair) for pair in pairs])
         return
     for task in dict.fromkeys(pair.task for pair in pairs):
-        own = [pair for pair in pairs if pair.task == task]
-        columns, rows, numeric = _rate_table(own) if isinstance(own[0].search, RateSearch) else _trial_table(own)
-        table(f"{task}: {own[0].objective.words}", columns, rows, numeric)
+        of_task = [pair for pair in pairs if pair.task == task]
+        first = of_task[0]
+        board = _rate_table if isinstance(first.search, RateSearch) else _trial_table
+        columns, rows, numeric = board(of_task)
+        table(f"{task}: {first.objective.words}", columns, rows, numeric)
         if any("*" in cell for row in rows for cell in row):
             out.print("* at the edge of what was tried: a better one may lie beyond")
-        for pair in own:
+        for pair in of_task:
             if same := pair.not_different():
                 tried = "; ".join(words(point.settings) for point in same)
                 out.print(f"{pair.contestant}: not significantly different from the choice: {tried}")
@@ -74,19 +76,19 @@ def _trial_table(pairs: Sequence[Pair]) -> tuple[list[str], list[list[str]], ran
     """How many choices were tried, what the preset's settings and the best of all give, and what these are."""
     rows = []
     for pair in pairs:
-        points, found = pair.points(), pair.best()
-        own = next((point.value for point in points if point.settings == {"lr": pair.plain["lr"]}), None)
-        best = None if found is None else found.value
-        of = {} if found is None else pair.plain | dict(found.settings)
+        points, best_point = pair.points(), pair.best()
+        preset_value = next((point.value for point in points if point.settings == {"lr": pair.plain["lr"]}), None)
+        best = None if best_point is None else best_point.value
+        of = {} if best_point is None else pair.plain | dict(best_point.settings)
         cells = [f"{value:g}" for value in (of["warmup"], of["weight_decay"], of["betas"][1])] if of else [""] * 3
-        rows.append([pair.contestant, str(len(points)), _value(own), _value(best), _chosen(pair), *cells])
+        rows.append([pair.contestant, str(len(points)), _value(preset_value), _value(best), _chosen(pair), *cells])
     columns = ["contestant", "tried", "preset's", "best", "rate", "warm-up", "decay", "beta_2"]
     return columns, rows, range(1, len(columns))
 
 
 def _chosen(pair: Pair) -> str:
-    found = pair.best()
-    return "none" if found is None or pair.problems else f"{found.lr:g}"
+    best = pair.best()
+    return "none" if best is None or pair.problems else f"{best.lr:g}"
 
 
 def _value(value: float | None) -> str:
@@ -94,12 +96,12 @@ def _value(value: float | None) -> str:
 
 
 def _plain(pair: Pair) -> dict[str, Any]:
-    found = pair.best()
+    best = pair.best()
     return {
         "task": pair.task,
         "contestant": pair.contestant,
         "preset": pair.curve.base.preset,
-        "chosen": None if found is None or pair.problems else dict(found.settings),
+        "chosen": None if best is None or pair.problems else dict(best.settings),
         "metric": pair.objective.metric,
         "seeds": [FIRST_SEED + seed for seed in range(pair.curve.seeds)],
         "tried": [{**point.settings, "value": point.value, "sd": point.sd} for point in pair.points()],
