@@ -12,6 +12,7 @@ import torch
 from iclbench.api.predict import Trained, backbone_of, plain_array, plain_numbers
 from iclbench.backbones.base import Backbone
 from iclbench.config.runs import Run
+from iclbench.core.answers import check_answer
 from iclbench.core.episodes import Points
 from iclbench.core.errors import DataError, UsageError
 from iclbench.core.guard import guarded
@@ -81,6 +82,7 @@ def next_event(
     points = Points.full(asked.new_empty(1, len(asked), 0), asked.unsqueeze(0))
     with as_used(backbone), torch.no_grad():
         prediction = backbone.predict_next(points)
+    check_answer(backbone, "predict_next", prediction, (1, len(asked)), points.y)
     try:
         found = list(answers(prediction, clock, [clock.last, *(line.time or 0.0 for line in events)]))
     except DataError as error:

@@ -16,6 +16,7 @@ from iclbench.api.models import check_values
 from iclbench.backbones.base import Backbone
 from iclbench.config.archives import find
 from iclbench.config.runs import Run
+from iclbench.core.answers import check_answer
 from iclbench.core.devices import chosen_device
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
@@ -233,7 +234,10 @@ class _Asked:
         at_once = _AT_ONCE if self.model.joint == "apart" else max(1, self.queries.shape[1])
         with as_used(self.model), torch.no_grad():
             parts = self.queries.split(at_once, 1)
-            return join_positions([self.model.predict_targets(self.context, part) for part in parts])
+            answers = [self.model.predict_targets(self.context, part) for part in parts]
+        for part, answer in zip(parts, answers, strict=True):
+            check_answer(self.model, "predict_targets", answer, part.shape, self.context.y)
+        return join_positions(answers)
 
     def sample(self, n: int, seed: int) -> torch.Tensor:
         """Draws of all outputs together, `(n, B, Q, ...)`."""

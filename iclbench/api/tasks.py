@@ -14,6 +14,7 @@ from iclbench.api import arguments
 from iclbench.config.cards import Preset, TaskCard
 from iclbench.config.registry import canonical
 from iclbench.config.resolution import TaskConfig, resolve_task
+from iclbench.core.answers import check_episodes
 from iclbench.core.devices import chosen_device
 from iclbench.core.episodes import Episodes
 from iclbench.core.errors import UsageError
@@ -116,7 +117,9 @@ class Task:
         draw = generator(arguments.seed(seed), "sample", device=chosen_device(device))
         request = Request(arguments.whole("episodes", episodes), self.config.drawn(examples), draw, shift=named.name)
         with advised("fewer episodes or points"):
-            return self.family.sample(request)
+            drawn = self.family.sample(request)
+        check_episodes(self.family, "sample", drawn)
+        return drawn
 
     def __repr__(self) -> str:
         changes = "".join(f", {key}={value!r}" for key, value in self.changes.items())

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from iclbench.backbones.base import Backbone, BackboneSettings
 from iclbench.config.cards import PositiveInt
+from iclbench.core.answers import check_answer
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import UsageError
 from iclbench.core.events import open_intervals
@@ -119,7 +120,9 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         if self.shape.question == "targets" or (self.shape.marks is not None and self.in_one_pass):
             return super().loss(episodes, progress, generator)
         context, targets, weights = self.training_split(episodes, generator)
-        each = self.predict_targets(context, targets.x, episodes.related).loss(targets.y)
+        answer = self.predict_targets(context, targets.x, episodes.related)
+        check_answer(self, "predict_targets", answer, targets.mask.shape, targets.y)
+        each = answer.loss(targets.y)
         per_episode = (each * targets.mask).sum(1) / targets.counts.clamp(min=1)
         loss = weights.mean(per_episode)
         return loss, {"loss": loss.detach()}

@@ -9,6 +9,7 @@ from typing import Any
 from iclbench.backbones.base import Backbone
 from iclbench.config import trust
 from iclbench.config.cards import is_baseline, load_baseline, load_task, names, validate
+from iclbench.config.plugins import blamed
 from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES, canonical
 from iclbench.config.resolution import family_class, resolve_task
 from iclbench.config.sizes import sized
@@ -122,8 +123,9 @@ def _suffix(head: str, related: int) -> str:
 def _problem(contract: Any, *arguments: Any) -> str | None:
     try:
         contract(*arguments)
-    except Exception as error:
-        return shortened(str(error)) or type(error).__name__
+    except (Exception, SystemExit) as error:
+        found = blamed(error)
+        return shortened(str(found)) or type(found).__name__
     return None
 
 

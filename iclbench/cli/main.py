@@ -16,8 +16,8 @@ from iclbench.cli import completion
 from iclbench.cli.lazy import lazy_group, literal, with_debug
 from iclbench.cli.streams import print_anything
 from iclbench.config import trust
-from iclbench.config.plugins import PluginError
-from iclbench.core.errors import IclbenchError, Interrupted, brief, one_line, shortened
+from iclbench.config.plugins import blamed
+from iclbench.core.errors import IclbenchError, Interrupted, PluginError, brief, one_line, shortened
 from iclbench.core.formats import printable
 from iclbench.core.memory import IN_TRAINING, advice, is_out_of_memory
 from iclbench.core.signals import ctrl_c_heard, heed_ctrl_c, leave_at_once
@@ -134,7 +134,7 @@ def main(arguments: list[str]) -> int:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        return _report(error)
+        return _report(blamed(error))
     except KeyboardInterrupt:
         return _interrupted()
     except SystemExit as error:  # nothing of ours calls it: the command has not ended
@@ -142,6 +142,9 @@ def main(arguments: list[str]) -> int:
             return 1
         if debug:
             traceback.print_exc()
+        found = blamed(error)
+        if isinstance(found, PluginError):
+            return _report(found)
         where = f"code from outside iclbench called sys.exit({shortened(repr(error.code))}) in the midst of the work"
         print(f"error: {where}; --debug shows where", file=sys.stderr)  # noqa: T201
         return 1
@@ -158,7 +161,7 @@ def _interrupted(what: str = "interrupted") -> int:
     return INTERRUPTED
 
 
-def _report(error: Exception) -> int:
+def _report(error: BaseException) -> int:
     """One line on stderr; the exit code belongs to the error."""
     if isinstance(error, typer.Exit):
         return error.exit_code
@@ -173,8 +176,9 @@ def _report(error: Exception) -> int:
         return 1
     if hasattr(error, "format_message"):  # the command-line parser's own errors
         text, code = error.format_message(), int(getattr(error, "exit_code", 2))
-    elif isinstance(error, PluginError) and error.target:
-        text, code = f"{error}; for more: iclbench check {error.target}", error.exit_code
+    elif isinstance(error, PluginError):
+        checked = f"; for more: iclbench check {error.target}" if error.target else ""
+        text, code = f"{error} (--debug shows where){checked}", error.exit_code
     elif isinstance(error, IclbenchError):
         text, code = str(error), error.exit_code
     elif is_out_of_memory(error):

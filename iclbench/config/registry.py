@@ -126,7 +126,9 @@ class Entry:
         except Exception as error:  # whatever a third party's module does when it is imported
             heed_ctrl_c(error)
             raise UsageError(f"cannot load '{self.target}' (from {self.package}): {said(error)}") from error
-        return plugins.watched(found, self.target)
+        if isinstance(found, type):
+            plugins.check_settings(found, self.target)
+        return found
 
     def _near(self) -> str:
         """A class of the module with nearly this name, as advice; empty: there is none, or no module."""

@@ -33,7 +33,7 @@ from iclbench.config.cards import (
 from iclbench.config.rates import Rates
 from iclbench.config.registry import BACKBONES, FAMILIES, canonical, imported, is_target, spelling
 from iclbench.config.sizes import sized
-from iclbench.core.errors import UnknownNameError, UsageError, shortened
+from iclbench.core.errors import UnknownNameError, UsageError, is_ours, shortened
 from iclbench.core.formats import assignments
 
 if TYPE_CHECKING:
@@ -132,18 +132,19 @@ class TaskConfig(Strict):
 
     def build(self, data_dir: Path | None = None) -> Family:
         """The family with these parameters, and with what was learned from its training data where that is stored."""
+        from iclbench.core.answers import check_normaliser
         from iclbench.core.guard import fixed_state
 
         cls, parameters = family_class(self.family), self.checked
-        with fixed_state():
+        with plugins.named(cls), fixed_state():
             family = cls(parameters, data_dir)
         family.learned = self.learned
         kind = "classification" if family.classes is not None else "event" if family.marks is not None else "regression"
         if kind != {"categorical": "classification", "event": "event"}.get(self.head, "regression"):
             raise UsageError(f"task '{self.name}': head '{self.head}' does not fit the {kind} family '{self.family}'")
         self.tests(family, self.evaluators)
-        if not plugins.is_ours(cls):
-            _ = family.normaliser  # looked at by its watch: errors divided by 0 would be found after training only
+        if not is_ours(cls):  # errors divided by 0 would be found after training only
+            check_normaliser(family)
         return family
 
     def build_held_out(self, data_dir: Path | None = None, data_changed: bool = False) -> Family:
@@ -152,10 +153,14 @@ class TaskConfig(Strict):
         Raises:
             DataError: the data are not those that the run was trained on, unless `data_changed` allows it.
         """
+        from iclbench.core.answers import check_normaliser
+
         family = self.build(data_dir)
         if not data_changed:
             family.check_data()
         held_out = family.held_out()
+        if not is_ours(type(held_out)):
+            check_normaliser(held_out)
         if data_changed:
             _ = held_out.most_prompts  # data that the run cannot read are refused before anything is computed
         return held_out
@@ -237,7 +242,7 @@ class BackboneConfig(Strict):
         cls = backbone_class(self.name)
         settings = {k: v for k, v in self.settings.items() if not (anywhere and k in cls.computed_by)}
         checked = validate(cls.Settings, settings, f"backbone '{self.name}'")
-        return bounded(lambda: for_task(cls, checked, shape), f"backbone '{self.name}'", plugins.is_ours(cls))
+        return bounded(lambda: for_task(cls, checked, shape), f"backbone '{self.name}'", is_ours(cls))
 
 
 class RunConfig(Strict):

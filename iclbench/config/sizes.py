@@ -14,10 +14,9 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from iclbench.config import plugins
 from iclbench.config.cards import TOLERANCE, Strict, TaskCard, deviation, load_task, validate
 from iclbench.config.registry import BACKBONES, canonical, imported, spelling
-from iclbench.core.errors import UsageError
+from iclbench.core.errors import UsageError, is_ours
 from iclbench.core.formats import count
 
 if TYPE_CHECKING:
@@ -183,7 +182,7 @@ def _parameters(name: str, cls: type[Backbone], shape: TaskShape, settings: Mapp
     checked: Strict = validate(cls.Settings, settings, f"backbone '{name}'")
     for_task = imported("iclbench.backbones.image_backbone:for_task")
     small = budget <= _SMALL and all(value <= _WIDEST for value in settings.values() if isinstance(value, int))
-    memory = small or not plugins.is_ours(cls)
+    memory = small or not is_ours(cls)
     model = measured(lambda: for_task(cls, checked, shape), f"backbone '{name}'", memory)
     return int(model.parameter_count - model.encoder_parameter_count)
 

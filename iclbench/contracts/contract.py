@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -117,17 +118,22 @@ def _split(every: Points, points: int) -> Episodes:
 def ask_next(predictor: Predictor, episodes: Episodes, points: Points) -> Prediction:
     """What is answered at every position on its own: what was asked apart has no joint distribution."""
     with torch.no_grad():
-        return predictor.predict_next(points, episodes.related).marginals
+        return _marginals("predict_next", predictor.predict_next(points, episodes.related))
 
 
 def ask_targets(predictor: Predictor, episodes: Episodes, context: Points, x: Tensor) -> Prediction:
     with torch.no_grad():
-        return predictor.predict_targets(context, x, episodes.related).marginals
+        return _marginals("predict_targets", predictor.predict_targets(context, x, episodes.related))
 
 
 def ask_state(predictor: Predictor, state: State, x: Tensor) -> Prediction:
     with torch.no_grad():
-        return predictor.query(state, x).marginals
+        return _marginals("query", predictor.query(state, x))
+
+
+def _marginals(method: str, answer: Any) -> Prediction:
+    assert isinstance(answer, Prediction), f"{method} returns a {type(answer).__name__}, not a Prediction"
+    return answer.marginals
 
 
 def targets_of(episodes: Episodes) -> Points:

@@ -41,6 +41,34 @@ class IclbenchError(Exception):
         return _unpickled, (type(self), self.args), vars(self)
 
 
+class PluginError(IclbenchError):
+    """A class from outside iclbench raised, or a class returned what was not asked for.
+
+    Attributes:
+        target: the class, as `iclbench check` takes it; empty if it cannot be checked by its own name.
+    """
+
+    target = ""
+
+    @classmethod
+    def of(cls, faulty: type, method: str, what: str) -> PluginError:
+        """The error of a method, or of the class if it has no such method.
+
+        >>> str(PluginError.of(type("Net", (), {"__module__": "my_net", "loss": None}), "loss", "raised KeyError"))
+        'my_net:Net.loss raised KeyError'
+        """
+        name = f"{faulty.__module__}:{faulty.__qualname__}"
+        error = cls(f"{name}.{method} {what}" if method and hasattr(faulty, method) else f"{name} {what}")
+        if not is_ours(faulty) and (hasattr(faulty, "Settings") or hasattr(faulty, "Parameters")):
+            error.target = name
+        return error
+
+
+def is_ours(cls: type) -> bool:
+    """Whether a class is part of iclbench."""
+    return cls.__module__.partition(".")[0] == "iclbench"
+
+
 def _unpickled(cls: type[IclbenchError], args: tuple[Any, ...]) -> IclbenchError:
     error = cls.__new__(cls)
     error.args = args
@@ -90,7 +118,7 @@ class Interrupted(IclbenchError):  # noqa: N818
     exit_code = 130
 
 
-def one_line(error: Exception) -> str:
+def one_line(error: BaseException) -> str:
     """What an error says, in one line: its first, after its type and cut to 200 characters where it is none of ours.
 
     >>> one_line(IclbenchError("no such file")), one_line(ValueError("3 is odd\\nand more")), one_line(KeyError())
@@ -100,7 +128,7 @@ def one_line(error: Exception) -> str:
     return text if isinstance(error, IclbenchError) else f"{type(error).__name__}: {text}"
 
 
-def said(error: Exception) -> str:
+def said(error: BaseException) -> str:
     """The first line of an error's own words, cut to 200 characters where it is none of ours.
 
     >>> said(ValueError("3 is odd\\nand more")), said(KeyError()), len(said(ValueError(99 * "a word ")))

@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from iclbench.core.answers import check_answer
 from iclbench.core.episodes import Episodes, Points, first_related, take
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Prediction
@@ -151,7 +152,9 @@ class Predictor:
         related: Points | None = None,
     ) -> Tensor:
         """`n` draws of the outputs at all targets together, `(n, batch, targets, dy)`, from what is predicted."""
-        return self.predict_targets(context, x_target, related).sample(n, generator)
+        answer = self.predict_targets(context, x_target, related)
+        check_answer(self, "predict_targets", answer, x_target.shape)
+        return answer.sample(n, generator)
 
     def joint_scores(
         self,
@@ -180,10 +183,16 @@ class Predictor:
 
     def ask(self, episodes: Episodes, question: str, prefixes: Sequence[int] | None = None) -> Prediction:
         """Put `question` ("next" or "targets") about these episodes; nothing but the points is shown."""
+        context, asked, related = episodes.context, episodes.asked, episodes.related
         if question == "next":
-            x_query = None if episodes.targets is None else episodes.targets.x
-            return self.predict_next(episodes.context, episodes.related, x_query=x_query, prefixes=prefixes)
-        return self.predict_targets(episodes.context, episodes.asked.x, episodes.related)
+            x_query = None if episodes.targets is None else asked.x
+            answer = self.predict_next(context, related, x_query=x_query, prefixes=prefixes)
+            positions = asked.count if prefixes is None else len(prefixes)
+            check_answer(self, "predict_next", answer, (len(context), positions), asked.y)
+        else:
+            answer = self.predict_targets(context, asked.x, related)
+            check_answer(self, "predict_targets", answer, asked.mask.shape, asked.y)
+        return answer
 
     def condition(self, context: Points, related: Points | None = None) -> State:
         """Take in the context (possibly empty) and keep what later queries need."""
@@ -213,6 +222,7 @@ class Predictor:
         blank = Points.full(x, copies.y.new_zeros(batch * targets, 1, *copies.y.shape[2:]))
         sequence, _ = copies.append(blank).compact()
         answer = self.predict_next(sequence, None if related is None else related.repeat_interleave(targets))
+        check_answer(self, "predict_next", answer, sequence.mask.shape, sequence.y)
         last = copies.counts.unsqueeze(1)
         return answer.map(lambda t: take(t, last).reshape(batch, targets, *t.shape[2:]))
 

@@ -24,6 +24,7 @@ import pandas as pd
 import torch
 
 from iclbench import __version__, tables
+from iclbench.config.plugins import blamed
 from iclbench.config.runs import writing
 from iclbench.core import devices
 from iclbench.core.errors import IclbenchError, one_line
@@ -154,9 +155,9 @@ def computed(
     try:
         found = work()
         return found, _first_reason(found["values"])
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         heed_ctrl_c(error)
-        reason = one_line(error)
+        reason = one_line(blamed(error))
         return {"values": [shared | {"metric": prompts.headline, "status": "failed", "reason": reason}]}, reason
 
 

@@ -16,6 +16,7 @@ import torch
 
 from iclbench.backbones.base import Backbone
 from iclbench.config.cards import load_baseline, validate
+from iclbench.config.plugins import named
 from iclbench.config.registry import ESTIMATORS
 from iclbench.config.resolution import RunConfig, TaskConfig
 from iclbench.config.runs import Run
@@ -244,7 +245,8 @@ def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts)
         raise UsageError(f"{why}; its baselines: {others}")
     cls = _estimator(card.estimator, name)
     settings = validate(cls.Settings, card.settings, f"baseline '{name}': settings")
-    predictor = cls(settings, facts, seed=prompts.seed)
+    with named(cls):
+        predictor = cls(settings, facts, seed=prompts.seed)
     prefixes = None
     # Of sequences of different lengths the area is over all events, and so must be what stands beside it.
     ragged = prompts.task.head == "event" and prompts.task.counts_vary()

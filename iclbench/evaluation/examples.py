@@ -13,6 +13,7 @@ from torch import Tensor
 
 from iclbench import __version__, tables
 from iclbench.config.runs import writing
+from iclbench.core.answers import check_answer
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import NonFiniteError
 from iclbench.evaluation.contestants import PredictorContestant
@@ -53,6 +54,7 @@ def predicted(contestant: PredictorContestant, prompts: PromptSet, failed: Colle
     with torch.inference_mode():
         answers = informed.predict_by_related(episodes.context, x, episodes.related, counts)
         for count, answer in zip(counts, answers, strict=True):
+            check_answer(informed, "predict_by_related", answer, x.shape, episodes.context.y)
             mean, ends = answer.point(), answer.interval(0.9)
             band = {} if ends is None else dict(zip(("low", "high"), ends, strict=True))
             if not all(values.isfinite().all() for values in (mean, *band.values())):

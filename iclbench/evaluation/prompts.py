@@ -14,7 +14,9 @@ from typing import ClassVar
 
 import torch
 
+from iclbench.config.plugins import named
 from iclbench.config.resolution import TaskConfig
+from iclbench.core.answers import check_episodes
 from iclbench.core.episodes import Episodes
 from iclbench.core.guard import guarded
 from iclbench.core.heads import HEADS
@@ -142,6 +144,12 @@ class PromptSet:
         return cat([self._block(size, points, generator(self.seed, stream, n), n) for n, size in enumerate(sizes)])
 
     def _block(self, episodes: int, points: int, draw: torch.Generator, number: int) -> Episodes:
-        if self.evaluator:
-            return self.family.sample_test(self.evaluator, episodes, draw)
-        return self.family.sample_prompts(Request(episodes, points, draw, shift=self.shift, before=BLOCK * number))
+        method = "sample_test" if self.evaluator else "sample_prompts"
+        with named(self.family):
+            if self.evaluator:
+                drawn = self.family.sample_test(self.evaluator, episodes, draw)
+            else:
+                request = Request(episodes, points, draw, shift=self.shift, before=BLOCK * number)
+                drawn = self.family.sample_prompts(request)
+        check_episodes(self.family, method, drawn)
+        return drawn

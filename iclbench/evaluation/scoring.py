@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from iclbench.core.answers import check_answer
 from iclbench.core.episodes import Episodes, first_related, take
 from iclbench.core.metrics import metric
 from iclbench.core.predictions import Prediction
@@ -139,7 +140,9 @@ def by_targets(episodes: Episodes) -> list[tuple[Int[Tensor, " group"], Episodes
 
 def _scores(predictor: Predictor, answer: Prediction, asked: Episodes, related: int) -> dict[str, Tensor]:
     """Every score of every episode: means over its targets, and what is of all targets together."""
-    each = answer.scores_within(asked.asked.y, asked.choices)
+    y = asked.asked.y
+    check_answer(predictor, "predict_by_related", answer, y.shape, y)
+    each = answer.scores_within(y, asked.choices)
     together = predictor.joint_scores(
         answer, asked.context, asked.asked, asked.scored, first_related(asked.related, related)
     )

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iclbench.backbones.base import Backbone
+from iclbench.core.answers import check_answer
 from iclbench.probing.probe_set import ProbeSet
 
 # Predictions of one task that differ by less than this fraction are the same number up to float32's rounding.
@@ -44,7 +45,9 @@ def decode_layers(backbone: Backbone, prompts: ProbeSet, device: str = "cpu") ->
     for block in prompts.blocks():
         episodes = block.without_truth().to(device)
         with torch.inference_mode():
-            layers = backbone.predict_by_layer(episodes.context, episodes.asked.x, episodes.related)
+            layers = list(backbone.predict_by_layer(episodes.context, episodes.asked.x, episodes.related))
+        for layer in layers:
+            check_answer(backbone, "predict_by_layer", layer, episodes.asked.mask.shape, episodes.asked.y)
         parts.append(torch.stack([layer.point() for layer in layers]).double().cpu())
     return torch.cat(parts, 1)
 

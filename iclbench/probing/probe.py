@@ -149,7 +149,7 @@ def _layers(model: PredictorContestant, prompts: ProbeSet) -> Tables:
 
 def _level(reference: PredictorContestant, prompts: ProbeSet) -> Tables:
     episodes, predictor = prompts.episodes, reference.predictor
-    answer = predictor.informed(episodes.truth).predict_targets(episodes.context, episodes.asked.x, episodes.related)
+    answer = predictor.informed(episodes.truth).ask(episodes, "targets")
     errors = (answer.point() - episodes.asked.y)[:, prompts.fit :].double().square().sum(-1).mean(-1)
     normaliser = prompts.family.normaliser
     shared = _row(reference, prompts) | {"metric": "squared_error", "normaliser": normaliser}

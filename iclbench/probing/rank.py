@@ -23,6 +23,7 @@ from torch import Tensor
 from iclbench.backbones.base import Backbone
 from iclbench.config import codes
 from iclbench.config.runs import Run
+from iclbench.core.answers import check_answer
 from iclbench.core.context import Context
 from iclbench.core.episodes import Episodes
 from iclbench.core.errors import NonFiniteError, UsageError
@@ -146,6 +147,7 @@ def prediction_matrix(predictor: Predictor, contexts: Episodes, x_query: Float[T
     answer = predictor.informed(contexts.truth).predict_targets(
         contexts.context, x_query.expand(len(contexts), -1, -1), contexts.related
     )
+    check_answer(predictor, "predict_targets", answer, (len(contexts), len(x_query)), contexts.context.y)
     if contexts.choices is None:
         return answer.point().flatten(1)
     assert isinstance(answer, Categorical)

@@ -17,6 +17,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iclbench.backbones.base import Backbone
+from iclbench.config.plugins import named
+from iclbench.core.answers import check_answer
 from iclbench.core.episodes import Points
 from iclbench.core.errors import DataError, IclbenchError
 from iclbench.core.guard import fixed_state, guarded
@@ -158,7 +160,8 @@ class Stream:
     @torch.no_grad()
     def _updated(self, state: State, lines: list[Line]) -> State:
         try:
-            state = self.model.update(state, as_points(self.backbone, lines))
+            with named(self.backbone):
+                state = self.model.update(state, as_points(self.backbone, lines))
         except IclbenchError as error:
             raise DataError(str(error)) from error
         if not all(_usable(t) for t in state.tensors().values()):
@@ -171,8 +174,9 @@ class Stream:
         if not asked:
             return
         try:
-            with fixed_state(), torch.no_grad():
+            with fixed_state(), torch.no_grad(), named(self.backbone):
                 prediction = self.model.query(self.state, _inputs(self.backbone, asked))
+            check_answer(self.backbone, "query", prediction, (1, len(asked)))
         except IclbenchError as error:
             raise self._at(asked[0], str(error)) from error
         found = answers(prediction, self.clock)

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
+from iclbench.config.plugins import blamed
 from iclbench.core.errors import IclbenchError, one_line
 from iclbench.core.signals import held_back
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
@@ -217,6 +218,6 @@ def _answer_calls(pipe: Connection, set_up: Callable[..., None], arguments: tupl
             fn, args = pipe.recv()
             try:
                 answer = (True, fn(*args))
-            except Exception as error:
-                answer = (False, one_line(error))
+            except (Exception, SystemExit) as error:
+                answer = (False, one_line(blamed(error)))
             pipe.send(answer)

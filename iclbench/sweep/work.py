@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from iclbench import tables
+from iclbench.config.plugins import blamed
 from iclbench.config.runs import DivergedError, Run, TrainedOtherwiseError, create
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError, Interrupted, one_line
@@ -98,8 +99,8 @@ def _outcome(cell: GridCell, context: Context) -> Outcome:
         return Outcome("skipped", str(error))
     except _FailedInPartError as error:
         return Outcome("failed", str(error), paths(context.results, error.left), time.perf_counter() - started)
-    except Exception as error:
-        return Outcome("failed", one_line(error), seconds=time.perf_counter() - started)
+    except (Exception, SystemExit) as error:
+        return Outcome("failed", one_line(blamed(error)), seconds=time.perf_counter() - started)
 
 
 @contextmanager

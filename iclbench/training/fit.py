@@ -21,7 +21,9 @@ from torch import Tensor
 
 from iclbench.backbones.base import Backbone
 from iclbench.config.cards import TrainSettings
+from iclbench.config.plugins import named
 from iclbench.config.resolution import TaskConfig
+from iclbench.core.answers import check_loss
 from iclbench.core.denormals import flushed
 from iclbench.core.errors import NonFiniteError, UsageError
 from iclbench.core.guard import guarded
@@ -206,7 +208,11 @@ class Training:
         if together:
             batch, share = together.share(self.backbone, batch)
         with autocast(settings, self.device):
-            loss, _ = self._loss(batch, step / settings.steps, generator(self.seed, "loss", step, device=self.device))
+            draw = generator(self.seed, "loss", step, device=self.device)
+            with named(self.backbone):
+                answer = self._loss(batch, step / settings.steps, draw)
+        check_loss(self.backbone, answer)
+        loss = answer[0]
         for group in self.optimiser.param_groups:
             group["lr"] = group.get("lr_factor", 1.0) * learning_rate(settings, step, self.end)
         if together is None:

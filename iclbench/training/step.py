@@ -10,7 +10,9 @@ import torch
 
 from iclbench.backbones.base import Backbone
 from iclbench.config.cards import TrainSettings
+from iclbench.config.plugins import named
 from iclbench.config.resolution import TaskConfig
+from iclbench.core.answers import check_episodes
 from iclbench.core.episodes import Episodes
 from iclbench.core.seeds import generator
 from iclbench.families.base import Family
@@ -41,9 +43,10 @@ class TrainingData:
         curriculum, family = settings.curriculum, self.family
         dims = curriculum.dims.at(step, family.x_dim) if curriculum.dims else None
         size = curriculum.points.at(step, self.points) if curriculum.points else self.points
-        episodes = family.sample(
-            Request(settings.batch, size, generator(seed, "data", step, device=device), active_dims=dims)
-        )
+        request = Request(settings.batch, size, generator(seed, "data", step, device=device), active_dims=dims)
+        with named(family):
+            episodes = family.sample(request)
+        check_episodes(family, "sample", episodes)
         return episodes.asking_context() if self.context_targets else episodes
 
 
@@ -71,7 +74,8 @@ def descend(
     """Move the backbone against the gradients of the loss, together of norm `clip` at most (0: of any); `completed`
     makes those of a part of the batch those of all."""
     optimiser.zero_grad(set_to_none=True)
-    loss.backward()
+    with named(backbone):
+        loss.backward()
     completed(backbone)
     if clip:
         torch.nn.utils.clip_grad_norm_(backbone.parameters(), clip)

@@ -1,6 +1,7 @@
 """Whatever a class from outside does wrong is told in one line under its own name."""
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,13 +11,17 @@ import tomli_w
 import torch
 
 from iclbench import tables
-from iclbench.backbones.base import TaskShape
+from iclbench.backbones.base import Backbone, TaskShape
 from iclbench.cli.main import main
 from iclbench.config import trust
-from iclbench.config.plugins import PluginError
+from iclbench.config.cards import TrainSettings
+from iclbench.config.plugins import named
 from iclbench.config.registry import BACKBONES, FAMILIES
-from iclbench.core.episodes import Points
+from iclbench.core.answers import check_normaliser
+from iclbench.core.episodes import Episodes, Points
+from iclbench.core.errors import PluginError
 from iclbench.families.request import Request
+from iclbench.training.step import TrainingData
 from tests.conftest import small_card
 
 NET = """
@@ -80,11 +85,6 @@ class FewFunctions(Functions):
         return super().change(answer[:, :2])
 
 
-class Yields(Net):
-    def predict_by_layer(self, context, x_target, related=None):
-        yield Point(x_target[..., :1])
-
-
 class Raises(Net):
     def change(self, answer):
         return answer[:, 100]
@@ -98,12 +98,6 @@ class Exits(Net):
 class OutOfMemory(Net):
     def change(self, answer):
         raise MemoryError("enough")
-
-
-class Targets(Net):
-    def predict_by_related(self, context, x_target, related, counts):
-        yield Point(torch.zeros(len(context), 1, 1))
-        yield Point(torch.zeros(1, 1))
 
 
 class Losses(Net):
@@ -133,8 +127,8 @@ class Flat(Linear):
 
 
 class Narrow(Linear):
-    def sample(self, *args, **kwargs):
-        found = super().sample(*args, **kwargs)
+    def sample(self, request):
+        found = super().sample(request)
         found.context.__dict__["x"] = found.context.x[..., :1]
         return found
 """
@@ -178,11 +172,6 @@ class Net(RecurrentBackbone):
         return hidden
 
 
-class Half(Net):
-    def finish(self, hidden):
-        return hidden[..., :4]
-
-
 class Misfit(Net):
     def __init__(self, settings, shape):
         super().__init__(settings, shape)
@@ -209,6 +198,12 @@ def trusted(net: Path) -> None:
 
 
 POINTS = Points.full(torch.zeros(4, 6, 3), torch.zeros(4, 6, 1))
+EPISODES = Episodes(POINTS, POINTS.mask)
+
+
+def built(name: str) -> Backbone:
+    cls = BACKBONES.get(f"mynet:{name}")
+    return cls(cls.Settings(), TaskShape(x_dim=3, points=6))
 
 
 @pytest.mark.usefixtures("trusted")
@@ -219,58 +214,53 @@ POINTS = Points.full(torch.zeros(4, 6, 3), torch.zeros(4, 6, 1))
         ("Whole", "mynet:Whole.predict_next returned int64, expected float32"),
         ("FewFunctions", "mynet:FewFunctions.predict_next returned (4, 2, 5, 2), expected (4, 6, functions, ...)"),
         ("Bare", "mynet:Bare.predict_next returned a Tensor, expected a Prediction such as Point(mean)"),
-        ("Raises", "mynet:Raises.predict_next raised IndexError: index 100 is out of bounds"),
-        ("Exits", "mynet:Exits.predict_next called sys.exit(0)"),
-        ("Talks", "mynet:Talks.predict_next raised ValueError: word word"),
     ],
 )
 def test_a_wrong_answer_names_class_and_method(name: str, told: str) -> None:
-    cls = BACKBONES.get(f"mynet:{name}")
     with pytest.raises(PluginError) as error:
-        cls(cls.Settings(), TaskShape(x_dim=3, points=6)).predict_next(POINTS)
+        built(name).ask(EPISODES, "next")
+    assert str(error.value) == told and error.value.target == f"mynet:{name}"
+
+
+@pytest.mark.usefixtures("trusted")
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("Raises", "mynet:Raises.change raised IndexError: index 100 is out of bounds"),
+        ("Exits", "mynet:Exits.change called sys.exit(0)"),
+        ("Talks", "mynet:Talks.change raised ValueError: word word"),
+    ],
+)
+def test_an_exception_names_the_method_that_raised(name: str, told: str) -> None:
+    with pytest.raises(PluginError) as error, named(None):
+        built(name).ask(EPISODES, "next")
     assert str(error.value).startswith(told) and len(str(error.value)) < 300
 
 
 @pytest.mark.usefixtures("trusted")
+def test_an_exception_outside_of_every_method_names_the_class() -> None:
+    with pytest.raises(PluginError, match=r"mynet:Net raised RuntimeError: no gradient"), named(built("Net")):
+        raise RuntimeError("no gradient")
+    with pytest.raises(RuntimeError, match="no gradient"), named(BACKBONES.get("gpt2")):
+        raise RuntimeError("no gradient")
+
+
+@pytest.mark.usefixtures("trusted")
 def test_a_right_answer_and_an_error_of_memory_pass() -> None:
-    shape = TaskShape(x_dim=3, points=6)
-    net, full = (BACKBONES.get(f"mynet:{name}") for name in ("Net", "OutOfMemory"))
-    assert net(net.Settings(), shape).predict_next(POINTS, prefixes=[0, 3]).mean.shape == (4, 2, 1)
-    functions = BACKBONES.get("mynet:Functions")
-    assert functions(functions.Settings(), shape).predict_next(POINTS).means.shape == (4, 6, 5, 2, 1)
-    with pytest.raises(MemoryError, match="enough"):
-        full(full.Settings(), shape).predict_next(POINTS)
+    assert built("Net").ask(EPISODES, "next", prefixes=[0, 3]).mean.shape == (4, 2, 1)
+    assert built("Functions").ask(EPISODES, "next").means.shape == (4, 6, 5, 2, 1)
+    with pytest.raises(MemoryError, match="enough"), named(None):
+        built("OutOfMemory").ask(EPISODES, "next")
 
 
 @pytest.mark.usefixtures("trusted")
-def test_answers_by_related_datasets_are_looked_at_one_by_one() -> None:
-    cls = BACKBONES.get("mynet:Targets")
-    answers = cls(cls.Settings(), TaskShape(x_dim=3, points=6)).predict_by_related(
-        POINTS, POINTS.x[:, :1], None, (0, 1)
-    )
-    assert next(answers).mean.shape == (4, 1, 1)
-    with pytest.raises(PluginError, match=r"mynet:Targets.predict_by_related returned \(1, 1\), expected \(4, 1, 1\)"):
-        next(answers)
-
-
-@pytest.mark.usefixtures("trusted")
-def test_answers_of_layers_that_are_looked_at_are_still_there() -> None:
-    cls = BACKBONES.get("mynet:Yields")
-    with pytest.raises(PluginError, match=r"Yields.predict_by_layer returned a generator, expected a list with a Pred"):
-        cls(cls.Settings(), TaskShape(x_dim=3, points=6)).predict_by_layer(POINTS, POINTS.x)
-
-
-@pytest.mark.usefixtures("trusted")
-def test_families_are_watched_too() -> None:
+def test_what_a_family_draws_is_checked_before_it_is_used() -> None:
     parameters = FAMILIES.get("linear").Parameters(dim=3)
     with pytest.raises(PluginError, match=r"mynet:Flat.normaliser is 0.0, expected a positive number"):
-        _ = FAMILIES.get("mynet:Flat")(parameters).normaliser
+        check_normaliser(FAMILIES.get("mynet:Flat")(parameters))
+    narrow = TrainingData(FAMILIES.get("mynet:Narrow")(parameters), points=5)
     with pytest.raises(PluginError, match=r"mynet:Narrow.sample returned context.x of \(2, 5, 1\), expected .* 3\)"):
-        FAMILIES.get("mynet:Narrow")(parameters).sample(Request(2, 5, torch.Generator()))
-
-
-def test_classes_of_our_own_are_left_as_they_are() -> None:
-    assert not hasattr(BACKBONES.get("gpt2").predict_next, "_watched")
+        narrow.batch(TrainSettings(steps=1, batch=2), seed=0, step=0)
 
 
 def run(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, list[str]]:
@@ -289,7 +279,7 @@ def run(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, st
             2,
             "error: 'mynet:Unset' lacks `Settings`: write a subclass of iclbench.backbones.base.BackboneSettings",
         ),
-        ("Exits", 1, "error: mynet:Exits.predict_next called sys.exit(0)"),
+        ("Exits", 1, "error: mynet:Exits.change called sys.exit(0)"),
     ],
 )
 def test_training_names_the_class_and_never_calls_it_a_bug(
@@ -331,7 +321,7 @@ def test_check_searches_the_current_folder_and_says_so(
     assert code == 0 and out.count("ok ") >= 10, out
     assert f"'mynet' is taken from the current folder: {net / 'mynet.py'}" in caplog.text
     code, out, _ = run("check", "mynet:Transposed", capsys=capsys)
-    assert code == 1 and "mynet:Transposed.predict_next returned (3, 2, 7), expected (3, 7, 2)" in out
+    assert code == 1 and "mynet:Transposed.predict_next returned (3, 2, 3), expected (3, 3, 2)" in out
     code, _, err = run("check", "nowhere:Net", capsys=capsys)
     assert code == 2 and "neither installed nor in the current folder" in err[0] and len(err) == 1
 
@@ -347,7 +337,7 @@ def test_code_of_the_current_folder_asks_for_trust(net: Path) -> None:
         BACKBONES.get("mynet:Net")
 
 
-def test_what_a_method_of_ours_makes_of_a_plug_ins_is_told_under_the_plug_ins_name(
+def test_an_exception_in_an_inherited_method_is_reported_under_the_plug_ins_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = """
@@ -362,24 +352,19 @@ class Short(Linear):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("ICLBENCH_TRUST", "shortnet")
     family = FAMILIES.get("shortnet:Short")
-    with pytest.raises(PluginError, match=r"shortnet:Short.sample raised KeyError: 'weights'"):
+    with pytest.raises(PluginError, match=r"shortnet:Short.\w+ raised KeyError: 'weights'"), named(family):
         family(family.Parameters(dim=2)).sample(Request(3, 4, torch.Generator()))
 
 
-def test_a_block_and_what_is_done_with_its_tokens_are_told_under_their_names(
+def test_parts_that_do_not_fit_each_other_are_reported_under_the_plug_ins_name(
     net: Path, card_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Layers of a class from outside are watched with it, and so are methods of ours that put its tokens together."""
     (net / "mynet.py").write_text(RECURRENT)
-    told = {
-        "Half": "mynet:Half.finish returned (8, 5, 4), expected (8, 5, 8): the width that the read-out takes",
-        "Misfit": "mynet:Misfit.predict_next raised RuntimeError: mat1 and mat2 shapes cannot be multiplied (40x8 and "
-        "3x1) (--debug shows where)",
-    }
     options = ("-p", "smoke", "-o", "backbone.width=8", "--results", net / "r")
-    for name, line in told.items():
-        code, _, err = run("train", card_path, f"mynet:{name}", *options, capsys=capsys)
-        assert (code, err[-1]) == (1, f"error: {line}; for more: iclbench check mynet:{name}")
+    code, _, err = run("train", card_path, "mynet:Misfit", *options, capsys=capsys)
+    told = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (40x8 and 3x1) (--debug shows where)"
+    assert code == 1
+    assert err[-1] == f"error: mynet:Misfit.predict_next raised {told}; for more: iclbench check mynet:Misfit"
     code, out, _ = run("check", "mynet:Net", capsys=capsys)
     assert code == 1
-    assert "FAILED shifted_queries_are_answered (point head): mynet:Block.fork returned 2 values, expected 3\n" in out
+    assert re.search(r"FAILED shifted_queries_are_answered \(point head\): mynet:Net.\w+ raised ValueError", out)

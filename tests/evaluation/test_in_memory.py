@@ -54,7 +54,7 @@ def test_learning_curves_in_memory_are_those_in_files(card_path: Path, tmp_path:
     found = evaluate(field, prompts)
     assert not list(tmp_path.rglob("*.parquet"))
     reasons = [evaluate_cell(tmp_path, each, prompts) for each in field]
-    assert reasons == [None, "RuntimeError: out of luck", None, None]
+    assert reasons == [None, f"{__name__}:Half.predict_next raised RuntimeError: out of luck", None, None]
     pd.testing.assert_frame_equal(found, files(tmp_path, field, prompts))
     assert set(found.query("contestant == 'half'")["status"]) == {"ok", "skipped"}
     assert {"squared_error", "auc"} <= set(found["metric"]) and found["low"].notna().any()

@@ -31,6 +31,7 @@ import torch
 from iclbench import __version__, tables
 from iclbench.backbones.base import Backbone
 from iclbench.config.cards import TrainSettings
+from iclbench.config.plugins import named
 from iclbench.config.resolution import TaskConfig
 from iclbench.config.runs import writing
 from iclbench.core import devices
@@ -159,7 +160,7 @@ def measure_costs(
     measured, failed = [], 0
     for n in sorted(set(sizes.points)):
         try:
-            with advised(IN_COSTS):
+            with advised(IN_COSTS), named(contestant.predictor):
                 answering, left_out = answering_costs(contestant, family, n, sizes, seconds)
             costs += answering
             lines += [f"'{contestant.run}' at {n} points: {line}" for line in left_out]

@@ -1,0 +1,109 @@
+"""Checks of what predictors and families return, where a wrong shape or type would become a wrong number.
+
+They look at shapes and types alone, so they cost nothing, and hold for all classes, iclbench's own included.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from iclbench.core.episodes import Episodes
+from iclbench.core.errors import PluginError, is_ours, shortened
+from iclbench.core.joint import Samples
+from iclbench.core.predictions import Categorical, Prediction
+
+# Axes of the parts of an answer, of several functions one more; a kind of prediction from elsewhere may have others.
+_AXES = {"mean": 3, "std": 3, "means": 4, "stds": 4, "logits": 3}
+
+
+def check_answer(predictor: Any, method: str, answer: Any, asked: Sequence[int], y: Tensor | None = None) -> None:
+    """Raise `PluginError` unless the answer of a method is a `Prediction` with a floating-point value for every
+    position.
+
+    Args:
+        asked: `(batch, positions)`, with or without further axes.
+        y: outputs of the task, `(batch, points, ...)`; None: the predictor says how many there are.
+    """
+    cls = _class_of(predictor)
+    if not isinstance(answer, Prediction):
+        raise PluginError.of(
+            cls, method, f"returned a {type(answer).__name__}, expected a Prediction such as Point(mean)"
+        )
+    batch, positions = asked[:2]
+    several, width = isinstance(answer, Samples), _width(predictor, y)
+    for name, tensor in answer.tensors().items():
+        shape, axes = tuple(tensor.shape), _AXES[name] + several if name in _AXES else None
+        last = width if axes and (name != "logits" or isinstance(answer, Categorical)) else None
+        fits = shape[:2] == (batch, positions) and axes in (None, len(shape))
+        if not fits or (last is not None and shape[-1] != last):
+            between = ["functions"] * several + ["components"] * (name in ("means", "stds"))
+            expected = ", ".join(map(str, (batch, positions, *between, "..." if last is None else last)))
+            raise PluginError.of(cls, method, f"returned {shape}, expected ({expected})")
+        if name in _AXES and not tensor.is_floating_point():
+            raise PluginError.of(cls, method, f"returned {_dtype(tensor)}, expected float32")
+
+
+def _class_of(predictor: Any) -> type:
+    """The class of a predictor, of what iclbench wraps (an encoder of images, a window) that of the backbone."""
+    while is_ours(type(predictor)) and hasattr(predictor, "backbone"):
+        predictor = predictor.backbone
+    return type(predictor)
+
+
+def _width(predictor: Any, y: Tensor | None) -> int | None:
+    """The last dimension of a mean, or of logits; None where it is not known."""
+    if y is not None and y.is_floating_point():
+        return int(y.shape[-1])
+    about = getattr(predictor, "shape", None) or getattr(predictor, "facts", None)
+    classes = getattr(about, "classes", None)
+    return classes if classes is not None else getattr(about, "y_dim", None)
+
+
+def check_loss(backbone: Any, answer: Any) -> None:
+    """Raise `PluginError` unless it is a scalar and a dict of its parts."""
+    cls = _class_of(backbone)
+    if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)):
+        raise PluginError.of(
+            cls, "loss", f"returned a {type(answer).__name__}, expected a loss and a dict of its parts"
+        )
+    loss = answer[0]
+    if not isinstance(loss, Tensor) or loss.shape != () or not loss.is_floating_point():
+        found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        raise PluginError.of(cls, "loss", f"returned a loss of {found}, expected a floating-point tensor of shape ()")
+
+
+def check_episodes(family: Any, method: str, episodes: Any) -> None:
+    """Raise `PluginError` unless the points of the episodes have the dimensions and types that the family states."""
+    cls = type(family)
+    if not isinstance(episodes, Episodes):
+        raise PluginError.of(cls, method, f"returned a {type(episodes).__name__}, expected Episodes")
+    for name, points in (("context", episodes.context), ("targets", episodes.targets)):
+        if points is None:
+            continue
+        x, y, outputs = points.x, points.y, () if family.classes is not None else (family.y_dim,)
+        if x.dim() != 3 or x.shape[-1] != family.x_dim:
+            raise PluginError.of(cls, method, f"returned {name}.x of {tuple(x.shape)}, expected (B, N, {family.x_dim})")
+        expected = (*x.shape[:2], *outputs)
+        if tuple(y.shape) != expected:
+            raise PluginError.of(cls, method, f"returned {name}.y of {tuple(y.shape)}, expected {expected}")
+        if not x.is_floating_point():
+            raise PluginError.of(cls, method, f"returned {name}.x as {_dtype(x)}, expected float32")
+        if y.is_floating_point() != (family.classes is None):
+            wanted = "float32" if family.classes is None else "int64"
+            raise PluginError.of(cls, method, f"returned {name}.y as {_dtype(y)}, expected {wanted}")
+
+
+def check_normaliser(family: Any) -> None:
+    """Raise `PluginError` unless the family's normaliser is a positive number."""
+    found = family.normaliser
+    if not (isinstance(found, int | float) and math.isfinite(found) and found > 0):
+        what = f"is {shortened(repr(found))}, expected a positive number: the variance of the noiseless outputs"
+        raise PluginError.of(type(family), "normaliser", what)
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
