@@ -21,7 +21,6 @@ from iclbench.config.runs import writing
 from iclbench.core import locks
 from iclbench.core.files import write_text
 from iclbench.core.formats import slug
-from iclbench.tuning.search import Point
 from iclbench.tuning.trials import Trial
 
 _HEADER = """\
@@ -29,6 +28,25 @@ _HEADER = """\
 # stands in the folder of the same name.
 
 """
+
+
+@dataclass(frozen=True)
+class Point:
+    """What came of some settings, over all seeds.
+
+    Attributes:
+        settings: of training.
+        value: mean over seeds; None: a training diverged, or its scores failed.
+        sd: standard deviation over seeds; None with one.
+    """
+
+    settings: Mapping[str, Any]
+    value: float | None
+    sd: float | None = None
+
+    @property
+    def lr(self) -> float:
+        return float(self.settings["lr"])
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from iclbench.config.cards import TrainSettings
 from iclbench.core.errors import UsageError
-from iclbench.tuning.search import Point
+from iclbench.tuning.curves import Curve, Point
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler
     from optuna.study import Study
-
-    from iclbench.tuning.curves import Curve
 
 # What is drawn: the learning rate, the share of the steps that is warm-up, AdamW's weight decay, 1 - beta_2.
 RANGES = {"lr": (1e-4, 3e-2), "warmup": (0.0, 0.2), "weight_decay": (1e-4, 0.3), "forgetting": (1e-3, 1e-1)}

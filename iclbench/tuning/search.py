@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log10
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from iclbench.tuning.curves import Curve
+from iclbench.tuning.curves import Curve, Point
 
 # How often the range of rates is widened at either end.
 WIDENED = 2
-
-
-@dataclass(frozen=True)
-class Point:
-    """What came of some settings, over all seeds.
-
-    Attributes:
-        settings: of training.
-        value: mean over seeds; None: a training diverged, or its scores failed.
-        sd: standard deviation over seeds; None with one.
-    """
-
-    settings: Mapping[str, Any]
-    value: float | None
-    sd: float | None = None
-
-    @property
-    def lr(self) -> float:
-        return float(self.settings["lr"])
 
 
 # How often a test calls equal settings different.

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from iclbench.config.plugins import blamed
 from iclbench.config.rates import Chosen
 from iclbench.config.resolution import resolve_tables, resolve_task
 from iclbench.core.context import Context
@@ -18,8 +19,8 @@ from iclbench.core.errors import one_line
 from iclbench.sweep.engine import ATTEMPTS, GRACE
 from iclbench.sweep.executor import Executor, WorkerDiedError, WorkerStartError
 from iclbench.tuning import trials
-from iclbench.tuning.curves import Curve, choose, stands_for
-from iclbench.tuning.search import Point, Search, best, not_different
+from iclbench.tuning.curves import Curve, Point, choose, stands_for
+from iclbench.tuning.search import Search, best, not_different
 from iclbench.tuning.trials import Trial
 from iclbench.tuning.validation import Objective
 
@@ -163,14 +164,15 @@ def tune(pairs: Sequence[Pair], executor: Executor, context: Context, report: Re
         except WorkerStartError:
             raise
         except Exception as error:  # whatever it is, it stops no other trial
+            reason = one_line(blamed(error))
             tried = (pair.curve.path, trial.variant, trial.config.seed)
             attempts[tried] = attempts.get(tried, 0) + 1
             if isinstance(error, WorkerDiedError) and attempts[tried] < ATTEMPTS:
-                report.again(pair, trial, one_line(error))
+                report.again(pair, trial, reason)
                 submit(pair, trial)
                 return
-            pair.problems.append(one_line(error))
-            report.failed(pair, trial, one_line(error))
+            pair.problems.append(reason)
+            report.failed(pair, trial, reason)
         else:
             pair.curve.add(row)
             report.finished(pair, trial, row)

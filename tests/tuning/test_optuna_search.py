@@ -14,8 +14,9 @@ from iclbench.config.resolution import resolve_run
 from iclbench.core.context import Context
 from iclbench.core.errors import NonFiniteError
 from iclbench.tuning import optuna_search, trials
+from iclbench.tuning.curves import Point
 from iclbench.tuning.optuna_search import RANGES, STARTUP, OptunaSearch
-from iclbench.tuning.search import Point, RateSearch, best
+from iclbench.tuning.search import RateSearch, best
 from iclbench.tuning.trials import Trial
 from iclbench.tuning.tune import Pair, curves, tune
 from iclbench.tuning.validation import Objective

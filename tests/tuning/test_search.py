@@ -2,7 +2,8 @@
 
 import pytest
 
-from iclbench.tuning.search import Point, RateSearch, best, beyond, not_different
+from iclbench.tuning.curves import Point
+from iclbench.tuning.search import RateSearch, best, beyond, not_different
 
 RATES = [1e-3, 3e-3, 1e-2]
 

@@ -23,8 +23,8 @@ from iclbench.evaluation.prompts import PromptSet
 from iclbench.sweep.executor import WorkerDiedError
 from iclbench.sweep.grids import is_grid, load_grid
 from iclbench.tuning import trials
-from iclbench.tuning.curves import choose
-from iclbench.tuning.search import Point, RateSearch
+from iclbench.tuning.curves import Point, choose
+from iclbench.tuning.search import RateSearch
 from iclbench.tuning.trials import FIRST_SEED, Trial
 from iclbench.tuning.tune import Pair, curves, tune
 from iclbench.tuning.validation import Objective, ValidationSet
