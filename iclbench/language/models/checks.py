@@ -4,16 +4,13 @@ mistakes there are silent."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from iclbench.core.errors import DataError, NonFiniteError
-
-if TYPE_CHECKING:
-    from iclbench.language.models.model import LanguageModel
 
 # Largest difference relative to the largest logit: two ways of computing the same differ by rounding, a wrong position
 # or mask by more.
@@ -22,7 +19,20 @@ _TOLERANCE_HALF = 5e-2
 _TOKENS = 8
 
 
-def causal(model: LanguageModel) -> None:
+class Model(Protocol):
+    """What is asked of a language model here; the methods are those of `LanguageModel`."""
+
+    name: str
+    model_type: str
+    dtype: torch.dtype
+    vocabulary: int
+
+    def logits(self, *args: Any, **kwargs: Any) -> Tensor: ...
+    def read(self, *args: Any, **kwargs: Any) -> Any: ...
+    def greedy(self, *args: Any, **kwargs: Any) -> list[list[int]]: ...
+
+
+def causal(model: Model) -> None:
     """Raises `DataError` where logits are not finite, or change with a token that follows."""
     ids = sample(model)
     other = ids.clone()
@@ -40,7 +50,7 @@ def causal(model: LanguageModel) -> None:
         )
 
 
-def keeps(model: LanguageModel) -> bool:
+def keeps(model: Model) -> bool:
     """Whether logits at chosen places can be had without the others."""
     ids = sample(model)
     places = torch.tensor([[5, 2]])
@@ -58,7 +68,7 @@ def choosable(logits: Float[Tensor, "B V"]) -> None:
         raise NonFiniteError("the model's logits are not finite: there is no next token")
 
 
-def generates(model: LanguageModel) -> bool:
+def generates(model: Model) -> bool:
     """Whether transformers' cache gives the logits of one plain pass, to each of two rows (RWKV's mixes them up)."""
     half, seen = _TOKENS // 2, list[Tensor]()
     ids = sample(model).view(2, half)
@@ -70,7 +80,7 @@ def generates(model: LanguageModel) -> bool:
     return _same(model, torch.stack(seen, 1), plain(model, whole)[:, -2:])
 
 
-def memory(model: LanguageModel) -> str:
+def memory(model: Model) -> str:
     """Why the model's memory cannot be used, as a clause; empty: it gives the logits of one plain pass."""
     ids, half = sample(model), _TOKENS // 2
     late = ids[:, half:].expand(2, -1)
@@ -86,21 +96,21 @@ def memory(model: LanguageModel) -> str:
     return f"{model.model_type} predicts something else from keys and values than from the whole text"
 
 
-def placed(model: LanguageModel) -> bool:
+def placed(model: Model) -> bool:
     """Whether what is remembered depends on the positions that are given."""
     ids = sample(model)
     here, there = model.read(ids, first=0), model.read(ids, first=1)
     return any(not torch.equal(a, b) for a, b in zip(here.keys, there.keys, strict=True))
 
 
-def sample(model: LanguageModel) -> Int[Tensor, "1 T"]:
+def sample(model: Model) -> Int[Tensor, "1 T"]:
     """Different tokens from all over the vocabulary."""
     return torch.linspace(1, model.vocabulary - 1, _TOKENS).long()[None]
 
 
-def plain(model: LanguageModel, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
+def plain(model: Model, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
     return model.logits(ids, torch.ones_like(ids, dtype=torch.bool))
 
 
-def _same(model: LanguageModel, one: Float[Tensor, "B T V"], other: Float[Tensor, "B T V"]) -> bool:
+def _same(model: Model, one: Float[Tensor, "B T V"], other: Float[Tensor, "B T V"]) -> bool:
     return bool((one - other).abs().max() <= _TOLERANCE.get(model.dtype, _TOLERANCE_HALF) * other.abs().max())
