@@ -1,30 +1,27 @@
 """Causal sequence models over interleaved pairs x_1, y_1, ..., x_N, y_N (Garg et al. 2022).
 
 The prediction for x_n is read at its own token, which has seen n - 1 pairs; of events, which have no x, see
-`event_sequence`. A subclass brings a trunk that maps tokens
-to hidden vectors and can go on from a state; reading in, walking through long sequences and reading out are the same
-for all of them.
+`event_sequence`. A subclass writes the trunk (`causal_trunk`); reading in, walking through long sequences and reading
+out are the same for all of them.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from iclbench.backbones import event_sequence
-from iclbench.backbones.base import Backbone
+from iclbench.backbones.causal_trunk import CausalTrunk
 from iclbench.config.cards import Strict
 from iclbench.core.episodes import Points, take
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import State
 from iclbench.core.task import TaskShape
-from iclbench.layers.causal_transformer import INPUTS
 from iclbench.layers.event_read_in import EventReadIn
 from iclbench.layers.feature_read_in import FeatureReadIn
 from iclbench.layers.pair_read_in import PairReadIn
@@ -38,7 +35,7 @@ SEGMENT = 512
 _Settings = TypeVar("_Settings", bound=Strict)
 
 
-class SequenceBackbone(Backbone[_Settings], abstract=True):
+class SequenceBackbone(CausalTrunk[_Settings], abstract=True):
     """A causal trunk between a read-in and a read-out.
 
     Related datasets stand before the context in the sequence. A model for tasks without them has no parameters for
@@ -46,12 +43,10 @@ class SequenceBackbone(Backbone[_Settings], abstract=True):
 
     Attributes:
         events: whether it reads event sequences, one token each (`event_sequence`), and no pairs.
-        padding: where `absorb` wants what is masked: behind ("right") or before ("left") all that is there.
     """
 
     order = "causal"
     uses_related = True
-    padding: ClassVar[Literal["left", "right"]]
 
     def __init__(self, settings: _Settings, shape: TaskShape, width: int) -> None:
         super().__init__(settings, shape)
@@ -64,52 +59,6 @@ class SequenceBackbone(Backbone[_Settings], abstract=True):
         self.read_out = nn.Linear(width, shape.raw_dim)
         self.uses_related = shape.related > 0
         self.marks = Marks(width) if self.uses_related else None
-
-    @abstractmethod
-    def trunk(self, tokens: Float[Tensor, "B T D"], read: slice = INPUTS) -> Float[Tensor, "B N D"]:
-        """Hidden vectors at the tokens that are read of a whole sequence, in one pass; of pairs, at the inputs."""
-
-    @abstractmethod
-    def fork(
-        self, tokens: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: Any = None
-    ) -> tuple[Float[Tensor, "B N D"], State | None]:
-        """Hidden vectors of queries, one per pair, that each follow the state and the pairs before their own and
-        nothing else, and the state after all pairs. Without a state the pairs are a whole sequence, and no state is
-        kept after it."""
-
-    @abstractmethod
-    def start(self, batch: int) -> State:
-        """The state before any token."""
-
-    @abstractmethod
-    def advance(
-        self, state: Any, tokens: Float[Tensor, "B T D"], read: slice = INPUTS
-    ) -> tuple[Float[Tensor, "B N D"], State]:
-        """Hidden vectors at the tokens that are read of a further segment without gaps, and the state after it."""
-
-    @abstractmethod
-    def absorb(
-        self,
-        state: Any,
-        tokens: Float[Tensor, "B T D"],
-        mask: Bool[Tensor, "B T"] | None = None,
-        part: Int[Tensor, "B N"] | None = None,
-    ) -> State:
-        """The state after a further segment of a sequence that stands on the side opposite to `padding`; where the mask
-        is False there is no token, None: nowhere. `part` is that of the prompt, for positions that restart."""
-
-    @abstractmethod
-    def resume(self, state: Any, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]) -> State:
-        """The state after further tokens; where the mask is False there is no token."""
-
-    @abstractmethod
-    def peek_layers(self, state: Any, queries: Float[Tensor, "B Q D"]) -> Iterator[Float[Tensor, "B Q D"]]:
-        """Hidden vectors after each layer, first to last, of queries that each come next after the state, on their
-        own."""
-
-    @abstractmethod
-    def finish(self, hidden: Float[Tensor, "B Q D"]) -> Float[Tensor, "B Q D"]:
-        """What stands between the last layer and the read-out: the final norm, where there is one."""
 
     def predict_next(
         self,

@@ -183,7 +183,7 @@ class Unfinished(SequenceBackbone):
 def test_a_backbone_that_lacks_methods_names_them_when_it_is_made(given: SimpleNamespace) -> None:
     missing = "fork, start, advance, absorb, resume, peek_layers, finish"
     where = "tests.api.test_arguments"
-    line = f"{where}.Unfinished does not write {missing}, which iclbench.backbones.sequence.SequenceBackbone asks for"
+    line = f"{where}.Unfinished does not write {missing}, which iclbench.backbones.causal_trunk.CausalTrunk asks for"
     assert refused(lambda: Unfinished(BackboneSettings(), given.t.shape)) == line
     assert refused(lambda: icl.backbone(f"{where}:Unfinished", given.t)) == line
     recurrent = type("Empty", (RecurrentBackbone,), {})

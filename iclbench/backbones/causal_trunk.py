@@ -1,0 +1,78 @@
+"""The trunk of a causal sequence model: it maps tokens to hidden vectors, and can continue from a state."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal, TypeVar
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from iclbench.backbones.base import Backbone
+from iclbench.config.cards import Strict
+from iclbench.core.predictor import State
+from iclbench.layers.causal_transformer import INPUTS
+from iclbench.layers.event_read_in import EventReadIn
+
+_Settings = TypeVar("_Settings", bound=Strict)
+
+
+class CausalTrunk(Backbone[_Settings], abstract=True):
+    """What a causal sequence model writes.
+
+    Attributes:
+        padding: where `absorb` wants what is masked: behind ("right") or before ("left") all that is there.
+        event_read_in: tokens of events, on tasks that have them.
+        read_out: raw outputs of hidden vectors.
+    """
+
+    padding: ClassVar[Literal["left", "right"]]
+    event_read_in: EventReadIn
+    read_out: nn.Linear
+
+    @abstractmethod
+    def trunk(self, tokens: Float[Tensor, "B T D"], read: slice = INPUTS) -> Float[Tensor, "B N D"]:
+        """Hidden vectors at the tokens that are read of a whole sequence, in one pass; of pairs, at the inputs."""
+
+    @abstractmethod
+    def fork(
+        self, tokens: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: Any = None
+    ) -> tuple[Float[Tensor, "B N D"], State | None]:
+        """Hidden vectors of queries, one per pair, that each follow the state and the pairs before their own and
+        nothing else, and the state after all pairs. Without a state the pairs are a whole sequence, and no state is
+        kept after it."""
+
+    @abstractmethod
+    def start(self, batch: int) -> State:
+        """The state before any token."""
+
+    @abstractmethod
+    def advance(
+        self, state: Any, tokens: Float[Tensor, "B T D"], read: slice = INPUTS
+    ) -> tuple[Float[Tensor, "B N D"], State]:
+        """Hidden vectors at the tokens that are read of a further segment without gaps, and the state after it."""
+
+    @abstractmethod
+    def absorb(
+        self,
+        state: Any,
+        tokens: Float[Tensor, "B T D"],
+        mask: Bool[Tensor, "B T"] | None = None,
+        part: Int[Tensor, "B N"] | None = None,
+    ) -> State:
+        """The state after a further segment of a sequence that stands on the side opposite to `padding`; where the mask
+        is False there is no token, None: nowhere. `part` is that of the prompt, for positions that restart."""
+
+    @abstractmethod
+    def resume(self, state: Any, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]) -> State:
+        """The state after further tokens; where the mask is False there is no token."""
+
+    @abstractmethod
+    def peek_layers(self, state: Any, queries: Float[Tensor, "B Q D"]) -> Iterator[Float[Tensor, "B Q D"]]:
+        """Hidden vectors after each layer, first to last, of queries that each come next after the state, on their
+        own."""
+
+    @abstractmethod
+    def finish(self, hidden: Float[Tensor, "B Q D"]) -> Float[Tensor, "B Q D"]:
+        """What stands between the last layer and the read-out: the final norm, where there is one."""
