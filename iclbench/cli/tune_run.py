@@ -16,10 +16,9 @@ from iclbench.config.registry import canonical
 from iclbench.core.context import Context
 from iclbench.core.errors import DataError, Interrupted, UsageError
 from iclbench.core.formats import fixed, plural
-from iclbench.tuning.curves import Curve
+from iclbench.tuning.curves import Curve, Point
 from iclbench.tuning.optuna_search import OptunaSearch, check_optuna
-from iclbench.tuning.curves import Point
-    from iclbench.tuning.search import RateSearch, Search
+from iclbench.tuning.search import RateSearch, Search
 from iclbench.tuning.trials import Trial
 from iclbench.tuning.tune import Pair, curves
 from iclbench.tuning.tune import tune as tune_pairs
