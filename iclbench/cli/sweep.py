@@ -151,7 +151,7 @@ def command(
         context, store = Context(results, data_dir, kind), Store(results)
         cells = chosen_cells(preset, tasks, cells_of(grid, add or [], results))
         if pack is not None:
-            sweep_results.print_packed(cells, store, pack, json, replace)
+            sweep_results.print_packed(cells, store, pack, json, bool(replace))
             return
         if verify is not None:
             if not sweep_results.print_verified(cells, store, verify, verify_seed, context, json):

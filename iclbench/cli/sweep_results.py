@@ -17,10 +17,10 @@ from iclbench.sweep.verify import Verified, verify
 
 
 def print_packed(
-    cells: Sequence[GridCell], store: Store, folder: Path, json: bool = False, replaced: str | None = None
+    cells: Sequence[GridCell], store: Store, folder: Path, json: bool = False, replace: bool = False
 ) -> None:
     """Pack the results of the cells, and name the files."""
-    files = pack(cells, store, folder, replaced)
+    files = pack(cells, store, folder, replace)
     if not files:
         raise UsageError(f"nothing to pack: no cell of this grid is in {store.results}; sweep it first")
     counts = Counter(store.status(cell) or "to do" for cell in cells)
@@ -32,12 +32,8 @@ def print_packed(
     out.print(
         f"{len(files)} files in {folder}, {size}: " + ", ".join(f"{n} cells {what}" for what, n in counts.items())
     )
-    missing = [cell for cell in cells if store.status(cell) is None]
-    awaiting = sum(replaced is not None or store.is_awaited(cell) for cell in missing)
-    if awaiting:
-        say(f"{plural(awaiting, 'cell')} listed there as awaiting recomputation; iclbench sweep does them")
-    if nowhere := len(missing) - awaiting:
-        say(f"{nowhere} cells are not there yet and in no file; iclbench sweep does them")
+    if left := counts["to do"]:
+        say(f"{plural(left, 'cell')} not computed yet and in no file; iclbench sweep does them")
 
 
 def print_verified(

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from iclbench.report.whole import Report as Report
-    from iclbench.report.whole import awaiting as awaiting
     from iclbench.report.whole import build as build
     from iclbench.report.whole import subtitle as subtitle
 
 
 def __getattr__(name: str) -> Any:
-    if name not in ("Report", "awaiting", "build", "subtitle"):
+    if name not in ("Report", "build", "subtitle"):
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     return getattr(import_module("iclbench.report.whole"), name)

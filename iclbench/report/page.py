@@ -69,11 +69,8 @@ def part(section: Section, formats: Sequence[str], missing: dict[str, str], own:
     return Part(about, Markup(html), drawn, pictures, missing)
 
 
-def render(
-    parts: Sequence[Part], title: str, subtitle: str, vega: str, undrawn: str = "", notes: Sequence[str] = ()
-) -> str:
-    """The whole page; `vega` is the script that draws figures, `undrawn` says why there is none; `notes` stand in the
-    header."""
+def render(parts: Sequence[Part], title: str, subtitle: str, vega: str, undrawn: str = "") -> str:
+    """The complete page; `vega` is the script that draws figures, `undrawn` says why there is none."""
     return (
         _environment()
         .get_template("page.html")
@@ -87,7 +84,6 @@ def render(
             vega=Markup(vega),
             choices=choices([each.section for each in parts]),
             undrawn=undrawn,
-            notes=list(notes),
         )
     )
 

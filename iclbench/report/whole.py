@@ -114,7 +114,7 @@ def _build(
         parts = [each for _, each in sorted(made.items()) if each is not None]
         vega, undrawn = _script(script) if any(each.drawn for each in parts) else ("", "")
         page = out / PAGE
-        html = render(parts, title or "In-context learning results", subtitle(found), vega, undrawn, awaiting(found))
+        html = render(parts, title or "In-context learning results", subtitle(found), vega, undrawn)
         write_text(page, html, sync=False)
     except OSError as error:
         raise IclbenchError(
@@ -179,15 +179,6 @@ def _write(job: Job, out: Path, formats: tuple[str, ...], own: frozenset[str]) -
 def _drawer() -> Drawer:
     """One for each process and report."""
     return Drawer(vega_lite())
-
-
-def awaiting(results: Results) -> list[str]:
-    """A line for every reason for which cells await recomputation."""
-    cells = results.cells[results.cells["status"] == "awaiting"]
-    return [
-        f"{plural(len(own), 'cell')} awaiting recomputation: {reason}"
-        for reason, own in cells.groupby(cells["reason"].fillna("no reason told"))
-    ]
 
 
 def subtitle(results: Results) -> str:

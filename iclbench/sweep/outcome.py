@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Status = Literal["done", "failed", "skipped", "diverged", "awaiting"]
+Status = Literal["done", "failed", "skipped", "diverged"]
 
 
 @dataclass(frozen=True)
@@ -15,8 +15,7 @@ class Outcome:
     Attributes:
         status: `skipped` means that the cell makes no sense; it is not tried again, a failed one is. `diverged`: the
             training came to no finite weights, or the cell needs such a one; not tried again either, as long as it is
-            remembered. `awaiting` stands in packed results only, where what they held is no longer what this version
-            computes.
+            remembered.
         reason: why it failed or makes no sense.
         files: what holds its rows and weights, relative to the results folder.
         seconds: how long it took in this process.

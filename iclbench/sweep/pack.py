@@ -86,7 +86,7 @@ def missing(grids: Iterable[str], asked: Iterable[GridCell], results: Path) -> s
     return f"no packed results in {results}, so all is to do; run in the checkout, or give --results"
 
 
-def pack(cells: Sequence[GridCell], store: Store, out: Path, replaced: str | None = None) -> list[Path]:
+def pack(cells: Sequence[GridCell], store: Store, out: Path, replace: bool = False) -> list[Path]:
     """Write what all finished cells found, and the rows of failed cells and of those that make no sense.
 
     The same cells give the same bytes. What is packed already and found nowhere else is taken over.
@@ -95,8 +95,7 @@ def pack(cells: Sequence[GridCell], store: Store, out: Path, replaced: str | Non
         cells: of one or several grids.
         store: the results folder that they were swept into.
         out: folder below it.
-        replaced: why finished cells and weights in it that are none of these leave, and those that are not done stand
-            there as awaiting recomputation; None: that is an error.
+        replace: drop finished cells and weights in it that are none of these; otherwise they are an error.
 
     Returns:
         The files written.
@@ -117,11 +116,11 @@ def pack(cells: Sequence[GridCell], store: Store, out: Path, replaced: str | Non
     groups: dict[str, list[GridCell]] = {}
     for cell in cells:
         groups.setdefault(cell.group, []).append(cell)
-    if replaced is None:
+    if not replace:
         for own in groups.values():
             _refuse_loss(own, store, out)
             _refuse_loss_of_weights(own, store, out)
-    return [path for own in groups.values() for path in _pack_group(own, store, out, replaced)]
+    return [path for own in groups.values() for path in _pack_group(own, store, out)]
 
 
 def _refuse_loss(cells: Sequence[GridCell], store: Store, out: Path) -> None:
@@ -141,7 +140,7 @@ def _refuse_loss(cells: Sequence[GridCell], store: Store, out: Path) -> None:
     if len(lost):
         raise UsageError(
             f"{path} holds {len(lost)} finished cells that would be lost ('{lost['run'].iloc[0]}' and others), since "
-            "they are none of this grid's: pack into another folder, or say with --replace why they are to leave"
+            "they are none of this grid's: pack into another folder, or drop them with --replace"
         )
 
 
@@ -154,8 +153,7 @@ def _refuse_loss_of_weights(cells: Sequence[GridCell], store: Store, out: Path) 
     if lost := held.keys() - {cell.run for cell in asked}:
         raise UsageError(
             f"{archive} holds the weights of {plural(len(lost), 'run')} that would be lost ('{min(lost)}' and others), "
-            "since this grid does not ask for them: pack into another folder, or say with --replace why they are to "
-            "leave"
+            "since this grid does not ask for them: pack into another folder, or drop them with --replace"
         )
     for cell in asked:
         # A row that is packed says what the packed weights did; weights of the same settings may be others.
@@ -170,11 +168,11 @@ def _refuse_other_weights(cell: GridCell, store: Store, packed: archives.Packed)
     if own is not None and own.trained == packed.trained == cell.config.trained and own.digest != packed.digest:
         raise UsageError(
             f"run '{cell.run}' in {own.path.parent} has other weights than '{packed.path.parent.name}/{cell.run}', "
-            "whose results are packed: move it away, or say with --replace why its weights are to take their place"
+            "whose results are packed: move it away, or replace them with --replace"
         )
 
 
-def _pack_group(cells: Sequence[GridCell], store: Store, out: Path, replaced: str | None) -> Iterator[Path]:
+def _pack_group(cells: Sequence[GridCell], store: Store, out: Path) -> Iterator[Path]:
     """The files of one task at one preset, that of the cells last: they are done when all else is there."""
     task, preset = cells[0].task, cells[0].preset
     found = {table: list(_sources(table, cells, store)) for table in TABLES}
@@ -197,7 +195,7 @@ def _pack_group(cells: Sequence[GridCell], store: Store, out: Path, replaced: st
         for cell in {cell for source, _ in kept for cell in source.cells}:
             named[cell].append(name)
     yield from _pack_weights(cells, store, out, named)
-    about = [_about(cell, store, named[cell.hash], replaced) for cell in sorted(cells, key=lambda cell: cell.hash)]
+    about = [_about(cell, store, named[cell.hash]) for cell in sorted(cells, key=lambda cell: cell.hash)]
     whole["cells"] = tables.frame("cells", [each for each in about if each is not None])
     for table, rows in whole.items():
         path = out / tables.packed_name(table, task, preset)
@@ -266,12 +264,12 @@ def _packed(
     return packed if packed is not None and packed.trained == trained else None
 
 
-def _about(cell: GridCell, store: Store, files: list[str], replaced: str | None) -> dict[str, object] | None:
+def _about(cell: GridCell, store: Store, files: list[str]) -> dict[str, object] | None:
     """The cell's row: as it was recorded, but for the files; None as long as nothing has become of it."""
     status = store.status(cell)
-    if status is None and not store.is_awaited(cell):
-        return None if replaced is None else row(cell, Outcome("awaiting", replaced), Context(store.results))
-    if status is not None and not store.has_row(cell):
+    if status is None:
+        return None
+    if not store.has_row(cell):
         return row(cell, Outcome("skipped", cell.reason), Context(store.results))
     recorded = store.rows.loc[cell.hash]
     about: dict[str, object] = {name: recorded[name] for name in tables.CELLS if name != "cell"}

@@ -52,28 +52,23 @@ class Store:
     @cached_property
     def rows(self) -> pd.DataFrame:
         """All rows of the table `cells`, by cell: of several rows of one cell one that came to an end and whose files
-        are all there, else one that failed, else one that waits; of two of these own sweeps before reference
-        results."""
+        are all there, else one that failed; of two of these own sweeps before reference results."""
         # Folder by folder: own rows come before packed ones, and each may have a row for the same cell.
         folders = [path for path in self.results.glob("*") if path.is_dir()]
         folders.sort(key=lambda path: (path.name not in tables.OWN, path))
         found = pd.concat([tables.read_all("cells", folder) for folder in folders] or [tables.frame("cells", [])])
         there = [self._are_there(cell, files) for cell, files in zip(found["cell"], found["files"], strict=True)]
         found = found.assign(there=there).astype({"there": bool})
-        # A failed or awaiting row names no files: none are missing, and what another row found counts all the same.
-        rank = found["status"].map({"failed": 1, "awaiting": 2}).fillna(0).where(found["there"], 3)
+        # A failed row names no files: none are missing, and what another row found counts all the same.
+        rank = found["status"].eq("failed").astype(int).where(found["there"], 2)
         found = found.assign(rank=rank).sort_values("rank", kind="stable").drop(columns="rank")
         return found.drop_duplicates("cell").sort_values("cell").set_index("cell")
 
     @cached_property
     def _status(self) -> dict[str, Status]:
-        """Status of every cell that has a row and all files that it names, and is not to be done again."""
-        there = self.rows[self.rows["there"] & self.rows["status"].ne("awaiting")]
+        """Status of every cell that has a row and all files that it names."""
+        there = self.rows[self.rows["there"]]
         return dict(zip(there.index, there["status"], strict=True))
-
-    @cached_property
-    def _awaited(self) -> frozenset[str]:
-        return frozenset(self.rows.index[self.rows["status"].eq("awaiting")])
 
     @cached_property
     def _gone(self) -> frozenset[str]:
@@ -127,10 +122,6 @@ class Store:
     def has_row(self, cell: GridCell) -> bool:
         """Whether a row says what became of the cell."""
         return cell.hash in self._status
-
-    def is_awaited(self, cell: GridCell) -> bool:
-        """Whether packed results say that the cell is to be computed again."""
-        return cell.hash in self._awaited
 
     def files(self, cell: GridCell) -> tuple[Path, ...]:
         """The files that hold what a cell found, failed rows among it; none where it came to no end."""
@@ -222,7 +213,7 @@ def row(cell: GridCell, outcome: Outcome, context: Context) -> dict[str, object]
         "reason": outcome.reason,
         "version": __version__,
     }
-    if outcome.status in ("skipped", "awaiting"):
+    if outcome.status == "skipped":
         return about
     return about | {
         "files": json.dumps(sorted(outcome.files)),

@@ -238,8 +238,7 @@ CELLS: dict[str, tuple[str, bool, str]] = {
         "string",
         False,
         "done; failed (tried again by the next sweep); skipped (it makes no sense); diverged (its training "
-        "came to no finite weights, and is not tried again); awaiting (packed results that are "
-        "no longer what this version computes were taken out and are to be computed again)",
+        "came to no finite weights, and is not tried again)",
     ),
     "reason": ("string", True, "why it failed, diverged or makes no sense"),
     "files": ("string", True, "what it wrote, as a JSON list of paths below the results folder"),

@@ -41,16 +41,16 @@ def test_what_is_said_of_many_runs_in_the_same_words_stands_once(grid: Grid) -> 
     assert found.frame[["cells", "reason"]].to_numpy().tolist() == [[2, "the run has no layers to probe"]]
 
 
-def test_what_diverged_and_what_awaits_is_counted_and_said_as_such(grid: Grid) -> None:
+def test_what_diverged_is_counted_and_said_as_such(grid: Grid) -> None:
     cells = tables.read_all("cells", grid.folder)
-    some = cells[cells["kind"].eq("train")].head(3).assign(status=["diverged", "awaiting", "done"], preset="smoke")
+    some = cells[cells["kind"].eq("train")].head(3).assign(status=["diverged", "failed", "done"], preset="smoke")
     counted = coverage.by_kind(some).frame.iloc[0]
-    assert counted[["done", "failed", "diverged", "skipped", "awaiting"]].tolist() == [1, 0, 1, 0, 1]
+    assert counted[["done", "failed", "diverged", "skipped"]].tolist() == [1, 1, 1, 0]
     assert "diverged" not in coverage.by_kind(cells).frame
     found = coverage.without_numbers(some)
     assert found is not None
-    assert set(found.frame["status"]) == {"diverged", "awaiting"}
-    assert "Diverged: " in found.caption and "Awaiting: " in found.caption
+    assert set(found.frame["status"]) == {"diverged", "failed"}
+    assert "Diverged: " in found.caption
 
 
 def test_without_a_sweep_there_is_no_section(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -92,7 +92,7 @@ def test_nothing_is_missing_only_where_no_cell_is(grid: Grid) -> None:
     values, cells = tables.read_all("values", grid.folder), tables.read_all("cells", grid.folder)
     alone = of_values(values[values["run"].eq("knn-3") & values["task"].eq("linear")])
     done = cells[cells["status"].eq("done")].head(2)
-    for statuses, said in ((["done", "skipped"], "Nothing: every cell"), (["done", "awaiting"], "under Coverage")):
+    for statuses, said in ((["done", "skipped"], "Nothing: every cell"), (["done", "failed"], "under Coverage")):
         (text,) = missing.section(replace(alone, cells=done.assign(status=statuses))).blocks
         assert isinstance(text, Text) and said in text.text
 

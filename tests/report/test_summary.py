@@ -5,21 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy import stats
 
 from iclbench.core.formats import fixed
-from iclbench.report import awaiting
-from iclbench.report.blocks import Figure, Glance, Table
+from iclbench.report.blocks import Figure, Glance
 from iclbench.report.data import Results
 from iclbench.report.figures.heat_map import label
-from iclbench.report.sections import coverage, heat_map, summary
-from tests.report.synthetic_grid import FAILED, TASKS, Grid, score
+from iclbench.report.sections import heat_map, missing, summary
+from tests.report.synthetic_grid import TASKS, Grid, score
 from tests.report.test_heat_map import title
 
 CAUSAL, SETS = ("gpt2", "mamba", "transformer", "s4d"), ("cnp", "tnp", "icicl-tnp")
-WHY = "mamba's scan computes other numbers since version 2"
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +27,11 @@ def glance(grid_results: Results) -> Glance:
 
 
 @pytest.fixture(scope="module")
-def awaited(grid_results: Results) -> Results:
-    """The rows of mamba on linear were taken out."""
-    cells, rows = grid_results.cells.copy(), grid_results.rows
-    own = cells["task"].eq("linear") & cells["contestant"].eq("mamba")
-    cells.loc[own, ["status", "reason"]] = ["awaiting", WHY]
-    return replace(grid_results, cells=cells, rows=rows[~(rows["task"].eq("linear") & rows["contestant"].eq("mamba"))])
+def not_computed(grid_results: Results) -> Results:
+    """Without the cells and the rows of mamba on linear."""
+    cells, rows = grid_results.cells, grid_results.rows
+    cells, rows = (table[~(table["task"].eq("linear") & table["contestant"].eq("mamba"))] for table in (cells, rows))
+    return replace(grid_results, cells=cells, rows=rows)
 
 
 def test_what_was_compared_is_counted(glance: Glance) -> None:
@@ -92,48 +88,14 @@ def test_what_is_missing_is_counted(glance: Glance, grid_results: Results) -> No
     )
 
 
-def test_cells_that_await_recomputation_say_so_everywhere(awaited: Results) -> None:
-    (block,) = summary.section(awaited).blocks
+def test_cells_that_are_not_computed_yet_are_not_run(not_computed: Results) -> None:
+    (block,) = summary.section(not_computed).blocks
     assert isinstance(block, Glance)
     tile = dict(block.rows)["linear"][block.columns.index("mamba")]
-    assert tile.text == "…" and tile.tooltip == f"mamba on linear: awaiting: {WHY}"
-    section = heat_map.section(awaited)
+    assert tile.text == "?" and "not run" in tile.tooltip
+    section = heat_map.section(not_computed)
     assert section is not None
     figure = next(block for block in section.walk() if isinstance(block, Figure))
-    cell = figure.data.set_index(["row", "contestant"]).loc[("linear", "mamba")]
-    assert (cell["status"], cell["reason"]) == ("awaiting", WHY)
-    assert "…: awaiting recomputation" in figure.caption
-    found = coverage.section(awaited)
-    assert found is not None
-    tables = {block.name: block.frame for block in found.walk() if isinstance(block, Table)}
-    assert tables["coverage"]["awaiting"].sum() == 4, "two seeds, trained and evaluated"
-    assert set(tables["not-done"].query("status == 'awaiting'")["reason"]) == {WHY}
-    assert awaiting(awaited) == [f"4 cells awaiting recomputation: {WHY}"]
-    assert FAILED in set(tables["not-done"]["reason"])
-
-
-def test_a_task_of_which_all_cells_await_recomputation_keeps_its_row(grid_results: Results) -> None:
-    cells, rows = grid_results.cells.copy(), grid_results.rows
-    cells.loc[cells["task"].eq("linear") & cells["status"].eq("done"), ["status", "reason"]] = ["awaiting", WHY]
-    knn = cells[cells["task"].eq("linear") & cells["status"].eq("awaiting")].head(1)
-    knn = knn.assign(cell="of-knn", kind="evaluate", run="knn-3", contestant="knn-3", seed=pd.NA)
-    cells = pd.concat([cells, knn], ignore_index=True)
-    results = replace(grid_results, cells=cells, rows=rows[rows["task"].ne("linear")])
-    (block,) = summary.section(results).blocks
-    assert isinstance(block, Glance)
-    tiles = dict(zip(block.columns, dict(block.rows)["linear"], strict=True))
-    assert tiles["mamba"].text == "…" and tiles["mamba"].tooltip == f"mamba on linear: awaiting: {WHY}"
-    section = heat_map.section(results)
-    assert section is not None
-    figure = next(block for block in section.walk() if isinstance(block, Figure))
-    shown = figure.data[figure.data["row"].eq("linear") & figure.data["panel"].eq("backbones")]
-    assert set(shown["status"]) == {"awaiting", "skipped"} and set(shown["label"]) == {"…", "n/a"}
-    best = figure.data.set_index(["row", "contestant"]).loc[("linear", "best baseline")]
-    assert (best["label"], best["reason"]) == ("…", WHY), "a baseline awaits, so the best one is not unasked"
-
-
-def test_nothing_awaited_is_not_mentioned(grid_results: Results) -> None:
-    assert awaiting(grid_results) == []
-    section = heat_map.section(grid_results)
-    assert section is not None
-    assert "awaiting" not in "".join(block.caption for block in section.walk() if isinstance(block, Figure))
+    assert figure.data.set_index(["row", "contestant"]).loc[("linear", "mamba"), "status"] == "not run"
+    gaps = {(task, contestant, what) for task, _, contestant, what, _ in missing.gaps(not_computed)}
+    assert ("linear", "mamba", "everything") in gaps

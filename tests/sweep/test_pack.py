@@ -213,7 +213,7 @@ def test_weights_are_carried_over_and_a_deleted_archive_makes_their_trainings_to
     archive.unlink()
     run = "tiny-linear-gpt2-few-smoke-s0"
     assert ("tiny-linear-smoke", "train", run) in todo(cells, clean)
-    pack(cells, Store(clean), clean / "reference", "weights are gone")
+    pack(cells, Store(clean), clean / "reference", replace=True)
     assert not archive.exists()
 
 
@@ -242,7 +242,7 @@ def test_a_run_that_answers_no_numbers_is_a_failed_cell_in_packed_results_and_on
     for cell in cells:
         if cell.run == SUMMARY and cell.group == own.group:
             work(cell, Context(results))
-    pack(cells, Store(results), results / "reference", replaced="one run is broken")
+    pack(cells, Store(results), results / "reference", replace=True)
     clean = tmp_path / "clean"
     clean.mkdir()
     (results / "reference").rename(clean / "reference")
@@ -465,7 +465,7 @@ def test_finished_cells_are_never_lost_by_packing_fewer(swept: tuple[Path, list[
     assert {path.name: path.read_bytes() for path in (clean / "reference").iterdir()} == before
 
 
-def test_cells_whose_code_changed_leave_and_are_listed_as_awaiting_recomputation(
+def test_replacing_drops_cells_whose_code_changed_and_they_are_to_do(
     swept: tuple[Path, list[GridCell]], clean: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raise_code(monkeypatch, ESTIMATORS, "decision-tree")
@@ -474,11 +474,8 @@ def test_cells_whose_code_changed_leave_and_are_listed_as_awaiting_recomputation
     cells = [replace(cell, needs=tuple(needed[need] for need in cell.needs)) for cell in cells]
     gone = {cell.hash for cell in cells} - {cell.hash for cell in swept[1]}
     assert {cell.run for cell in cells if cell.hash in gone} == {"decision-tree-2", SUMMARY}
-    pack(cells, Store(clean), clean / "reference", replaced="trees break ties otherwise")
-    rows = tables.read_all("cells", clean)
-    awaiting = rows[rows["status"].eq("awaiting")]
-    assert set(awaiting["cell"]) == gone
-    assert set(awaiting["reason"]) == {"trees break ties otherwise"} and awaiting["files"].isna().all()
+    pack(cells, Store(clean), clean / "reference", replace=True)
+    assert set(tables.read_all("cells", clean)["cell"]) == {cell.hash for cell in cells} - gone
     values = tables.read_all("values", clean)
     assert not values["run"].eq("decision-tree-2").any() and values["run"].eq("knn-3").any()
     assert gone <= {cell.hash for cell in plan(cells, Store(clean)).todo}
@@ -511,7 +508,7 @@ def trained(results: Path, name: str) -> GridCell:
     return cell
 
 
-def test_weights_that_a_card_no_longer_asks_for_are_not_lost_without_a_reason(tmp_path: Path) -> None:
+def test_weights_that_a_card_no_longer_asks_for_are_not_lost_unless_they_are_replaced(tmp_path: Path) -> None:
     cells = [trained(tmp_path, name) for name in ("a", "b")]
     archive = archives.archive_path(tmp_path / "mine", "linear", "smoke")
     assert archive in pack(cells, Store(tmp_path), tmp_path / "mine")
@@ -520,7 +517,7 @@ def test_weights_that_a_card_no_longer_asks_for_are_not_lost_without_a_reason(tm
         pack(fewer, Store(tmp_path), tmp_path / "mine")
     assert "'b'" in str(error.value) and "\n" not in str(error.value)
     assert list(archives.entries(archive)) == ["a", "b"]
-    pack(fewer, Store(tmp_path), tmp_path / "mine", "nobody looks inside")
+    pack(fewer, Store(tmp_path), tmp_path / "mine", replace=True)
     assert list(archives.entries(archive)) == ["a"]
 
 
@@ -541,7 +538,7 @@ def test_own_weights_of_equal_settings_do_not_take_the_place_of_packed_ones(tmp_
         pack([cell], Store(tmp_path), out)
     assert "'a'" in str(error.value) and "'reference/a'" in str(error.value) and "\n" not in str(error.value)
     assert archive.read_bytes() == before
-    pack([cell], Store(tmp_path), out, "trained again on purpose")
+    pack([cell], Store(tmp_path), out, replace=True)
     assert archives.entries(archive)["a"].tensors()["weight"].tolist() == [1, 1]
 
 

@@ -119,10 +119,10 @@ def test_of_two_rows_of_a_cell_the_one_whose_files_are_there_counts(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("weaker", "stronger"),
-    [("failed", "done"), ("failed", "diverged"), ("awaiting", "done"), ("awaiting", "failed"), ("gone", "awaiting")],
+    [("failed", "done"), ("failed", "diverged"), ("gone", "failed")],
 )
 @pytest.mark.parametrize("folders", [("cells", "reference"), ("another", "reference")])
-def test_what_failed_or_waits_in_one_folder_hides_nothing_that_another_has_found(
+def test_what_failed_in_one_folder_hides_nothing_that_another_has_found(
     tmp_path: Path, folders: tuple[str, str], weaker: str, stronger: str
 ) -> None:
     """A repeat that failed beside packed results is no reason to compute them again, nor to pack them away."""
@@ -133,8 +133,7 @@ def test_what_failed_or_waits_in_one_folder_hides_nothing_that_another_has_found
         path = tmp_path / folder / "x.cells.parquet"
         tables.write("cells", [row(cell(), outcome, Context(tmp_path))], path, {})
     assert Store(tmp_path).rows.loc[cell().hash, "status"] == stronger
-    assert Store(tmp_path).status(cell()) == (None if stronger == "awaiting" else stronger)
-    assert Store(tmp_path).is_awaited(cell()) == (stronger == "awaiting")
+    assert Store(tmp_path).status(cell()) == stronger
 
 
 def test_own_rows_come_before_packed_ones_whatever_their_folder_is_called(tmp_path: Path) -> None:

@@ -438,19 +438,12 @@ def test_the_time_that_is_left_is_that_of_the_device_that_is_swept_on(
     assert found == ["cuda"]
 
 
-def test_packing_says_which_cells_are_listed_as_awaiting_and_which_are_nowhere(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_packing_says_how_many_cells_are_not_computed_yet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cells = grid_cells([str(tiny_grid(tmp_path, backbones=("cnp",), evaluate=None, probe=None))])
     results = tmp_path / "results"
     record(results, cells[0], Outcome("failed", "no luck"), Context(results))
     sweep_results.print_packed(cells, Store(results), results / "mine")
-    assert "1 cells are not there yet and in no file" in capsys.readouterr().err
-    sweep_results.print_packed(cells, Store(results), results / "mine", replaced="new code")
-    assert "1 cell listed there as awaiting recomputation; iclbench sweep does them" in capsys.readouterr().err
-    sweep_results.print_packed(cells, Store(results), results / "mine")
-    err = capsys.readouterr().err
-    assert "awaiting recomputation" in err and "in no file" not in err
+    assert "1 cell not computed yet" in capsys.readouterr().err
 
 
 def test_cells_that_are_computed_again_are_counted_as_many_as_there_are(

@@ -25,7 +25,7 @@ COLUMNS = ["panel", "row", "contestant", "score", "lowest", "highest", "low", "h
 # Scores and their colours; between them red, green and blue are interpolated, beyond them the last one stays.
 KNOTS = {-1.0: (0xB3, 0x58, 0x06), 0.0: (0xFA, 0xFA, 0xFA), 1.0: (0x21, 0x66, 0xAC), 1.25: (0x05, 0x30, 0x61)}
 NO_SCORE = "#E4E4E4"
-MARKS = {"failed": "×", "diverged": "∞", "awaiting": "…", "skipped": "n/a", "not run": "?"}
+MARKS = {"failed": "×", "diverged": "∞", "skipped": "n/a", "not run": "?"}
 _CELL, _ROW = 33, 22
 
 

@@ -11,7 +11,7 @@ from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results
 from iclbench.tables.runs import named
 
-_STATUSES = ("done", "failed", "diverged", "awaiting", "skipped")
+_STATUSES = ("done", "failed", "diverged", "skipped")
 _ALWAYS = ("done", "failed", "skipped")
 
 
@@ -27,7 +27,6 @@ def section(results: Results) -> Section | None:
         f"took {total} in all, added up over cells that ran side by side. Failed cells are tried again by the next "
         "sweep; skipped ones make no sense."
         + (" Diverged ones are not tried again as they are." if "diverged" in counts else "")
-        + (" Awaiting ones were taken out and are to be computed again." if "awaiting" in counts else "")
     )
     blocks: list[Block] = [text, by_kind(cells)]
     if (table := without_numbers(cells)) is not None:
@@ -78,8 +77,7 @@ def without_numbers(cells: pd.DataFrame) -> Table | None:
         "not-done",
         "Cells without numbers",
         "Failed: started without giving a number. Diverged: training gave no finite loss or weights, and is not tried "
-        "again as it is. Awaiting: packed numbers that this version no longer computes were taken out. Skipped: makes "
-        "no sense, for the reason given.",
+        "again as it is. Skipped: makes no sense, for the reason given.",
         frame,
         (
             Column("contestant", "contestant"),

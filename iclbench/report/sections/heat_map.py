@@ -20,9 +20,8 @@ from iclbench.report.untuned import marked_by_preset, told, untuned
 
 BEST = "best baseline"
 # What became of a cell without a score, the most telling first.
-MISSING = ("awaiting", "diverged", "failed", "skipped")
+MISSING = ("diverged", "failed", "skipped")
 NOT_LEARNED = "not told apart from knowing nothing"
-_IN_WORDS = {"skipped": "makes no sense", "awaiting": "awaiting recomputation"}
 _BACKBONES, _BASELINES = "backbones", "baselines"
 # Baselines that have columns of their own: the best, and so many that were asked on most rows.
 _COMMON = 5
@@ -42,7 +41,7 @@ def section(results: Results) -> Section | None:
 
 def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> Iterator[Block]:
     scores = normalised.together(contests).assign(reason=None)
-    rows = [*(contest.title for contest in contests), *awaited(results, contests)]
+    rows = [contest.title for contest in contests]
     backbones = in_order(results, contests, scores)
     baselines = [BEST, *_common(scores)] if scores["kind"].eq("baseline").any() else []
     shown = pd.concat([scores, best(scores)], ignore_index=True)
@@ -55,7 +54,7 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
     name = f"heat-map-{slug(preset)}"
     if backbones:
         marks = [
-            f"{mark}: {_IN_WORDS.get(status, status)}"
+            f"{mark}: {'makes no sense' if status == 'skipped' else status}"
             for status, mark in heat_map.MARKS.items()
             if status in set(cells["status"])
         ]
@@ -88,7 +87,7 @@ def _not_learned(cells: pd.DataFrame) -> str:
 
 def in_order(results: Results, contests: Sequence[Contest], scores: pd.DataFrame) -> list[str]:
     """Backbones by their mean rank over the rows they have, the best first; those that lack most rows come after them,
-    and last those that have none because they failed, have diverged or wait for their recomputation."""
+    and last those that have none because they failed or have diverged."""
     of = scores[scores["kind"] == "backbone"]
     rank = of.groupby("row")["score"].rank(ascending=False).groupby(of["contestant"]).mean()
     lacking = of.groupby("contestant")["row"].nunique() < of["row"].nunique() / 2
@@ -124,16 +123,9 @@ def best(scores: pd.DataFrame) -> pd.DataFrame:
     return best.assign(reason=best["contestant"], contestant=BEST)
 
 
-def awaited(results: Results, contests: Sequence[Contest]) -> list[str]:
-    """Tasks at the preset of these contests that have no scores, since their cells await recomputation."""
-    cells, preset = results.cells, contests[0].task.preset
-    own = cells["preset"].eq(preset) & cells["kind"].eq("evaluate") & cells["status"].eq("awaiting")
-    return sorted(set(cells.loc[own, "task"]) - {contest.task.task for contest in contests})
-
-
 def cells_of(results: Results, contests: Sequence[Contest], scores: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     """A row for every cell, in the order of the columns; those without a score say why."""
-    rows = [*(contest.title for contest in contests), *awaited(results, contests)]
+    rows = [contest.title for contest in contests]
     grid = pd.DataFrame([(row, name) for name in names for row in rows], columns=["row", "contestant"])
     cells = grid.merge(scores, "left", ["row", "contestant"])
     all_reasons = _reasons(results, contests)
@@ -146,7 +138,7 @@ def cells_of(results: Results, contests: Sequence[Contest], scores: pd.DataFrame
         reason = "; ".join(reason for lines in why.values() for reason in lines)
         missing = next((status for status in MISSING if status in why), "not run")
         status.append(missing if pd.isna(score) else "ok")
-        reasons.append(best if pd.notna(best) else reason or ("nobody asked" if pd.isna(score) else ""))
+        reasons.append(best if pd.notna(best) else reason or ("not computed yet" if pd.isna(score) else ""))
     cells = cells.assign(status=status, reason=reasons)
     titled = {contest.title: contest for contest in contests}
     near = cells["kind"].eq("backbone") & cells["low"].le(0).fillna(False).astype(bool) & cells["reason"].eq("")
@@ -184,11 +176,9 @@ def _reasons(results: Results, contests: Sequence[Contest]) -> dict[tuple[str, s
         rows = contest.task.diverged
         for name, run, why in zip(rows["contestant"], rows["run"], rows["reason"], strict=True):
             tell(contest.title, name, "diverged", f"{run}: {why}")
-    preset = contests[0].task.preset
-    for row, task in [*((c.title, c.task.task) for c in contests), *((t, t) for t in awaited(results, contests))]:
-        of = cells[(cells["task"] == task) & (cells["preset"] == preset)]
+        of = cells[cells["task"].eq(contest.task.task) & cells["preset"].eq(contest.task.preset)]
         for name, status, run, why in zip(of["contestant"], of["status"], of["run"], of["reason"], strict=True):
-            tell(row, name, status, str(why) if status in _IN_WORDS else f"{run}: {why}")
+            tell(contest.title, name, status, str(why) if status == "skipped" else f"{run}: {why}")
     return found
 
 

@@ -35,7 +35,7 @@ def section(results: Results) -> Section:
         blocks.append(Text(_UNREADABLE, results.skipped))
     if results.set_aside:
         blocks.append(Text("Rows that cannot be compared with the ones shown:", results.set_aside))
-    if results.cells["status"].isin(["failed", "diverged", "awaiting"]).any():
+    if results.cells["status"].isin(["failed", "diverged"]).any():
         blocks.append(Text("Cells of the sweep that have no numbers stand with their reasons under Coverage."))
     if not blocks:
         blocks.append(Text("Nothing: every cell that was started has its numbers."))

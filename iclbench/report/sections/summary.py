@@ -137,7 +137,6 @@ def lacking(results: Results) -> Iterator[str]:
     words = {
         "failed": "failed in the sweep",
         "diverged": "diverged in training",
-        "awaiting": "await recomputation",
         "skipped": "make no sense and were skipped",
     }
     for status, word in words.items():
