@@ -32,8 +32,8 @@ class Everybody:
 
     @cached_property
     def errors(self) -> pd.DataFrame:
-        """Scores of single episodes. Packed ones are rounded, of curves mean heights, and under a shift there only
-        where likelihoods stand beside an oracle's."""
+        """Scores of single episodes. Packed ones are of curves mean heights, and under a shift there only where
+        likelihoods are compared with an oracle's."""
         packed = self._packed("errors")
         return tables.union("errors", [self._own("errors"), packed[~packed["run"].isin(self._trained_otherwise)]])
 

@@ -4,12 +4,11 @@
 there. The rows of `cells` name the packed files, so that a checkout which has nothing else finds every cell done.
 The weights that a grid asks for stand beside them, in `TASK-PRESET.weights.safetensors`.
 
-Values and costs are all there and exact. Errors are what paired tests need, rounded to 21 significant bits: of curves
-the mean height of every episode over its context sizes (`n_context` missing) and, where costly baselines are asked at
-some of them only, over these (a metric of its own), of targets the metrics that are compared, all where the
-distribution is the task's own; and, under whatever shift, what gaps to an oracle and scores beside it are made of, so
-that whoever comes later is summed up with those who are there. Examples are those of one run per contestant, rounded to
-12 bits, which an eye cannot tell from the others.
+Values, costs and examples are all there. Errors are what paired tests need: of curves the mean height of every episode
+over its context sizes (`n_context` missing) and, where costly baselines are asked at some of them only, over these (a
+metric of its own), of targets the metrics that are compared, all where the distribution is the task's own; and, under
+every shift, what gaps to an oracle and scores next to it are made of, so that models added later are summed up with
+those that are there.
 """
 
 from __future__ import annotations
@@ -44,16 +43,6 @@ from iclbench.tables.evaluators import HEADLINE, INSIDE
 log = logging.getLogger("iclbench")
 
 TABLES: tuple[TableName, ...] = ("values", "costs", "errors", "examples")
-# What a packed file's metadata says of its rows.
-_EXACT = "as they were found"
-KEPT: dict[TableName, str] = {
-    "values": _EXACT,
-    "costs": _EXACT,
-    "errors": "in-distribution, of curves the mean height per episode; under a shift likelihoods of targets beside an "
-    "oracle's; rounded to 21 significant bits",
-    "examples": "one run of each contestant; rounded to 12 significant bits",
-}
-_BITS = {"errors": 21, "examples": 12}
 # Folders of results that commands write other files to.
 _TAKEN = {*tables.OWN, "jobs", "report"}
 # Grids whose results stand packed in a checkout; an installed package does not bring them.
@@ -184,11 +173,11 @@ def _pack_group(cells: Sequence[GridCell], store: Store, out: Path) -> Iterator[
     ]
     found["values"] += _standing(cells, store, out, found["values"])
     values = _together("values", [source.rows for source in found["values"]])
-    shorter = {"errors": _Compared(values).of, "examples": _Drawn(values).of}
+    compared = _Compared(values)
     named: dict[str, list[str]] = {cell.hash: [] for cell in cells}
     whole: dict[TableName, pd.DataFrame] = {}
     for table, sources in found.items():
-        kept = [(source, shorter[table](source.rows) if table in shorter else source.rows) for source in sources]
+        kept = [(source, compared.of(source.rows) if table == "errors" else source.rows) for source in sources]
         kept = [(source, rows) for source, rows in kept if len(rows)]
         whole[table] = _together(table, [rows for _, rows in kept])
         name = (out / tables.packed_name(table, task, preset)).relative_to(store.results.resolve()).as_posix()
@@ -203,7 +192,7 @@ def _pack_group(cells: Sequence[GridCell], store: Store, out: Path) -> Iterator[
             if not len(rows):
                 path.unlink(missing_ok=True)
                 continue
-            tables.write(table, rows, path, {"packed": cells[0].group, "rows": KEPT.get(table, _EXACT)})
+            tables.write(table, rows, path, {"packed": cells[0].group})
         yield path
 
 
@@ -356,8 +345,7 @@ class _Compared:
         of_curve = errors["metric"].eq(errors["prompt_set"].map(self._curve_of))
         frames = [targets, *_likelihoods(beside_oracle), *_heights(errors[curves & of_curve], self._coarse)]
         found = tables.union("errors", frames).reindex(columns=list(tables.ERRORS))
-        found = found.astype({name: dtype for name, (dtype, _, _) in tables.ERRORS.items()})
-        return found.assign(value=rounded(found["value"], _BITS["errors"]))
+        return found.astype({name: dtype for name, (dtype, _, _) in tables.ERRORS.items()})
 
 
 def _likelihoods(errors: pd.DataFrame) -> Iterator[pd.DataFrame]:
@@ -397,33 +385,3 @@ def _heights(errors: pd.DataFrame, coarse: dict[str, frozenset[int]]) -> Iterato
         for is_coarse, part in (parts | ({True: at_few} if few else {})).items():
             found = heights(part).rename("value").dropna().reset_index()
             yield found.assign(**of_run, coarse=is_coarse, n_context=None, n_related=None)
-
-
-class _Drawn:
-    """The examples that a report draws: of every variant of a contestant the first run.
-
-    Args:
-        values: value rows of the same contestants.
-    """
-
-    def __init__(self, values: pd.DataFrame) -> None:
-        runs = values[values["kind"].eq("backbone")].drop_duplicates("run").sort_values("run")
-        self._more = set(runs.loc[runs.duplicated(["contestant", "variant"]), "run"])
-        self._longer = set(values.loc[values["extrapolated_to"].notna(), "shift"])
-
-    def of(self, examples: pd.DataFrame) -> pd.DataFrame:
-        found = examples[~examples["run"].isin(self._more) & ~examples["shift"].isin(self._longer)]
-        numbers = ["value", "low", "high"]
-        return found.assign(**{name: rounded(found[name], _BITS["examples"]) for name in numbers})
-
-
-def rounded(numbers: pd.Series, bits: int) -> pd.Series:
-    """Floating-point numbers with so many significant bits: the others are zero and take no room in a file.
-
-    >>> rounded(pd.Series([0.1, -3.0, None], dtype="Float64"), 12).tolist()
-    [0.100006103515625, -3.0, <NA>]
-    """
-    spare = 53 - bits
-    whole = numbers.to_numpy(float, na_value=np.nan).view(np.int64)
-    kept = (whole + (1 << (spare - 1))) & ~np.int64((1 << spare) - 1)
-    return pd.Series(kept.view(np.float64), index=numbers.index).astype("Float64").mask(numbers.isna())

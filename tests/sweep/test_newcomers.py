@@ -79,8 +79,7 @@ def test_alone_are_computed_and_summed_up_with_those_who_are_there(packed: tuple
     runs = after.index.get_level_values("run")
     assert {"score", "gap", "log_likelihood_adjusted"} <= set(before.index.get_level_values("metric"))
     theirs = after[runs != "few-processes-two-path-cnp-few-smoke-s0"]
-    # Packed errors have 21 bits.
-    pd.testing.assert_frame_equal(theirs, before, rtol=1e-5, atol=2.0**-19, check_exact=False)
+    pd.testing.assert_frame_equal(theirs, before, rtol=1e-12, atol=1e-14, check_exact=False)
     own = after[runs == "few-processes-two-path-cnp-few-smoke-s0"].reset_index()
     assert {(row.metric, row.shift) for row in own.itertuples()} >= {
         (metric, shift) for metric in ("score", "gap") for shift in SHIFTS
