@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from iclbench.cli.result_rows import interval, named, print_failed, print_shipped, print_untuned
+from iclbench.cli.result_rows import interval, named, print_failed, print_shipped, with_tuned
 from iclbench.cli.terminal import out, table
 
 HEADLINE = "accuracy_within_choices"
@@ -28,7 +28,6 @@ def print_accuracies(results: Path, prompt_sets: Sequence[pd.DataFrame]) -> None
             columns, lines = accuracy_board(values)
             title = f"{task}, {preset}: accuracy among the labels that are admitted"
             table(title, columns, lines, range(1, len(columns)))
-            print_untuned(results, values)
             print_shipped(results, values)
             print_failed(values)
             out.print()
@@ -65,7 +64,7 @@ def accuracy_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     if guess.any():
         chance = by_run[guess]["value"].droplevel("run")
         lines.append(["chance", *[f"{chance[test]:.3f}" if test in chance else "" for test in tests]])
-    return ["contestant", *tests], lines
+    return with_tuned(values, ["contestant", *tests], lines, [*map(str, best.index), "chance"][: len(lines)])
 
 
 def _drawn(shift: pd.Series) -> pd.Series:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,8 @@ import pandas as pd
 
 from iclbench import tables
 from iclbench.cli.terminal import out
-from iclbench.config.untuned import Trained, untuned
 from iclbench.core.formats import fixed
+from iclbench.tables.runs import tuned
 
 
 def print_shipped(results: Path, values: pd.DataFrame) -> None:
@@ -33,14 +34,15 @@ def print_failed(values: pd.DataFrame) -> None:
         out.print(f"{row['status']}: {row['run']}: {row['reason']}")
 
 
-def print_untuned(results: Path, values: pd.DataFrame) -> None:
-    """Runs that were not trained at a learning rate chosen for them, among others that were."""
-    names: list[str] = []
-    for (preset, task), rows in values[values["kind"].eq("backbone")].groupby(["preset", "task"]):
-        runs = rows[["run", "contestant", "model", "card"]].drop_duplicates().itertuples(index=False)
-        names += sorted(untuned(results, str(preset), str(task), [Trained(*map(str, each)) for each in runs]))
-    if names:
-        out.print(f"untuned, while others are not (iclbench tune): {', '.join(names)}")
+def with_tuned(
+    values: pd.DataFrame, columns: list[str], rows: list[list[str]], runs: Sequence[str]
+) -> tuple[list[str], list[list[str]]]:
+    """A table, a row for each of the runs, with a column that says which were trained at the learning rate chosen for
+    them; unchanged where it is known of none, or all agree."""
+    known = tuned(values, "run")
+    if known.empty:
+        return columns, rows
+    return [*columns, "tuned"], [[*row, str(known.get(run, ""))] for row, run in zip(rows, runs, strict=True)]
 
 
 def named(run: str, kind: str) -> str:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from iclbench import tables
 from iclbench.cli.accuracy_table import asks_for_labels, print_accuracies
-from iclbench.cli.result_rows import interval, named, print_failed, print_shipped, print_untuned, short
+from iclbench.cli.result_rows import interval, named, print_failed, print_shipped, short, with_tuned
 from iclbench.cli.terminal import out, print_rows, table
 from iclbench.core.metrics import curve_metric, metric
 from iclbench.report.episode_scores import EpisodeScores
@@ -72,7 +72,6 @@ def print_tables(
             out.print(f"data: {first['data']}; runs were trained on fingerprint={first['trained_data']}")
         for note in notes_of(values):
             out.print(note)
-        print_untuned(results, values)
         print_shipped(results, values)
         print_failed(values)
         out.print()
@@ -152,7 +151,8 @@ def leaderboard(values: pd.DataFrame, at: int = 3) -> tuple[list[str], list[list
     rows = []
     # Scores are over the same context sizes, which the areas of costly baselines are not.
     order = areas.assign(behind=-scores if areas.index.isin(scores.index).all() else 0.0)
-    for run in [str(name) for name in order.sort_values(["behind", "value"], kind="stable").index]:
+    ranked = [str(name) for name in order.sort_values(["behind", "value"], kind="stable").index]
+    for run in ranked:
         mine = curves[curves["run"] == run].set_index("n_context")
         cells = [short(mine.loc[n, "value"]) if n in mine.index else "" for n in sizes]
         sparse = "*" if len(mine) < full else ""
@@ -168,7 +168,8 @@ def leaderboard(values: pd.DataFrame, at: int = 3) -> tuple[list[str], list[list
     for run, kind, status in zip(without["run"].astype(str), without["kind"], without["status"], strict=True):
         at_sizes = curves[curves["run"] == run].set_index("n_context")["value"].reindex(sizes)
         rows.append([named(run, kind), status, "", *(status if pd.isna(v) else short(v) for v in at_sizes)])
-    return ["contestant", "area", "score", *[f"n={n}" for n in sizes]], rows
+    columns = ["contestant", "area", "score", *[f"n={n}" for n in sizes]]
+    return with_tuned(of_next, columns, rows, [*ranked, *without["run"].astype(str)])
 
 
 def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
@@ -214,7 +215,8 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
         rows.append([named(run, kind), *[status] * (len(counts) or 1), *blank, status])
     related = [f"LL, {n} related" for n in counts] if len(counts) > 1 else [metric("log_likelihood").label]
     further = {metric("gap").label: gap, "LL, ceiling-adjusted": adjusted, "joint LL": joint}
-    return ["contestant", *related, *(name for name, scores in further.items() if len(scores)), "squared error"], rows
+    columns = ["contestant", *related, *(name for name, scores in further.items() if len(scores)), "squared error"]
+    return with_tuned(values, columns, rows, [*names, *without["run"].astype(str)])
 
 
 def _differ(joint: pd.DataFrame, marginal: pd.DataFrame) -> bool:

@@ -12,9 +12,8 @@ from typing import Any
 from iclbench.cli.sweep_makespan import jobs_of, print_jobs
 from iclbench.cli.sweep_view import duration, label
 from iclbench.cli.terminal import measuring, out, print_json, say, table
-from iclbench.config.rates import tuned_on
+from iclbench.config.rates import Rates, tuned_on
 from iclbench.config.registry import canonical
-from iclbench.config.untuned import Trained, untuned
 from iclbench.core.context import Context
 from iclbench.core.formats import count, nbytes, plural
 from iclbench.sweep.cells import KINDS, SUMMARY, GridCell
@@ -157,9 +156,8 @@ def untuned_in(plan: Plan, results: Path) -> list[tuple[str, str, str]]:
     triples: dict[tuple[str, str, str], None] = {}
     for cell in plan.todo:
         if cell.kind == "train" and cell.config is not None and cell.reason is None:
-            config = cell.config
-            trained = Trained(cell.run, cell.contestant, config.backbone.name, config.task.card)
-            if untuned(results, cell.preset, cell.task, [trained]):
+            rates = Rates.of(cell.preset, cell.task, cell.config.task.card, results)
+            if rates.chosen and cell.contestant not in rates.chosen:
                 triples[cell.preset, cell.task, cell.contestant] = None
     return list(triples)
 

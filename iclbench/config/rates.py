@@ -172,10 +172,10 @@ class Rates:
         known = [self.chosen[name] for name in BACKBONES.names_in_cards(backbone) if name in self.chosen]
         return known[-1] if known else {}
 
-    def own_choice(self, contestant: str, backbone: str) -> Mapping[str, Any] | None:
-        """What was chosen for this very contestant: for a variant under its own name, for a run that goes by one of the
-        user's under that of its backbone; None: nothing."""
-        return self.chosen.get(contestant if contestant in self.chosen or contestant in BACKBONES.entries else backbone)
+    def is_chosen(self, backbone: str, train: Mapping[str, Any]) -> bool:
+        """Whether these are the settings that were chosen for a backbone; for a variant, under its own name."""
+        chosen = self.chosen.get(backbone)
+        return chosen is not None and all(train.get(key) == value for key, value in chosen.items())
 
 
 def learning_rate(preset: Preset, rates: Rates, contestant: str) -> float | None:

@@ -248,6 +248,7 @@ def row(contestant: Contestant, prompts: AnyPromptSet, evaluator: str) -> dict[s
         "preset": prompts.preset,
         "seed": contestant.seed,
         "variant": contestant.variant,
+        "tuned": contestant.tuned,
         "trained_on": contestant.trained_on,
         "context_order": contestant.order,
         "shift": prompts.shift,

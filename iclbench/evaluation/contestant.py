@@ -17,6 +17,7 @@ class Contestant:
         identity: hash of everything its answers depend on besides the prompt set.
         seed: seed of the run, None where nothing was trained.
         variant: what was trained, the same for all seeds; None where nothing was.
+        tuned: whether it was trained at the learning rate chosen for it; None: not known, or nothing was trained.
         trained_on: the task that it was trained on, where the prompts are of another.
         model_name: the contestant without method and without the task that it was trained on; of a baseline its name
             without a number at the end (lasso of lasso-1e-2); None: the name.
@@ -32,6 +33,7 @@ class Contestant:
     identity: str
     seed: int | None = None
     variant: str | None = None
+    tuned: bool | None = None
     trained_on: str | None = None
     applied: str | None = None
     model_name: str | None = None

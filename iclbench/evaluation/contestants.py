@@ -17,6 +17,7 @@ import torch
 from iclbench.backbones.base import Backbone
 from iclbench.config.cards import load_baseline, validate
 from iclbench.config.plugins import named
+from iclbench.config.rates import Rates
 from iclbench.config.registry import ESTIMATORS
 from iclbench.config.resolution import RunConfig, TaskConfig
 from iclbench.config.runs import Run
@@ -105,7 +106,14 @@ def of_run(run: Run, model: Backbone, device: str) -> PredictorContestant:
         depends_on["branches"] = digests_of_branches
     found = _of_run(run.name, run.config, model, depends_on, device)
     branches = {steps: partial(_branch, run, steps, model) for steps in run.branch_steps}
-    return replace(found, branches=branches, folder=run.path)
+    tuned = _is_tuned(run.config, run.path.parent.parent)
+    return replace(found, branches=branches, folder=run.path, tuned=tuned)
+
+
+def _is_tuned(config: RunConfig, results: Path) -> bool:
+    """Whether a run was trained at the learning rate that a table of rates has for it."""
+    rates = Rates.of(config.preset, config.task.name, config.task.card, results)
+    return rates.is_chosen(config.backbone.name, config.train.model_dump(mode="json"))
 
 
 def _branch(run: Run, steps: int, model: Backbone) -> Backbone:

@@ -47,6 +47,7 @@ _SHARED = [
     "preset",
     "seed",
     "variant",
+    "tuned",
     "trained_on",
     "context_order",
     "shift",

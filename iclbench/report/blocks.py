@@ -29,7 +29,7 @@ class Column:
     `key` names the column of the frame, `show` writes one of its values; `low` and `high` name the ends of an interval
     that is written behind the value, `spread` a standard deviation that is written instead where it is known;
     `episodes` names the number of episodes behind the value, which is written where it is not the column's largest;
-    `shade` maps a value to a background between 0 (white) and 1; `mark` writes behind a value what must be known of it.
+    `shade` maps a value to a background between 0 (white) and 1.
     """
 
     key: str
@@ -41,12 +41,11 @@ class Column:
     shade: Callable[[Any], float | None] | None = None
     spread: str | None = None
     episodes: str | None = None
-    mark: Callable[[Any], str] | None = None
 
 
 @dataclass(frozen=True)
 class TableCell:
-    """What stands in a cell: a value, the interval or the mark behind it, a background."""
+    """What stands in a cell: a value, the interval behind it, a background."""
 
     value: str
     interval: str = ""
@@ -262,7 +261,7 @@ def _cells(column: Column, frame: pd.DataFrame) -> list[TableCell]:
         if value is None:
             cells.append(TableCell("–"))
             continue
-        interval = column.mark(value) if column.mark else ""
+        interval = ""
         if spread is not None:
             interval = f"± {column.show(spread)}"
         elif low is not None and high is not None:

@@ -13,7 +13,6 @@ import pandas as pd
 
 from iclbench import tables
 from iclbench.config.registry import canonical
-from iclbench.config.untuned import Trained, untuned
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import slug
 from iclbench.report.comparable import comparable, name_variants, on_one_line, trained_again, trained_with
@@ -22,7 +21,6 @@ from iclbench.report.language import PRESET, Language, answers, prepared
 from iclbench.report.style import Look, looks
 from iclbench.tables.evaluators import HEADLINE, INSIDE, PROBES
 from iclbench.tables.means import over_seeds, unfailed
-from iclbench.tables.runs import trained_runs
 
 log = logging.getLogger("iclbench")
 
@@ -149,20 +147,6 @@ class Slice:
     def siblings(self) -> list[Slice]:
         """The slices of this task and preset, by trained length; just this one where all runs agree in it."""
         return [s for s in self.results.slices if (s.task, s.preset) == (self.task, self.preset)]
-
-    @cached_property
-    def untuned(self) -> frozenset[str]:
-        """Backbones of which a run was not trained at a learning rate chosen for it, among others that were; under a
-        method as without it. Those that were trained on another task are not asked about."""
-        own = self.rows[self.rows["kind"].eq("backbone") & self.rows["trained_on"].isna()]
-        own = own.assign(run=trained_runs(own), method=own["method"].fillna(""))
-        own = own[["run", "contestant", "method", "model", "card"]].drop_duplicates()
-        runs = [
-            Trained(str(run), str(who).removesuffix(method), str(model), str(card))
-            for run, who, method, model, card in own.itertuples(index=False)
-        ]
-        found = {*untuned(self.results.folder, self.preset, self.task, runs)}
-        return frozenset(map(str, own.loc[own["run"].isin(found), "contestant"]))
 
     @cached_property
     def data(self) -> str | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import pandas as pd
 
 from iclbench.core.metrics import NOBODIES, metric
+from iclbench.report.blocks import Block
 from iclbench.report.data import Results, Slice
 from iclbench.report.evaluators import meaning
 from iclbench.report.pairs import Difference, difference, score_difference
@@ -127,6 +128,11 @@ class Contest:
 def are_coarse(scores: pd.DataFrame) -> bool:
     """Whether all of these score rows are over the few context sizes that costly baselines are asked at."""
     return len(scores) > 0 and bool(of_few(scores).all())
+
+
+def by_preset(results: Results, of_preset: Callable[[Results, str, Sequence[Contest]], Iterable[Block]]) -> list[Block]:
+    """What a section says of the contests of every preset."""
+    return [block for preset in presets(results) for block in of_preset(results, preset, contests(results, preset))]
 
 
 def presets(results: Results) -> list[str]:

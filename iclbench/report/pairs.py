@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,25 +108,19 @@ def ranks(
     order: Sequence[str],
     episodes: Mapping[str, Any],
     compare: Callable[[Any, Any], Difference | None] = difference,
-    unfair: Collection[str] = (),
 ) -> dict[str, int]:
     """Ranks for contestants sorted from best to worst. Whoever cannot be told apart from the first of a rank shares it.
 
     `episodes` holds what `compare` takes, or None. Comparing with the first of the group, not with the neighbour,
-    keeps a chain of small steps from ending in one rank. The `unfair`, who are untuned, share the rank of the next one
-    below them who is not, and are counted nowhere.
+    keeps a chain of small steps from ending in one rank.
     """
     found: dict[str, int] = {}
     leader = ""
-    fair = [name for name in order if name not in unfair]
-    for position, name in enumerate(fair, start=1):
+    for position, name in enumerate(order, start=1):
         first, own = episodes.get(leader), episodes.get(name)
         gap = compare(own, first) if own is not None and first is not None else None
         if gap is not None and gap.tied:
             found[name] = found[leader]
         else:
             found[name], leader = position, name
-    below = len(fair) + 1
-    for name in reversed(order):
-        below = found.setdefault(name, below)
     return found

@@ -34,9 +34,9 @@ from iclbench.sweep.work import set_up, work
 
 # Seconds that workers have to end when verifying is interrupted.
 _GRACE = 5.0
-# Provenance: a note on a card or a new version of iclbench may change them without changing a value; rows of earlier
-# commits lack the order and the data.
-_PROVENANCE = ("card", "version", "commit", "context_order", "data")
+# Provenance: a note on a card, a new version of iclbench or another table of rates may change them without changing a
+# value; rows of earlier commits lack the order and the data.
+_PROVENANCE = ("card", "version", "commit", "context_order", "data", "tuned")
 # Differences below this part of half an interval do not matter.
 NEGLIGIBLE = 0.1
 _NUMBERS = ("value", "low", "high")

@@ -26,6 +26,13 @@ def trained_runs(values: pd.DataFrame) -> pd.Series:
     return pd.Series(runs, index=values.index, dtype="string")
 
 
+def tuned(values: pd.DataFrame, by: str) -> pd.Series:
+    """By run or contestant "yes" or "no": whether all its runs were trained at the learning rate chosen for them; empty
+    unless some were and others were not."""
+    known = values.dropna(subset="tuned").groupby(by)["tuned"].all()
+    return known.map({True: "yes", False: "no"}) if {True, False} <= set(known) else known.iloc[:0]
+
+
 def trained_otherwise(packed: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
     """The packed rows of runs under whose names others were trained here: under other settings, or to other weights."""
     names = ["task", "preset", "run"]

@@ -55,6 +55,12 @@ VALUES: dict[str, tuple[str, bool, str]] = {
         True,
         "hash of what was trained but for the seed: the same for runs that differ in nothing else; backbones only",
     ),
+    "tuned": (
+        "boolean",
+        True,
+        "whether the run was trained at the learning rate that a table of rates had for its backbone, preset and task "
+        "when it was evaluated; missing: not known, or nothing was trained",
+    ),
     "trained_on": (
         "string",
         True,

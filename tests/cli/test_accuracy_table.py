@@ -18,6 +18,7 @@ SHARED = {
     "preset": "smoke",
     "status": "ok",
     "axis": None,
+    "tuned": None,
     "card": "c",
     "version": "1",
     "n_related": 0,

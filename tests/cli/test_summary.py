@@ -7,14 +7,11 @@ import pandas as pd
 import pytest
 
 from iclbench import tables
-from iclbench.cli.result_rows import interval, print_untuned, short
+from iclbench.cli.result_rows import interval, short
 from iclbench.cli.summary import about_targets, leaderboard
 from iclbench.cli.terminal import print_rows
-from iclbench.config.cards import load_task
-from iclbench.config.resolution import resolve_run
-from iclbench.config.runs import create
 
-SHARED = {"status": "ok", "evaluator": "targets", "axis": None, "n_episodes": 256}
+SHARED = {"status": "ok", "evaluator": "targets", "axis": None, "n_episodes": 256, "tuned": None}
 
 
 def rows(run: str, kind: str, metric: str, values: list[float]) -> list[dict[str, object]]:
@@ -40,6 +37,19 @@ def test_contestants_stand_by_their_best_likelihood_and_points_follow_by_error()
         ["[bold]model[/bold]", "-0.800", "-0.700", "0.400"],
         ["[bold]better[/bold]", "-0.750", "", "0.450"],
         ["knn-3", "", "", "0.600"],
+    ]
+
+
+def test_which_models_are_tuned_is_said_only_where_some_are_and_others_are_not() -> None:
+    def board(**tuned: bool | None) -> list[list[str]]:
+        found = pd.DataFrame([row | {"tuned": tuned.get(str(row["run"]))} for row in [*POINTS, *BETTER, *MODEL]])
+        columns, lines = leaderboard(found)
+        return [columns, *lines]
+
+    plain = board()
+    assert board(model=True, better=True) == board(model=False) == plain
+    assert board(model=True, better=False) == [
+        [*row, end] for row, end in zip(plain, ["tuned", "yes", "no", ""], strict=True)
     ]
 
 
@@ -128,31 +138,3 @@ def test_settings_are_shown_with_their_types_in_a_readers_words() -> None:
 def test_where_there_is_no_interval_none_is_printed() -> None:
     assert interval(pd.Series({"value": 0.5, "low": 0.25, "high": 0.75})) == "0.500 ±0.250"
     assert interval(pd.Series({"value": 0.5, "low": pd.NA, "high": pd.NA}, dtype="Float64")) == "0.500"
-
-
-def test_shipped_tables_of_rates_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    of = {"preset": "grid", "task": "linear", "kind": "backbone", "card": load_task("linear")[1].hash}
-    rows = pd.DataFrame([of | {"run": name, "contestant": name, "model": name} for name in ("gpt2", "mynet")])
-    print_untuned(tmp_path, rows)
-    assert capsys.readouterr().out == "untuned, while others are not (iclbench tune): mynet\n"
-    print_untuned(tmp_path, rows.assign(card="that of a card of the user's own of the same name"))
-    assert not capsys.readouterr().out
-
-
-def test_runs_that_nobody_tuned_are_named_below_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "rates").mkdir()
-    (tmp_path / "rates" / "smoke.toml").write_text(
-        '[[tuned]]\ntasks = ["linear"]\nsteps = 100\nseeds = 3\n[tuned.train]\ngpt2 = { lr = 1e-3 }\n'
-    )
-    of = {"preset": "smoke", "task": "linear", "kind": "backbone", "card": load_task("linear")[1].hash}
-    runs = [of | {"run": f"a-{name}", "contestant": name, "model": name} for name in ("s4", "gpt2", "gpt2-rotary")]
-    values = pd.DataFrame([*runs, of | {"run": "ridge", "contestant": "ridge", "kind": "baseline"}])
-    print_untuned(tmp_path, values)
-    print_untuned(tmp_path, values.assign(task="quadratic"))
-    print_untuned(tmp_path, values[values["run"] == "a-gpt2"])
-    assert capsys.readouterr().out == "untuned, while others are not (iclbench tune): a-gpt2-rotary, a-s4\n"
-    for name, rate in (("chosen", 1e-3), ("another", 2e-3)):
-        create(tmp_path, resolve_run("linear", "gpt2", "smoke", overrides=[f"train.lr={rate}"]), name)
-        runs.append(of | {"run": name, "contestant": "gpt2", "model": "gpt2"})
-    print_untuned(tmp_path, pd.DataFrame(runs))
-    assert capsys.readouterr().out.endswith(": a-gpt2-rotary, a-s4, another\n"), "the table may be younger than a run"

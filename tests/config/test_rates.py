@@ -54,9 +54,9 @@ def test_a_variant_without_a_rate_takes_that_of_its_backbone_and_is_not_tuned(tm
     rates = Rates.of("smoke", "linear", results=tmp_path)
     runs = {who: resolve_run("linear", who, "smoke", results=tmp_path).train for who in ("gpt2", "gpt2-rotary", "cnp")}
     assert runs["gpt2"].lr == runs["gpt2-rotary"].lr == 0.25 != runs["cnp"].lr
-    found = {who: rates.own_choice(who, "gpt2" if "gpt2" in who else who) for who in runs}
-    assert found == {"gpt2": {"lr": 0.25}, "gpt2-rotary": None, "cnp": None}
-    assert rates.own_choice("my-gpt2", "gpt2") == {"lr": 0.25} and rates.own_choice("my-cnp", "cnp") is None
+    found = {who: rates.is_chosen(who, train.model_dump(mode="json")) for who, train in runs.items()}
+    assert found == {"gpt2": True, "gpt2-rotary": False, "cnp": False}
+    assert not rates.is_chosen("gpt2", runs["gpt2"].model_dump(mode="json") | {"lr": 0.5})
 
 
 def test_the_shipped_table_is_not_for_a_card_of_the_same_name(tmp_path: Path) -> None:

@@ -272,6 +272,25 @@ def test_the_identity_of_a_run_is_that_of_its_configuration_and_weights(config: 
     assert all(float(t.detach().abs().max()) == 1 for t in found[2].predictor.parameters())
 
 
+@pytest.mark.parametrize(("chosen", "tuned"), [("gpt2", True), ("gpt2-rotary", False)])
+@pytest.mark.parametrize(("rate", "equal"), [("1e-3", True), ("2e-3", False)])
+def test_a_run_is_tuned_if_its_rate_is_the_one_chosen_for_its_backbone(
+    tmp_path: Path, chosen: str, tuned: bool, rate: str, equal: bool
+) -> None:
+    from safetensors.torch import save_file
+
+    (tmp_path / "rates").mkdir()
+    (tmp_path / "rates" / "smoke.toml").write_text(
+        f'[[tuned]]\ntasks = ["linear"]\nsteps = 100\nseeds = 3\n[tuned.train]\n{chosen} = {{ lr = 1e-3 }}\n'
+    )
+    config = resolve_run("linear", "gpt2", "smoke", overrides=[f"train.lr={rate}"])
+    run = create(tmp_path, config)
+    model = contestants.untrained(run.name, config).predictor
+    save_file(model.state_dict(), run.weights, run.signature)  # type: ignore[attr-defined]
+    row = cells.row(contestants.backbone(run), PromptSet(config.task, "smoke"), "next")
+    assert row["tuned"] is (tuned and equal)
+
+
 def test_a_baseline_is_known_by_all_that_its_answers_depend_on(task: TaskConfig) -> None:
     def one(name: str, preset: str = "smoke", of: TaskConfig = task, **about: int) -> PredictorContestant:
         (found,) = contestants.baselines(PromptSet(of, preset, **about), [name])

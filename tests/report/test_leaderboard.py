@@ -55,6 +55,29 @@ def test_the_order_is_that_of_scores_over_the_same_sizes(tmp_path: Path, one: st
         assert nothing is not None and nothing.value == pytest.approx((few["zero"] - few["costly"]) / span)
 
 
+def test_which_models_are_tuned_is_a_column_where_they_differ_in_it_and_changes_no_rank(tmp_path: Path) -> None:
+    kinds = {"zero": "baseline", "costly": "baseline", "gpt2": "backbone", "knn": "backbone"}
+    values, errors = told(drawn(knn=0.45), kinds)
+
+    def board(name: str, **tuned: bool) -> Table:
+        folder = tmp_path / name / "tables" / "prompts"
+        rows = [row | {"tuned": tuned.get(str(row["run"]))} for row in values]
+        tables.write("values", rows, folder / "all.values.parquet", {})
+        tables.write("errors", errors, folder / "all.errors.parquet", {})
+        write_scores(Everybody(tmp_path / name, NEXT))
+        section = leaderboard.section(load(tmp_path / name).slices[0])
+        assert section is not None
+        return next(block for block in section.blocks if isinstance(block, Table))
+
+    without = board("not-known")
+    assert "tuned" not in [column.key for column in without.columns]
+    assert board("all", gpt2=True, knn=True).columns == without.columns
+    both = board("both", gpt2=True, knn=False)
+    assert "tuned" in [column.key for column in both.columns]
+    assert both.frame.set_index("contestant")["tuned"].dropna().to_dict() == {"gpt2": "yes", "knn": "no"}
+    assert both.frame[["contestant", "rank"]].equals(without.frame[["contestant", "rank"]])
+
+
 def test_a_table_without_a_column_that_it_shows_is_an_error() -> None:
     frame = pd.DataFrame({"a": [1.0], "b": [2.0]})
     for column in (Column("c", "c"), Column("a", "a", low="c", high="b"), Column("a", "a", episodes="c")):

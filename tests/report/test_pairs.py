@@ -75,14 +75,6 @@ def test_without_episodes_nobody_is_tied() -> None:
     assert ranks(["a", "b", "c"], {"a": _errors(1.0, 1), "b": None}) == {"a": 1, "b": 2, "c": 3}
 
 
-def test_the_untuned_share_the_rank_of_the_next_one_below_and_count_nowhere() -> None:
-    episodes = {name: _errors(mean, seed) for seed, (name, mean) in enumerate(zip("abcde", range(5), strict=True))}
-    assert ranks("abcde", episodes) == {"a": 1, "b": 2, "c": 3, "d": 4, "e": 5}
-    assert ranks("abcde", episodes, unfair="a") == {"a": 1, "b": 1, "c": 2, "d": 3, "e": 4}
-    assert ranks("abcde", episodes, unfair="bc") == {"a": 1, "b": 2, "c": 2, "d": 2, "e": 3}
-    assert ranks("abcde", episodes, unfair="de") == {"a": 1, "b": 2, "c": 3, "d": 4, "e": 4}
-
-
 def test_of_sequences_that_end_early_every_event_counts_as_much() -> None:
     lengths = np.random.default_rng(3).integers(1, 6, 40)
     there = np.arange(5) < lengths[:, None]

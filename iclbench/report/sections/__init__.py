@@ -4,7 +4,7 @@ A new kind of result (streams) becomes a new file here and an entry in one of th
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from iclbench.config.registry import canonical
@@ -43,7 +43,6 @@ from iclbench.report.sections import (
     targets,
     training,
 )
-from iclbench.report.untuned import MARK, marked
 
 OPENING: list[Callable[[Results], Section | None]] = [
     summary.section,
@@ -128,10 +127,9 @@ def report(results: Results, only: Collection[str] = ()) -> list[Section]:
 
 
 def _task(task: Slice, sections: Sequence[Callable[[Slice], Section | None]]) -> Section | None:
-    made = [part for part in (section(task) for section in sections) if part is not None]
-    if not made:
+    parts = tuple(part for part in (section(task) for section in sections) if part is not None)
+    if not parts:
         return None
-    parts = tuple(replace(part, blocks=marked(part.blocks, dict.fromkeys(task.untuned, MARK))) for part in made)
     return Section(
         task.id,
         task.title,

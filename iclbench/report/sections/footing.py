@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from iclbench.config.cards import TOLERANCE, Preset, deviation, load_task
+from iclbench.config.cards import TOLERANCE, Preset, deviation, load_task, read_toml
 from iclbench.config.rates import Rates, learning_rate
-from iclbench.config.untuned import trained_at
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import count, integer, number, slug
 from iclbench.core.metrics import metric
@@ -18,7 +20,6 @@ from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.cost_table import of_one_machine
 from iclbench.report.data import Results, Slice
 from iclbench.report.normalised import contests
-from iclbench.report.untuned import marked, marks, untuned
 from iclbench.tables.means import over_seeds
 
 _READING = (
@@ -43,12 +44,11 @@ def section(results: Results) -> Section | None:
         frame = footing(tasks)
         if frame.empty:
             continue
-        made: list[Block] = [_sizes(frame, preset)]
+        blocks.append(_sizes(frame, preset))
         if not (off := deviations(tasks)).empty:
-            made.append(_deviations(off, preset))
+            blocks.append(_deviations(off, preset))
         if not (rates := learning_rates(tasks)).empty:
-            made.append(_rates(rates, preset, chosen_elsewhere(tasks)))
-        blocks += marked(made, marks(untuned(tasks)))
+            blocks.append(_rates(rates, preset, chosen_elsewhere(tasks)))
     return Section("footing", "Equal footing", (Text(_READING), *blocks)) if blocks else None
 
 
@@ -124,11 +124,21 @@ def chosen_elsewhere(tasks: list[Slice]) -> dict[str, list[str]]:
 
 def _trained_at(task: Slice, contestant: str) -> float | None:
     """The learning rate of a contestant's runs; NaN: several, None: it is not known of all."""
-    found = [trained_at(task.results.folder, run) for run in task.runs.get(contestant, [])]
+    found = [_train_settings(task.results.folder, run) for run in task.runs.get(contestant, [])]
     rates = {train["lr"] for train in found if train is not None and "lr" in train}
     if not rates or None in found:
         return None
     return float(rates.pop()) if len(rates) == 1 else math.nan
+
+
+def _train_settings(results: Path | None, run: str) -> dict[str, Any] | None:
+    """Settings of training of a run in the results folder; None: it is not there, or cannot be read."""
+    path = None if results is None else results / "runs" / run / "config.toml"
+    if path is None or not path.is_file():
+        return None
+    with suppress(UsageError):
+        return dict(read_toml(path).get("train", {}))
+    return None
 
 
 def _of_card(task: Slice) -> tuple[Preset | None, list[str]]:

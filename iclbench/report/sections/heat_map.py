@@ -16,7 +16,6 @@ from iclbench.report.figures import heat_map
 from iclbench.report.normalised import Contest
 from iclbench.report.sections.overview import shade
 from iclbench.report.separation import ENOUGH, Separation
-from iclbench.report.untuned import marked_by_preset, told, untuned
 
 BEST = "best baseline"
 # What became of a cell without a score, the most telling first.
@@ -35,7 +34,7 @@ _READING = (
 
 
 def section(results: Results) -> Section | None:
-    blocks = marked_by_preset(results, _of_preset)
+    blocks = normalised.by_preset(results, _of_preset)
     return Section("heat-map", "Every family, every backbone", (Text(_READING), *blocks)) if blocks else None
 
 
@@ -65,7 +64,6 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
             "The best baseline is chosen row by row, on these very prompts. "
             + (f"{'; '.join(marks)}; the reason shows on pointing. " if marks else "")
             + _not_learned(cells)
-            + told(untuned(contest.task for contest in contests))
             + "The table below has the numbers, and what scores 1 in every row.",
             cells,
             rows,

@@ -17,9 +17,9 @@ from iclbench.report.data import Slice
 from iclbench.report.normalised import are_coarse
 from iclbench.report.oracles import beaten
 from iclbench.report.pairs import Difference, difference, ranks
-from iclbench.report.untuned import shared_rank
 from iclbench.tables.curves import of_few
 from iclbench.tables.means import over_seeds
+from iclbench.tables.runs import tuned
 
 # Column -> phase and metric of the costs, and its header.
 COSTS = {
@@ -75,7 +75,7 @@ def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
     coarse = are_coarse(rows[rows["metric"].eq("score")])
     frame = _with_ranks(task, evaluator, name, frame, partial(difference, coarse=coarse))
     frame["runs"] = frame["runs"].astype("Int64").where(frame["kind"] == "backbone")
-    frame = with_failed(task, evaluator, frame)
+    frame = with_tuned(task, with_failed(task, evaluator, frame))
     frame, sizes = _with_errors(frame, curves[curves["metric"] == name])
     frame = with_costs(task, frame)
     columns = (
@@ -83,6 +83,7 @@ def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
         Column("rank", "rank", integer, numeric=True),
         Column("kind", "kind"),
         Column("runs", "seeds", integer, numeric=True),
+        Column("tuned", "tuned"),
         Column("auc", "area under curve", fixed, True, "auc_low", "auc_high"),
         Column("behind", "behind the row above", signed, True, "behind_low", "behind_high"),
         *(Column(f"n{n}", f"n = {n}", number, numeric=True) for n in sizes),
@@ -100,7 +101,7 @@ def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
         "a paired 95 % interval over the same episodes. Behind the row above: the mean paired difference with that "
         "interval, over the context sizes that scores are over and both were asked at. In these two several seeds of a "
         "backbone are averaged episode by episode first, so that they do not cover the choice of seed. "
-        f"{shared_rank(task.untuned)}Oracles are ceilings and hold no rank; nor does who failed, be it at one context "
+        "Oracles are ceilings and hold no rank; nor does who failed, be it at one context "
         "size, or diverged in training, be it from one seed: there is no area over the others.",
         frame=frame,
         columns=shown,
@@ -140,7 +141,7 @@ def _with_ranks(
         episodes[str(contestant)] = task.results.errors.curves(runs, prompt_set, name)
     order = frame["contestant"].tolist()
     ranked = [c for c, kind in zip(order, frame["kind"], strict=True) if kind != "oracle" and c not in TOLD]
-    found = ranks(ranked, episodes, compare, task.untuned)
+    found = ranks(ranked, episodes, compare)
     return placed(frame, order, found, episodes, compare)
 
 
@@ -184,6 +185,13 @@ def with_failed(task: Slice, evaluator: str, frame: pd.DataFrame) -> pd.DataFram
         kind=("kind", "first"), failed=("reason", lambda reasons: "; ".join(dict.fromkeys(reasons)))
     )
     return pd.concat([frame, failures.reindex(columns=[*frame.columns, "failed"])], ignore_index=True)
+
+
+def with_tuned(task: Slice, frame: pd.DataFrame) -> pd.DataFrame:
+    """A column that says which contestants were trained at the learning rate chosen for them; missing where it is known
+    of none, or all agree."""
+    known = tuned(task.rows, "contestant").to_dict()
+    return frame.assign(tuned=frame["contestant"].map(known).astype("string"))
 
 
 def _with_errors(frame: pd.DataFrame, curves: pd.DataFrame) -> tuple[pd.DataFrame, list[int]]:

@@ -84,14 +84,12 @@ def _rows(contests: Sequence[Contest], pairs: Sequence[Pair]) -> Iterator[dict[s
                 "value": float(own.mean()) if len(own) else np.nan,
                 "low": np.nan if found is None else found.low,
                 "high": np.nan if found is None else found.high,
-                "verdict": _verdict(pair, contest, own, found),
+                "verdict": _verdict(pair, own, found),
                 "gaps": own.tolist(),
             }
 
 
-def _verdict(pair: Pair, contest: Contest, own: pd.Series, found: Difference | None) -> str:
-    if unfair := sorted({pair.a, pair.b} & contest.task.untuned):
-        return f"none: untuned {', '.join(unfair)}"
+def _verdict(pair: Pair, own: pd.Series, found: Difference | None) -> str:
     if found is None:
         missing = [str(seed) for seed in pair.seeds if seed not in set(own.index)]
         return f"none: {'seed' if len(missing) == 1 else 'seeds'} {', '.join(missing)} missing"

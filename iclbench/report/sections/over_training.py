@@ -15,7 +15,6 @@ from iclbench.report.data import Results
 from iclbench.report.figures import curves, learning
 from iclbench.report.normalised import Contest
 from iclbench.report.sections.pareto import FLOPS, measured
-from iclbench.report.untuned import marked_by_preset
 
 _READING = (
     "Scores of shorter trainings, which branch off from each run and bring their rate down as the run itself does at "
@@ -27,7 +26,7 @@ _READING = (
 
 
 def section(results: Results) -> Section | None:
-    blocks = marked_by_preset(results, _of_preset)
+    blocks = normalised.by_preset(results, _of_preset)
     return Section("over-training", "Over training", (Text(_READING), *blocks)) if blocks else None
 
 

@@ -12,7 +12,6 @@ from iclbench.report import accuracies
 from iclbench.report.blocks import Column, Section, Table, Text
 from iclbench.report.data import Results
 from iclbench.report.target_scores import overall
-from iclbench.report.untuned import marked, marks, untuned
 from iclbench.tables.evaluators import HEADLINE, INSIDE
 
 _KIND_ORDER = {"backbone": 0, "oracle": 1, "baseline": 2}
@@ -40,8 +39,7 @@ def section(results: Results) -> Section | None:
     if results.rows.empty:
         return None
     tables = [table for table in (scores(results), likelihoods(results), in_context(results)) if table is not None]
-    shown = marked(tables, marks(untuned(results.slices)))
-    return Section("overview", "Overview", (reading(results), *shown))
+    return Section("overview", "Overview", (reading(results), *tables))
 
 
 def reading(results: Results) -> Text:

@@ -16,7 +16,6 @@ from iclbench.report.cost_table import of_one_machine
 from iclbench.report.data import Results
 from iclbench.report.figures import pareto as figures
 from iclbench.report.normalised import Contest
-from iclbench.report.untuned import marked_by_preset, told, untuned
 from iclbench.tables.means import over_seeds
 
 _ALL = "all tasks"
@@ -53,7 +52,7 @@ _ALIKE = 1.2
 
 
 def section(results: Results) -> Section | None:
-    blocks = marked_by_preset(results, _of_preset)
+    blocks = normalised.by_preset(results, _of_preset)
     return Section("pareto", "Cost against error", (Text(_READING), *blocks)) if blocks else None
 
 
@@ -130,8 +129,7 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
         rows,
         list(dict.fromkeys(rows["panel"])),
     )
-    note = told(untuned(contest.task for contest in contests)) + few.strip()
-    yield _fronts(each, means, name, preset, note)
+    yield _fronts(each, means, name, preset, few.strip())
 
 
 _MARKS = "Dashed: the front. Named: who is on it; everybody else is lighter. To the upper left is better."

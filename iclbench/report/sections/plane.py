@@ -13,7 +13,6 @@ from iclbench.report.data import Results, Slice
 from iclbench.report.figures import plane
 from iclbench.report.figures.accuracy import GUESSING, NEAREST, levels
 from iclbench.report.style import ZERO
-from iclbench.report.untuned import marked, marks, untuned
 
 _ALL = "all settings"
 _AXES = ("icl", "iwl")
@@ -27,7 +26,7 @@ def section(results: Results) -> Section | None:
             groups.setdefault((str(task.rows["family"].iloc[0]), task.preset), []).append(task)
     blocks: list[Block] = []
     for (family, preset), tasks in groups.items():
-        blocks += marked(_blocks(results, family, preset, tasks), marks(untuned(tasks)))
+        blocks += _blocks(results, family, preset, tasks)
     return Section("plane", "ICL against IWL", tuple(blocks)) if blocks else None
 
 

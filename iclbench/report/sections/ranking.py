@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
@@ -15,7 +15,6 @@ from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results
 from iclbench.report.normalised import Contest
 from iclbench.report.pairs import LEVEL, holm
-from iclbench.report.untuned import MARK, marked, marks, untuned
 
 _READING = (
     "Ranked are backbones with a score on every task that at least half of them have or, where these are too few to "
@@ -27,8 +26,7 @@ _READING = (
     "Rank: the places that all pairs of backbones leave possible, corrected by Holm for all pairs. Better, tied, "
     "worse: on how many tasks or tests the row is told apart from the one above by a paired 95 % interval over "
     "the episodes of the same prompts, without correction; seeds are averaged first, so that this does not cover "
-    "the choice of seed. A backbone that was not trained at a learning rate chosen for it, as others were, may stand "
-    "anywhere by chance: it is tied with all that it seems to be better than."
+    "the choice of seed."
 )
 
 
@@ -97,10 +95,9 @@ def to_rank(scores: pd.DataFrame) -> pd.DataFrame:
     return max(enough, key=lambda group: group.shape[1], default=half)
 
 
-def among(contests: Sequence[Contest], ranked: Sequence[str], unfair: Collection[str] = ()) -> pd.DataFrame:
+def among(contests: Sequence[Contest], ranked: Sequence[str]) -> pd.DataFrame:
     """A row per backbone that is not ranked, as it lacks tasks: its place among the ranked on the tasks that it shares
-    with them, that of the `unfair` down to the last, and how it differs there from the one above (below, for the
-    first)."""
+    with them, and how it differs there from the one above (below, for the first)."""
     scores, rows = by_task(contests), []
     for name in sorted(set(scores.columns) - set(ranked)):
         own = scores.loc[scores[[*ranked, name]].notna().all(axis=1), [*ranked, name]]
@@ -114,7 +111,7 @@ def among(contests: Sequence[Contest], ranked: Sequence[str], unfair: Collection
             {
                 "contestant": name,
                 "tasks": len(own),
-                "place": f"{place + 1}{f'–{len(order)}' if name in unfair else ''} of {len(order)}",
+                "place": f"{place + 1} of {len(order)}",
                 "mean_rank": standing["mean_rank"][name],
                 "mean_score": standing["mean_score"][name],
                 "neighbour": neighbour,
@@ -133,25 +130,23 @@ def _standing(scores: pd.DataFrame) -> pd.DataFrame:
     return best_first.set_index("contestant")
 
 
-def places(scores: pd.DataFrame, order: Sequence[str], unfair: Collection[str] = ()) -> dict[str, tuple[int, int]]:
-    """First and last rank that each contestant may have: between those told to be better and those told to be worse;
-    nobody is told to be worse than one of the `unfair`, who are untuned."""
+def places(scores: pd.DataFrame, order: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """First and last rank that each contestant may have: between those that are significantly better and those
+    that are significantly worse."""
     pairs = list(combinations(order, 2))
     found = [Paired.of(scores[a], scores[b]) for a, b in pairs]
     better = dict.fromkeys(order, 0)
     worse = dict.fromkeys(order, 0)
     for (a, b), paired, p in zip(pairs, found, holm([each.p for each in found]), strict=True):
         above, below = (a, b) if paired.ahead else (b, a)
-        if p < LEVEL and above not in unfair:
+        if p < LEVEL:
             better[below] += 1
             worse[above] += 1
     return {name: (1 + better[name], len(order) - worse[name]) for name in order}
 
 
 def ranking(contests: Sequence[Contest]) -> tuple[pd.DataFrame, Mapping[str, str]]:
-    """A row per backbone, the best mean rank first, and why others are not ranked; empty with fewer than two. One that
-    is untuned is never ranked above a tie."""
-    unfair = untuned(contest.task for contest in contests)
+    """A row per backbone, the best mean rank first, and why others are not ranked; empty with fewer than two."""
     everything = by_task(contests)
     scores = to_rank(everything)
     complete, asked = scores.columns, everything.loc[scores.index]
@@ -162,8 +157,7 @@ def ranking(contests: Sequence[Contest]) -> tuple[pd.DataFrame, Mapping[str, str
     order = list(standing.index)
     neighbours = [Paired.of(scores[lower], scores[upper]) for upper, lower in pairwise(order)]
     corrected = holm([each.p for each in neighbours])
-    span = places(scores, order, unfair)
-    apart = [p < LEVEL and upper not in unfair for p, upper in zip(corrected, order[:-1], strict=True)]
+    span = places(scores, order)
     frame = pd.DataFrame(
         {
             "contestant": order,
@@ -175,7 +169,7 @@ def ranking(contests: Sequence[Contest]) -> tuple[pd.DataFrame, Mapping[str, str
             "behind": [np.nan, *(each.mean for each in neighbours)],
             "p": [np.nan, *corrected],
             "p_alone": [np.nan, *(each.p for each in neighbours)],
-            "tied": ["", *("told apart" if each else "tied" for each in apart)],
+            "tied": ["", *("told apart" if p < LEVEL else "tied" for p in corrected)],
         }
     )
     of = [contest for contest in contests if contest.task.title in scores.index]
@@ -197,7 +191,7 @@ def _of_preset(preset: str, contests: Sequence[Contest]) -> list[Block]:
     frame, lacking = ranking(contests)
     if frame.empty:
         return []
-    name, unfair = f"ranking-{slug(preset)}", untuned(contest.task for contest in contests)
+    name = f"ranking-{slug(preset)}"
     tasks = int(frame["tasks"].iloc[0])
     blocks: list[Block] = [
         Table(
@@ -222,12 +216,9 @@ def _of_preset(preset: str, contests: Sequence[Contest]) -> list[Block]:
                 Column("worse", "worse on", integer, numeric=True),
             ),
         ),
-        _neighbours(contests, frame["contestant"].tolist(), name, preset, unfair),
+        _neighbours(contests, frame["contestant"].tolist(), name, preset),
     ]
-    if unfair:
-        lines = tuple(f"{who}: {', '.join(tasks)}" for who, tasks in unfair.items())
-        blocks.append(Text(f"Preset {preset}: untuned, not trained at a learning rate chosen for them, on", lines))
-    if len(beside := among(contests, frame["contestant"].tolist(), unfair)):
+    if len(beside := among(contests, frame["contestant"].tolist())):
         blocks.append(_beside(beside, name, preset))
     if lacking:
         alike: dict[str, list[str]] = {}
@@ -235,7 +226,7 @@ def _of_preset(preset: str, contests: Sequence[Contest]) -> list[Block]:
             alike.setdefault(where, []).append(who)
         lines = tuple(f"{', '.join(names)}: no score on {where}" for where, names in alike.items())
         blocks.append(Text(f"Not ranked at preset {preset}:", lines))
-    return list(marked(blocks, marks(unfair)))
+    return blocks
 
 
 def _beside(frame: pd.DataFrame, name: str, preset: str) -> Table:
@@ -262,9 +253,7 @@ def _beside(frame: pd.DataFrame, name: str, preset: str) -> Table:
     )
 
 
-def _neighbours(
-    contests: Sequence[Contest], order: Sequence[str], name: str, preset: str, unfair: Collection[str]
-) -> Table:
+def _neighbours(contests: Sequence[Contest], order: Sequence[str], name: str, preset: str) -> Table:
     """A row per task or test: how far everybody is from the row above."""
     rows = []
     for contest in contests:
@@ -273,7 +262,6 @@ def _neighbours(
             gap = contest.difference(own, above)
             row |= {own: gap.value, f"{own} low": gap.low, f"{own} high": gap.high} if gap else {own: None}
         rows.append(row)
-    shown = {own: f"{own} {MARK}" if own in unfair else own for own in order}
     keys = ["row", *(key for own in order[1:] for key in (own, f"{own} low", f"{own} high"))]
     return Table(
         name=f"{name}-neighbours",
@@ -284,7 +272,7 @@ def _neighbours(
         frame=pd.DataFrame(rows).reindex(columns=keys),
         columns=(
             Column("row", "family"),
-            *(Column(b, f"{shown[b]} − {shown[a]}", signed, True, f"{b} low", f"{b} high") for a, b in pairwise(order)),
+            *(Column(b, f"{b} − {a}", signed, True, f"{b} low", f"{b} high") for a, b in pairwise(order)),
         ),
         folded=True,
     )

@@ -13,9 +13,8 @@ from iclbench.core.metrics import METRICS, TOLD, metric
 from iclbench.report.blocks import Column, Section, Table
 from iclbench.report.data import Slice
 from iclbench.report.pairs import ranks, score_difference
-from iclbench.report.sections.leaderboard import cost_column, placed, remarks, with_costs, with_failed
+from iclbench.report.sections.leaderboard import cost_column, placed, remarks, with_costs, with_failed, with_tuned
 from iclbench.report.target_scores import main_counts, overall
-from iclbench.report.untuned import shared_rank
 
 _METRICS = ("log_likelihood", "log_likelihood_gaussian", "squared_error", "covered_50", "covered_90")
 # What sections of their own are about.
@@ -42,13 +41,14 @@ def board(task: Slice, rows: pd.DataFrame) -> Table:
         na_position="last",
         ignore_index=True,
     )
-    frame = with_costs(task, with_failed(task, "targets", _with_ranks(task, frame)))
+    frame = with_costs(task, with_tuned(task, with_failed(task, "targets", _with_ranks(task, frame))))
     columns = (
         Column("contestant", "contestant"),
         Column("n_related", "related datasets", integer, numeric=True),
         Column("rank", "rank", integer, numeric=True),
         Column("kind", "kind"),
         Column("runs", "seeds", integer, numeric=True),
+        Column("tuned", "tuned"),
         _measured("log_likelihood", "log-likelihood", fixed),
         Column("behind", "behind the row above", signed, True, "behind_low", "behind_high"),
         Column("log_likelihood_gaussian", "as one Gaussian", fixed, True, episodes="log_likelihood_gaussian_episodes"),
@@ -81,7 +81,7 @@ def board(task: Slice, rows: pd.DataFrame) -> Table:
         "episodes. Behind the row above: the mean paired difference with that interval. Calibration: the share of "
         "targets within the central 50 % and 90 % intervals; calibrated predictions hold 50 % and 90 %, more is "
         "underconfident, less overconfident. Who predicts a single value has no likelihood and no rank. "
-        f"{shared_rank(task.untuned)}Oracles are ceilings and hold no rank. "
+        "Oracles are ceilings and hold no rank. "
         "Who was asked fewer episodes than others has their number in the cell; differences are over common ones."
         + (of_joint if "log_likelihood_joint" in further else "")
         + (of_mixture if frame["log_likelihood_gaussian"].notna().any() else ""),
@@ -136,8 +136,7 @@ def _with_ranks(task: Slice, frame: pd.DataFrame) -> pd.DataFrame:
     }
     fair = (frame["kind"].ne("oracle") & ~frame["contestant"].isin(TOLD)).tolist()
     ranked = [place for place, is_fair, has in zip(order, fair, scored, strict=True) if is_fair and has]
-    unfair = [place for place, (name, _) in zip(order, keys, strict=True) if name in task.untuned]
-    found = ranks(ranked, episodes, score_difference, unfair)
+    found = ranks(ranked, episodes, score_difference)
     return placed(frame, order, found, episodes, lambda worse, better: score_difference(better, worse))
 
 
