@@ -380,7 +380,7 @@ def test_of_targets_the_errors_that_scores_are_made_of_are_kept_also_before_ther
         "card": "c",
         "version": "0",
     }
-    rows = [row] + ([row | {"metric": "score", "reason": f"{scored}: 1 is best"}] if scored else [])
+    rows = [row] + ([row | {"metric": "score", "score_of": scored, "score_one": "best"}] if scored else [])
     errors = tables.frame(
         "errors",
         [
