@@ -94,14 +94,8 @@ def command(
         typer.Option("--pack", help="Sweep nothing; pack what is there into a few files in this folder of --results."),
     ] = None,
     replace: Annotated[
-        str | None,
-        typer.Option(
-            "--replace",
-            help="With --pack, why finished cells in it that the grid no longer has leave: what takes their place is "
-            "listed there as awaiting recomputation.",
-            metavar="REASON",
-        ),
-    ] = None,
+        bool, typer.Option("--replace", help="With --pack, drop the cells in it that the grid no longer has.")
+    ] = False,
     verify: Annotated[
         int | None,
         typer.Option("--verify", min=1, help="Sweep nothing; compute so many random evaluations again and compare."),
@@ -134,8 +128,8 @@ def command(
             "--pack and --verify sweep nothing: no --dry-run, --only, --contestants, --workers, --per-gpu, --engine, "
             "--jobs, --detach or --status with them"
         )
-    if replace is not None and pack is None:
-        raise UsageError("--replace says what --pack is to leave out: write --pack FOLDER --replace REASON")
+    if replace and pack is None:
+        raise UsageError("--replace drops cells from packed results: write --pack FOLDER --replace")
     if pack is not None and verify is not None:
         raise UsageError("--pack and --verify are two commands: pack first, then verify")
     if pack is not None or verify is not None:
@@ -151,7 +145,7 @@ def command(
         context, store = Context(results, data_dir, kind), Store(results)
         cells = chosen_cells(preset, tasks, cells_of(grid, add or [], results))
         if pack is not None:
-            sweep_results.print_packed(cells, store, pack, json, bool(replace))
+            sweep_results.print_packed(cells, store, pack, json, replace)
             return
         if verify is not None:
             if not sweep_results.print_verified(cells, store, verify, verify_seed, context, json):
