@@ -101,7 +101,7 @@ def archived(packs: Path) -> Iterator[tuple[str, str]]:
     """The runs in the archives of weights, and the identity of each by the code that runs."""
     import tomllib
 
-    from iclbench.config import archives
+    from iclbench.store import archives
 
     for path in sorted(packs.glob("*.weights.safetensors")):
         for run, entry in archives.entries(path).items():
@@ -218,7 +218,7 @@ def _archive(before: Path, after: Path, runs: dict[str, str]) -> None:
     import tomli_w
     from safetensors.torch import load_file
 
-    from iclbench.config import archives
+    from iclbench.store import archives
     from iclbench.store.identity import run_id
 
     packed = []

@@ -12,10 +12,10 @@ import iclbench as icl
 from iclbench import tables
 from iclbench.cli.main import main
 from iclbench.config.resolution import resolve_run
-from iclbench.config.runs import Run, create, find
 from iclbench.core.errors import DataChangedError, Interrupted
 from iclbench.report.data import load
 from iclbench.store.identity import variant_id
+from iclbench.store.runs import Run, create, find
 from iclbench.sweep.cells import grid_cells
 from iclbench.training import run as training
 

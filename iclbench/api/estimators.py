@@ -14,9 +14,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from iclbench.api.predict import Trained, columns_of, load, misplaced
-from iclbench.config.runs import Run
 from iclbench.core.guard import guarded
 from iclbench.core.standard import Standard
+from iclbench.store.runs import Run
 
 
 class ContextSizeWarning(UserWarning):

@@ -11,12 +11,12 @@ import torch
 
 from iclbench.api.predict import Trained, backbone_of, plain_array, plain_numbers
 from iclbench.backbones.base import Backbone
-from iclbench.config.runs import Run
 from iclbench.core.answers import check_answer
 from iclbench.core.episodes import Points
 from iclbench.core.errors import DataError, UsageError
 from iclbench.core.guard import guarded
 from iclbench.core.predictor import as_used
+from iclbench.store.runs import Run
 from iclbench.streaming.answers import answers
 from iclbench.streaming.clock import Clock, started_at
 from iclbench.streaming.event_lines import EventFormat

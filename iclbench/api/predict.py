@@ -14,8 +14,6 @@ import torch
 from iclbench.api import arguments
 from iclbench.api.models import check_values
 from iclbench.backbones.base import Backbone
-from iclbench.config.archives import find
-from iclbench.config.runs import Run
 from iclbench.core.answers import check_answer
 from iclbench.core.devices import chosen_device
 from iclbench.core.episodes import Points
@@ -25,6 +23,8 @@ from iclbench.core.predictions import Categorical, Gaussian, Mixture, Prediction
 from iclbench.core.predictor import as_used, join_positions
 from iclbench.core.seeds import generator
 from iclbench.families.base import Family
+from iclbench.store.archives import find
+from iclbench.store.runs import Run
 
 # Queries answered at once, so that memory is bounded however many are asked.
 _AT_ONCE = 1024

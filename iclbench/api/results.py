@@ -11,9 +11,9 @@ import pandas as pd
 from iclbench import tables
 from iclbench.api import arguments
 from iclbench.api.predict import Trained, load
-from iclbench.config.runs import Run, all_runs
 from iclbench.core.errors import UsageError
 from iclbench.report import build
+from iclbench.store.runs import Run, all_runs
 
 
 class ResultsFolder:

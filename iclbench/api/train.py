@@ -19,13 +19,13 @@ from iclbench.api.tasks import Task, given_task
 from iclbench.backbones.base import Backbone
 from iclbench.config.rates import Rates
 from iclbench.config.resolution import RunConfig, resolve_training
-from iclbench.config.runs import Run, create, keeping_rate
 from iclbench.core.context import Context
 from iclbench.core.devices import chosen_device
 from iclbench.core.errors import UsageError
 from iclbench.core.guard import guarded
 from iclbench.core.progress import Update
 from iclbench.evaluation.reported_training import train_reported
+from iclbench.store.runs import Run, create, keeping_rate
 from iclbench.training.fit import Callback, Training
 from iclbench.training.fit import fit as fit_in_memory
 from iclbench.training.processes import ALONE, Processes

@@ -10,7 +10,6 @@ import pandas as pd
 from iclbench import tables
 from iclbench.cli.terminal import out, print_rows, say, step_bar, table
 from iclbench.config.cards import load_baseline
-from iclbench.config.runs import Run
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.evaluation.contestants import PredictorContestant, backbone, baselines
@@ -18,6 +17,7 @@ from iclbench.evaluation.costs.costs import Sizes, measure_costs
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.report.blocks import Table
 from iclbench.report.cost_table import AT_ONCE, COLUMNS, MACHINE, at_once_table, cost_table
+from iclbench.store.runs import Run
 
 
 def measure_all(

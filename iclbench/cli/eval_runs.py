@@ -8,7 +8,6 @@ from pathlib import Path
 from iclbench.cli.options import examples
 from iclbench.cli.terminal import say, step_bar
 from iclbench.config.resolution import TaskConfig, resolve_task
-from iclbench.config.runs import Run
 from iclbench.core.context import Context
 from iclbench.core.errors import DataError, UsageError
 from iclbench.core.memory import IN_REAL_TABLES, advised
@@ -21,6 +20,7 @@ from iclbench.evaluation.whole_table import remarks as remarks_on
 from iclbench.families.base import Family
 from iclbench.families.tabular.table_file import Table, read_table
 from iclbench.families.tabular.tabular import Tabular
+from iclbench.store.runs import Run
 from iclbench.sweep.reference import Reference
 
 # What stands beside a model on a user's own table.

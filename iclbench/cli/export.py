@@ -14,7 +14,7 @@ from iclbench.core.errors import UsageError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from iclbench.config.runs import Run
+    from iclbench.store.runs import Run
 
 
 def command(
@@ -26,8 +26,8 @@ def command(
     """Write the training curves and scores of finished runs for TensorBoard, W&B or MLflow."""
     from iclbench import tables
     from iclbench.cli.terminal import out
-    from iclbench.config.archives import find
     from iclbench.core.formats import plural
+    from iclbench.store.archives import find
     from iclbench.training.trackers import check_trackers, tracked
 
     check_trackers(log)

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from iclbench.config import inventory
 from iclbench.config.cards import load_baseline, load_task, names
 from iclbench.config.registry import BACKBONES, FAMILIES, Registry
-from iclbench.config.runs import all_runs
 from iclbench.core.errors import UsageError
+from iclbench.store import inventory
+from iclbench.store.runs import all_runs
 from iclbench.sweep.grids import load_grid
 from iclbench.sweep.language_grids import is_language_grid, load_language_grid
 

@@ -18,7 +18,7 @@ from iclbench.core.signals import held_back
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from iclbench.config.runs import Run
+    from iclbench.store.runs import Run
 
 Results = Annotated[
     Path, typer.Option("--results", envvar="ICLBENCH_RESULTS", help="Results folder.", show_default="./results")
@@ -83,8 +83,8 @@ def chosen_runs(results: Path, names: Sequence[str] | None) -> list[Run]:
     Raises:
         UsageError: there is no such run.
     """
-    from iclbench.config.archives import find
-    from iclbench.config.runs import DivergedError, all_runs
+    from iclbench.store.archives import find
+    from iclbench.store.runs import DivergedError, all_runs
 
     runs = [find(results, name) for name in names] if names else [r for r in all_runs(results) if r.finished]
     if not runs:

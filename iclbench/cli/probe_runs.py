@@ -11,7 +11,6 @@ import typer
 from iclbench.cli import probe_tables
 from iclbench.cli.summary import print_tables
 from iclbench.cli.terminal import say
-from iclbench.config.runs import Run
 from iclbench.config.trust import UntrustedError
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
@@ -20,6 +19,7 @@ from iclbench.probing.probe import NotProbedError
 from iclbench.probing.probe import probe as probe_layers
 from iclbench.probing.rank import probe_rank
 from iclbench.probing.representation import probe_representation
+from iclbench.store.runs import Run
 
 
 def probe_runs(

@@ -16,9 +16,9 @@ from iclbench.config import trust
 from iclbench.config.cards import TaskCard, is_baseline, load_baseline, load_task, names
 from iclbench.config.registry import BACKBONES, FAMILIES, canonical
 from iclbench.config.resolution import resolve_task
-from iclbench.config.runs import all_runs
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.hashing import content_hash
+from iclbench.store.runs import all_runs
 from iclbench.sweep.grids import grid_runs, is_grid, load_grid
 from iclbench.sweep.language_grids import commands as language_commands
 from iclbench.sweep.language_grids import is_language_grid

@@ -60,8 +60,8 @@ def command(
 ) -> None:
     """Learn points or events and answer queries line by line: a query sees all before it. In constant memory where the
     backbone allows (cmanp, cnp, cmhp, recurrent ones)."""
-    from iclbench.config.archives import find
     from iclbench.core.signals import sigterm_like_ctrl_c
+    from iclbench.store.archives import find
 
     if state and related:
         raise UsageError("--related goes without --state: a state already holds the related datasets of its start")

@@ -15,13 +15,13 @@ import typer
 
 from iclbench.backbones.base import Backbone
 from iclbench.cli.terminal import say
-from iclbench.config.runs import Run
 from iclbench.core import limits
 from iclbench.core.errors import DataError, UsageError
 from iclbench.core.formats import plural
 from iclbench.core.predictor import State
 from iclbench.core.records import read_about
 from iclbench.core.signals import held_back
+from iclbench.store.runs import Run
 from iclbench.streaming.answers import heading
 from iclbench.streaming.clock import Clock
 from iclbench.streaming.event_lines import EventFormat

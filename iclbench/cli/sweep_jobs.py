@@ -13,10 +13,10 @@ import typer
 from iclbench.cli.sweep_run import run
 from iclbench.cli.sweep_summary import print_dry_run
 from iclbench.cli.terminal import out, print_json, say, table
-from iclbench.config.runs import writing
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import plural
+from iclbench.store.runs import writing
 from iclbench.sweep import engine, engines
 from iclbench.sweep.bundle import Bundle
 from iclbench.sweep.engine import Bundling

@@ -11,11 +11,11 @@ from iclbench.cli.options import set_up_torch
 from iclbench.cli.sweep_summary import left_alone, print_outcomes, untuned_lines
 from iclbench.cli.sweep_view import view
 from iclbench.cli.terminal import say
-from iclbench.config.runs import writing
 from iclbench.core import cores
 from iclbench.core.context import Context
 from iclbench.core.errors import Interrupted
 from iclbench.core.formats import plural
+from iclbench.store.runs import writing
 from iclbench.sweep import engine
 from iclbench.sweep import plan as plans
 from iclbench.sweep.executor import Executor

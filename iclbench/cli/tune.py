@@ -79,11 +79,11 @@ def command(
     from iclbench.config.rates import own_path
     from iclbench.config.registry import canonical
     from iclbench.config.resolution import backbone_class
-    from iclbench.config.runs import writing
     from iclbench.config.trust import typed
     from iclbench.core.context import Context
     from iclbench.core.formats import plural
     from iclbench.core.signals import sigterm_like_ctrl_c
+    from iclbench.store.runs import writing
 
     search, preset = search_of(rates, trials), canonical(preset)
     for name in contestant:

@@ -25,7 +25,6 @@ import torch
 
 from iclbench import __version__, tables
 from iclbench.config.plugins import blamed
-from iclbench.config.runs import writing
 from iclbench.core import devices
 from iclbench.core.errors import IclbenchError, one_line
 from iclbench.core.guard import guarded
@@ -37,6 +36,7 @@ from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.metric_names import lacking
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.store import identity
+from iclbench.store.runs import writing
 
 Rows = list[dict[str, object]]
 Tables = dict[tables.TableName, Rows | pd.DataFrame]

@@ -20,7 +20,6 @@ from iclbench.config.plugins import named
 from iclbench.config.rates import Rates
 from iclbench.config.registry import ESTIMATORS
 from iclbench.config.resolution import RunConfig, TaskConfig
-from iclbench.config.runs import Run
 from iclbench.core.errors import UsageError
 from iclbench.core.hashing import content_hash
 from iclbench.core.predictor import Predictor
@@ -33,6 +32,7 @@ from iclbench.evaluation.contestant import Contestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Family
 from iclbench.store import identity
+from iclbench.store.runs import Run
 
 # What a head answers with; the others, numbers.
 _ANSWERS = {"categorical": "class labels", "event": "events"}

@@ -11,7 +11,6 @@ import pandas as pd
 
 from iclbench import tables
 from iclbench.config.resolution import TaskConfig
-from iclbench.config.runs import Run, writing
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.core.files import remove
@@ -28,6 +27,7 @@ from iclbench.evaluation.next_points import score_next
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Family
 from iclbench.families.shifts import Shift
+from iclbench.store.runs import Run, writing
 
 # The axis of rows of shorter trainings. Rows of the axis train_step are of the training itself while it goes on, whose
 # rate has not fallen: at the same step they are others, and made by training.

@@ -12,12 +12,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iclbench import __version__, tables
-from iclbench.config.runs import writing
 from iclbench.core.answers import check_answer
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import NonFiniteError
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.store.runs import writing
 
 EPISODES = 4
 # Samples of all outputs together, of the first episode at every so many inputs: noise between neighbours is seen.

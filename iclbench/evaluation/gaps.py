@@ -22,13 +22,13 @@ import numpy as np
 import pandas as pd
 
 from iclbench import tables
-from iclbench.config.runs import writing
 from iclbench.core.files import remove
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.everybody import Everybody
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.targets import mean_rows
 from iclbench.families.base import Ceiling
+from iclbench.store.runs import writing
 from iclbench.tables.curves import at_few, heights, of_few
 
 ADJUSTED = "log_likelihood_adjusted"

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from iclbench.config.cards import decay_begins
-from iclbench.config.runs import Run
 from iclbench.core.context import Context
 from iclbench.evaluation.monitor import Monitor
+from iclbench.store.runs import Run
 from iclbench.training.processes import ALONE, Processes
 from iclbench.training.run import train
 from iclbench.training.trackers import tracked

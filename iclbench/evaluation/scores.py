@@ -34,7 +34,6 @@ from functools import reduce
 import pandas as pd
 
 from iclbench import tables
-from iclbench.config.runs import writing
 from iclbench.core.files import remove
 from iclbench.core.metrics import TOLD
 from iclbench.core.metrics import metric as of
@@ -42,6 +41,7 @@ from iclbench.evaluation.areas import Areas
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.everybody import Everybody
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.store.runs import writing
 from iclbench.tables.related import without_related
 
 _ACCURACY = "accuracy_within_choices"

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from iclbench import tables
-from iclbench.config.runs import writing
 from iclbench.core.measure import Measure
 from iclbench.core.memory import IN_EVALUATION, advised
 from iclbench.core.metrics import metric
@@ -22,6 +21,7 @@ from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.scoring import TargetScores, target_scores
+from iclbench.store.runs import writing
 
 
 def score_targets(contestant: PredictorContestant, prompts: PromptSet) -> cells.Tables:

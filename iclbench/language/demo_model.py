@@ -21,11 +21,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from iclbench.config.runs import writing
 from iclbench.core.errors import UsageError
 from iclbench.core.seeds import global_stream, stream_seed
 from iclbench.language.prompting.text import example
 from iclbench.language.tasks.cards import LanguageCard, load_language_card
+from iclbench.store.runs import writing
 
 # At most. When the tasks are told apart differs from seed to seed by a factor of two: 900 to 2,000 steps.
 STEPS = 4000

@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 
 from iclbench import tables
-from iclbench.config.runs import check_name
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.deep_thinking.methods import Method
@@ -32,6 +31,7 @@ from iclbench.language.prompting.prompts import LanguagePrompts
 from iclbench.language.summary import write_summary
 from iclbench.language.tasks.cards import LanguageTask
 from iclbench.language.tasks.published import write_published
+from iclbench.store.runs import check_name
 
 
 @dataclass(frozen=True)

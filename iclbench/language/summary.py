@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 
 from iclbench import tables
-from iclbench.config.runs import writing
 from iclbench.core.hashing import content_hash
 from iclbench.evaluation.cells import cell_path
 from iclbench.evaluation.contestant import Contestant
@@ -22,6 +21,7 @@ from iclbench.language.accuracies import summarised
 from iclbench.language.cell import shared_columns
 from iclbench.language.prompting.prompts import LanguagePrompts
 from iclbench.language.tasks.cards import PRESET
+from iclbench.store.runs import writing
 from iclbench.tables.means import student
 
 # Metrics whose distribution over seeds is reported besides their mean.

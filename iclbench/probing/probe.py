@@ -19,7 +19,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iclbench.backbones.base import Backbone
-from iclbench.config.runs import Run
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.core.memory import IN_PROBES, advised
@@ -31,6 +30,7 @@ from iclbench.evaluation.prompts import PromptSet
 from iclbench.probing.descent import DESCENTS, STEPS, Descent, step_errors, tune_gamma
 from iclbench.probing.layers import decode_layers, probe_layers
 from iclbench.probing.probe_set import ProbeSet
+from iclbench.store.runs import Run
 
 EVALUATOR, SEARCH = "probe", "gamma_search"
 

@@ -22,7 +22,6 @@ from torch import Tensor
 
 from iclbench.backbones.base import Backbone
 from iclbench.config import codes
-from iclbench.config.runs import Run
 from iclbench.core.answers import check_answer
 from iclbench.core.context import Context
 from iclbench.core.episodes import Episodes
@@ -36,6 +35,7 @@ from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.probing.probe import NotProbedError, kept
 from iclbench.probing.probe_set import POINTS, ProbeSet
 from iclbench.store import identity
+from iclbench.store.runs import Run
 
 EVALUATOR = "rank"
 # Singular values below this fraction of the largest count as 0.

@@ -28,7 +28,6 @@ from torch import Tensor
 from iclbench import tables
 from iclbench.backbones.base import Backbone
 from iclbench.config import codes
-from iclbench.config.runs import Run
 from iclbench.core.context import Context
 from iclbench.core.errors import NonFiniteError
 from iclbench.core.hashing import content_hash
@@ -39,6 +38,7 @@ from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.probing.probe import NotProbedError, kept
 from iclbench.store import identity
+from iclbench.store.runs import Run
 
 EVALUATOR = "representation"
 # Inputs to fit H on and as many to score it; those among them whose other directions are averaged over in a figure.

@@ -15,12 +15,12 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter
 
 from iclbench.config.registry import imported
-from iclbench.config.runs import codes_then_and_now
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError, one_line
 from iclbench.core.files import write_text
 from iclbench.core.hashing import content_hash
 from iclbench.core.version import provenance
+from iclbench.store.runs import codes_then_and_now
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.outcome import Outcome
 from iclbench.tables.schema import SCHEMA

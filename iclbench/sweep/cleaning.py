@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from iclbench import tables
-from iclbench.config.inventory import rows
-from iclbench.config.runs import Run, all_runs, check_name, writing
 from iclbench.core.errors import UnknownNameError
 from iclbench.core.locks import alive
+from iclbench.store.inventory import rows
+from iclbench.store.runs import Run, all_runs, check_name, writing
 from iclbench.tables.runs import trained_runs
 
 _TEMPORARY = re.compile(r"\..+\.(\d+)\.tmp")

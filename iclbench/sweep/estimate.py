@@ -20,8 +20,8 @@ import pandas as pd
 
 from iclbench import tables
 from iclbench.config.resolution import RunConfig
-from iclbench.config.runs import Run
 from iclbench.core.errors import IclbenchError
+from iclbench.store.runs import Run
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.plan import Plan
 from iclbench.sweep.store import Store, is_whole

@@ -29,10 +29,10 @@ from iclbench.config.cards import (
 from iclbench.config.pairs import Pair
 from iclbench.config.registry import BACKBONES, canonical, spelling
 from iclbench.config.resolution import RunConfig, parse_overrides, resolve_run, typed_tables, unfit
-from iclbench.config.runs import keeping_rate, run_name
 from iclbench.config.sizes import missing_size, tell_once
 from iclbench.config.trust import UntrustedError
 from iclbench.core.errors import UnknownNameError, UsageError
+from iclbench.store.runs import keeping_rate, run_name
 from iclbench.sweep.engines import GridEngine
 
 if TYPE_CHECKING:

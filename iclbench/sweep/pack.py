@@ -25,14 +25,14 @@ import numpy as np
 import pandas as pd
 
 from iclbench import tables
-from iclbench.config import archives
 from iclbench.config.registry import canonical
-from iclbench.config.runs import Run, check_name, writing
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.core.files import digest_path
 from iclbench.core.formats import plural
 from iclbench.core.metrics import curve_metric, metric
+from iclbench.store import archives
+from iclbench.store.runs import Run, check_name, writing
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.store import Store, evaluates, row

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from iclbench.config.resolution import TaskConfig
-from iclbench.config.runs import Run
+from iclbench.store.runs import Run
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.outcome import Status
 from iclbench.sweep.store import Store

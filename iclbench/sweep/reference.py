@@ -17,7 +17,6 @@ from typing import TypeAlias
 import pandas as pd
 
 from iclbench import tables
-from iclbench.config.archives import with_shipped
 from iclbench.config.cards import names
 from iclbench.core.errors import UsageError
 from iclbench.estimators.base import FittedPredictor
@@ -25,6 +24,7 @@ from iclbench.evaluation import cells, contestants
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.evaluate import Shipped
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.store.archives import with_shipped
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.plan import by_episode
 

@@ -22,9 +22,9 @@ from typing import Any
 import pandas as pd
 
 from iclbench import __version__, tables
-from iclbench.config.runs import writing
 from iclbench.core.context import Context
 from iclbench.core.files import holds_tensors
+from iclbench.store.runs import writing
 from iclbench.sweep import kernels
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.outcome import Outcome, Status

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from iclbench.config.runs import Run, TrainedOtherwiseError, refuse_other
 from iclbench.core.context import Context
 from iclbench.core.errors import DataChangedError, DataError, IclbenchError, UsageError
+from iclbench.store.runs import Run, TrainedOtherwiseError, refuse_other
 from iclbench.sweep.cells import KINDS, SUMMARY, GridCell
 from iclbench.sweep.plan import Plan
 from iclbench.sweep.store import is_whole

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from iclbench import tables
 from iclbench.config.plugins import blamed
-from iclbench.config.runs import DivergedError, Run, TrainedOtherwiseError, create
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError, Interrupted, one_line
 from iclbench.core.signals import end_with_parent
+from iclbench.store.runs import DivergedError, Run, TrainedOtherwiseError, create
 from iclbench.sweep import kernels
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.outcome import Outcome

@@ -20,10 +20,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from iclbench.config.cards import decay_begins
-from iclbench.config.runs import Run
 from iclbench.core.errors import IclbenchError
 from iclbench.core.files import save_tensors
 from iclbench.core.memory import IN_TRAINING, advised
+from iclbench.store.runs import Run
 from iclbench.training.fit import Progress
 
 log = logging.getLogger("iclbench")

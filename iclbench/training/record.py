@@ -9,13 +9,13 @@ from torch import Tensor
 
 from iclbench import __version__, tables
 from iclbench.backbones.base import Backbone
-from iclbench.config.runs import DivergedError, Run
 from iclbench.core import devices
 from iclbench.core.errors import IclbenchError
 from iclbench.core.files import save_tensors, write_text
 from iclbench.core.version import provenance
 from iclbench.families.base import Family
 from iclbench.store import identity
+from iclbench.store.runs import DivergedError, Run
 from iclbench.training.fit import Progress
 
 Rows = list[dict[str, object]]

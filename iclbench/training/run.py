@@ -12,12 +12,12 @@ from typing import Any
 
 from iclbench.config.cards import decay_begins
 from iclbench.config.resolution import RunConfig
-from iclbench.config.runs import DivergedError, Hold, Run, writing
 from iclbench.core.context import Context
 from iclbench.core.errors import Interrupted
 from iclbench.core.guard import guarded
 from iclbench.core.memory import IN_TRAINING, advised
 from iclbench.families.base import Family
+from iclbench.store.runs import DivergedError, Hold, Run, writing
 from iclbench.training import checkpoint, record
 from iclbench.training.branches import left, train_branch
 from iclbench.training.fit import Callback, Progress, Training, TrainingDivergedError

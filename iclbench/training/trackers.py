@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from iclbench.config.runs import Run
 from iclbench.core.errors import UnknownNameError, UsageError
+from iclbench.store.runs import Run
 
 
 class Tracker(Protocol):

@@ -17,10 +17,10 @@ from iclbench import tables
 from iclbench.config.cards import load_task, validate
 from iclbench.config.rates import Chosen, RateTable, Tuning, own_path, read_table, shipped_path
 from iclbench.config.resolution import RunConfig
-from iclbench.config.runs import writing
 from iclbench.core import locks
 from iclbench.core.files import write_text
 from iclbench.core.formats import slug
+from iclbench.store.runs import writing
 from iclbench.tuning.trials import Trial
 
 _HEADER = """\

@@ -7,7 +7,7 @@ import tomli_w
 
 import iclbench as icl
 from iclbench.api.tasks import Task
-from iclbench.config.runs import Run
+from iclbench.store.runs import Run
 from tests.api.blobs import CARD
 
 

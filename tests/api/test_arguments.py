@@ -16,8 +16,8 @@ import iclbench as icl
 from iclbench.backbones.base import Backbone, BackboneSettings
 from iclbench.backbones.recurrent import RecurrentBackbone
 from iclbench.backbones.sequence import SequenceBackbone
-from iclbench.config.runs import Run
 from iclbench.core.errors import UsageError
+from iclbench.store.runs import Run
 
 X, Y = np.zeros((3, 2)), np.zeros(3)
 SIZE = {"layers": 1, "width": 16, "heads": 2}

@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 
 import iclbench as icl
 from iclbench import ContextSizeWarning, InContextClassifier, InContextRegressor
-from iclbench.config.runs import Run
+from iclbench.store.runs import Run
 
 
 def failures(estimator: object) -> list[str]:

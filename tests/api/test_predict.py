@@ -16,10 +16,10 @@ import iclbench as icl
 from iclbench.api import predict as module
 from iclbench.backbones.base import Backbone
 from iclbench.backbones.cnp import CNP
-from iclbench.config.runs import Run
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.joint import JointGaussian
+from iclbench.store.runs import Run
 
 RNG = np.random.default_rng(0)
 X, Y, QUERIES = RNG.normal(size=(8, 10)), RNG.normal(size=8), RNG.normal(size=(3, 10))

@@ -11,11 +11,11 @@ import pytest
 
 import iclbench as icl
 from iclbench.api.tasks import Task
-from iclbench.config.runs import Run
 from iclbench.core.errors import UsageError
 from iclbench.core.metrics import metric
 from iclbench.report.figures import board
 from iclbench.report.style import ORACLE
+from iclbench.store.runs import Run
 
 
 def test_a_folder_gives_its_tables_runs_and_page(run: Run, results: Path) -> None:

@@ -13,8 +13,8 @@ from iclbench import tables
 from iclbench.api import score
 from iclbench.api.tasks import Task
 from iclbench.cli.main import main
-from iclbench.config.runs import Run
 from iclbench.core.errors import UsageError
+from iclbench.store.runs import Run
 
 GP = {"episodes": 6, "points": 8, "targets": 5, "max_related": 2, "related_points": [4, 9]}
 

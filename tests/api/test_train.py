@@ -12,8 +12,8 @@ import iclbench as icl
 from iclbench.api.models import registered_name
 from iclbench.cli.main import main
 from iclbench.config.cards import TrainSettings
-from iclbench.config.runs import Run
 from iclbench.core.errors import UsageError
+from iclbench.store.runs import Run
 from iclbench.training.fit import Training, TrainingDivergedError
 
 SIZE = {"layers": 1, "width": 16, "heads": 2}

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from iclbench.backbones.mamba import Mamba, MambaSettings
 from iclbench.config.resolution import resolve_run
-from iclbench.config.runs import Run, create
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.files import digest_path, save_tensors
 from iclbench.core.task import TaskShape
 from iclbench.layers.depthwise_convolution import depthwise_convolution
+from iclbench.store.runs import Run, create
 from iclbench.training.run import train
 
 

@@ -11,8 +11,8 @@ import tomli_w
 from iclbench.cli import eval_runs
 from iclbench.cli.main import main
 from iclbench.config.resolution import resolve_run
-from iclbench.config.runs import Run, create
 from iclbench.evaluation import whole_table
+from iclbench.store.runs import Run, create
 from iclbench.training.run import train
 from tests.conftest import small_card
 

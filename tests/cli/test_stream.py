@@ -13,10 +13,10 @@ import tomli_w
 import torch
 
 from iclbench.cli.main import main
-from iclbench.config.runs import find
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.predictor import State
+from iclbench.store.runs import find
 from tests.conftest import heed_ctrl_c, small_card
 
 RUN = "tiny-linear-cmanp-smoke-s0"

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from iclbench.cli.main import main
-from iclbench.config.runs import find
 from iclbench.core.episodes import Points
+from iclbench.store.runs import find
 
 DATA = "time,mark\n30,0\n90,2\n?,?\n100.5,1\n,\n"
 UNIT = 60.0

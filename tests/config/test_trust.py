@@ -164,7 +164,7 @@ def test_the_report_loads_no_class_and_reads_no_run() -> None:
     files = {file: file.read_text() for file in Path(report.__file__).parent.rglob("*.py")}
     imported = {line for text in files.values() for line in re.findall(r"(?:from|import) (iclbench[\w.]*)", text)}
     assert "iclbench.core.formats" in imported
-    assert not imported & {"iclbench.config.resolution", "iclbench.config.runs"}
+    assert not imported & {"iclbench.config.resolution", "iclbench.store.runs"}
     lines = [line for text in files.values() for line in re.findall(r"iclbench\.config\.registry import (.*)", text)]
     assert {name for line in lines for name in line.split(", ")} == {"BACKBONES", "Backbones", "TESTS", "canonical"}
     assert not [

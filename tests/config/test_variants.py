@@ -13,9 +13,9 @@ from iclbench.config import cards, codes, registry
 from iclbench.config.rates import Rates, learning_rate
 from iclbench.config.registry import BACKBONES, VARIANTS, Backbones, Entry, Variant
 from iclbench.config.resolution import resolve_run
-from iclbench.config.runs import run_name
 from iclbench.config.sizes import missing_size
 from iclbench.core.errors import UsageError
+from iclbench.store.runs import run_name
 from tests.conftest import small_card
 
 NAMED = [name for name, variant in VARIANTS.items() if variant.backbone != name]

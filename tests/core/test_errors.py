@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import iclbench
-from iclbench.config.runs import CodeChangedError, DivergedError, Run, TrainedOtherwiseError
 from iclbench.core.errors import DataChangedError, IclbenchError, UnknownNameError, UsageError
+from iclbench.store.runs import CodeChangedError, DivergedError, Run, TrainedOtherwiseError
 from iclbench.sweep.executor import WorkerDiedError
 from iclbench.sweep.work import _FailedInPartError
 from iclbench.training.fit import TrainingDivergedError

@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from iclbench.config.runs import digest_beside
 from iclbench.core import digests
 from iclbench.core.files import atomic, digest_path, remove_leftovers, save_tensors
+from iclbench.store.runs import digest_beside
 
 
 def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ import torch
 from iclbench import tables
 from iclbench.backbones.gpt2 import GPT2
 from iclbench.cli.main import main
-from iclbench.config.runs import Run
 from iclbench.core.files import holds_tensors
 from iclbench.core.memory import OutOfMemoryError, is_out_of_memory
+from iclbench.store.runs import Run
 from iclbench.training.run import train
 from tests.conftest import small_card
 from tests.training.test_run import new_run

@@ -8,11 +8,11 @@ import pytest
 
 from iclbench import tables
 from iclbench.config.resolution import resolve_run
-from iclbench.config.runs import Run, create
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError, UsageError
 from iclbench.estimators.knn import NearestNeighbours
 from iclbench.evaluation.evaluate import evaluate_run, shifts_of
+from iclbench.store.runs import Run, create
 from iclbench.sweep.cleaning import remove_run
 from iclbench.training.run import train
 

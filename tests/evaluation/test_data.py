@@ -8,12 +8,12 @@ import tomli_w
 from iclbench import tables
 from iclbench.config.cards import load_task, names
 from iclbench.config.resolution import family_class, resolve_run, resolve_task
-from iclbench.config.runs import create
 from iclbench.core.errors import UnknownNameError
 from iclbench.evaluation import cells, contestants
 from iclbench.evaluation.evaluate import write_published
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.targets import write_chance
+from iclbench.store.runs import create
 from iclbench.training import record
 
 

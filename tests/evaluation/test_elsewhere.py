@@ -9,10 +9,10 @@ import torch
 
 from iclbench import tables
 from iclbench.cli.main import main
-from iclbench.config import inventory
 from iclbench.config.resolution import resolve_run, resolve_task
-from iclbench.config.runs import Run, create
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.store import inventory
+from iclbench.store.runs import Run, create
 from iclbench.training.run import train
 from tests.conftest import small_card
 

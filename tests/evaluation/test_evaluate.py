@@ -11,7 +11,6 @@ import torch
 from iclbench import tables
 from iclbench.config import codes
 from iclbench.config.resolution import RunConfig, TaskConfig, resolve_run, resolve_task
-from iclbench.config.runs import Run, create
 from iclbench.core import digests
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
@@ -40,6 +39,7 @@ from iclbench.evaluation.everybody import Everybody
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.store import identity
 from iclbench.store.identity import variant_id
+from iclbench.store.runs import Run, create
 
 
 class Half(Predictor):

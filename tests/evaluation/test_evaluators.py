@@ -9,7 +9,6 @@ import torch
 
 from iclbench import tables
 from iclbench.config.resolution import resolve_run, resolve_task
-from iclbench.config.runs import Run, create
 from iclbench.core.context import Context
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.predictions import Categorical
@@ -20,6 +19,7 @@ from iclbench.evaluation.monitor import Monitor
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.scoring import target_scores, together
 from iclbench.store.identity import variant_id
+from iclbench.store.runs import Run, create
 from iclbench.training.run import train
 from tests.conftest import small_card
 from tests.prototypes import CLASSES, prototype_card

@@ -9,12 +9,12 @@ import tomli_w
 
 from iclbench import tables
 from iclbench.config.resolution import resolve_run
-from iclbench.config.runs import DivergedError, Run, create
 from iclbench.core.context import Context
 from iclbench.core.errors import Interrupted, UnknownNameError, UsageError
 from iclbench.evaluation.evaluate import evaluate_run, evaluators_of
 from iclbench.evaluation.monitor import Monitor
 from iclbench.store.identity import variant_id
+from iclbench.store.runs import DivergedError, Run, create
 from iclbench.training.run import train
 from tests.prototypes import prototype_card
 from tests.training.test_run import same, stop_at, weights

@@ -13,7 +13,6 @@ from iclbench.backbones.base import Backbone
 from iclbench.cli.main import app
 from iclbench.cli.summary import leaderboard
 from iclbench.config.resolution import resolve_run, resolve_task
-from iclbench.config.runs import create
 from iclbench.core.predictions import Categorical, Gaussian, Point
 from iclbench.core.predictor import Predictor
 from iclbench.evaluation import cells
@@ -23,6 +22,7 @@ from iclbench.evaluation.evaluate import evaluate_cell
 from iclbench.evaluation.everybody import Everybody
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.scores import write_scores
+from iclbench.store.runs import create
 from iclbench.training.run import train
 
 BAD = (2, 5, 6)  # context sizes at which the broken predictor has no number, in the last 42 of 48 episodes

@@ -117,7 +117,7 @@ def _calls(seed: int) -> dict[str, Callable[[Any, Any], Any]]:
 def _answers(folder: str, asked: list[tuple[str, int]], kind: str, state: int) -> list[tuple[str, str]]:
     """What each call answers, alone and in the state of the caller, or in threads. In a process of its own."""
     import iclbench as icl
-    from iclbench.config.runs import Run
+    from iclbench.store.runs import Run
 
     os.chdir(folder)
     task, run = icl.task(Path("tiny.toml"), "smoke"), Run(Path("results/runs/cnp").absolute())

@@ -39,7 +39,7 @@ MODULES = (
     "iclbench.cli.sweep_run",
     "iclbench.config.resolution",
     "iclbench.config.registry",
-    "iclbench.config.runs",
+    "iclbench.store.runs",
     "iclbench.training.run",
     "iclbench.evaluation.evaluate",
     "iclbench.probing.probe",

@@ -11,7 +11,6 @@ from iclbench.backbones.base import Backbone, TaskShape
 from iclbench.cli.probe_tables import depth_table
 from iclbench.config.cards import Strict
 from iclbench.config.resolution import resolve_run
-from iclbench.config.runs import Run, create
 from iclbench.core.context import Context
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
@@ -20,6 +19,7 @@ from iclbench.evaluation.cells import Cell
 from iclbench.evaluation.evaluate import evaluate_run
 from iclbench.probing import probe as module
 from iclbench.probing.probe import NotProbedError, probe
+from iclbench.store.runs import Run, create
 from iclbench.training.run import train
 
 SIZES = {"tasks": 20, "fit": 4, "test": 6}

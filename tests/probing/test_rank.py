@@ -11,7 +11,6 @@ import torch
 
 from iclbench import tables
 from iclbench.config.resolution import resolve_run, resolve_task
-from iclbench.config.runs import Run, create
 from iclbench.core.context import Context
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import UsageError
@@ -31,6 +30,7 @@ from iclbench.probing.rank import (
     prediction_matrix,
     probe_rank,
 )
+from iclbench.store.runs import Run, create
 from iclbench.training.run import train
 
 

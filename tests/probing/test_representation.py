@@ -11,13 +11,13 @@ from sklearn.metrics import r2_score
 
 from iclbench import tables
 from iclbench.config.resolution import resolve_run
-from iclbench.config.runs import Run, create
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.evaluation.monitor import Monitor
 from iclbench.families.combination import features
 from iclbench.probing.probe import NotProbedError
 from iclbench.probing.representation import INPUTS, RepresentationSet, linear_map, probe_representation, r_squared
+from iclbench.store.runs import Run, create
 from iclbench.training.run import train
 
 

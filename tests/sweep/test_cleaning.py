@@ -12,8 +12,8 @@ import pytest
 from iclbench import tables
 from iclbench.cli.main import main
 from iclbench.config.resolution import resolve_run
-from iclbench.config.runs import Run, create
 from iclbench.core.formats import nbytes
+from iclbench.store.runs import Run, create
 from iclbench.sweep.cleaning import leftovers
 
 PROMPTS = "tiny-linear-smoke-none-0"

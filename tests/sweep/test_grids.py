@@ -19,8 +19,8 @@ from iclbench.cli.lazy import load
 from iclbench.cli.main import main
 from iclbench.config.cards import load_baseline, load_task, names
 from iclbench.config.resolution import resolve_run
-from iclbench.config.runs import check_name
 from iclbench.core.errors import UsageError
+from iclbench.store.runs import check_name
 from iclbench.sweep.grids import GridCard, GridPart, GridRun, grid_runs, is_grid, load_grid
 from iclbench.sweep.language_grids import is_language_grid
 from iclbench.training.schedule import learning_rate

@@ -16,10 +16,8 @@ import torch
 
 from iclbench import tables
 from iclbench.backbones.base import Backbone
-from iclbench.config import archives
 from iclbench.config.registry import ESTIMATORS
 from iclbench.config.resolution import resolve_run
-from iclbench.config.runs import Run, create
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.core.files import save_tensors
@@ -27,6 +25,8 @@ from iclbench.core.predictor import Predictor
 from iclbench.report import data, normalised
 from iclbench.report.blocks import Figure, Table
 from iclbench.report.sections import heat_map, leaderboard
+from iclbench.store import archives
+from iclbench.store.runs import Run, create
 from iclbench.sweep.cells import SUMMARY, GridCell, grid_cells
 from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.pack import _Compared, _packed, _sort, pack, value_rows

@@ -7,8 +7,8 @@ import pytest
 
 from iclbench import tables
 from iclbench.config.resolution import resolve_run
-from iclbench.config.runs import Run
 from iclbench.core.context import Context
+from iclbench.store.runs import Run
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.plan import Plan, plan, weights

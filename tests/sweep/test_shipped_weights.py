@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from iclbench import tables
-from iclbench.config import archives
 from iclbench.config.cards import cards_folder
 from iclbench.evaluation.contestants import backbone
 from iclbench.evaluation.evaluate import evaluate
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.store import archives
 
 PACKED = cards_folder("grids").parent / "results" / "reference"
 ARCHIVES = sorted(PACKED.glob("*.weights.safetensors"))

@@ -10,10 +10,10 @@ import pytest
 import tomli_w
 
 from iclbench import tables
-from iclbench.config.runs import create, find
 from iclbench.core.context import Context
 from iclbench.evaluation.contestants import backbone
 from iclbench.evaluation.costs.costs import Sizes, measure_costs
+from iclbench.store.runs import create, find
 from iclbench.sweep.cells import GridCell, grid_cells
 from iclbench.sweep.order import Order
 from iclbench.sweep.pack import pack

@@ -15,13 +15,13 @@ from iclbench import tables
 from iclbench.backbones.gpt2 import GPT2
 from iclbench.config.cards import TrainSettings, decay_begins, validate
 from iclbench.config.resolution import resolve_run
-from iclbench.config.runs import DivergedError, Run, create
 from iclbench.core.context import Context
 from iclbench.core.errors import Interrupted, UsageError
 from iclbench.evaluation.evaluate import evaluate_run
 from iclbench.evaluation.monitor import Monitor
 from iclbench.evaluation.reported_training import train_reported
 from iclbench.store.identity import variant_id
+from iclbench.store.runs import DivergedError, Run, create
 from iclbench.sweep.store import is_whole
 from iclbench.training import checkpoint, record
 from iclbench.training.fit import Training, fit

@@ -15,9 +15,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from iclbench.config.runs import Run
 from iclbench.core.errors import IclbenchError, Interrupted
 from iclbench.core.memory import OutOfMemoryError
+from iclbench.store.runs import Run
 from iclbench.training import checkpoint
 from iclbench.training.run import train
 from iclbench.training.step import make_optimiser

@@ -9,7 +9,7 @@ import torch
 from iclbench import tables
 from iclbench.backbones.gpt2 import GPT2
 from iclbench.cli.main import main
-from iclbench.config.runs import DivergedError, Run
+from iclbench.store.runs import DivergedError, Run
 from iclbench.training import fit
 from iclbench.training.run import train
 from iclbench.training.step import TrainingData

@@ -10,10 +10,10 @@ from iclbench.backbones.gpt2 import GPT2
 from iclbench.backbones.s4 import S4
 from iclbench.config.cards import TrainSettings
 from iclbench.config.resolution import resolve_run
-from iclbench.config.runs import create
 from iclbench.core.errors import UsageError
 from iclbench.core.seeds import global_stream
 from iclbench.families.linear import Linear
+from iclbench.store.runs import create
 from iclbench.training.fit import Training, TrainingDivergedError, fit
 from iclbench.training.run import train
 from iclbench.training.step import TrainingData

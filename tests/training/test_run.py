@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 
 from iclbench import tables
 from iclbench.config.resolution import resolve_run
-from iclbench.config.runs import DivergedError, Run, create
 from iclbench.core.errors import IclbenchError, Interrupted, UsageError
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.store.runs import DivergedError, Run, create
 from iclbench.training import checkpoint
 from iclbench.training.run import Report, train
 from iclbench.training.schedule import learning_rate

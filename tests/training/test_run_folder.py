@@ -15,9 +15,9 @@ import torch
 
 from iclbench.cli.main import main
 from iclbench.config.resolution import resolve_run
-from iclbench.config.runs import Run, create, writing
 from iclbench.core.errors import IclbenchError, Interrupted, UsageError
 from iclbench.core.files import digest_path
+from iclbench.store.runs import Run, create, writing
 from iclbench.training.run import Report, _Stop, train
 from tests.conftest import small_card
 from tests.training.test_run import new_run, same

@@ -11,9 +11,9 @@ from iclbench import tables
 from iclbench.cli.export import logged
 from iclbench.cli.main import main
 from iclbench.config.resolution import resolve_run
-from iclbench.config.runs import Run, create
 from iclbench.core.errors import UnknownNameError
 from iclbench.store.identity import variant_id
+from iclbench.store.runs import Run, create
 from iclbench.training import trackers
 from iclbench.training.trackers import tracked
 

@@ -75,12 +75,12 @@ def command(
 ) -> None:
     """Score language models on in-context tasks. The same command again goes on where it stopped."""
     from iclbench.cli.terminal import say
-    from iclbench.config.runs import check_name
     from iclbench.core.context import Context
     from iclbench.deep_thinking.methods import method_as_typed
     from iclbench.language.models import loading
     from iclbench.language.tasks.chosen import language_tasks
     from iclbench.language.tasks.ranges import parse
+    from iclbench.store.runs import check_name
 
     for option, value, known in (("--dtype", dtype, _DTYPES), ("--overlength", overlength, _OVERLENGTH)):
         if value not in known:

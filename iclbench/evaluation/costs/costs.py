@@ -33,7 +33,6 @@ from iclbench.backbones.base import Backbone
 from iclbench.config.cards import TrainSettings
 from iclbench.config.plugins import named
 from iclbench.config.resolution import TaskConfig
-from iclbench.config.runs import writing
 from iclbench.core import devices
 from iclbench.core.context import Context
 from iclbench.core.episodes import Episodes, Points
@@ -49,6 +48,7 @@ from iclbench.evaluation.costs.flops import UncountedError, count_flops
 from iclbench.families.base import Family
 from iclbench.families.request import Request
 from iclbench.families.shifts import Shift
+from iclbench.store.runs import writing
 from iclbench.training.step import TrainingData, autocast, descend, make_optimiser
 
 # Repeats of a measurement: as many as fit into the time given, within these bounds; of memory the fewest.

@@ -8,11 +8,11 @@ from pathlib import Path
 from iclbench import tables
 from iclbench.config.cards import names
 from iclbench.config.registry import canonical
-from iclbench.config.runs import writing
 from iclbench.core.formats import assignments
 from iclbench.core.hashing import content_hash
 from iclbench.core.version import provenance
 from iclbench.language.tasks.cards import PRESET, LanguageCard, LanguageTask, SuiteCard, load_suite
+from iclbench.store.runs import writing
 
 
 def write_published(results: Path, tasks: Sequence[LanguageTask]) -> None:

@@ -11,10 +11,10 @@ from safetensors.torch import load_file
 
 import iclbench as icl
 from iclbench.cli.main import main
-from iclbench.config import archives
-from iclbench.config.runs import Run, create
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.files import save_tensors
+from iclbench.store import archives
+from iclbench.store.runs import Run, create
 from iclbench.training import run as training
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from iclbench import tables
-from iclbench.config import inventory
+from iclbench.store import inventory
 
 
 def test_no_number_is_taken_from_a_table_with_a_flipped_bit(tmp_path: Path) -> None:

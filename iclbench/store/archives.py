@@ -18,13 +18,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from iclbench.config import runs
 from iclbench.config.cards import cards_folder, validate
 from iclbench.config.resolution import RunConfig, without_codes
-from iclbench.config.runs import Run, check_name, digest_beside, writing
 from iclbench.core import digests
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.files import DIGEST, digest_path, save_tensors, write_text
+from iclbench.store import runs
+from iclbench.store.runs import Run, check_name, digest_beside, writing
 
 log = logging.getLogger("iclbench")
 

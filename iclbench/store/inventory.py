@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from iclbench.config.runs import Run
 from iclbench.core import digests
+from iclbench.store.runs import Run
 
 # Which score of a run stands for it: that of what was trained, before those of the family's own tests.
 _EVALUATORS = ("next", "targets", "icl")
