@@ -29,7 +29,7 @@ from importlib.machinery import all_suffixes
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from iclbench.config import plugins, trust
 from iclbench.core.errors import UnknownNameError, UsageError, one_line, said, shortened
@@ -66,21 +66,6 @@ def _imported_from_outside(target: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Stroke:
-    """How a backbone of iclbench is drawn in every figure: `iclbench.report.style` says how lines of its kind look.
-
-    Attributes:
-        colour: of line and points.
-        shape: of its points, as Vega or `iclbench.report.style` names it.
-        kind: whether it reads its context in order or as a set.
-    """
-
-    colour: str
-    shape: str
-    kind: Literal["causal", "set"]
-
-
-@dataclass(frozen=True)
 class Entry:
     """One registered class.
 
@@ -93,7 +78,6 @@ class Entry:
             (`iclbench.config.codes`).
         prompts, normaliser: the further codes of a family: of the choice of frozen prompts, and of what errors are
             divided by.
-        line: of iclbench's own backbones: how it is drawn.
     """
 
     target: str
@@ -103,7 +87,6 @@ class Entry:
     code: int = 1
     prompts: int = 1
     normaliser: int = 1
-    line: Stroke | None = None
 
     def load(self) -> Any:
         """Import the class; raises `UsageError` with the import's own words when it cannot be had here."""
@@ -247,13 +230,11 @@ class Variant:
         backbone: its registered name, or `package.module:Class`.
         frozen: settings that are the same wherever this name stands; None: left at their default.
         summary: one line.
-        shape: of its points in figures, for iclbench's own; colour and line are those of the backbone.
     """
 
     backbone: str
     frozen: Mapping[str, Any] = field(default_factory=dict)
     summary: str = ""
-    shape: str = ""
 
 
 class Backbones(Registry):
@@ -368,24 +349,17 @@ FAMILIES = Registry(
 # labels; Garg et al. and the released code of CoQE learn them.
 VARIANTS = {
     "gpt2": Variant("gpt2", {"positions": "none"}),
-    "gpt2-learned": Variant(
-        "gpt2", {"positions": "learned"}, "gpt2 with learned positions (Garg et al. 2022)", "triangle-right"
-    ),
+    "gpt2-learned": Variant("gpt2", {"positions": "learned"}, "gpt2 with learned positions (Garg et al. 2022)"),
     "gpt2-sinusoidal": Variant(
-        "gpt2",
-        {"positions": "sinusoidal"},
-        "gpt2 with sinusoidal positions (waves of Chan et al. 2022)",
-        "triangle-left",
+        "gpt2", {"positions": "sinusoidal"}, "gpt2 with sinusoidal positions (waves of Chan et al. 2022)"
     ),
-    "gpt2-rotary": Variant("gpt2", {"positions": "rotary"}, "gpt2 with rotary positions (Su et al. 2021)", "star"),
+    "gpt2-rotary": Variant("gpt2", {"positions": "rotary"}, "gpt2 with rotary positions (Su et al. 2021)"),
     "coqe": Variant("coqe", {"positions": None}),
-    "coqe-learned": Variant(
-        "coqe", {"positions": "learned"}, "coqe with learned positions, as its released code", "pentagon"
-    ),
+    "coqe-learned": Variant("coqe", {"positions": "learned"}, "coqe with learned positions, as its released code"),
     "coqe-sinusoidal": Variant(
-        "coqe", {"positions": "sinusoidal"}, "coqe with sinusoidal positions (waves of Chan et al. 2022)", "hexagon"
+        "coqe", {"positions": "sinusoidal"}, "coqe with sinusoidal positions (waves of Chan et al. 2022)"
     ),
-    "coqe-rotary": Variant("coqe", {"positions": "rotary"}, "coqe with rotary positions (Su et al. 2021)", "saltire"),
+    "coqe-rotary": Variant("coqe", {"positions": "rotary"}, "coqe with rotary positions (Su et al. 2021)"),
 }
 
 # What mixes tokens in a layer of `hybrid`, and of the backbones of one mixer each.
@@ -429,10 +403,10 @@ MIXERS = Registry(
 )
 
 
-def _of_mixer(name: str, cls: str, colour: str, shape: str) -> Entry:
-    """The backbone of one mixer, by whose code it is known."""
-    mixer, line = MIXERS.shipped[name], Stroke(colour, shape, "causal")
-    return Entry(f"iclbench.backbones.mixers:{cls}", mixer.summary, code=mixer.code, line=line)
+def _of_mixer(name: str, cls: str) -> Entry:
+    """The backbone of one mixer, known by the mixer's code."""
+    mixer = MIXERS.shipped[name]
+    return Entry(f"iclbench.backbones.mixers:{cls}", mixer.summary, code=mixer.code)
 
 
 BACKBONES = Backbones(
@@ -440,156 +414,128 @@ BACKBONES = Backbones(
         "gpt2": Entry(
             "iclbench.backbones.gpt2:GPT2",
             "causal Transformer without positions (Radford et al. 2019; Grazzi et al. 2024)",
-            line=Stroke("#0072B2", "circle", "causal"),
         ),
         "transformer": Entry(
             "iclbench.backbones.transformer:Transformer",
             "causal, sinusoidal positions (Chan et al. 2022)",
-            line=Stroke("#56B4E9", "diamond", "causal"),
         ),
         "coqe": Entry(
             "iclbench.backbones.coqe:CoQE",
             "context and query encoded apart (CoQE); on numbers without positions",
-            line=Stroke("#E69F00", "triangle-down", "causal"),
         ),
         "mamba": Entry(
             "iclbench.backbones.mamba:Mamba",
             "selective state spaces (Gu and Dao 2023)",
-            line=Stroke("#D55E00", "square", "causal"),
         ),
         "s4d": Entry(
             "iclbench.backbones.s4:S4D",
             "diagonal state spaces (Gu et al. 2022)",
-            line=Stroke("#009E73", "triangle-up", "causal"),
         ),
         "s4": Entry(
             "iclbench.backbones.s4:S4",
             "state spaces of HiPPO-LegS, normal plus low rank (Gu et al. 2022)",
-            line=Stroke("#CC79A7", "cross", "causal"),
         ),
-        "attention": _of_mixer("attention", "Attention", "#200726", "octagon"),
-        "linear-attention": _of_mixer("linear-attention", "LinearAttention", "#1F0ADF", "stairs"),
-        "based": _of_mixer("based", "Based", "#56381B", "slab"),
-        "retnet": _of_mixer("retnet", "RetNet", "#7B9655", "tee"),
-        "mamba2": _of_mixer("mamba2", "Mamba2", "#A2265D", "bow-tie"),
-        "gla": _of_mixer("gla", "GLA", "#9855EA", "arrow"),
-        "deltanet": _of_mixer("deltanet", "DeltaNet", "#6B2478", "chevron"),
-        "gated-deltanet": _of_mixer("gated-deltanet", "GatedDeltaNet", "#0C55B9", "trapezoid"),
-        "kda": _of_mixer("kda", "KDA", "#5916C1", "parallelogram"),
-        "rwkv7": _of_mixer("rwkv7", "RWKV7", "#546E35", "ell"),
-        "mlstm": _of_mixer("mlstm", "MLSTM", "#6C0A33", "kite"),
-        "lstm": _of_mixer("lstm", "LSTM", "#26090B", "notch"),
-        "gru": _of_mixer("gru", "GRU", "#01264E", "drop"),
-        "hyena": _of_mixer("hyena", "Hyena", "#C99744", "semicircle"),
+        "attention": _of_mixer("attention", "Attention"),
+        "linear-attention": _of_mixer("linear-attention", "LinearAttention"),
+        "based": _of_mixer("based", "Based"),
+        "retnet": _of_mixer("retnet", "RetNet"),
+        "mamba2": _of_mixer("mamba2", "Mamba2"),
+        "gla": _of_mixer("gla", "GLA"),
+        "deltanet": _of_mixer("deltanet", "DeltaNet"),
+        "gated-deltanet": _of_mixer("gated-deltanet", "GatedDeltaNet"),
+        "kda": _of_mixer("kda", "KDA"),
+        "rwkv7": _of_mixer("rwkv7", "RWKV7"),
+        "mlstm": _of_mixer("mlstm", "MLSTM"),
+        "lstm": _of_mixer("lstm", "LSTM"),
+        "gru": _of_mixer("gru", "GRU"),
+        "hyena": _of_mixer("hyena", "Hyena"),
         "hybrid": Entry(
             "iclbench.backbones.sequence_model:Hybrid",
             "a mixer for every layer, Mamba-2 and attention in turn",
-            line=Stroke("#11C3CF", "crown", "causal"),
         ),
         "mambaformer": Entry(
             "iclbench.backbones.sequence_model:MambaFormer",
             "a Mamba block first, then attention and Mamba in turn (Park et al. 2024)",
-            line=Stroke("#1CE199", "house", "causal"),
         ),
         "thp": Entry(
             "iclbench.backbones.thp:THP",
             "Transformer Hawkes process, events only (Zuo et al. 2020; Bae et al. 2023)",
-            line=Stroke("#332288", "hourglass", "causal"),
         ),
         "cnp": Entry(
             "iclbench.backbones.cnp:CNP",
             "conditional neural process (Garnelo et al. 2018)",
-            line=Stroke("#999933", "circle", "set"),
         ),
         "two-path-cnp": Entry(
             "iclbench.backbones.two_path_cnp:TwoPathCNP",
             "CNP with two pooled encoders, that of the BNP and TNP releases (Nguyen and Grover 2022)",
-            line=Stroke("#23AB70", "pentagon", "set"),
         ),
         "np": Entry(
             "iclbench.backbones.np:NP",
             "neural process: a latent function (Garnelo et al. 2018)",
-            line=Stroke("#5280A7", "star", "set"),
         ),
         "bnp": Entry(
             "iclbench.backbones.bnp:BNP",
             "bootstrapping neural process (Lee et al. 2020)",
-            line=Stroke("#CDD412", "hexagon", "set"),
         ),
         "canp": Entry(
             "iclbench.backbones.canp:CANP",
             "conditional attentive neural process (Kim et al. 2019; Lee et al. 2020)",
-            line=Stroke("#15706E", "saltire", "set"),
         ),
         "anp": Entry(
             "iclbench.backbones.anp:ANP",
             "attentive neural process: a latent function (Kim et al. 2019)",
-            line=Stroke("#133050", "triangle-left", "set"),
         ),
         "banp": Entry(
             "iclbench.backbones.banp:BANP",
             "bootstrapping attentive neural process (Lee et al. 2020)",
-            line=Stroke("#0A01A9", "bow-tie", "set"),
         ),
         "tnp": Entry(
             "iclbench.backbones.tnp:TNP",
             "transformer neural process (Nguyen and Grover 2022)",
-            line=Stroke("#117733", "square", "set"),
         ),
         "tnp-d": Entry(
             "iclbench.backbones.tnp_d:TNPD",
             "TNP of one post-norm Transformer, as released (Nguyen and Grover 2022)",
-            line=Stroke("#68C76C", "trapezoid", "set"),
         ),
         "tnp-nd": Entry(
             "iclbench.backbones.tnp_nd:TNPND",
             "TNP-D with one Gaussian over all targets (Nguyen and Grover 2022)",
-            line=Stroke("#11C6DD", "parallelogram", "set"),
         ),
         "tnp-a": Entry(
             "iclbench.backbones.tnp_a:TNPA",
             "TNP-D from target to target, autoregressive (Nguyen and Grover 2022)",
-            line=Stroke("#3C2EFB", "house", "set"),
         ),
         "pt-tnp": Entry(
             "iclbench.backbones.pt_tnp:PTTNP",
             "TNP through pseudo-tokens (Feng et al. 2023)",
-            line=Stroke("#661100", "triangle-up", "set"),
         ),
         "eqtnp": Entry(
             "iclbench.backbones.eqtnp:EQTNP",
             "TNP with efficient queries, LBANP without latents (Feng et al. 2022)",
-            line=Stroke("#7A59C2", "semicircle", "set"),
         ),
         "lbanp": Entry(
             "iclbench.backbones.lbanp:LBANP",
             "latent bottlenecked attentive NP (Feng et al. 2022)",
-            line=Stroke("#5B2C8A", "diamond", "set"),
         ),
         "cmanp": Entry(
             "iclbench.backbones.cmanp:CMANP",
             "constant-memory attentive NP (Feng et al. 2023)",
-            line=Stroke("#8E6CFF", "triangle-down", "set"),
         ),
         "cmanp-and": Entry(
             "iclbench.backbones.cmanp_and:CMANPAND",
             "CMANP with one Gaussian over all targets, scored by blocks (Feng et al. 2024)",
-            line=Stroke("#160F52", "chevron", "set"),
         ),
         "icicl-cnp": Entry(
             "iclbench.backbones.cnp:ICICLCNP",
             "CNP that also reads related datasets",
-            line=Stroke("#A0A0FF", "cross", "set"),
         ),
         "icicl-tnp": Entry(
             "iclbench.backbones.icicl_tnp:ICICLTNP",
             "pseudo-token TNP that also reads related datasets",
-            line=Stroke("#003D33", "triangle-right", "set"),
         ),
         "cmhp": Entry(
             "iclbench.backbones.cmhp:CMHP",
             "constant-memory Hawkes process, events only (Feng et al. 2023)",
-            line=Stroke("#44AA99", "hourglass", "set"),
         ),
     },
     VARIANTS,

@@ -102,19 +102,74 @@ POSITIONS = {"learned": DASHES[1], "sinusoidal": DASHES[2], "rotary": DASHES[3]}
 OTHERWISE = (6, 2, 1, 2, 1, 2)
 
 
+# Colour, shape of the points and kind of every shipped backbone; a shape as Vega-Lite or `PATHS` names it.
+LINES: dict[str, tuple[str, str, str]] = {
+    "gpt2": ("#0072B2", "circle", "causal"),
+    "transformer": ("#56B4E9", "diamond", "causal"),
+    "coqe": ("#E69F00", "triangle-down", "causal"),
+    "mamba": ("#D55E00", "square", "causal"),
+    "s4d": ("#009E73", "triangle-up", "causal"),
+    "s4": ("#CC79A7", "cross", "causal"),
+    "attention": ("#200726", "octagon", "causal"),
+    "linear-attention": ("#1F0ADF", "stairs", "causal"),
+    "based": ("#56381B", "slab", "causal"),
+    "retnet": ("#7B9655", "tee", "causal"),
+    "mamba2": ("#A2265D", "bow-tie", "causal"),
+    "gla": ("#9855EA", "arrow", "causal"),
+    "deltanet": ("#6B2478", "chevron", "causal"),
+    "gated-deltanet": ("#0C55B9", "trapezoid", "causal"),
+    "kda": ("#5916C1", "parallelogram", "causal"),
+    "rwkv7": ("#546E35", "ell", "causal"),
+    "mlstm": ("#6C0A33", "kite", "causal"),
+    "lstm": ("#26090B", "notch", "causal"),
+    "gru": ("#01264E", "drop", "causal"),
+    "hyena": ("#C99744", "semicircle", "causal"),
+    "hybrid": ("#11C3CF", "crown", "causal"),
+    "mambaformer": ("#1CE199", "house", "causal"),
+    "thp": ("#332288", "hourglass", "causal"),
+    "cnp": ("#999933", "circle", "set"),
+    "two-path-cnp": ("#23AB70", "pentagon", "set"),
+    "np": ("#5280A7", "star", "set"),
+    "bnp": ("#CDD412", "hexagon", "set"),
+    "canp": ("#15706E", "saltire", "set"),
+    "anp": ("#133050", "triangle-left", "set"),
+    "banp": ("#0A01A9", "bow-tie", "set"),
+    "tnp": ("#117733", "square", "set"),
+    "tnp-d": ("#68C76C", "trapezoid", "set"),
+    "tnp-nd": ("#11C6DD", "parallelogram", "set"),
+    "tnp-a": ("#3C2EFB", "house", "set"),
+    "pt-tnp": ("#661100", "triangle-up", "set"),
+    "eqtnp": ("#7A59C2", "semicircle", "set"),
+    "lbanp": ("#5B2C8A", "diamond", "set"),
+    "cmanp": ("#8E6CFF", "triangle-down", "set"),
+    "cmanp-and": ("#160F52", "chevron", "set"),
+    "icicl-cnp": ("#A0A0FF", "cross", "set"),
+    "icicl-tnp": ("#003D33", "triangle-right", "set"),
+    "cmhp": ("#44AA99", "hourglass", "set"),
+}
+# Shapes of shipped variants; colour and kind are those of the backbone.
+VARIANT_SHAPES = {
+    "gpt2-learned": "triangle-right",
+    "gpt2-sinusoidal": "triangle-left",
+    "gpt2-rotary": "star",
+    "coqe-learned": "pentagon",
+    "coqe-sinusoidal": "hexagon",
+    "coqe-rotary": "saltire",
+}
+
+
 def shipped(registry: Backbones) -> dict[str, Look]:
-    """The same look in every report, whoever else is in it; variants have the colour of their backbone."""
+    """The same look in every report, whatever else is in it; variants have the colour of their backbone."""
     found = {}
-    for name, entry in registry.shipped.items():
-        assert entry.line is not None, f"the registry's entry of {name} has no line"
-        line, variant = entry.line, registry.variant(name)
-        set_model = line.kind == "set"
-        shape = PATHS.get(line.shape, line.shape)
-        found[name] = Look(line.colour, LONG if set_model else (), 2.6, shape, set_model, line.kind)
+    for name in registry.shipped:
+        variant = registry.variant(name)
+        colour, shape, kind = LINES[variant.backbone]
+        shape = PATHS.get(shape, shape)
+        found[name] = Look(colour, LONG if kind == "set" else (), 2.6, shape, kind == "set", kind)
         if variant.backbone != name:
             dash = POSITIONS.get(str(variant.frozen.get("positions")), OTHERWISE)
-            own = PATHS.get(variant.shape, variant.shape)
-            found[name] = replace(found[name], dash=dash, shape=own or shape)
+            own = VARIANT_SHAPES.get(name, shape)
+            found[name] = replace(found[name], dash=dash, shape=PATHS.get(own, own))
     return found
 
 
