@@ -36,7 +36,8 @@ def blamed(error: BaseException, part: Any = None) -> BaseException:
         error: as it was caught.
         part: an object or class to name if no method of a class from outside is in the traceback.
     """
-    if isinstance(error, IclbenchError) or is_out_of_memory(error):
+    # By its name: this module does not import torch.
+    if isinstance(error, IclbenchError) or is_out_of_memory(error) or type(error).__name__ == "OutOfMemoryError":
         return error
     found, method = _outside(part), ""
     for frame, _ in walk_tb(error.__traceback__):

@@ -114,6 +114,7 @@ def cell_id(cell: GridCell) -> str:
             of |= {"needs": sorted(cell.needs), "oracles": task.oracles, "published": published, "code": codes.SUMMARY}
         elif cell.kind == "probe":
             levels = ("zero", "least-squares", *task.oracles)
+            of["oracles"] = sorted(task.oracles)
             of["levels"] = {name: baseline(load_baseline(name)[1]) for name in levels}
             of["probe"] = [codes.PROBE, codes.of_estimator("gradient-descent")]
     return content_hash(of, 16)

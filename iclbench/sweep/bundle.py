@@ -161,7 +161,11 @@ def outcomes_of(found: Mapping[str, dict[str, Any]]) -> dict[str, Outcome]:
 def _plain(cell: GridCell) -> dict[str, Any]:
     plain = {field.name: getattr(cell, field.name) for field in fields(cell) if field.init}
     of_class = {"frozen": cell.frozen, "config": cell.config}
-    plain |= {name: TypeAdapter(type(each)).dump_python(each, mode="json") for name, each in of_class.items() if each}
+    plain |= {
+        name: TypeAdapter(type(each)).dump_python(each, mode="json", exclude_unset=True)
+        for name, each in of_class.items()
+        if each
+    }
     return {"class": f"{type(cell).__module__}:{type(cell).__qualname__}", "hash": cell.hash} | plain
 
 

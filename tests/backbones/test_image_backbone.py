@@ -34,7 +34,7 @@ def ours(name: str, shape: TaskShape = SHAPE, encoder: EncoderName | None = "res
     torch.manual_seed(0)
     known = BACKBONES.get(name).Settings.model_fields
     settings = {key: value for key, value in SMALL.items() if key in known}
-    return BackboneConfig(name=name, settings=settings | ({"encoder": encoder} if encoder else {})).build(shape)
+    return BackboneConfig(name=name, code=1, settings=settings | ({"encoder": encoder} if encoder else {})).build(shape)
 
 
 @pytest.mark.parametrize("name", get_args(EncoderName))

@@ -12,7 +12,7 @@ from iclbench.backbones.mamba import Mamba, MambaSettings
 from iclbench.config.resolution import resolve_run
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
-from iclbench.core.files import digest_path, save_tensors
+from iclbench.core.files import save_tensors
 from iclbench.core.task import TaskShape
 from iclbench.layers.depthwise_convolution import depthwise_convolution
 from iclbench.store.runs import Run, create
@@ -166,8 +166,7 @@ def test_a_finished_run_does_not_depend_on_the_back_end_it_was_trained_with(tmp_
     config.write_text(config.read_text().replace('scan = "torch"', 'scan = "mamba-ssm"'))
     elsewhere = Run(run.path)
     weights = run.load().state_dict()
-    digest_path(run.weights).unlink()
-    save_tensors(run.weights, weights, {"config": elsewhere.hash})
+    save_tensors(run.weights, weights, {"config": elsewhere.hash}, digest=True)
     assert elsewhere.load().settings.scan == "auto"
     if not torch.cuda.is_available():
         with pytest.raises(UsageError, match=r"backbone\.scan=mamba-ssm"):

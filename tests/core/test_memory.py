@@ -89,7 +89,7 @@ def test_commands_say_what_to_make_smaller(
     assert code == 1, "also where the sizes that were left out are told and others are shown"
 
 
-@pytest.mark.parametrize("where", ["families.table_file.read_csv", "evaluation.whole_table.out_of_fold"])
+@pytest.mark.parametrize("where", ["families.tabular.table_file.read_csv", "evaluation.whole_table.out_of_fold"])
 def test_a_table_too_large_for_the_memory_is_to_be_smaller(
     where: str, trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

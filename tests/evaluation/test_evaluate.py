@@ -277,8 +277,6 @@ def test_the_identity_of_a_run_is_that_of_its_configuration_and_weights(config: 
 def test_a_run_is_tuned_if_its_rate_is_the_one_chosen_for_its_backbone(
     tmp_path: Path, chosen: str, tuned: bool, rate: str, equal: bool
 ) -> None:
-    from safetensors.torch import save_file
-
     (tmp_path / "rates").mkdir()
     (tmp_path / "rates" / "smoke.toml").write_text(
         f'[[tuned]]\ntasks = ["linear"]\nsteps = 100\nseeds = 3\n[tuned.train]\n{chosen} = {{ lr = 1e-3 }}\n'
@@ -286,7 +284,7 @@ def test_a_run_is_tuned_if_its_rate_is_the_one_chosen_for_its_backbone(
     config = resolve_run("linear", "gpt2", "smoke", overrides=[f"train.lr={rate}"])
     run = create(tmp_path, config)
     model = contestants.untrained(run.name, config).predictor
-    save_file(model.state_dict(), run.weights, run.signature)  # type: ignore[attr-defined]
+    save_tensors(run.weights, model.state_dict(), run.signature, digest=True)  # type: ignore[attr-defined]
     row = cells.row(contestants.backbone(run), PromptSet(config.task, "smoke"), "next")
     assert row["tuned"] is (tuned and equal)
 
@@ -313,15 +311,15 @@ def test_a_baseline_is_known_by_all_that_its_answers_depend_on(task: TaskConfig)
     facts = [0.0, 100]
     expected = {
         "estimator": "knn",
-        "settings": {"k": 3},
+        "settings": {},  # k is 3 by default
         "facts": facts,
         "prefixes": None,
-        "version": codes.of_estimator("knn"),
+        "code": codes.of_estimator("knn"),
         "libraries": {},
     }
     assert knn.identity == contestants.content_hash(expected)
     of_tree = {"estimator": "decision-tree", "settings": {"max_depth": 2}, "prefixes": tree.prefixes}
-    of_tree |= {"version": codes.of_estimator("decision-tree"), "libraries": tree.libraries}
+    of_tree |= {"code": codes.of_estimator("decision-tree"), "libraries": tree.libraries}
     assert tree.identity == contestants.content_hash(expected | of_tree)
 
 

@@ -96,12 +96,12 @@ def test_trials_are_drawn_from_every_kind() -> None:
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
     for module in (
         "cli.main",
-        "cards",
-        "config",
+        "config.cards",
+        "config.resolution",
         "cli.show",
         "cli.list",
-        "runs",
-        "registry",
+        "store.runs",
+        "config.registry",
     ):  # once, not in every fork
         importlib.import_module(f"iclbench.{module}")
     home = tmp_path_factory.mktemp("hostile")

@@ -160,7 +160,7 @@ def test_kinds_and_parameters_have_their_distribution() -> None:
 
 
 def prompts(episodes: int) -> Episodes:
-    config = TaskConfig(name="test", card="", family="point-process", head="event", points=8, episodes=episodes)
+    config = TaskConfig(name="test", card="", family="point-process", code=1, head="event", points=8, episodes=episodes)
     return PromptSet(config, "smoke").episodes
 
 

@@ -97,7 +97,14 @@ def test_a_prompt_set_has_every_sequence_of_the_part_once(tmp_path):
 
     path = made.write_jsonl(tmp_path / "made.jsonl", *made.sequences(count=1000, longest=3))
     task = TaskConfig(
-        name="mine", card="0", family="events", parameters={"path": str(path)}, head="event", points=3, episodes=200
+        name="mine",
+        card="0",
+        family="events",
+        code=1,
+        parameters={"path": str(path)},
+        head="event",
+        points=3,
+        episodes=200,
     )
     prompts = PromptSet(task, "smoke", given=family(path).held_out())
     assert len(set(prompts.episodes.truth["sequence"].tolist())) == 200
