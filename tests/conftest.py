@@ -35,7 +35,6 @@ SHARED = (
     ("tests/api/",),
     (
         "tests/sweep/test_grids.py",
-        "tests/store/test_identity.py",
         "tests/test_equal_footing.py",
         "tests/config/test_sizes.py",
     ),

@@ -15,5 +15,5 @@ def test_what_stays_together_is_there_and_in_one_group() -> None:
 
 def test_modules_of_a_group_have_one_name_and_others_their_own() -> None:
     assert shared("tests/report/test_page.py") == shared("tests/report/test_figures.py")
-    assert shared("tests/sweep/test_grids.py") == shared("tests/store/test_identity.py")
+    assert shared("tests/sweep/test_grids.py") == shared("tests/config/test_sizes.py")
     assert shared("tests/sweep/test_pack.py") == "tests/sweep/test_pack.py"

@@ -17,25 +17,35 @@ from iclbench.evaluation.prompts import PromptSet
 from iclbench.store import identity
 from iclbench.store.runs import CodeChangedError, Run
 from iclbench.sweep.cells import GridCell, grid_cells
-from tests.conftest import raise_code
+from tests.conftest import raise_code, small_card
 
 
-def described(cell: GridCell) -> str:
-    probe = f" {cell.asked['probe']}" if cell.kind == "probe" else ""
-    return f"{cell.task}-{cell.preset} {cell.run} {cell.kind}{probe}"
+def grid(folder: Path) -> list[GridCell]:
+    """Two models on a tiny task, with all kinds of cells."""
+    card = small_card(baselines=["zero", "mean", "lasso-1e-2"])
+    card["presets"]["smoke"]["backbones"]["mamba"] = {"layers": 1, "width": 16}  # type: ignore[index]
+    (folder / "tiny-linear.toml").write_text(tomli_w.dumps(card))
+    asked = {
+        "summary": "one task",
+        "tasks": [str(folder / "tiny-linear.toml")],
+        "backbones": ["gpt2", "mamba"],
+        "presets": ["smoke"],
+        "seeds": [0],
+        "evaluate": {"shifts": ["orthants"]},
+        "probe": {"contexts": {"smoke": [4]}},
+        "cost": {"points": [4]},
+    }
+    (folder / "grid.toml").write_text(tomli_w.dumps(asked))
+    return grid_cells([str(folder / "grid.toml")])
 
 
-@pytest.fixture(scope="module")
-def reference() -> dict[str, str]:
-    return {described(cell): cell.hash for cell in grid_cells(["reference"])}
-
-
-def kinds_to_do(reference: dict[str, str]) -> set[str]:
+def kinds_to_do(before: list[GridCell], folder: Path) -> set[str]:
     """The kinds of cells whose identity has changed; evaluations by what is scored."""
-    changed = {described(cell): cell for cell in grid_cells(["reference"]) if reference[described(cell)] != cell.hash}
+    pairs = zip(before, grid(folder), strict=True)
     return {
         "summary" if cell.is_summary else f"{cell.kind}{' baseline' if cell.baseline is not None else ''}"
-        for cell in changed.values()
+        for old, cell in pairs
+        if old.hash != cell.hash
     }
 
 
@@ -51,7 +61,7 @@ EVALUATED = {"evaluate", "evaluate baseline", "summary", "probe"}
         (BACKBONES, "mamba", "code", {"train", "cost", "evaluate", "summary", "probe"}),
         (MIXERS, "mamba2", "code", set()),
         (ESTIMATORS, "lasso", "code", {"evaluate baseline", "summary"}),
-        (ESTIMATORS, "gradient-descent", "code", {"evaluate baseline", "summary", "probe"}),
+        (ESTIMATORS, "gradient-descent", "code", {"probe"}),
     ],
 )
 def test_a_raised_code_leaves_these_kinds_of_cells_to_do(
@@ -59,11 +69,13 @@ def test_a_raised_code_leaves_these_kinds_of_cells_to_do(
     name: str,
     code: str,
     to_do: set[str],
-    reference: dict[str, str],
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    before = grid(tmp_path)
+    assert {cell.hash for cell in before} and kinds_to_do(before, tmp_path) == set()
     raise_code(monkeypatch, registry, name, code)
-    assert kinds_to_do(reference) == to_do
+    assert kinds_to_do(before, tmp_path) == to_do
 
 
 @pytest.mark.parametrize(
@@ -71,10 +83,12 @@ def test_a_raised_code_leaves_these_kinds_of_cells_to_do(
     [("LOSS", {"train", "cost", "evaluate", "summary", "probe"}), ("PROBE", {"probe"}), ("SUMMARY", {"summary"})],
 )
 def test_a_raised_code_of_training_probes_or_summaries_leaves_these_cells_to_do(
-    code: str, to_do: set[str], reference: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    code: str, to_do: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    before = grid(tmp_path)
+    assert {cell.hash for cell in before} and kinds_to_do(before, tmp_path) == set()
     monkeypatch.setattr(codes, code, 2)
-    assert kinds_to_do(reference) == to_do
+    assert kinds_to_do(before, tmp_path) == to_do
 
 
 def identities(run: RunConfig) -> dict[str, str]:
