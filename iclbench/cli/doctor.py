@@ -51,8 +51,6 @@ def command(results: Results = RESULTS, data_dir: DataDir = None, json: Json = F
 
 def _facts(results: Path, data_dir: Path | None) -> dict[str, Any]:
     """What the table has, line by line."""
-    import torch
-
     from iclbench import __version__
     from iclbench.config.cards import names
     from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES, READERS
@@ -66,10 +64,7 @@ def _facts(results: Path, data_dir: Path | None) -> dict[str, Any]:
     }
     for library in (*_LIBRARIES, *_OPTIONAL):
         facts[library] = _version(library)
-    devices = (
-        [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
-    )
-    facts["cuda"] = ", ".join(devices) or "none"
+    facts["cuda"] = ", ".join(_gpus()) or "none"
     facts["cards"] = f"{len(names('tasks'))} tasks, {len(names('baselines'))} baselines, {len(names('grids'))} grids"
     facts["language cards"] = f"{len(names('tasks/language'))} cards, {len(names('tasks/language/suites'))} suites"
     facts["hub of models"] = _hub()
@@ -89,6 +84,15 @@ def _version(library: str) -> str:
     except importlib.metadata.PackageNotFoundError:
         version = "not installed"
     return f"{version} (optional: {_OPTIONAL[library]})" if library in _OPTIONAL else version
+
+
+def _gpus() -> list[str]:
+    """The names of the GPUs that torch can use. A build for CPUs, whose version says so, is not imported."""
+    if _version("torch").endswith("+cpu"):
+        return []
+    import torch
+
+    return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
 
 
 def _hub() -> str:

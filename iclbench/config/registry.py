@@ -211,15 +211,21 @@ class Registry:
             raise UsageError(f"'{name}' is no {self.kind}: it must be a subclass of {self.base.replace(':', '.')}")
         return cls
 
-    def available(self) -> dict[str, Any]:
-        """All classes that load here; a broken plug-in warns and never takes the tool down."""
-        classes = {}
-        for name in self.entries:
+    def available(self) -> list[str]:
+        """The names of iclbench's own classes whose modules are installed, which is not the same as imported, and of
+        the plug-ins that load; a broken one warns and never takes the tool down."""
+        names = []
+        for name, entry in self.entries.items():
             try:
-                classes[name] = self.get(name)
+                if entry.package != "iclbench":
+                    self.get(name)
+                elif (why := entry.availability()) != "yes":
+                    raise UsageError(why)
             except Exception as error:
                 log.warning("%s '%s' is not available: %s", self.kind, name, said(error))
-        return classes
+            else:
+                names.append(name)
+        return names
 
 
 @dataclass(frozen=True)
