@@ -8,10 +8,14 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -29,6 +33,8 @@ err = PrintableConsole(stderr=True, highlight=False, markup=False, soft_wrap=Tru
 
 # Seconds between two plain progress lines.
 _EVERY = 10.0
+# Rows from which on a table is drawn without rich's own, which takes ten times as long.
+_MANY = 200
 
 
 def print_json(value: Any) -> None:
@@ -116,13 +122,51 @@ def table(
     for number, part in enumerate(parts):
         if number:
             out.print()
+        rows_of_part = [[line[index] for index in part.columns] for line in ([Text(c) for c in columns], *lines)]
+        if len(lines) >= _MANY and all(map(_fits, rows_of_part, repeat(part.widths))):
+            right = [index in numeric for index in part.columns]
+            out.print(_Fitting(rows_of_part, part.widths, right), soft_wrap=False, crop=False)
+            continue
         shown = Table(box=None, pad_edge=False, header_style="bold", width=part.width)
         for index, width in zip(part.columns, part.widths, strict=True):
-            right = index in numeric
-            shown.add_column(Text(columns[index]), justify="right" if right else "left", overflow="fold", width=width)
-        for line in lines:
-            shown.add_row(*(line[index] for index in part.columns))
+            justify: Literal["left", "right"] = "right" if index in numeric else "left"
+            shown.add_column(Text(columns[index]), justify=justify, overflow="fold", width=width)
+        for row in rows_of_part[1:]:
+            shown.add_row(*row)
         out.print(shown, soft_wrap=False, crop=False)
+
+
+def _fits(row: Sequence[Text], widths: Sequence[int]) -> bool:
+    """Whether no cell of a row is folded."""
+    return all("\n" not in cell.plain and cell.cell_len <= width for cell, width in zip(row, widths, strict=True))
+
+
+@dataclass(frozen=True)
+class _Fitting:
+    """A table without folded cells, the header first, as rich's own table draws it.
+
+    Attributes:
+        rows: cells.
+        widths: of the columns.
+        right: which columns stand on the right.
+    """
+
+    rows: Sequence[Sequence[Text]]
+    widths: Sequence[int]
+    right: Sequence[bool]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for number, row in enumerate(self.rows):
+            style = None if number else console.get_style("bold")
+            for place, (cell, width, right) in enumerate(zip(row, self.widths, self.right, strict=True)):
+                space, gap = " " * (width - cell.cell_len), "  " if place else ""
+                if not cell.spans:
+                    yield Segment(f"{gap}{space}{cell.plain}" if right else f"{gap}{cell.plain}{space}", style)
+                    continue
+                yield Segment(gap + space if right else gap)
+                yield from cell.render(console)
+                yield Segment("" if right else space)
+            yield Segment.line()
 
 
 def widths() -> tuple[int, int]:

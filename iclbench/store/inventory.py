@@ -7,6 +7,7 @@ checkpoint; the score off the tables of scores that evaluations leave.
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ _EVALUATORS = ("next", "targets", "icl")
 
 def size(run: Run) -> int:
     """Bytes of all files of the run's folder."""
-    return sum(path.lstat().st_size for path in run.path.rglob("*") if not path.is_dir())
+    return sum(os.lstat(f"{folder}/{name}").st_size for folder, _, names in os.walk(run.path) for name in names)
 
 
 def date(run: Run) -> str | None:
@@ -77,7 +78,8 @@ def rows(path: Path, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     try:
         data = path.read_bytes()
         digests.check(data)
-        with pq.ParquetFile(pa.BufferReader(data)) as file:  # read_table would import pandas
-            yield from file.read(columns=list(columns)).to_pylist()
+        # read_table would import pandas, and its threads and buffers take longer than the few rows.
+        with pq.ParquetFile(pa.BufferReader(data), pre_buffer=False) as file:
+            yield from file.read(columns=list(columns), use_threads=False).to_pylist()
     except (pa.ArrowException, OSError, ValueError, KeyError):
         return

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from iclbench.config import codes
-from iclbench.config.cards import TrainSettings, names, read_toml, validate
+from iclbench.config.cards import TrainSettings, names, read_toml, read_toml_of_many, validate
 from iclbench.config.rates import Rates
 from iclbench.config.resolution import RunConfig, difference, evaluated_as, without_codes, without_learned
 from iclbench.core import digests, locks
@@ -82,7 +82,7 @@ class Run:
         """What was or will be trained; raises `UsageError` when the file does not say."""
         path = self.path / "config.toml"
         with self._mended():
-            return validate(RunConfig, read_toml(path), str(path))
+            return validate(RunConfig, read_toml_of_many(path), str(path))
 
     @contextmanager
     def _mended(self) -> Iterator[None]:

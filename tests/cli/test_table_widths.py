@@ -326,3 +326,16 @@ def test_blocks_fit_where_two_of_their_words_do(needs: list[tuple[int, int]], wi
     assert all(block.width <= width for block in found)
     assert sorted({index for block in found for index in block.columns}) == list(range(len(columns)))
     assert all(w >= columns[i].word for block in found for i, w in zip(block.columns, block.widths, strict=True))
+
+
+def test_a_table_of_many_rows_is_drawn_like_one_of_few(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [["a-run", "finished", "1.25"], ["[bold]a-longer-run[/bold]", "step 1/2", "-"], ["", "漢字", "12.5"]]
+    printed = []
+    for many in (len(rows) + 1, 0):
+        monkeypatch.setattr(terminal, "_MANY", many)
+        terminal.table("", ["run", "state", "loss"], rows, [2])
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
+    assert printed[0].splitlines()[2].startswith("a-longer-run  step 1/2")

@@ -4,7 +4,9 @@ import codecs
 import math
 import os
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomli_w
@@ -21,6 +23,7 @@ from iclbench.config.cards import (
     load_task,
     names,
     read_toml,
+    read_toml_of_many,
     validate,
 )
 from iclbench.config.registry import FAMILIES
@@ -334,3 +337,30 @@ def test_any_value_in_a_good_card_is_a_card_or_an_error(tmp_path, key, inner, va
 @given(st.text(max_size=100))
 def test_any_text_is_a_card_or_an_error(tmp_path, text):
     card_or_error(load_task, write(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'preset = "smoke"\nseed = 0\n\n[task]\nname = "linear"\n\n[[task.published]]\nvalue = 1\n',
+        'preset = "smoke"\r\nseed = 1\r\n\r\n[task]\r\nname = "linear"\r\n',
+        "seed = 2\n",
+        "[task]\nname = 'linear'\n",
+        'text = """\n[task]\n"""\nlist = [\n[1],\n[2]]\n[task]\nname = "linear"\n',
+        "task.points = 1\n[task.parameters]\ndim = 2\n",
+        "task = 1\n[task]\nname = 'linear'\n",
+        "seed = \n[task]\n",
+        "seed = 3\n[task\n",
+    ],
+)
+def test_a_file_of_many_is_read_as_any_other(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_bytes(text.encode())
+
+    def read(reader: Callable[[Path], dict[str, Any]]) -> dict[str, Any] | str:
+        try:
+            return reader(path)
+        except UsageError as error:
+            return str(error)
+
+    assert read(read_toml_of_many) == read(read_toml)
