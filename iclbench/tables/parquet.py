@@ -5,6 +5,7 @@ results folder.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -22,6 +23,10 @@ log = logging.getLogger("iclbench")
 
 # The folders of a results folder that commands write to; packed tables lie beside them.
 OWN = ("cells", "rates", "runs", "tables")
+# Up to so many rows a file is hardly larger without compression and dictionaries, and is read three times as fast.
+_PLAIN_ROWS = 64
+# Files whose rows are joined at a time: a table of one row in memory takes many times the space of its values.
+_JOINED = 500
 
 
 def write(table: TableName, data: pd.DataFrame | list[dict[str, object]], path: Path, metadata: dict[str, str]) -> None:
@@ -35,7 +40,8 @@ def write(table: TableName, data: pd.DataFrame | list[dict[str, object]], path: 
     own = {f"iclbench.{k}".encode(): v.encode() for k, v in {"table": table, "schema": str(SCHEMA), **metadata}.items()}
     arrow = arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), **own})
     sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, arrow.schema, compression="zstd") as writer:
+    few = arrow.num_rows <= _PLAIN_ROWS
+    with pq.ParquetWriter(sink, arrow.schema, compression="none" if few else "zstd", use_dictionary=not few) as writer:
         writer.write_table(arrow)
         writer.add_key_value_metadata({digests.KEY: digests.BLANK})
     whole = digests.sealed(sink.getvalue().to_pybytes())
@@ -151,44 +157,72 @@ def read_all(
     A file that cannot be read is named in a warning, added to `skipped`, and left alone. `packed`: only files that are
     packed, or only those that are not.
     """
-    loaded: dict[Path, pa.Table] = {}
-    frames: list[pd.DataFrame] = []
 
     def skip(error: TableError) -> None:
         log.warning("skipped: %s", error)
         if skipped is not None:
             skipped.append(error)
 
+    paths: list[Path] = []  # of the files that can be read, and the rows of each
+    counts: list[int] = []
+    joined: list[pa.Table] = []
+    batch: list[pa.Table] = []
     for path in files(table, results):
         if packed is not None and packed != is_packed(path, results):
             continue
         try:
-            loaded[path] = _load(table, path)
+            batch.append(_load(table, path))
         except TableError as error:
             skip(error)
+            continue
+        paths.append(path)
+        counts.append(batch[-1].num_rows)
+        if len(batch) == _JOINED:
+            joined, batch = joined + _joined(batch), []
     try:
-        frames.append(_together(table, list(loaded.values())))
+        return union(table, [_validated(table, [*joined, *batch], counts)])
     except (TableError, pa.ArrowException, ValueError, KeyError):
-        for path, rows in loaded.items():
+        frames = []  # file by file, to find those that do not fit
+        for path in paths:
             try:
-                frames.append(_checked(table, path, rows))
+                frames.append(read(table, path))
             except TableError as error:
                 skip(error)
-    return union(table, frames)
+        return union(table, frames)
 
 
-def _together(table: TableName, loaded: list[pa.Table]) -> pd.DataFrame:
-    """All files validated at once, which is many times faster than one by one; no row may stand twice in one file."""
-    if not loaded:
+def _joined(batch: list[pa.Table]) -> list[pa.Table]:
+    """One table with the rows of all, in little memory; the tables themselves if their columns differ in type."""
+    try:
+        return [pa.concat_tables(batch, promote_options="default").combine_chunks()]
+    except pa.ArrowException:
+        return batch
+
+
+def _validated(table: TableName, tables: list[pa.Table], counts: list[int]) -> pd.DataFrame:
+    """All files validated at once, which is many times faster than one by one; no row may stand twice in one file.
+
+    Args:
+        table: its name.
+        tables: the rows.
+        counts: how many of them are from each file.
+    """
+    if not tables:
         return frame(table, [])
-    origin = np.repeat(np.arange(len(loaded)), [rows.num_rows for rows in loaded])
-    return validate(table, pa.concat_tables(loaded, promote_options="default").to_pandas(), origin)
+    rows = pa.concat_tables(tables, promote_options="default").to_pandas()
+    return validate(table, rows, np.repeat(np.arange(len(counts)), counts))
 
 
 def files(table: TableName, results: Path) -> Iterator[Path]:
     """The parquet files of one table below a results folder, in a fixed order: packed ones behind all others, so that
     of rows that stand in both the user's own come first."""
-    found = (path for path in results.rglob(f"*{table}.parquet") if not path.name.startswith("."))
+    ending = f"{table}.parquet"
+    found = [
+        Path(folder, name)
+        for folder, _, names in os.walk(results)
+        for name in names
+        if name.endswith(ending) and not name.startswith(".")
+    ]
     yield from sorted(found, key=lambda path: (is_packed(path, results), path))
 
 
