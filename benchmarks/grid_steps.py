@@ -5,7 +5,7 @@
 
 Every training of the pilot gives three: the finished ones of a quarter, of half and of all its steps. A row tells
 architectures apart where the median gap between adjacent quartiles of contestants is more than twice the standard
-deviation over seeds, best and worst left out (`iclbench.report.separation`). Areas under learning curves,
+deviation over seeds, best and worst left out (`iclbench.analysis.separation`). Areas under learning curves,
 log-likelihoods without related datasets, and accuracies on `icl` and `iwl`; a task stands here once all its backbones
 have two runs. Lines of tasks that FOLDER lacks stay as they are, so that tasks can be trained in different folders.
 """
@@ -19,8 +19,8 @@ import pandas as pd
 from command import folder_and_page, write_page
 
 from iclbench import tables
+from iclbench.analysis.separation import ENOUGH, separation
 from iclbench.core.formats import fixed
-from iclbench.report.separation import ENOUGH, separation
 from iclbench.sweep.grids import grid_runs
 
 # What the ranking of a family rests on: the question or test, and the metric.

@@ -14,13 +14,13 @@ import numpy as np
 import pandas as pd
 
 from iclbench import tables
+from iclbench.analysis.evaluators import in_order, meaning
 from iclbench.api import arguments
 from iclbench.config.registry import canonical
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.metrics import metric as known_metric
 from iclbench.report.blocks import Figure, Section
 from iclbench.report.data import Results, Slice, of_values
-from iclbench.report.evaluators import in_order, meaning
 from iclbench.report.figures import board
 from iclbench.report.sections import extrapolation as extrapolation_section
 from iclbench.report.sections import heat_map as heat_map_section

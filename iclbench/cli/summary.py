@@ -11,13 +11,13 @@ from typing import Any
 import pandas as pd
 
 from iclbench import tables
+from iclbench.analysis.episode_scores import EpisodeScores
+from iclbench.analysis.gains import gains
+from iclbench.analysis.oracles import beaten
 from iclbench.cli.accuracy_table import asks_for_labels, print_accuracies
 from iclbench.cli.result_rows import interval, named, print_failed, print_shipped, short, with_tuned
 from iclbench.cli.terminal import out, print_rows, table
 from iclbench.core.metrics import curve_metric, metric
-from iclbench.report.episode_scores import EpisodeScores
-from iclbench.report.gains import gains
-from iclbench.report.oracles import beaten
 from iclbench.tables.runs import trained_runs
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from iclbench.analysis.target_scores import overall
 from iclbench.report.data import Slice
-from iclbench.report.target_scores import overall
 
 # Contestants and numbers of related datasets side by side.
 COLUMNS = 4

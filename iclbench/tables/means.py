@@ -3,7 +3,7 @@
 A seed repeats a measurement with other random numbers and leaves everything else as it is. There are two kinds:
 
 - `run`: trainings of one contestant that differ in nothing but the seed, asked the same prompts. (Runs that differ in
-  more are contestants of their own, which `report.comparable` sees to.)
+  more are contestants of their own, which `analysis.comparable` sees to.)
 - `demo_seed`: sets of demonstrations before the same queries to a language model; `order`: orders of one set.
 
 The value is the plain mean over seeds: each counts once, over however many episodes it is. The interval depends on the

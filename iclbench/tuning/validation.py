@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import pandas as pd
 
+from iclbench.analysis.evaluators import meaning
 from iclbench.config.resolution import TaskConfig
 from iclbench.core.errors import NonFiniteError
 from iclbench.core.hashing import content_hash
@@ -21,7 +22,6 @@ from iclbench.core.heads import HEADS
 from iclbench.core.metrics import metric
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Family
-from iclbench.report.evaluators import meaning
 from iclbench.store import identity
 from iclbench.tables.evaluators import HEADLINE
 

@@ -14,6 +14,7 @@ import tomli_w
 import torch
 
 from iclbench import tables
+from iclbench.analysis.comparable import name_variants
 from iclbench.backbones.base import Backbone, TaskShape
 from iclbench.backbones.coqe import CoQE
 from iclbench.backbones.gpt2 import GPT2
@@ -29,7 +30,6 @@ from iclbench.deep_thinking import backbones as thinking_backbones
 from iclbench.deep_thinking.backbones import ThinkingBackbone
 from iclbench.deep_thinking.settings import DeepThinking
 from iclbench.layers.key_value_cache import KeyValueCache
-from iclbench.report.comparable import name_variants
 
 SMALL = {"layers": 2, "width": 16, "heads": 2}
 KINDS = ["none", "sinusoidal", "learned", "transformer"]

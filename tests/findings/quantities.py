@@ -20,6 +20,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from iclbench.analysis import over_training
+from iclbench.analysis.normalised import Contest, contests
+from iclbench.analysis.pairs import Difference, score_difference
+from iclbench.analysis.rate_curves import RateCurves, rate_curves
 from iclbench.config.cards import TaskCard, load_task
 from iclbench.config.pairs import shipped_pairs
 from iclbench.config.resolution import RunConfig, resolve_run
@@ -27,11 +31,7 @@ from iclbench.core import limits
 from iclbench.core.errors import IclbenchError, Interrupted, UsageError
 from iclbench.language.tasks.cards import shipped_tasks
 from iclbench.language.tasks.chosen import language_tasks as known_tasks
-from iclbench.report import over_training
 from iclbench.report.data import Results, load
-from iclbench.report.normalised import Contest, contests
-from iclbench.report.pairs import Difference, score_difference
-from iclbench.report.rate_curves import RateCurves, rate_curves
 from iclbench.report.sections import named_pairs
 from iclbench.report.sections.over_training import trained as trained_for
 from iclbench.report.sections.ranking import ranking

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from iclbench.report.pairs import Difference
+from iclbench.analysis.pairs import Difference
 from tests.findings.text import check, rewritten
 
 QUANTITIES: dict[str, Any] = {

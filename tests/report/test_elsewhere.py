@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 
 from iclbench import tables
-from iclbench.report import normalised
+from iclbench.analysis import normalised
+from iclbench.analysis.comparable import name_variants
 from iclbench.report.blocks import Table
-from iclbench.report.comparable import name_variants
 from iclbench.report.data import Results, load
 from iclbench.report.sections import heat_map, leaderboard, missing, overview
 from tests.report.synthetic_grid import Grid

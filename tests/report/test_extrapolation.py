@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from iclbench import tables
+from iclbench.analysis.comparable import trained_with
 from iclbench.report.blocks import Figure, Table
-from iclbench.report.comparable import trained_with
 from iclbench.report.data import Results, load
 from iclbench.report.figures import learning
 from iclbench.report.sections import leaderboard, report

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from iclbench import tables
-from iclbench.report import normalised
+from iclbench.analysis import normalised
 from iclbench.report.blocks import Figure, Table
 from iclbench.report.data import Results, Slice, load
 from iclbench.report.sections import heat_map, leaderboard, missing, summary

@@ -10,13 +10,13 @@ import pytest
 import vl_convert
 
 from iclbench import tables
+from iclbench.analysis.normalised import Contest, contests
+from iclbench.analysis.pairs import Difference
 from iclbench.report import page
 from iclbench.report.blocks import Block, Figure, Glance, Section, Table, Text
 from iclbench.report.data import Results, load
 from iclbench.report.figures import curves
 from iclbench.report.figures import heat_map as figures
-from iclbench.report.normalised import Contest, contests
-from iclbench.report.pairs import Difference
 from iclbench.report.sections import heat_map
 from iclbench.report.style import ACCENT
 from tests.report import synthetic_grid
@@ -219,3 +219,16 @@ def test_classes_of_one_module_are_told_apart_in_narrow_columns(blocks: dict[str
     html = page.part(Section("summary", "", (glance,)), (), {}, frozenset()).html
     assert '<th scope="col" title="my_package.net:One"><span>One</span>' in html
     assert '<th scope="col"><span>mamba</span>' in html
+
+
+def test_the_page_says_of_every_row_whether_it_separates_backbones(grid_results: Results) -> None:
+    section = heat_map.section(grid_results)
+    assert section is not None
+    table = next(block for block in section.walk() if isinstance(block, Table) and block.name.endswith("separation"))
+    found = contests(grid_results, "grid")
+    assert table.frame["row"].tolist() == [contest.title for contest in found]
+    for contest, row in zip(found, table.frame.to_dict("records"), strict=True):
+        values = contest.rows[contest.rows["kind"] == "backbone"].groupby("contestant")["value"]
+        kept = values.mean().sort_values().iloc[1:-1]
+        assert row["gap"] == pytest.approx(np.median(np.diff(np.quantile(kept, [0, 0.25, 0.5, 0.75, 1]))))
+        assert row["tells"] == ("yes" if row["gap"] > 2 * row["sd"] else "no")

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from iclbench import tables
-from iclbench.report import accuracies
+from iclbench.analysis import accuracies
 from iclbench.report.blocks import Block, Figure, Section, Table, Text
 from iclbench.report.data import Results, load
 from iclbench.report.sections import report

@@ -6,11 +6,11 @@ import pandas as pd
 import pytest
 
 from iclbench import tables
+from iclbench.analysis.normalised import contests
 from iclbench.evaluation.everybody import Everybody
 from iclbench.evaluation.scores import write_scores
 from iclbench.report.blocks import Column, Table
-from iclbench.report.data import load
-from iclbench.report.normalised import contests
+from iclbench.report.data import Results, load
 from iclbench.report.sections import leaderboard
 from tests.evaluation.test_common_sizes import ALL, FEW, NEXT, area, drawn, told
 
@@ -85,3 +85,9 @@ def test_a_table_without_a_column_that_it_shows_is_an_error() -> None:
             Table("name", "title", "caption", frame, (column,))
     with pytest.raises(KeyError, match="'c'"):
         Table("name", "title", "caption", frame, (Column("a", "a"),), group="c")
+
+
+def test_the_oracles_of_an_honest_folder_are_not_questioned(loaded: Results) -> None:
+    slices = [task for task in loaded.slices if "oracle" in task.kinds.values()]
+    assert len(slices) == 2
+    assert not any(list(leaderboard.beaten_oracles(task, "next")) for task in slices)

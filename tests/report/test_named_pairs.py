@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from iclbench.analysis import normalised
 from iclbench.config.pairs import Pair
-from iclbench.report import normalised
 from iclbench.report.blocks import Figure, Table
 from iclbench.report.data import Results
 from iclbench.report.sections import named_pairs

@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 
 from iclbench import tables
+from iclbench.analysis import normalised, over_training
 from iclbench.core.prefixes import prefix_grid
-from iclbench.report import normalised, over_training
 from iclbench.report.blocks import Figure, Table
 from iclbench.report.data import Results, load
 from iclbench.report.sections import over_training as section

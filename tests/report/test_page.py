@@ -14,10 +14,10 @@ import pandas as pd
 import pytest
 
 from iclbench import tables
+from iclbench.analysis.comparable import name_variants
 from iclbench.core.errors import IclbenchError, UsageError
 from iclbench.report import build, exports, whole
 from iclbench.report.blocks import Column, Section, Table
-from iclbench.report.comparable import name_variants
 from iclbench.report.page import background, columns, embedded, part
 from tests.report import synthetic
 

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from iclbench.analysis import normalised
 from iclbench.config.cards import load_task
 from iclbench.config.rates import Rates, shipped_path
-from iclbench.report import normalised
 from iclbench.report.blocks import Figure
 from iclbench.report.data import Results
 from iclbench.report.figures.marks import HIGHLIGHT, LIT

@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 
 from iclbench import tables
-from iclbench.report import normalised
+from iclbench.analysis import normalised
+from iclbench.analysis.episode_scores import EpisodeScores
+from iclbench.analysis.pairs import difference, holm
 from iclbench.report.blocks import Table
 from iclbench.report.data import Results
-from iclbench.report.episode_scores import EpisodeScores
-from iclbench.report.pairs import difference, holm
 from iclbench.report.sections.ranking import Paired, by_task, places, ranking, section, to_rank
 from tests.report.synthetic_grid import TASKS, Grid, gap, score
 

@@ -8,9 +8,9 @@ import pytest
 from scipy.stats import kendalltau
 
 from iclbench import tables
+from iclbench.analysis.rate_curves import RateCurves, rate_curves
 from iclbench.report.blocks import Figure, Table, Text
 from iclbench.report.data import Results, load
-from iclbench.report.rate_curves import RateCurves, rate_curves
 from iclbench.report.sections.rate_window import section
 
 # Mean areas by rate; one seed lies 0.01 above, one 0.01 below. None: a seed diverged.

@@ -11,13 +11,13 @@ import pytest
 from scipy import stats
 
 from iclbench import tables
+from iclbench.analysis.episode_scores import EpisodeScores
+from iclbench.analysis.gains import Gain, gain
+from iclbench.analysis.pairs import score_difference
 from iclbench.core.formats import fixed
 from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
 from iclbench.report.data import load
-from iclbench.report.episode_scores import EpisodeScores
 from iclbench.report.figures import learning
-from iclbench.report.gains import Gain, gain
-from iclbench.report.pairs import score_difference
 from iclbench.report.sections import context_size, related, report
 from iclbench.report.sections.overview import likelihoods
 from tests.report import synthetic_targets as synthetic

@@ -15,6 +15,7 @@ import tomli_w
 import torch
 
 from iclbench import tables
+from iclbench.analysis import normalised
 from iclbench.backbones.base import Backbone
 from iclbench.config.registry import ESTIMATORS
 from iclbench.config.resolution import resolve_run
@@ -22,7 +23,7 @@ from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.core.files import save_tensors
 from iclbench.core.predictor import Predictor
-from iclbench.report import data, normalised
+from iclbench.report import data
 from iclbench.report.blocks import Figure, Table
 from iclbench.report.sections import heat_map, leaderboard
 from iclbench.store import archives

@@ -10,6 +10,8 @@ import pytest
 import tomli_w
 
 from iclbench import tables
+from iclbench.analysis.episode_scores import EpisodeScores
+from iclbench.analysis.pairs import difference
 from iclbench.cli.summary import print_summary
 from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.estimators.knn import NearestNeighbours
@@ -18,8 +20,6 @@ from iclbench.evaluation import cells, contestants
 from iclbench.evaluation.cells import Cell
 from iclbench.evaluation.evaluate import evaluate_cells, summarise
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.report.episode_scores import EpisodeScores
-from iclbench.report.pairs import difference
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.pack import pack
 from iclbench.sweep.reference import Reference

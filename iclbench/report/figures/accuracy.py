@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from iclbench.report import accuracies
+from iclbench.analysis import accuracies
+from iclbench.analysis.evaluators import in_order, meaning
 from iclbench.report.blocks import Figure
 from iclbench.report.data import Slice
-from iclbench.report.evaluators import in_order, meaning
 from iclbench.report.figures import curves, learning
 from iclbench.report.style import ZERO, Look
 

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from iclbench.analysis.pairs import mean_of
+from iclbench.analysis.target_scores import levelled, main_counts, overall
 from iclbench.report.blocks import Section
 from iclbench.report.data import Slice
 from iclbench.report.drawn_episodes import pixels
 from iclbench.report.figures import targets
-from iclbench.report.pairs import mean_of
-from iclbench.report.target_scores import levelled, main_counts, overall, related_title
+from iclbench.report.titles import related_title
 
 # Bins of equally many episodes: at least so many in each, and at most so many bins.
 _EPISODES, _BINS = 16, 10

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from iclbench.analysis.target_scores import shifts
 from iclbench.core.formats import slug
 from iclbench.report.blocks import Block, Section
 from iclbench.report.data import Slice
 from iclbench.report.drawn_episodes import Shown, everyone, one_run, pixels, side_by_side
 from iclbench.report.figures import bands, draws, images
-from iclbench.report.target_scores import shift_title, shifts
+from iclbench.report.titles import shift_title
 
 # Processes that related datasets of the same episodes come from (ICICL-TNP, appendix G.1.1).
 _NEAR_TO_FAR = ("same", "near", "rbf", "far")

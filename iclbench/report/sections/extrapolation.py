@@ -12,8 +12,7 @@ from iclbench.report.blocks import Block, Figure, Section
 from iclbench.report.data import Slice
 from iclbench.report.figures import learning
 from iclbench.report.sections.learning_curves import beyond_what_is_taken, numbers
-
-OWN = "in-distribution"
+from iclbench.report.titles import IN_DISTRIBUTION
 
 
 def section(task: Slice) -> Section | None:
@@ -21,12 +20,12 @@ def section(task: Slice) -> Section | None:
     blocks: list[Block] = []
     for (points, evaluator, name), group in rows.groupby(["points", "evaluator", "metric"]):
         label, stem = metric(str(name)).label, slug("points", str(points), str(evaluator), str(name))
-        own = group[group["shifted"] == OWN]
+        own = group[group["shifted"] == IN_DISTRIBUTION]
         if len(own):
             blocks.append(
                 learning.figure(
                     task,
-                    {OWN: own},
+                    {IN_DISTRIBUTION: own},
                     name=stem,
                     title=f"{task.task}: up to {points} examples",
                     caption=f"{label.capitalize()} with up to {points} examples in context.{_ends(task, own)}",
@@ -42,7 +41,7 @@ def section(task: Slice) -> Section | None:
 
 def _under_shifts(task: Slice, rows: pd.DataFrame, points: str, stem: str, label: str) -> Figure:
     """In-distribution and each shift side by side."""
-    names = sorted(set(rows["shifted"]), key=lambda name: (name != OWN, name))
+    names = sorted(set(rows["shifted"]), key=lambda name: (name != IN_DISTRIBUTION, name))
     return learning.figure(
         task,
         {name: rows[rows["shifted"] == name] for name in names},
@@ -61,7 +60,9 @@ def _by_trained_length(task: Slice) -> list[Figure]:
     parts = [_beyond(one).assign(panel=panel) for panel, one in slices.items()]
     rows = pd.concat(parts, ignore_index=True)
     figures = []
-    for (points, evaluator, name), group in rows[rows["shifted"] == OWN].groupby(["points", "evaluator", "metric"]):
+    for (points, evaluator, name), group in rows[rows["shifted"] == IN_DISTRIBUTION].groupby(
+        ["points", "evaluator", "metric"]
+    ):
         panels = {panel: own for panel in slices if len(own := group[group["panel"] == panel])}
         if len(panels) > 1:
             label = metric(str(name)).label
@@ -89,7 +90,7 @@ def _beyond(task: Slice) -> pd.DataFrame:
     """The extrapolated lines, with the number of examples and the name of the shift."""
     rows = task.lines[task.lines["shift"].isin(list(task.extrapolations))]
     parts = [task.extrapolations[str(shift)] for shift in rows["shift"]]
-    shifted = [OWN if left == "none" else left for left, _ in parts]
+    shifted = [IN_DISTRIBUTION if left == "none" else left for left, _ in parts]
     return rows.assign(shifted=shifted, points=[n for _, n in parts])
 
 

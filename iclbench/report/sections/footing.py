@@ -10,16 +10,16 @@ from typing import Any
 
 import pandas as pd
 
+from iclbench.analysis import normalised
+from iclbench.analysis.normalised import contests
 from iclbench.config.cards import TOLERANCE, Preset, deviation, load_task, read_toml
 from iclbench.config.rates import Rates, learning_rate
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import count, integer, number, slug
 from iclbench.core.metrics import metric
-from iclbench.report import normalised
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.cost_table import of_one_machine
 from iclbench.report.data import Results, Slice
-from iclbench.report.normalised import contests
 from iclbench.tables.means import over_seeds
 
 _READING = (
@@ -39,8 +39,8 @@ _SPANS = {
 def section(results: Results) -> Section | None:
     blocks: list[Block] = []
     for preset in normalised.presets(results):
-        own = contests(results, preset)
-        tasks = list({contest.task.id: contest.task for contest in own}.values())
+        slices = {task.id: task for task in results.slices}
+        tasks = [slices[name] for name in dict.fromkeys(contest.task.id for contest in contests(results, preset))]
         frame = footing(tasks)
         if frame.empty:
             continue

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pandas as pd
 
+from iclbench.analysis.target_scores import counts, levelled, main_counts, overall, shifts
 from iclbench.core.formats import fixed
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.data import Slice
 from iclbench.report.figures import targets
 from iclbench.report.sections.targets import has_joint
-from iclbench.report.target_scores import counts, levelled, main_counts, overall, related_title, shift_title, shifts
+from iclbench.report.titles import related_title, shift_title
 
 _MEANING = (
     "Gap: the oracle's log-likelihood per target minus the contestant's, in nats, paired over the same episodes; lower "

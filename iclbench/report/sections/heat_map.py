@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
+from iclbench.analysis import normalised
+from iclbench.analysis.normalised import Contest
+from iclbench.analysis.separation import ENOUGH, Separation
 from iclbench.core.formats import fixed, integer, slug
 from iclbench.core.metrics import NOBODIES, TOLD, metric
-from iclbench.report import normalised
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results
 from iclbench.report.figures import heat_map
-from iclbench.report.normalised import Contest
 from iclbench.report.sections.overview import shade
-from iclbench.report.separation import ENOUGH, Separation
 
 BEST = "best baseline"
 # What became of a cell without a score, the most telling first.
@@ -34,7 +34,9 @@ _READING = (
 
 
 def section(results: Results) -> Section | None:
-    blocks = normalised.by_preset(results, _of_preset)
+    blocks: list[Block] = []
+    for preset in normalised.presets(results):
+        blocks += _of_preset(results, preset, normalised.contests(results, preset))
     return Section("heat-map", "Every family, every backbone", (Text(_READING), *blocks)) if blocks else None
 
 

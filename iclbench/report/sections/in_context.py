@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 
+from iclbench.analysis import accuracies
+from iclbench.analysis.evaluators import in_order, is_test, meaning
 from iclbench.core.formats import fixed, integer
-from iclbench.report import accuracies
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import KINDS, Slice, data_note
-from iclbench.report.evaluators import in_order, is_test, meaning
 from iclbench.report.figures import accuracy
 from iclbench.tables.evaluators import HEADLINE
 

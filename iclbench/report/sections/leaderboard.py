@@ -9,14 +9,14 @@ from typing import Any
 
 import pandas as pd
 
+from iclbench.analysis.normalised import are_coarse
+from iclbench.analysis.oracles import beaten
+from iclbench.analysis.pairs import Difference, difference, ranks
 from iclbench.core.formats import fixed, integer, number, signed, slug
 from iclbench.core.metrics import TOLD, curve_metric, metric
 from iclbench.report.blocks import Column, Section, Table, Text
 from iclbench.report.cost_table import of_one_machine
 from iclbench.report.data import Slice
-from iclbench.report.normalised import are_coarse
-from iclbench.report.oracles import beaten
-from iclbench.report.pairs import Difference, difference, ranks
 from iclbench.tables.curves import of_few
 from iclbench.tables.means import over_seeds
 from iclbench.tables.runs import tuned

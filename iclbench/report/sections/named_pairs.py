@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
+from iclbench.analysis import normalised
+from iclbench.analysis.normalised import Contest
+from iclbench.analysis.pairs import LEVEL, Difference, chance, holm, mean_of
 from iclbench.config.pairs import Pair, shipped_pairs
 from iclbench.core.formats import signed, slug
-from iclbench.report import normalised
 from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
 from iclbench.report.data import Results
 from iclbench.report.figures import dots
-from iclbench.report.normalised import Contest
-from iclbench.report.pairs import LEVEL, Difference, chance, holm, mean_of
 
 _READING = (
     "Score of the first less score of the second (as in the heat map), seed by seed: the two are trained on the same "

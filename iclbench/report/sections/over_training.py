@@ -8,12 +8,12 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
+from iclbench.analysis import normalised, over_training
+from iclbench.analysis.normalised import Contest
 from iclbench.core.formats import fixed, flops, integer, slug
-from iclbench.report import normalised, over_training
 from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
 from iclbench.report.data import Results
 from iclbench.report.figures import curves, learning
-from iclbench.report.normalised import Contest
 from iclbench.report.sections.pareto import FLOPS, measured
 
 _READING = (
@@ -26,7 +26,9 @@ _READING = (
 
 
 def section(results: Results) -> Section | None:
-    blocks = normalised.by_preset(results, _of_preset)
+    blocks: list[Block] = []
+    for preset in normalised.presets(results):
+        blocks += _of_preset(results, preset, normalised.contests(results, preset))
     return Section("over-training", "Over training", (Text(_READING), *blocks)) if blocks else None
 
 

@@ -7,11 +7,11 @@ from functools import partial
 
 import pandas as pd
 
+from iclbench.analysis import accuracies
+from iclbench.analysis.target_scores import overall
 from iclbench.core.formats import Number, fixed
-from iclbench.report import accuracies
 from iclbench.report.blocks import Column, Section, Table, Text
 from iclbench.report.data import Results
-from iclbench.report.target_scores import overall
 from iclbench.tables.evaluators import HEADLINE, INSIDE
 
 _KIND_ORDER = {"backbone": 0, "oracle": 1, "baseline": 2}

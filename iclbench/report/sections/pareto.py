@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from iclbench.analysis import normalised
+from iclbench.analysis.normalised import Contest
 from iclbench.core.formats import Number, fixed, slug
 from iclbench.core.metrics import metric
-from iclbench.report import normalised
 from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
 from iclbench.report.cost_table import of_one_machine
 from iclbench.report.data import Results
 from iclbench.report.figures import pareto as figures
-from iclbench.report.normalised import Contest
 from iclbench.tables.means import over_seeds
 
 _ALL = "all tasks"
@@ -52,7 +52,9 @@ _ALIKE = 1.2
 
 
 def section(results: Results) -> Section | None:
-    blocks = normalised.by_preset(results, _of_preset)
+    blocks: list[Block] = []
+    for preset in normalised.presets(results):
+        blocks += _of_preset(results, preset, normalised.contests(results, preset))
     return Section("pareto", "Cost against error", (Text(_READING), *blocks)) if blocks else None
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from iclbench.analysis import accuracies
 from iclbench.core.formats import fixed, integer, shared_words, slug
-from iclbench.report import accuracies
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.data import Results, Slice
 from iclbench.report.figures import plane

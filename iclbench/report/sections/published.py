@@ -7,15 +7,16 @@ from itertools import cycle
 import numpy as np
 import pandas as pd
 
+from iclbench.analysis import accuracies
+from iclbench.analysis.evaluators import is_test, meaning
+from iclbench.analysis.target_scores import overall
 from iclbench.core.formats import integer, number, signed, slug
 from iclbench.core.metrics import metric
-from iclbench.report import accuracies
 from iclbench.report.blocks import Column, Figure, Section, Table
 from iclbench.report.data import Results, Slice
-from iclbench.report.evaluators import is_test, meaning
 from iclbench.report.figures import dots
 from iclbench.report.style import INK, STRONG, Look
-from iclbench.report.target_scores import ADJUSTED, overall, shift_title
+from iclbench.report.titles import ADJUSTED, shift_title
 from iclbench.tables.evaluators import HEADLINE
 
 _PLACE = ["contestant", "shift", "test", "metric", "n_context", "n_related"]

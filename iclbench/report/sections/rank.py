@@ -9,13 +9,14 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from iclbench.analysis.target_scores import shifts
 from iclbench.core.formats import slug
 from iclbench.core.metrics import metric
 from iclbench.report.blocks import Block, Figure, Section
 from iclbench.report.data import Slice
 from iclbench.report.figures import curves, learning
 from iclbench.report.style import ZERO
-from iclbench.report.target_scores import shift_title, shifts
+from iclbench.report.titles import shift_title
 from iclbench.tables.means import over_seeds
 
 CEILING = "as many as contexts"

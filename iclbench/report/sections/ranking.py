@@ -9,12 +9,12 @@ from itertools import combinations, pairwise
 import numpy as np
 import pandas as pd
 
+from iclbench.analysis import normalised
+from iclbench.analysis.normalised import Contest
+from iclbench.analysis.pairs import LEVEL, holm
 from iclbench.core.formats import fixed, integer, number, plural, signed, slug
-from iclbench.report import normalised
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results
-from iclbench.report.normalised import Contest
-from iclbench.report.pairs import LEVEL, holm
 
 _READING = (
     "Ranked are backbones with a score on every task that at least half of them have or, where these are too few to "

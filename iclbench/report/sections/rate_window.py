@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pandas as pd
 
+from iclbench.analysis.rate_curves import NEAR, RateCurves, rate_curves
 from iclbench.core.formats import fixed, plural
 from iclbench.report.blocks import Column, Figure, Section, Table, Text
 from iclbench.report.data import Slice
 from iclbench.report.figures import curves, learning
-from iclbench.report.rate_curves import NEAR, RateCurves, rate_curves
 from iclbench.report.style import Look, looks
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pandas as pd
 
+from iclbench.analysis.gains import DECIDES, gains
+from iclbench.analysis.target_scores import counts, levelled, overall, shifts
 from iclbench.core.formats import fixed, signed
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.data import KINDS, Slice, data_note
 from iclbench.report.figures import targets
-from iclbench.report.gains import DECIDES, gains
 from iclbench.report.sections.targets import episodes_of
-from iclbench.report.target_scores import ADJUSTED, counts, levelled, overall, shift_title, shifts
+from iclbench.report.titles import ADJUSTED, shift_title
 
 
 def section(task: Slice) -> Section | None:

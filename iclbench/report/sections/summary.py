@@ -7,14 +7,14 @@ from typing import Any
 
 import pandas as pd
 
+from iclbench.analysis import normalised
+from iclbench.analysis.normalised import Contest
+from iclbench.analysis.pairs import Difference
 from iclbench.core.formats import fixed, plural
 from iclbench.core.metrics import NOBODIES, TOLD
-from iclbench.report import normalised
 from iclbench.report.blocks import Glance, Section, Tile
 from iclbench.report.data import Results
 from iclbench.report.figures.heat_map import MARKS, NO_SCORE, colour, label, white_beyond
-from iclbench.report.normalised import Contest
-from iclbench.report.pairs import Difference
 from iclbench.report.sections import missing
 from iclbench.report.sections.heat_map import BEST, best, cells_of, in_order
 

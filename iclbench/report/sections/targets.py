@@ -8,13 +8,13 @@ from typing import Any
 import pandas as pd
 
 from iclbench import tables
+from iclbench.analysis.pairs import ranks, score_difference
+from iclbench.analysis.target_scores import main_counts, overall
 from iclbench.core.formats import fixed, integer, number, signed
 from iclbench.core.metrics import METRICS, TOLD, metric
 from iclbench.report.blocks import Column, Section, Table
 from iclbench.report.data import Slice
-from iclbench.report.pairs import ranks, score_difference
 from iclbench.report.sections.leaderboard import cost_column, placed, remarks, with_costs, with_failed, with_tuned
-from iclbench.report.target_scores import main_counts, overall
 
 _METRICS = ("log_likelihood", "log_likelihood_gaussian", "squared_error", "covered_50", "covered_90")
 # What sections of their own are about.

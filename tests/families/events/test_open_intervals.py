@@ -16,6 +16,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iclbench import tables
+from iclbench.analysis.episode_scores import EpisodeScores
+from iclbench.analysis.pairs import difference
 from iclbench.backbones.base import Backbone, BackboneSettings
 from iclbench.backbones.set_backbone import SetBackbone, SetSettings
 from iclbench.config.registry import BACKBONES
@@ -30,8 +32,6 @@ from iclbench.evaluation.next_points import score_next
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.events.sequences import EventParameters, Events
 from iclbench.families.request import Request
-from iclbench.report.episode_scores import EpisodeScores
-from iclbench.report.pairs import difference
 from iclbench.training.processes import Processes
 from tests.families.events import made
 

@@ -4,13 +4,6 @@ from __future__ import annotations
 
 import pandas as pd
 
-OWN = "in-distribution"
-ADJUSTED = (
-    "ceiling-adjusted is a score minus what the oracle scores on the same prompts plus what it scores on average over "
-    "the task, over the episodes that every oracle was asked; published numbers are for other draws, and compare with "
-    "these."
-)
-
 
 def overall(rows: pd.DataFrame, metric: str | None = None) -> pd.DataFrame:
     """The rows over all episodes, not those of a bin or a stratum; of one metric if it is named."""
@@ -41,15 +34,3 @@ def levelled(rows: pd.DataFrame, asked: list[int]) -> pd.DataFrame:
 def shifts(rows: pd.DataFrame) -> list[str]:
     """The training distribution first, then the shifts by name."""
     return sorted((str(shift) for shift in rows["shift"].unique()), key=lambda shift: (shift != "none", shift))
-
-
-def shift_title(shift: str) -> str:
-    return OWN if shift == "none" else shift
-
-
-def related_title(n: int) -> str:
-    """
-    >>> related_title(0), related_title(1), related_title(3)
-    ('no related dataset', '1 related dataset', '3 related datasets')
-    """
-    return "no related dataset" if n == 0 else f"{n} related dataset{'' if n == 1 else 's'}"

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from iclbench.analysis.episode_scores import EpisodeScores
+from iclbench.analysis.pairs import curve_gaps, mean_of, score_gaps
 from iclbench.core.formats import fixed
 from iclbench.core.metrics import curve_metric, metric
-from iclbench.report.episode_scores import EpisodeScores
-from iclbench.report.pairs import curve_gaps, mean_of, score_gaps
 
 _LEVEL = 0.95
 _CUT = 0.75

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from iclbench.report.data import Slice
-from iclbench.report.evaluators import is_test
+from iclbench.analysis.evaluators import is_test
+from iclbench.analysis.slices import Slice
 from iclbench.tables.means import over_seeds
 
 _WHO = ["evaluator", "kind", "contestant"]

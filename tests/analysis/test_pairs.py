@@ -6,9 +6,9 @@ import pytest
 from scipy import stats
 
 from iclbench import tables
+from iclbench.analysis.episode_scores import EpisodeScores
+from iclbench.analysis.pairs import difference, ranks
 from iclbench.core.prefixes import prefix_grid
-from iclbench.report.episode_scores import EpisodeScores
-from iclbench.report.pairs import difference, ranks
 from iclbench.tables.curves import AREA, COARSE
 
 

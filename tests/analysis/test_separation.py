@@ -6,11 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from iclbench.report import normalised
-from iclbench.report.blocks import Table
-from iclbench.report.data import Results
-from iclbench.report.sections import heat_map
-from iclbench.report.separation import separation
+from iclbench.analysis.separation import separation
 
 
 def scores(runs: dict[str, list[float]]) -> pd.Series:
@@ -39,19 +35,6 @@ def test_single_runs_say_nothing_of_seeds_and_few_contestants_nothing_at_all() -
     mixed = separation(scores({str(mean): [mean, mean + 0.1][: 1 + mean % 2] for mean in range(6)}))
     assert mixed is not None and mixed.sd == pytest.approx(0.1 / math.sqrt(2))
     assert separation(scores({str(mean): [mean, mean] for mean in range(4)})) is None
-
-
-def test_the_page_says_it_of_every_row(grid_results: Results) -> None:
-    section = heat_map.section(grid_results)
-    assert section is not None
-    table = next(block for block in section.walk() if isinstance(block, Table) and block.name.endswith("separation"))
-    contests = normalised.contests(grid_results, "grid")
-    assert table.frame["row"].tolist() == [contest.title for contest in contests]
-    for contest, row in zip(contests, table.frame.to_dict("records"), strict=True):
-        values = contest.rows[contest.rows["kind"] == "backbone"].groupby("contestant")["value"]
-        kept = values.mean().sort_values().iloc[1:-1]
-        assert row["gap"] == pytest.approx(np.median(np.diff(np.quantile(kept, [0, 0.25, 0.5, 0.75, 1]))))
-        assert row["tells"] == ("yes" if row["gap"] > 2 * row["sd"] else "no")
 
 
 def test_scores_that_are_all_alike_tell_nobody_apart() -> None:

@@ -5,11 +5,11 @@ from importlib.metadata import EntryPoint
 import pandas as pd
 import pytest
 
+from iclbench.analysis import evaluators
 from iclbench.config import registry
 from iclbench.config.registry import TESTS, Registry, canonical
 from iclbench.config.resolution import resolve_task
 from iclbench.core.meaning import Meaning
-from iclbench.report import evaluators
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from iclbench.analysis.pairs import Difference, mean_of, score_gaps
 from iclbench.core.formats import signed
-from iclbench.report.pairs import Difference, mean_of, score_gaps
 
 # One episode decides when it holds such a part of the sum over all.
 DECIDES = 0.1

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from iclbench import tables
-from iclbench.report.comparable import name_variants, on_one_line, trained_again
+from iclbench.analysis.comparable import name_variants, on_one_line, trained_again
 
 
 def rows(runs: Iterable[tuple[str, int, str | None]], backbone: str = "coqe") -> pd.DataFrame:

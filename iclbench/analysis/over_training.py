@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from iclbench.analysis.normalised import Contest
+from iclbench.analysis.slices import of_branches
 from iclbench.core.metrics import metric
-from iclbench.report.data import of_branches
-from iclbench.report.normalised import Contest
 from iclbench.tables.curves import at_few, heights
 from iclbench.tables.means import over_seeds
 from iclbench.tables.related import without_related

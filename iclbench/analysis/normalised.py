@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import pandas as pd
 
+from iclbench.analysis.evaluators import meaning
+from iclbench.analysis.pairs import Difference, difference, score_difference
+from iclbench.analysis.separation import Separation, separation
+from iclbench.analysis.slices import Results, Slice
 from iclbench.core.metrics import NOBODIES, metric
-from iclbench.report.blocks import Block
-from iclbench.report.data import Results, Slice
-from iclbench.report.evaluators import meaning
-from iclbench.report.pairs import Difference, difference, score_difference
-from iclbench.report.separation import Separation, separation
 from iclbench.tables.curves import of_few
 from iclbench.tables.evaluators import INSIDE, QUESTIONS
 from iclbench.tables.means import over_seeds
@@ -128,11 +127,6 @@ class Contest:
 def are_coarse(scores: pd.DataFrame) -> bool:
     """Whether all of these score rows are over the few context sizes that costly baselines are asked at."""
     return len(scores) > 0 and bool(of_few(scores).all())
-
-
-def by_preset(results: Results, of_preset: Callable[[Results, str, Sequence[Contest]], Iterable[Block]]) -> list[Block]:
-    """What a section says of the contests of every preset."""
-    return [block for preset in presets(results) for block in of_preset(results, preset, contests(results, preset))]
 
 
 def presets(results: Results) -> list[str]:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from iclbench.analysis.evaluators import is_test
 from iclbench.core.formats import plural, shared_words
-from iclbench.report.evaluators import is_test
 from iclbench.tables.evaluators import INSIDE, PROBES
 from iclbench.tables.runs import trained_otherwise
 
