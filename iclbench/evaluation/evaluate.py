@@ -22,8 +22,8 @@ from iclbench.deep_thinking.methods import Method
 from iclbench.evaluation import cells, contestants, examples, gaps, scores, targets
 from iclbench.evaluation.cells import Cell
 from iclbench.evaluation.contestants import PredictorContestant
-from iclbench.evaluation.everybody import Everybody
 from iclbench.evaluation.next_points import score_next
+from iclbench.evaluation.prompt_set_rows import PromptSetRows
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Family
 from iclbench.families.shifts import Shift
@@ -266,15 +266,15 @@ def summarise(results: Path, prompts: PromptSet) -> None:
     there = None
     while there != (now := _contestants(results, prompts)):
         there = now
-        everybody = Everybody(results, prompts)
+        prompt_rows = PromptSetRows(results, prompts)
         if prompts.evaluator:
             targets.write_chance(results, prompts)
         elif prompts.task.question == "targets":
-            gaps.write_gaps(everybody)
+            gaps.write_gaps(prompt_rows)
             examples.write_prompts(results, prompts)
         elif prompts.task.head == "event":
-            gaps.write_gaps(everybody)
-        scores.write_scores(everybody)
+            gaps.write_gaps(prompt_rows)
+        scores.write_scores(prompt_rows)
 
 
 def _contestants(results: Path, prompts: PromptSet) -> set[tuple[str, int]]:

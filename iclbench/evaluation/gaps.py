@@ -24,7 +24,7 @@ import pandas as pd
 from iclbench import tables
 from iclbench.core.files import remove
 from iclbench.evaluation.bootstrap import summaries
-from iclbench.evaluation.everybody import Everybody
+from iclbench.evaluation.prompt_set_rows import PromptSetRows
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.targets import mean_rows
 from iclbench.families.base import Ceiling
@@ -63,18 +63,18 @@ _SHARED = [
 ]
 
 
-def write_gaps(everybody: Everybody) -> None:
+def write_gaps(prompt_rows: PromptSetRows) -> None:
     """Write the gaps of all contestants of a prompt set; no file where there are none."""
-    results, prompts = everybody.results, everybody.prompts
+    results, prompts = prompt_rows.results, prompt_rows.prompts
     path = results / "tables" / prompts.id / "summary" / "gaps.values.parquet"
     found = next_gap_rows if prompts.task.question == "next" else gap_rows
-    rows = found(everybody.values, everybody.errors, prompts) if prompts.task.oracles else []
+    rows = found(prompt_rows.values, prompt_rows.errors, prompts) if prompts.task.oracles else []
     if not rows:
         remove(path)
         return
     frames = [tables.frame("values", rows)]
     if prompts.task.question == "next":
-        frames.append(everybody.packed_values[everybody.packed_values["metric"].eq("gap")])
+        frames.append(prompt_rows.packed_values[prompt_rows.packed_values["metric"].eq("gap")])
     with writing(results):
         tables.write("values", tables.union("values", frames), path, {"oracle": prompts.task.oracles[0]})
 
@@ -87,7 +87,7 @@ def gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet) -> 
     Rows `log_likelihood_adjusted` where the family knows what the oracle scores on average over the whole task.
 
     Args:
-        values: the rows of everybody on these prompts.
+        values: the rows of all contestants on these prompts.
         errors: their scores of single episodes.
         prompts: the prompt set.
     """

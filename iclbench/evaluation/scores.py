@@ -39,7 +39,7 @@ from iclbench.core.metrics import TOLD
 from iclbench.core.metrics import metric as of
 from iclbench.evaluation.areas import Areas
 from iclbench.evaluation.bootstrap import summaries
-from iclbench.evaluation.everybody import Everybody
+from iclbench.evaluation.prompt_set_rows import PromptSetRows
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.store.runs import writing
 from iclbench.tables.related import without_related
@@ -68,12 +68,12 @@ class Line:
         return rows.assign(metric="score", normaliser=abs(span), **said, **columns)
 
 
-def write_scores(everybody: Everybody) -> None:
+def write_scores(prompt_rows: PromptSetRows) -> None:
     """Write the scores of all contestants of one prompt set; no file where there is nothing to compare with."""
-    results, prompts = everybody.results, everybody.prompts
+    results, prompts = prompt_rows.results, prompt_rows.prompts
     folder = results / "tables" / prompts.id
     path = folder / "summary" / "scores.values.parquet"
-    scores = scores_of(everybody.values, lambda: everybody.errors, prompts)
+    scores = scores_of(prompt_rows.values, lambda: prompt_rows.errors, prompts)
     if scores is None:
         remove(path)
         return
@@ -85,7 +85,7 @@ def scores_of(values: pd.DataFrame, errors: Callable[[], pd.DataFrame], prompts:
     """The scores of all contestants of one prompt set as rows of `values`; None: there is nothing to compare with.
 
     Args:
-        values: the rows of everybody on these prompts.
+        values: the rows of all contestants on these prompts.
         errors: gives the table `errors` of them, where it is needed.
         prompts: the prompt set.
     """

@@ -35,7 +35,7 @@ from iclbench.evaluation.evaluate import (
     shifts_of,
     summarise,
 )
-from iclbench.evaluation.everybody import Everybody
+from iclbench.evaluation.prompt_set_rows import PromptSetRows
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.store import identity
 from iclbench.store.identity import variant_id
@@ -119,7 +119,7 @@ def test_scores_are_those_of_everybody_though_another_process_evaluates_on_the_s
     every = contestants.baselines(prompts, ["zero", "mean", "knn-3"])
     write, others = evaluation.scores.write_scores, [every[2]]
 
-    def late(everybody: Everybody) -> None:
+    def late(everybody: PromptSetRows) -> None:
         assert len(everybody.values)  # read
         if others:
             list(evaluate_cells(tmp_path, prompts, [others.pop()]))

@@ -19,7 +19,7 @@ from iclbench.evaluation import cells
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.curves import Curve, learning_curve
 from iclbench.evaluation.evaluate import evaluate_cell
-from iclbench.evaluation.everybody import Everybody
+from iclbench.evaluation.prompt_set_rows import PromptSetRows
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.scores import write_scores
 from iclbench.store.runs import create
@@ -84,7 +84,7 @@ def test_there_is_no_area_no_score_and_no_pairing_over_what_is_left(prompts, tmp
     assert tables.read_all("errors", tmp_path).empty
     for name in ("zero", "knn-3"):
         evaluate_cell(tmp_path, contestant(Zero(), name, "baseline"), prompts)
-    write_scores(Everybody(tmp_path, prompts))
+    write_scores(PromptSetRows(tmp_path, prompts))
     assert set(tables.read_all("values", tmp_path).query("metric == 'score'")["run"]) == {"zero", "knn-3"}
 
 

@@ -23,7 +23,7 @@ from iclbench.evaluation.contestant import Contestant
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.costs import costs
 from iclbench.evaluation.evaluate import evaluate_cell
-from iclbench.evaluation.everybody import Everybody
+from iclbench.evaluation.prompt_set_rows import PromptSetRows
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Evaluator
 from tests.prototypes import Prototypes
@@ -236,7 +236,7 @@ def test_costs_are_told_of_the_tasks_own_distribution(
 def test_rows_of_targets_and_of_the_gap_to_the_oracle(related: PromptSet, tmp_path: Path) -> None:
     for one in (contestant(), contestant(name="told", run="told", kind="oracle", seed=None, variant=None)):
         assert evaluate_cell(tmp_path, one, related) is None
-    gaps.write_gaps(Everybody(tmp_path, related))
+    gaps.write_gaps(PromptSetRows(tmp_path, related))
     folder = tmp_path / "tables" / related.id
     rows = [row for row in told("values", folder / "a-run.values.parquet") if row["metric"] == "log_likelihood"]
     whole = [row for row in rows if "axis" not in row]
@@ -422,9 +422,9 @@ def test_whoever_cannot_write_names_the_results_folder(
 
     monkeypatch.setattr(tables, "write", refuse)
     for write in (
-        lambda: gaps.write_gaps(Everybody(tmp_path, related)),
+        lambda: gaps.write_gaps(PromptSetRows(tmp_path, related)),
         lambda: examples.write_prompts(tmp_path, related),
-        lambda: scores.write_scores(Everybody(tmp_path, plain)),
+        lambda: scores.write_scores(PromptSetRows(tmp_path, plain)),
         lambda: targets.write_chance(tmp_path, test),
         lambda: evaluate.write_published(tmp_path, related.task),
         lambda: evaluate_cell(tmp_path, contestant(), plain),

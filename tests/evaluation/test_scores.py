@@ -12,7 +12,7 @@ from scipy.stats import norm
 
 from iclbench import __version__, tables
 from iclbench.evaluation.bootstrap import bootstrap_interval
-from iclbench.evaluation.everybody import Everybody
+from iclbench.evaluation.prompt_set_rows import PromptSetRows
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.scores import write_scores
 from iclbench.families.base import Evaluator
@@ -68,7 +68,7 @@ def scored(folder: Path, about: Any, values: Rows, errors: Rows | None = None) -
     tables.write("values", values, folder / "tables" / "prompts" / "all.values.parquet", {})
     if errors:
         tables.write("errors", errors, folder / "tables" / "prompts" / "all.errors.parquet", {})
-    write_scores(Everybody(folder, about))
+    write_scores(PromptSetRows(folder, about))
     path = folder / "tables" / "prompts" / "summary" / "scores.values.parquet"
     return tables.read("values", path).set_index(["run", "n_related"]) if path.exists() else None
 

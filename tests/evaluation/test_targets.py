@@ -24,7 +24,7 @@ from iclbench.evaluation import cells, examples, gaps, scoring, targets
 from iclbench.evaluation.bootstrap import bootstrap_interval
 from iclbench.evaluation.contestants import PredictorContestant, baselines
 from iclbench.evaluation.evaluate import evaluate_cell, summarise
-from iclbench.evaluation.everybody import Everybody
+from iclbench.evaluation.prompt_set_rows import PromptSetRows
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Ceiling
 from iclbench.families.gaussian_processes.gp_mixture import GPMixture, GPParameters
@@ -273,7 +273,7 @@ def test_gaps_are_paired_by_episode(prompts, model, tmp_path: Path):
     assert same.id == prompts.id
     evaluate_cell(tmp_path, contestant(Prophet(), "prophet", "oracle", episodes=15), same)
     evaluate_cell(tmp_path, contestant(model, "model"), same)
-    gaps.write_gaps(Everybody(tmp_path, same))
+    gaps.write_gaps(PromptSetRows(tmp_path, same))
     values = tables.read_all("values", tmp_path).query("metric == 'gap'")
     assert set(values["run"]) == {"model"}
     errors = tables.read_all("errors", tmp_path).query("metric == 'log_likelihood'")
@@ -303,7 +303,7 @@ def test_joint_scores_and_their_gaps_are_of_all_targets_of_an_episode(prompts, t
     same = PromptSet(task, "smoke")
     evaluate_cell(tmp_path, contestant(Functions(), "functions", "oracle"), same)
     evaluate_cell(tmp_path, contestant(Prior(), "prior"), same)
-    gaps.write_gaps(Everybody(tmp_path, same))
+    gaps.write_gaps(PromptSetRows(tmp_path, same))
     errors = tables.read_all("errors", tmp_path).pivot_table(index="episode", columns=["run", "metric"], values="value")
     y = same.episodes.targets.y[..., 0].double()
     covariance = torch.ones(y.shape[1], y.shape[1], dtype=torch.float64) + 0.01 * torch.eye(y.shape[1])
@@ -342,7 +342,7 @@ def test_all_gaps_are_over_the_episodes_that_every_oracle_was_asked(prompts, mod
     evaluate_cell(tmp_path, contestant(Prophet(), "prophet", "oracle"), task)
     evaluate_cell(tmp_path, contestant(Prior(), "second", "oracle", episodes=7), task)
     evaluate_cell(tmp_path, contestant(model, "model"), task)
-    gaps.write_gaps(Everybody(tmp_path, task))
+    gaps.write_gaps(PromptSetRows(tmp_path, task))
     values = tables.read_all("values", tmp_path).query("metric == 'gap' and n_related == 0")
     whole = values[values["axis"].isna()].set_index("run")
     assert whole["n_episodes"].to_dict() == {"model": 7, "second": 7}
@@ -363,7 +363,7 @@ def test_scores_are_adjusted_to_the_ceiling_of_the_task(prompts, model, tmp_path
     task = PromptSet(prompts.task.model_copy(update={"oracles": ["prophet"]}), "smoke")
     evaluate_cell(tmp_path, contestant(Prophet(), "prophet", "oracle", episodes=12), task)
     evaluate_cell(tmp_path, contestant(model, "model"), task)
-    gaps.write_gaps(Everybody(tmp_path, task))
+    gaps.write_gaps(PromptSetRows(tmp_path, task))
     rows = tables.read_all("values", tmp_path).query("metric == @gaps.ADJUSTED")
     errors = tables.read_all("errors", tmp_path).query("metric == 'log_likelihood' and episode < 12")
     means = errors.groupby(["run", "n_related"])["value"].mean()
@@ -383,7 +383,7 @@ def test_an_oracle_that_uses_related_datasets_stands_beside_who_has_as_many(mode
     evaluate_cell(tmp_path, contestant(model, "informed", "oracle"), task)
     evaluate_cell(tmp_path, contestant(model, "model"), task)
     evaluate_cell(tmp_path, contestant(Prior(), "prior"), task)
-    gaps.write_gaps(Everybody(tmp_path, task))
+    gaps.write_gaps(PromptSetRows(tmp_path, task))
     values = tables.read_all("values", tmp_path).query("metric == 'gap'")
     assert set(values["n_related"]) == set(range(most + 1)) and set(values["run"]) == {"model", "prior"}
     assert (values.loc[values["run"].eq("model"), "value"] == 0).all() and set(values["normaliser"]) == {1.0}
@@ -395,7 +395,7 @@ def test_an_oracle_that_uses_related_datasets_stands_beside_who_has_as_many(mode
     assert tables.metadata(path)["oracle"] == "informed"
     for run in ("model", "prior"):
         cells.cell_path(tmp_path, contestant(model, run), task, "errors").unlink()
-    gaps.write_gaps(Everybody(tmp_path, task))
+    gaps.write_gaps(PromptSetRows(tmp_path, task))
     assert not path.exists(), "nobody is left who has a gap"
 
 
@@ -412,7 +412,7 @@ def test_gaps_and_scores_say_of_a_contestant_what_its_other_rows_say(prompts, mo
 def test_a_task_without_an_oracle_has_no_gaps(prompts, model, tmp_path: Path):
     task = prompts.task.model_copy(update={"oracles": []})
     evaluate_cell(tmp_path, contestant(model, "model"), PromptSet(task, "smoke"))
-    gaps.write_gaps(Everybody(tmp_path, PromptSet(task, "smoke")))
+    gaps.write_gaps(PromptSetRows(tmp_path, PromptSet(task, "smoke")))
     assert not list(tmp_path.rglob("gaps*"))
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from iclbench import tables
 from iclbench.analysis.normalised import contests
-from iclbench.evaluation.everybody import Everybody
+from iclbench.evaluation.prompt_set_rows import PromptSetRows
 from iclbench.evaluation.scores import write_scores
 from iclbench.report.blocks import Column, Table
 from iclbench.report.data import Results, load
@@ -22,7 +22,7 @@ def test_the_order_is_that_of_scores_over_the_same_sizes(tmp_path: Path, one: st
     for name, rows in (("values", values), ("errors", single)):
         path = tmp_path / "tables" / "prompts" / f"all.{name}.parquet"
         tables.write("values" if name == "values" else "errors", rows, path, {})
-    write_scores(Everybody(tmp_path, NEXT))
+    write_scores(PromptSetRows(tmp_path, NEXT))
     results = load(tmp_path)
     task = results.slices[0]
     section = leaderboard.section(task)
@@ -64,7 +64,7 @@ def test_which_models_are_tuned_is_a_column_where_they_differ_in_it_and_changes_
         rows = [row | {"tuned": tuned.get(str(row["run"]))} for row in values]
         tables.write("values", rows, folder / "all.values.parquet", {})
         tables.write("errors", errors, folder / "all.errors.parquet", {})
-        write_scores(Everybody(tmp_path / name, NEXT))
+        write_scores(PromptSetRows(tmp_path / name, NEXT))
         section = leaderboard.section(load(tmp_path / name).slices[0])
         assert section is not None
         return next(block for block in section.blocks if isinstance(block, Table))

@@ -1,4 +1,4 @@
-"""Everybody's rows on a prompt set: those of a results folder first, behind them packed ones."""
+"""The rows of all contestants on a prompt set: those of a results folder first, then packed ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from iclbench.evaluation.prompts import PromptSet
 from iclbench.tables.runs import trained_otherwise
 
 
-class Everybody:
+class PromptSetRows:
     """The rows of all contestants of a prompt set; every table is read when it is first asked for, and once.
 
     Args:
