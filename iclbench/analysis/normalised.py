@@ -149,7 +149,7 @@ def left_out(everybody: Iterable[str], shown: Iterable[str]) -> str:
     return f" Left out, good or bad, since they lack a row: {', '.join(names)}." if names else ""
 
 
-def together(all_contests: Sequence[Contest]) -> pd.DataFrame:
+def all_scores(all_contests: Sequence[Contest]) -> pd.DataFrame:
     """The scores of all contests, one below the other."""
     return pd.concat([contest.scores.assign(family=contest.family) for contest in all_contests], ignore_index=True)
 

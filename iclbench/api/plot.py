@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from iclbench import tables
+from iclbench.analysis import scores
 from iclbench.analysis.evaluators import in_order, meaning
 from iclbench.api import arguments
 from iclbench.config.registry import canonical
@@ -27,14 +28,11 @@ from iclbench.report.sections import heat_map as heat_map_section
 from iclbench.report.sections import learning_curves as curves_section
 from iclbench.report.sections import probing as probing_section
 from iclbench.report.sections import shifts as shifts_section
-from iclbench.tables.evaluators import HEADLINE, INSIDE, QUESTIONS
-from iclbench.tables.means import over_seeds
+from iclbench.tables.evaluators import INSIDE, QUESTIONS
 
 # What a specification of several figures has once.
 _OF_THE_WHOLE = ("$schema", "config", "params")
 
-# What contestants are ranked by.
-_HEADLINES = ("auc", "log_likelihood", "squared_error", HEADLINE, "accuracy")
 # Calls between a warning and the notebook's line.
 _CALLER = 4
 
@@ -161,11 +159,12 @@ def leaderboard(
     for column, asked, preferred in (
         ("evaluator", evaluator, [*QUESTIONS, *in_order(rows["evaluator"])]),
         ("shift", shift, []),
-        ("metric", metric, _HEADLINES),
+        ("metric", metric, scores.HEADLINES),
     ):
         picked[column] = _picked(rows, column, asked, preferred)
         rows = rows[rows[column].eq(picked[column])]
-    means = slice_.unfailed(over_seeds(rows, ["evaluator", "metric", "shift", "kind", "contestant", "n_related"]))
+    compared = scores.leaderboard(slice_, picked["evaluator"], picked["shift"], picked["metric"], partial=True)
+    means = compared[compared["metric"].eq(picked["metric"]) & compared["failed_seeds"].eq(0)]
     means = means.sort_values("n_related").drop_duplicates("contestant", keep="last")
     if means.empty:
         raise UsageError(f"nothing to rank: everybody failed on task '{slice_.task}'")

@@ -100,7 +100,7 @@ def _beyond(extrapolate: Any, task: Task) -> int:
 
 
 def _field(models: Any, task: Task, device: str) -> list[PredictorContestant | str]:
-    """Everybody once, in order: baselines by name, and models under names that nobody else has."""
+    """Every contestant once, in order: baselines by name, and models under unique names."""
     found: list[PredictorContestant | str] = []
     if isinstance(models, Mapping):
         for name, model in models.items():

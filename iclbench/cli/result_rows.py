@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from iclbench import tables
+from iclbench.analysis.scores import yes_or_no
 from iclbench.cli.terminal import out
 from iclbench.core.formats import fixed
 from iclbench.tables.runs import tuned
@@ -39,10 +40,10 @@ def with_tuned(
 ) -> tuple[list[str], list[list[str]]]:
     """A table, a row for each of the runs, with a column that says which were trained at the learning rate chosen for
     them; unchanged where it is known of none, or all agree."""
-    known = tuned(values, "run")
-    if known.empty:
+    words = yes_or_no(tuned(values, "run")).dropna()
+    if words.empty:
         return columns, rows
-    return [*columns, "tuned"], [[*row, str(known.get(run, ""))] for row, run in zip(rows, runs, strict=True)]
+    return [*columns, "tuned"], [[*row, str(words.get(run, ""))] for row, run in zip(rows, runs, strict=True)]
 
 
 def named(run: str, kind: str) -> str:

@@ -14,6 +14,7 @@ from iclbench import tables
 from iclbench.analysis.episode_scores import EpisodeScores
 from iclbench.analysis.gains import gains
 from iclbench.analysis.oracles import beaten
+from iclbench.analysis.scores import of_runs
 from iclbench.cli.accuracy_table import asks_for_labels, print_accuracies
 from iclbench.cli.result_rows import interval, named, print_failed, print_shipped, short, with_tuned
 from iclbench.cli.terminal import out, print_rows, table
@@ -146,12 +147,12 @@ def leaderboard(values: pd.DataFrame, at: int = 3) -> tuple[list[str], list[list
     scores = ok[ok["metric"].eq("score")].set_index("run")["value"]
     sizes = _spread(curves[curves["run"].isin(areas.index)], at)
     full = int(curves.groupby("run").size().max()) if len(curves) else 0
-    kinds = dict(zip(ok["run"], ok["kind"], strict=True))
+    compared = of_runs(values, "next")
+    kinds = dict(zip(compared["contestant"], compared["kind"], strict=True))
+    failed = compared["value"].isna()
+    ranked = compared.loc[~failed, "contestant"].tolist()
     intervals = {run: interval(row) for run, row in areas.iterrows()}
     rows = []
-    # Scores are over the same context sizes, which the areas of costly baselines are not.
-    order = areas.assign(behind=-scores if areas.index.isin(scores.index).all() else 0.0)
-    ranked = [str(name) for name in order.sort_values(["behind", "value"], kind="stable").index]
     for run in ranked:
         mine = curves[curves["run"] == run].set_index("n_context")
         cells = [short(mine.loc[n, "value"]) if n in mine.index else "" for n in sizes]
@@ -164,12 +165,14 @@ def leaderboard(values: pd.DataFrame, at: int = 3) -> tuple[list[str], list[list
                 *cells,
             ]
         )
-    without = of_next[~of_next["run"].isin(areas.index) & of_next["status"].ne("ok")].drop_duplicates("run")
-    for run, kind, status in zip(without["run"].astype(str), without["kind"], without["status"], strict=True):
+    without = compared.loc[failed, "contestant"].tolist()
+    statuses = of_next[of_next["status"].ne("ok")].drop_duplicates("run").set_index("run")["status"]
+    for run in without:
+        status = str(statuses[run])
         at_sizes = curves[curves["run"] == run].set_index("n_context")["value"].reindex(sizes)
-        rows.append([named(run, kind), status, "", *(status if pd.isna(v) else short(v) for v in at_sizes)])
+        rows.append([named(run, kinds[run]), status, "", *(status if pd.isna(v) else short(v) for v in at_sizes)])
     columns = ["contestant", "area", "score", *[f"n={n}" for n in sizes]]
-    return with_tuned(of_next, columns, rows, [*ranked, *without["run"].astype(str)])
+    return with_tuned(of_next, columns, rows, [*ranked, *without])
 
 
 def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
@@ -178,9 +181,10 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     ok = values[(values["status"] == "ok") & values["axis"].isna()].set_index(["run", "n_related"])
     likelihood, error, gap = (ok[ok["metric"].eq(m)] for m in ("log_likelihood", "squared_error", "gap"))
     counts = sorted(int(n) for n in values.loc[values["axis"].isna(), "n_related"].dropna().unique())
-    best = likelihood["value"].groupby("run").max().sort_values(ascending=False)
-    points_only = error["value"].groupby("run").min().drop(best.index, errors="ignore").sort_values()
-    names = [str(name) for name in [*best.index, *points_only.index]]
+    compared = of_runs(values, "targets", by="log_likelihood").drop_duplicates("contestant")
+    kinds = dict(zip(compared["contestant"], compared["kind"], strict=True))
+    failed = compared["value"].isna()
+    names = compared.loc[~failed, "contestant"].tolist()
     adjusted = ok[ok["metric"].eq("log_likelihood_adjusted")]
     joint = ok[ok["metric"].eq("log_likelihood_joint")]
     if not _differ(joint, likelihood):
@@ -199,7 +203,6 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
 
     rows = []
     for run in names:
-        kind = ok.loc[run]["kind"].iloc[0]
         cells = [
             "failed" if (run, n) in holes else cell(likelihood, run, n, lambda row: f"{row['value']:.3f}")
             for n in counts
@@ -208,15 +211,16 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
         cells += [cell(scores, run, most, interval) for scores in (gap, adjusted) if len(scores)]
         cells += [cell(joint, run, most, lambda row: f"{row['value']:.3f}")] if len(joint) else []
         error_cell = "failed" if (run, most) in holes else cell(error, run, most, lambda row: short(row["value"]))
-        rows.append([named(run, kind), *cells, error_cell])
-    without = values[values["status"].ne("ok") & ~values["run"].isin(names)].drop_duplicates("run")
-    for run, kind, status in zip(without["run"], without["kind"], without["status"], strict=True):
+        rows.append([named(run, kinds[run]), *cells, error_cell])
+    without = compared.loc[failed, "contestant"].tolist()
+    statuses = values[values["status"].ne("ok")].drop_duplicates("run").set_index("run")["status"]
+    for run in without:
         blank = [""] * sum(len(scores) > 0 for scores in (gap, adjusted, joint))
-        rows.append([named(run, kind), *[status] * (len(counts) or 1), *blank, status])
+        rows.append([named(run, kinds[run]), *[statuses[run]] * (len(counts) or 1), *blank, statuses[run]])
     related = [f"LL, {n} related" for n in counts] if len(counts) > 1 else [metric("log_likelihood").label]
     further = {metric("gap").label: gap, "LL, ceiling-adjusted": adjusted, "joint LL": joint}
     columns = ["contestant", *related, *(name for name, scores in further.items() if len(scores)), "squared error"]
-    return with_tuned(values, columns, rows, [*names, *without["run"].astype(str)])
+    return with_tuned(values, columns, rows, [*names, *without])
 
 
 def _differ(joint: pd.DataFrame, marginal: pd.DataFrame) -> bool:

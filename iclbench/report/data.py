@@ -12,8 +12,9 @@ import pandas as pd
 
 from iclbench import tables
 from iclbench.analysis import slices
-from iclbench.analysis.comparable import comparable, name_variants, on_one_line, trained_again
+from iclbench.analysis.comparable import trained_again
 from iclbench.analysis.episode_scores import EpisodeScores
+from iclbench.analysis.scores import comparable_rows
 from iclbench.analysis.slices import rows_of
 from iclbench.config.registry import canonical
 from iclbench.core.errors import UnknownNameError, UsageError
@@ -46,7 +47,7 @@ class Results(slices.Results):
         return looks(backbones, baselines, oracles, self.orders)
 
     @cached_property
-    def own(self) -> frozenset[str]:
+    def user_backbones(self) -> frozenset[str]:
         """Backbones that do not come with the package: the user's."""
         return frozenset(name for name, look in self.looks.items() if look.own)
 
@@ -134,8 +135,7 @@ def load(results: Path, tasks: Sequence[str] = ()) -> Results:
     language = Language(language_rows, costs[costs["preset"] == PRESET], answers(results, language_rows, problems))
     costs = costs[costs["preset"] != PRESET].reset_index(drop=True)
     known = {*language_rows["prompt_set"].dropna(), *values["prompt_set"].dropna()}
-    values, set_aside = comparable(name_variants(values))
-    values, otherwise = on_one_line(values)
+    values, set_aside = comparable_rows(values)
     paired = set(values.loc[values["shift"] == "none", "prompt_set"].dropna())
     errors = EpisodeScores(_errors(results, known - paired, problems, again), paired)
     # Variants of one backbone have names of their own there too, and runs on another task's prompts.
@@ -146,7 +146,7 @@ def load(results: Path, tasks: Sequence[str] = ()) -> Results:
         table["contestant"] = named.fillna(table["contestant"])
     # Paths relative to the folder: the same tables give the same page wherever they lie.
     skipped_lines = tuple(str(problem).replace(f"{results}/", "") for problem in problems)
-    set_aside = (*passed_over, *set_aside, *otherwise, *unknown_models)
+    set_aside = (*passed_over, *set_aside, *unknown_models)
     return Results(values, errors, costs, examples, language, skipped_lines, set_aside, cells, trials, results)
 
 
@@ -155,12 +155,11 @@ def of_values(values: pd.DataFrame) -> Results:
     none."""
     if values.empty:
         raise UsageError("there are no rows to report on; icl.evaluate(...) and open_results(...).values() give some")
-    rows, set_aside = comparable(name_variants(tables.validate("values", values)))
-    rows, otherwise = on_one_line(rows)
+    rows, set_aside = comparable_rows(tables.validate("values", values))
     empty = {table: tables.frame(table, []) for table in ("costs", "examples", "answers")}
     language = Language(rows.iloc[:0], empty["costs"], empty["answers"])
     errors = EpisodeScores(iter(()), set())
-    return Results(rows, errors, empty["costs"], empty["examples"], language, (), (*set_aside, *otherwise))
+    return Results(rows, errors, empty["costs"], empty["examples"], language, (), set_aside)
 
 
 def data_note(rows: pd.DataFrame) -> pd.Series:

@@ -106,7 +106,7 @@ def _build(
         todo = jobs(found, names)
         made: dict[int, Part | None] = {}
         for place, written in workers.each(
-            [partial(_write, job, out, tuple(formats), found.own) for job in todo], processes
+            [partial(_write, job, out, tuple(formats), found.user_backbones) for job in todo], processes
         ):
             made[place] = written
             if progress is not None:

@@ -27,10 +27,9 @@ def trained_runs(values: pd.DataFrame) -> pd.Series:
 
 
 def tuned(values: pd.DataFrame, by: str) -> pd.Series:
-    """By run or contestant "yes" or "no": whether all its runs were trained at the learning rate chosen for them; empty
-    unless some were and others were not."""
-    known = values.dropna(subset="tuned").groupby(by)["tuned"].all()
-    return known.map({True: "yes", False: "no"}) if {True, False} <= set(known) else known.iloc[:0]
+    """By run or contestant whether all its runs were trained at the learning rate chosen for it; without those of which
+    it is not known."""
+    return values.dropna(subset="tuned").groupby(by)["tuned"].all()
 
 
 def trained_otherwise(packed: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:

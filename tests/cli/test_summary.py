@@ -11,11 +11,22 @@ from iclbench.cli.result_rows import interval, short
 from iclbench.cli.summary import about_targets, leaderboard
 from iclbench.cli.terminal import print_rows
 
-SHARED = {"status": "ok", "evaluator": "targets", "axis": None, "n_episodes": 256, "tuned": None}
+SHARED = {
+    "task": "gp-mixture",
+    "family": "gp_mixture",
+    "preset": "small",
+    "shift": "none",
+    "status": "ok",
+    "evaluator": "targets",
+    "n_episodes": 256,
+    "prompt_set": "p",
+    "card": "c",
+    "version": "0",
+}
 
 
 def rows(run: str, kind: str, metric: str, values: list[float]) -> list[dict[str, object]]:
-    one = SHARED | {"run": run, "kind": kind, "metric": metric}
+    one = SHARED | {"run": run, "contestant": run, "kind": kind, "metric": metric}
     return [one | {"n_related": n, "value": v, "low": v - 0.1, "high": v + 0.1} for n, v in enumerate(values)]
 
 
@@ -31,7 +42,7 @@ BETTER = [
 
 
 def test_contestants_stand_by_their_best_likelihood_and_points_follow_by_error() -> None:
-    columns, lines = leaderboard(pd.DataFrame([*POINTS, *BETTER, *MODEL]))
+    columns, lines = leaderboard(tables.frame("values", [*POINTS, *BETTER, *MODEL]))
     assert columns == ["contestant", "LL, 0 related", "LL, 1 related", "squared error"]
     assert lines == [
         ["[bold]model[/bold]", "-0.800", "-0.700", "0.400"],
@@ -42,7 +53,9 @@ def test_contestants_stand_by_their_best_likelihood_and_points_follow_by_error()
 
 def test_which_models_are_tuned_is_said_only_where_some_are_and_others_are_not() -> None:
     def board(**tuned: bool | None) -> list[list[str]]:
-        found = pd.DataFrame([row | {"tuned": tuned.get(str(row["run"]))} for row in [*POINTS, *BETTER, *MODEL]])
+        found = tables.frame(
+            "values", [row | {"tuned": tuned.get(str(row["run"]))} for row in [*POINTS, *BETTER, *MODEL]]
+        )
         columns, lines = leaderboard(found)
         return [columns, *lines]
 
@@ -66,7 +79,7 @@ def test_a_negative_likelihood_is_written_out_and_no_small_error() -> None:
 
 def test_the_gap_has_a_column_where_there_is_an_oracle() -> None:
     gaps = rows("model", "backbone", "gap", [0.3, 0.2])
-    columns, lines = leaderboard(pd.DataFrame([*MODEL, *POINTS, *gaps]))
+    columns, lines = leaderboard(tables.frame("values", [*MODEL, *POINTS, *gaps]))
     assert columns[-2:] == ["gap to the oracle", "squared error"]
     assert [line[-2] for line in lines] == ["0.200 ±0.100", ""]
 
@@ -75,7 +88,7 @@ def test_who_was_asked_fewer_episodes_has_their_number_in_the_cell() -> None:
     few = [row | {"n_episodes": 128} for row in rows("oracle", "oracle", "log_likelihood", [-0.4, -0.3])]
     few += [row | {"n_episodes": 128} for row in rows("oracle", "oracle", "squared_error", [0.2, 0.1])]
     gaps = [row | {"n_episodes": 128} for row in rows("model", "backbone", "gap", [0.3, 0.2])]
-    lines = leaderboard(pd.DataFrame([*MODEL, *few, *gaps]))[1]
+    lines = leaderboard(tables.frame("values", [*MODEL, *few, *gaps]))[1]
     assert lines == [
         ["oracle (oracle)", "-0.400 (128)", "-0.300 (128)", "", "0.100 (128)"],
         ["[bold]model[/bold]", "-0.800", "-0.700", "0.200 ±0.100 (128)", "0.400"],
@@ -90,19 +103,19 @@ def test_what_stands_below_a_table_of_targets(tmp_path: Path) -> None:
     adjusted = rows("model", "backbone", "log_likelihood_adjusted", [-0.59, -0.49])
     known = {"low": -0.291, "high": -0.289, "n_episodes": pd.NA}
     adjusted += [row | known for row in rows("oracle-kernel", "oracle", "x", [-0.29])]
-    values = pd.DataFrame([*MODEL, *few, *best, *gaps, *adjusted]).replace("x", "log_likelihood_adjusted")
+    values = tables.frame("values", [*MODEL, *few, *best, *gaps, *adjusted]).replace("x", "log_likelihood_adjusted")
     score = {"run": "model", "prompt_set": "p", "metric": "log_likelihood", "n_context": 4}
     errors = [score | {"episode": i, "n_related": 0, "value": -1.0} for i in range(10)]
     errors += [score | {"episode": i, "n_related": 1, "value": -0.99 + 0.4 * (i == 7)} for i in range(10)]
     tables.write("errors", errors, tmp_path / "tables" / "p" / "all.errors.parquet", {})
-    brackets, ceiling, gain = about_targets(tmp_path, values.assign(prompt_set="p"))
+    brackets, ceiling, gain = about_targets(tmp_path, values)
     assert "of the 256 episodes" in brackets
     assert "oracle-kernel scores -0.252 on these prompts and -0.290 ±0.001 on average over the task" in ceiling
     # Gains are 0.01 nine times and once 0.41: half of it is that episode's.
     assert gain.startswith("gain of model with 1 related: +0.050 [")
     assert gain.endswith("median +0.010; one episode makes 82% of it")
     unseen = values["run"].eq("oracle-kernel") & values["metric"].eq("log_likelihood")
-    assert len(about_targets(tmp_path, values[~unseen].assign(prompt_set="p"))) == 2, "of an oracle that is packed"
+    assert len(about_targets(tmp_path, values[~unseen])) == 2, "of an oracle that is packed"
     columns, lines = leaderboard(values)
     assert columns[-2:] == ["LL, ceiling-adjusted", "squared error"]
     assert next(line for line in lines if "model" in line[0])[-2] == "-0.490 ±0.100"
@@ -112,9 +125,9 @@ def test_joint_scores_that_are_given_true_targets_are_said_to_be(tmp_path: Path)
     """Beside an honest joint likelihood in the same column."""
     joint = [row for run in ("model", "better") for row in rows(run, "backbone", "log_likelihood_joint", [-0.4])]
     forced = rows("better", "backbone", "log_likelihood_teacher_forced", [-0.4])
-    honest = pd.DataFrame([*MODEL, *BETTER, *joint])
+    honest = tables.frame("values", [*MODEL, *BETTER, *joint])
     assert not any("joint" in line for line in about_targets(tmp_path, honest.query("n_related == 0")))
-    noted = about_targets(tmp_path, pd.DataFrame([*BETTER, *joint, *forced]))
+    noted = about_targets(tmp_path, tables.frame("values", [*BETTER, *joint, *forced]))
     assert noted == ["joint LL of better: by the chain rule, given the true targets before"]
 
 

@@ -197,7 +197,7 @@ def test_names_of_the_users_own_stand_out(grid_results: Results) -> None:
     styles = {name: style for style, name in re.findall(r"<text([^>]*)>([a-z0-9-]+)</text>", svg)}
     assert "bold" in styles["tnp"] and ACCENT in styles["tnp"]
     assert "bold" not in styles["icicl-tnp"] and ACCENT not in styles["icicl-tnp"]
-    html = page.part(section, (), {}, results.own).html
+    html = page.part(section, (), {}, results.user_backbones).html
     assert re.findall(r'<th scope="col" class="number own">(.*?)</th>', html) == ["tnp"]
 
 

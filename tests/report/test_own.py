@@ -65,7 +65,7 @@ def test_a_variant_of_a_shipped_backbone_is_not_ones_own() -> None:
 
 def test_tables_say_how_a_backbone_reads_its_context(grid_results: Results, found: Results) -> None:
     assert found.orders["mynet"] == "set" and found.orders["s4d"] == "causal"
-    assert found.own == {"mynet"} and grid_results.own == frozenset()
+    assert found.user_backbones == {"mynet"} and grid_results.user_backbones == frozenset()
 
     class Mine(Predictor, abstract=True):
         order = "causal"

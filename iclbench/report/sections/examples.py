@@ -140,7 +140,7 @@ def _mismatched(task: Slice, names: Sequence[str], examples: pd.DataFrame) -> li
 
 
 def _images(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
-    """Everybody on every episode."""
+    """All contestants on every episode."""
     shown = everyone(task, examples)
     backbones = [one for one in shown if task.kinds.get(one.contestant) == "backbone"]
     others = [one for one in shown if one not in backbones]

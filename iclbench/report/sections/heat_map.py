@@ -41,7 +41,7 @@ def section(results: Results) -> Section | None:
 
 
 def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> Iterator[Block]:
-    scores = normalised.together(contests).assign(reason=None)
+    scores = normalised.all_scores(contests).assign(reason=None)
     rows = [contest.title for contest in contests]
     backbones = in_order(results, contests, scores)
     baselines = [BEST, *_common(scores)] if scores["kind"].eq("baseline").any() else []
@@ -70,7 +70,7 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
             cells,
             rows,
             panels,
-            results.own,
+            results.user_backbones,
         )
     yield _numbers(contests, shown, [*backbones, *baselines], name, title)
     if (table := _separations(contests, name)) is not None:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from itertools import pairwise
-from typing import Any
+from collections.abc import Iterator
 
 import pandas as pd
 
 from iclbench.analysis.normalised import are_coarse
 from iclbench.analysis.oracles import beaten
-from iclbench.analysis.pairs import Difference, difference, ranks
+from iclbench.analysis.scores import curve_of, leaderboard, yes_or_no
 from iclbench.core.formats import fixed, integer, number, signed, slug
-from iclbench.core.metrics import TOLD, curve_metric, metric
+from iclbench.core.metrics import metric
 from iclbench.report.blocks import Column, Section, Table, Text
 from iclbench.report.cost_table import of_one_machine
 from iclbench.report.data import Slice
 from iclbench.tables.curves import of_few
 from iclbench.tables.means import over_seeds
-from iclbench.tables.runs import tuned
 
 # Column -> phase and metric of the costs, and its header.
 COSTS = {
@@ -28,6 +24,7 @@ COSTS = {
     "evaluate_seconds": ("evaluate", "seconds", "evaluation"),
     "evaluate_bytes": ("evaluate", "bytes", "peak memory"),
 }
+COMPARISONS = ("rank", "behind", "behind_low", "behind_high")
 
 
 def section(task: Slice) -> Section | None:
@@ -59,23 +56,15 @@ def beaten_oracles(task: Slice, evaluator: str) -> Iterator[Text]:
 def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
     """The leaderboard of one question."""
     curves = task.curves[(task.curves["shift"] == "none") & (task.curves["evaluator"] == evaluator)]
-    measured = curves["metric"].unique()
-    name = curve_metric(measured)
-    name = name if name in measured else next(iter(measured), name)
-    frame = _summary(summaries, "auc").rename(columns={"value": "auc", "low": "auc_low", "high": "auc_high"})
-    score = _summary(summaries, "score")[["contestant", "value", "low", "high"]]
-    frame = frame.merge(
-        score.rename(columns={"value": "score", "low": "score_low", "high": "score_high"}), "left", "contestant"
-    )
-    # Scores compare over the same context sizes, which areas do not where costly baselines are asked at a few.
-    scored = bool(frame["score"].notna().all())
-    by, down = (["score", "auc", "contestant"], [False, True, True]) if scored else (["auc", "contestant"], True)
-    frame = frame.sort_values(by, ascending=down, kind="stable", ignore_index=True)
+    name = curve_of(task, evaluator)
+    compared = leaderboard(task, evaluator)
+    scored = bool(compared["metric"].eq("score").any())
+    frame = compared[["contestant"]].merge(_summary(summaries, "auc"), "left", "contestant")
+    score = _summary(summaries, "score").drop(columns=["kind", "runs", "run"])
+    frame = frame.merge(score, "left", "contestant")
+    frame = frame.assign(kind=compared["kind"], runs=compared["seeds"], **as_shown(compared))
     rows = task.rows[task.rows["shift"].eq("none") & task.rows["evaluator"].eq(evaluator) & task.rows["axis"].isna()]
     coarse = are_coarse(rows[rows["metric"].eq("score")])
-    frame = _with_ranks(task, evaluator, name, frame, partial(difference, coarse=coarse))
-    frame["runs"] = frame["runs"].astype("Int64").where(frame["kind"] == "backbone")
-    frame = with_tuned(task, with_failed(task, evaluator, frame))
     frame, sizes = _with_errors(frame, curves[curves["metric"] == name])
     frame = with_costs(task, frame)
     columns = (
@@ -121,77 +110,16 @@ def _at_few(rows: pd.DataFrame, coarse: bool) -> str:
 
 
 def _summary(summaries: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Columns contestant, kind, runs and run, and the metric with the ends of its interval."""
     rows = summaries[summaries["metric"] == name]
-    return rows[["contestant", "kind", "runs", "run", "value", "low", "high"]]
+    rows = rows[["contestant", "kind", "runs", "run", "value", "low", "high"]]
+    return rows.rename(columns={"value": name, "low": f"{name}_low", "high": f"{name}_high"})
 
 
-def _with_ranks(
-    task: Slice,
-    evaluator: str,
-    name: str,
-    frame: pd.DataFrame,
-    compare: Callable[[pd.DataFrame, pd.DataFrame], Difference | None],
-) -> pd.DataFrame:
-    """Columns rank (missing for oracles and who is told) and behind: the paired difference to the row above."""
-    v = task.rows
-    curves = v[(v["shift"] == "none") & (v["evaluator"] == evaluator) & (v["metric"] == name) & v["prompt_set"].notna()]
-    episodes = {}
-    for contestant, rows in curves.groupby("contestant"):
-        runs, prompt_set = sorted(rows["run"].unique()), str(rows["prompt_set"].iloc[0])
-        episodes[str(contestant)] = task.results.errors.curves(runs, prompt_set, name)
-    order = frame["contestant"].tolist()
-    ranked = [c for c, kind in zip(order, frame["kind"], strict=True) if kind != "oracle" and c not in TOLD]
-    found = ranks(ranked, episodes, compare)
-    return placed(frame, order, found, episodes, compare)
-
-
-def placed(
-    frame: pd.DataFrame,
-    order: Sequence[str],
-    found: Mapping[str, int],
-    episodes: Mapping[str, Any],
-    behind: Callable[[Any, Any], Difference | None],
-) -> pd.DataFrame:
-    """Columns rank and behind, the latter with its interval, for rows that go by the names in `order`.
-
-    Args:
-        frame: the rows, best first.
-        order: their names.
-        found: ranks of those that have one.
-        episodes: what `behind` takes, or None.
-        behind: how far the first is behind the second.
-    """
-    gaps: list[Difference | None] = [None] * min(1, len(order))
-    for upper, lower in pairwise(order):
-        better, worse = episodes.get(upper), episodes.get(lower)
-        gaps.append(behind(worse, better) if better is not None and worse is not None else None)
-    return frame.assign(
-        rank=pd.Series([found.get(name) for name in order], dtype="Int64"),
-        behind=pd.Series([g.value if g else None for g in gaps], dtype="Float64"),
-        behind_low=pd.Series([g.low if g else None for g in gaps], dtype="Float64"),
-        behind_high=pd.Series([g.high if g else None for g in gaps], dtype="Float64"),
-    )
-
-
-def with_failed(task: Slice, evaluator: str, frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows, with those of contestants that failed, or diverged in training, below them; the reason stands in the
-    column `failed`."""
-    rows = task.failed[task.failed["shift"].eq("none") & task.failed["evaluator"].eq(evaluator)]
-    rows = pd.concat([rows, task.diverged])
-    rows = rows[~rows["contestant"].isin(frame["contestant"])]
-    if rows.empty:
-        return frame.assign(failed=pd.Series(pd.NA, index=frame.index, dtype="string"))
-    failures = rows.groupby("contestant", as_index=False).agg(
-        kind=("kind", "first"), failed=("reason", lambda reasons: "; ".join(dict.fromkeys(reasons)))
-    )
-    return pd.concat([frame, failures.reindex(columns=[*frame.columns, "failed"])], ignore_index=True)
-
-
-def with_tuned(task: Slice, frame: pd.DataFrame) -> pd.DataFrame:
-    """A column that says which contestants were trained at the learning rate chosen for them; missing where it is known
-    of none, or all agree."""
-    known = tuned(task.rows, "contestant").to_dict()
-    return frame.assign(tuned=frame["contestant"].map(known).astype("string"))
+def as_shown(compared: pd.DataFrame) -> dict[str, pd.Series]:
+    """The columns of a leaderboard that follow from comparisons, as they are shown."""
+    compared = compared.assign(tuned=yes_or_no(compared["tuned"]), failed=compared["reason"])
+    return {name: compared[name] for name in (*COMPARISONS, "failed", "tuned")}
 
 
 def _with_errors(frame: pd.DataFrame, curves: pd.DataFrame) -> tuple[pd.DataFrame, list[int]]:

@@ -10,7 +10,6 @@ from iclbench.core.formats import fixed, signed
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.data import KINDS, Slice, data_note
 from iclbench.report.figures import targets
-from iclbench.report.sections.targets import episodes_of
 from iclbench.report.titles import ADJUSTED, shift_title
 
 
@@ -62,7 +61,7 @@ def _gains(task: Slice) -> Table | None:
     rows = overall(task.targets, "log_likelihood")
     most = rows[rows["shift"] == "none"].groupby("contestant")["n_related"].max()
     asked = {str(name): int(n) for name, n in most.items() if n > 0}
-    found = gains(lambda name, n: episodes_of(task, name, n), asked)
+    found = gains(lambda name, n: _likelihoods(task, name, n), asked)
     if not found:
         return None
     frame = pd.DataFrame(
@@ -94,6 +93,16 @@ def _gains(task: Slice) -> Table | None:
         ),
         group="contestant",
     )
+
+
+def _likelihoods(task: Slice, contestant: str, n_related: int) -> pd.Series | None:
+    """The log-likelihood of every episode, averaged over runs."""
+    lines = overall(task.target_lines, "log_likelihood")
+    runs = lines.loc[(lines["shift"] == "none") & (lines["contestant"] == contestant), "run"].unique()
+    prompt_set = task.target_prompts
+    if prompt_set is None:
+        return None
+    return task.results.errors.targets(sorted(runs), prompt_set, "log_likelihood", n_related)
 
 
 def _published(task: Slice) -> pd.DataFrame:

@@ -66,7 +66,7 @@ def heat_map(
     """Contestants, and for every family a tile for each of them."""
     if not contests:
         return (), ()
-    scores = normalised.together(contests).assign(reason=None)
+    scores = normalised.all_scores(contests).assign(reason=None)
     names = in_order(results, contests, scores)[:COLUMNS]
     names += [BEST] if scores["kind"].eq("baseline").any() else []
     shown = pd.concat([scores, best(scores)], ignore_index=True)

@@ -8,13 +8,13 @@ from typing import Any
 import pandas as pd
 
 from iclbench import tables
-from iclbench.analysis.pairs import ranks, score_difference
-from iclbench.analysis.target_scores import main_counts, overall
+from iclbench.analysis.scores import leaderboard
+from iclbench.analysis.target_scores import overall
 from iclbench.core.formats import fixed, integer, number, signed
-from iclbench.core.metrics import METRICS, TOLD, metric
+from iclbench.core.metrics import METRICS, metric
 from iclbench.report.blocks import Column, Section, Table
 from iclbench.report.data import Slice
-from iclbench.report.sections.leaderboard import cost_column, placed, remarks, with_costs, with_failed, with_tuned
+from iclbench.report.sections.leaderboard import COMPARISONS, as_shown, cost_column, remarks, with_costs
 
 _METRICS = ("log_likelihood", "log_likelihood_gaussian", "squared_error", "covered_50", "covered_90")
 # What sections of their own are about.
@@ -34,14 +34,13 @@ def board(task: Slice, rows: pd.DataFrame) -> Table:
     further = further_metrics(rows["metric"])
     if "log_likelihood_joint" in further and not has_joint(rows):
         further.remove("log_likelihood_joint")
-    frame = _wide(rows[rows["n_related"].isin(main_counts(rows))], (*_METRICS, *further))
-    frame = frame.sort_values(
-        ["log_likelihood", "squared_error", "contestant", "n_related"],
-        ascending=[False, True, True, True],
-        na_position="last",
-        ignore_index=True,
-    )
-    frame = with_costs(task, with_tuned(task, with_failed(task, "targets", _with_ranks(task, frame))))
+    compared = leaderboard(task, "targets", by="log_likelihood")
+    measured = _wide(rows, (*_METRICS, *further))
+    keys = ["contestant", "n_related"]
+    frame = compared[keys].merge(measured, "left", keys)[measured.columns]
+    likelihood = compared["metric"].eq("log_likelihood")  # single values hold no rank
+    compared = compared.assign(**{name: compared[name].where(likelihood) for name in COMPARISONS})
+    frame = with_costs(task, frame.assign(kind=compared["kind"], runs=compared["seeds"], **as_shown(compared)))
     columns = (
         Column("contestant", "contestant"),
         Column("n_related", "related datasets", integer, numeric=True),
@@ -124,30 +123,6 @@ def _wide(rows: pd.DataFrame, metrics: Iterable[str]) -> pd.DataFrame:
         own = own.rename(columns={"value": name, "n_episodes": f"{name}_episodes", **ends})
         frame = frame.merge(own, "left", keys)
     return frame
-
-
-def _with_ranks(task: Slice, frame: pd.DataFrame) -> pd.DataFrame:
-    """Columns rank (not of oracles, who is told, and without likelihood) and behind: how far below the row above."""
-    keys = list(zip(frame["contestant"], frame["n_related"].astype(int), strict=True))
-    scored = frame["log_likelihood"].notna().tolist()
-    order = [f"{name} {n}" for name, n in keys]
-    episodes = {
-        place: episodes_of(task, name, n) for place, (name, n), has in zip(order, keys, scored, strict=True) if has
-    }
-    fair = (frame["kind"].ne("oracle") & ~frame["contestant"].isin(TOLD)).tolist()
-    ranked = [place for place, is_fair, has in zip(order, fair, scored, strict=True) if is_fair and has]
-    found = ranks(ranked, episodes, score_difference)
-    return placed(frame, order, found, episodes, lambda worse, better: score_difference(better, worse))
-
-
-def episodes_of(task: Slice, contestant: str, n_related: int) -> pd.Series | None:
-    """The log-likelihood of every episode, averaged over runs."""
-    lines = overall(task.target_lines, "log_likelihood")
-    runs = lines.loc[(lines["shift"] == "none") & (lines["contestant"] == contestant), "run"].unique()
-    prompt_set = task.target_prompts
-    if prompt_set is None:
-        return None
-    return task.results.errors.targets(sorted(runs), prompt_set, "log_likelihood", n_related)
 
 
 def _percent(share: float) -> str:

@@ -1,0 +1,263 @@
+"""Scores, ranks and significant differences of all contestants: the frame that leaderboards and charts read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import pandas as pd
+
+from iclbench import tables
+from iclbench.analysis.comparable import comparable, name_variants, on_one_line
+from iclbench.analysis.episode_scores import EpisodeScores
+from iclbench.analysis.normalised import are_coarse
+from iclbench.analysis.pairs import Difference, difference, ranks, score_difference
+from iclbench.analysis.slices import Results, Slice
+from iclbench.analysis.target_scores import main_counts, overall
+from iclbench.core.metrics import TOLD, curve_metric, metric
+from iclbench.tables.evaluators import HEADLINE, INSIDE
+from iclbench.tables.means import over_seeds
+from iclbench.tables.runs import tuned
+
+# The metric of a leaderboard where none is chosen: the first of these that was measured.
+HEADLINES = ("auc", "log_likelihood", "squared_error", HEADLINE, "accuracy")
+
+_TYPES = {
+    "task": "string",
+    "preset": "string",
+    "length": "Int64",
+    "evaluator": "string",
+    "shift": "string",
+    "contestant": "string",
+    "kind": "string",
+    "n_related": "Int64",
+    "metric": "string",
+    "value": "Float64",
+    "low": "Float64",
+    "high": "Float64",
+    "seeds": "Int64",
+    "n_episodes": "Int64",
+    "rank": "Int64",
+    "behind": "Float64",
+    "behind_low": "Float64",
+    "behind_high": "Float64",
+    "different": "boolean",
+    "tuned": "boolean",
+    "failed_seeds": "Int64",
+    "reason": "string",
+}
+
+
+def scores(values: pd.DataFrame, errors: pd.DataFrame | None = None, by: str = "score") -> pd.DataFrame:
+    """Score, rank and difference of every contestant, one leaderboard below the other.
+
+    Args:
+        values: rows of the table `values`.
+        errors: rows of the table `errors`, the scores of single episodes; without them differences are missing and
+            every rank is a place.
+        by: the metric of the leaderboards; where a contestant has no value of it, the first of `HEADLINES` that was
+            measured.
+
+    Returns:
+        Leaderboards, best contestant first; one for each task, preset, trained length (`length`, missing where all runs
+        agree in it), evaluator and shift. The question `targets` has a row for each of the numbers of related datasets
+        `target_scores.main_counts`. Columns:
+
+        - contestant, kind, n_related, metric: a contestant without the leaderboard's metric follows with its own;
+        - value, low, high, n_episodes: mean over seeds and 95 % interval over episodes, of several seeds from the
+          lowest end to the highest;
+        - seeds: the number of trained runs; missing for classical methods;
+        - rank: equal if the paired 95 % interval of the difference to the first contestant of that rank contains 0;
+          missing for oracles, for methods with access to the truth and without a value;
+        - behind, behind_low, behind_high, different: the paired difference to the row above, positive if worse, and
+          whether its 95 % interval excludes 0. Scores are compared by the metric that they are made of;
+        - tuned: whether all runs were trained at the learning rate chosen for the contestant; missing if unknown;
+        - failed_seeds, reason: the number of runs without a result. A contestant of which a run failed has no value:
+          the reason is given instead.
+
+    Raises:
+        TableError: `values` are not rows of that table.
+    """
+    rows, _ = comparable_rows(tables.validate("values", values))
+    episodes = EpisodeScores(() if errors is None else (errors,), set(rows["prompt_set"].dropna()))
+    slices = Results(rows, episodes, tables.frame("costs", [])).slices
+    boards = [leaderboard(task, *question, by) for task in slices for question in _questions(task)]
+    return pd.concat(boards, ignore_index=True) if boards else _frame(pd.DataFrame())
+
+
+def comparable_rows(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """The rows that can be compared, variants of a backbone under names of their own, and one line for each group of
+    rows that was removed."""
+    rows, other_prompts = comparable(name_variants(values))
+    rows, other_scale = on_one_line(rows)
+    return rows, (*other_prompts, *other_scale)
+
+
+def leaderboard(
+    task: Slice, evaluator: str, shift: str = "none", by: str = "score", partial: bool = False
+) -> pd.DataFrame:
+    """The rows of `scores` for one question under one shift; `partial`: by this metric even if contestants lack it."""
+    means = _means(task, evaluator, shift)
+    frame = _sorted(means, by if partial else _shared_metric(means, by))
+    frame = pd.concat([frame, _failures(task, evaluator, shift, set(frame["contestant"]))], ignore_index=True)
+    runs_failed = _failed(task, evaluator, shift).groupby("contestant")["run"].nunique()
+    return _frame(
+        frame.assign(
+            task=task.task,
+            preset=task.preset,
+            length=task.length,
+            evaluator=evaluator,
+            shift=shift,
+            seeds=frame["runs"].where(frame["kind"].eq("backbone")),
+            tuned=frame["contestant"].map(tuned(task.rows, "contestant")),
+            failed_seeds=frame["contestant"].map(runs_failed).fillna(0),
+            **_differences(task, evaluator, shift, frame),
+        )
+    )
+
+
+def of_runs(values: pd.DataFrame, evaluator: str, by: str = "score") -> pd.DataFrame:
+    """The leaderboard of single runs on one prompt set: seeds are not averaged."""
+    rows = values.assign(contestant=values["run"])
+    results = Results(rows, EpisodeScores((), set()), tables.frame("costs", []))
+    task, preset, shift = (str(rows[name].iloc[0]) for name in ("task", "preset", "shift"))
+    return leaderboard(Slice(results, task, preset), evaluator, shift, by)
+
+
+def yes_or_no(is_tuned: pd.Series) -> pd.Series:
+    """The column `tuned` in words; missing throughout if all contestants agree."""
+    words = is_tuned.map({True: "yes", False: "no"}).astype("string")
+    return words if {"yes", "no"} <= set(words.dropna()) else words.mask(words.notna())
+
+
+def curve_of(task: Slice, evaluator: str, shift: str = "none") -> str:
+    """The metric of the learning curves whose areas are compared."""
+    curves = task.curves[task.curves["shift"].eq(shift) & task.curves["evaluator"].eq(evaluator)]
+    measured = curves["metric"].unique()
+    name = curve_metric(measured)
+    return name if name in measured else next(iter(measured), name)
+
+
+def _questions(task: Slice) -> list[tuple[str, str]]:
+    """The evaluators and shifts with rows of one number per contestant."""
+    v = task.rows
+    rows = v[v["kind"].ne("published") & v["axis"].isna() & ~v["evaluator"].isin(["train", *INSIDE])]
+    found = rows[["evaluator", "shift"]].drop_duplicates().sort_values(["evaluator", "shift"])
+    return [(str(evaluator), str(shift)) for evaluator, shift in found.itertuples(index=False)]
+
+
+def _means(task: Slice, evaluator: str, shift: str) -> pd.DataFrame:
+    """Means over seeds, a row per contestant, number of related datasets and metric."""
+    if evaluator == "targets":
+        rows = overall(task.targets)
+        rows = rows[rows["shift"].eq(shift)]
+        return rows[rows["n_related"].isin(main_counts(rows))]
+    rows = _answers(task, evaluator, shift)
+    keys = ["evaluator", "metric", "shift", "kind", "contestant", "n_related"]
+    return task.unfailed(over_seeds(rows[rows["n_context"].isna()], keys))
+
+
+def _answers(task: Slice, evaluator: str, shift: str) -> pd.DataFrame:
+    v = task.rows
+    asked = v["evaluator"].eq(evaluator) & v["shift"].eq(shift) & v["kind"].ne("published")
+    return v[asked & v["axis"].isna() & v["status"].eq("ok")]
+
+
+def _shared_metric(means: pd.DataFrame, by: str) -> str:
+    """The metric, if all contestants have a value of it; else the first of `HEADLINES` that was measured."""
+    keys = ["contestant", "n_related"]
+    having = means.loc[means["metric"].eq(by), keys].drop_duplicates()
+    if len(having) == len(means[keys].drop_duplicates()):
+        return by
+    measured = set(means["metric"])
+    return next((name for name in HEADLINES if name in measured), min(measured, default=by))
+
+
+def _sorted(means: pd.DataFrame, first: str) -> pd.DataFrame:
+    """A row per contestant and number of related datasets, the best first, with its value of the metric or, without
+    one, of the first of `HEADLINES` that it has."""
+    order = [first, *(name for name in HEADLINES if name != first and name in set(means["metric"]))]
+    rows = means[means["metric"].isin(order)]
+    keys = ["contestant", "n_related"]
+    wide = rows.pivot_table("value", keys, "metric", dropna=False).reindex(columns=order)
+    wide = wide.dropna(how="all").reset_index()
+    wide = wide.sort_values(
+        [*order, *keys],
+        ascending=[*(metric(name).lower_is_better for name in order), True, True],
+        na_position="last",
+        ignore_index=True,
+    )
+    place = rows["metric"].map({name: place for place, name in enumerate(order)})
+    own = rows.assign(place=place).sort_values("place").drop_duplicates(keys).drop(columns="place")
+    return wide[keys].merge(own, "left", keys)
+
+
+def _failed(task: Slice, evaluator: str, shift: str) -> pd.DataFrame:
+    """Rows of failed evaluations and of trainings that diverged."""
+    rows = task.failed[task.failed["shift"].eq(shift) & task.failed["evaluator"].eq(evaluator)]
+    return pd.concat([rows, task.diverged])
+
+
+def _failures(task: Slice, evaluator: str, shift: str, ranked: set[str]) -> pd.DataFrame:
+    """A row with the reason for every other contestant that failed."""
+    rows = _failed(task, evaluator, shift)
+    rows = rows[~rows["contestant"].isin(ranked)]
+    return rows.groupby("contestant", as_index=False).agg(
+        kind=("kind", "first"), reason=("reason", lambda reasons: "; ".join(dict.fromkeys(reasons)))
+    )
+
+
+def _differences(task: Slice, evaluator: str, shift: str, frame: pd.DataFrame) -> dict[str, pd.Series]:
+    """Columns rank, behind with its interval, and different."""
+    first = frame["metric"].iloc[0] if len(frame) else ""
+    compared = frame["metric"].eq(first).fillna(False)
+    named = frame[compared]
+    places = [f"{name} {n}" for name, n in zip(named["contestant"], named["n_related"], strict=True)]
+    episodes, worse_by = _paired(task, evaluator, shift, str(first), named, places)
+    fair = named["kind"].ne("oracle") & ~named["contestant"].isin(TOLD)
+    found = ranks([place for place, is_fair in zip(places, fair, strict=True) if is_fair], episodes, worse_by)
+    gaps: list[Difference | None] = [None] * min(1, len(places))
+    for upper, lower in pairwise(places):
+        better, worse = episodes.get(upper), episodes.get(lower)
+        gaps.append(worse_by(worse, better) if better is not None and worse is not None else None)
+    columns = {
+        "rank": [found.get(place) for place in places],
+        "behind": [gap and gap.value for gap in gaps],
+        "behind_low": [gap and gap.low for gap in gaps],
+        "behind_high": [gap and gap.high for gap in gaps],
+        "different": [None if gap is None else not gap.tied for gap in gaps],
+    }
+    return {
+        name: pd.Series(column, index=named.index, dtype=_TYPES[name]).reindex(frame.index)
+        for name, column in columns.items()
+    }
+
+
+def _paired(
+    task: Slice, evaluator: str, shift: str, name: str, rows: pd.DataFrame, places: Sequence[str]
+) -> tuple[dict[str, Any], Any]:
+    """The scores of single episodes by place, and the function that says by how much the first of two is worse."""
+    answers = _answers(task, evaluator, shift)
+    answers = answers[answers["prompt_set"].notna()]
+    runs = {str(who): sorted(own["run"].unique()) for who, own in answers.groupby("contestant")}
+    prompt_sets = answers.drop_duplicates("contestant").set_index("contestant")["prompt_set"].astype(str).to_dict()
+    asked = list(zip(places, rows["contestant"], rows["n_related"], strict=True))
+    asked = [(place, who, n) for place, who, n in asked if who in runs]
+    errors = task.results.errors
+    if evaluator == "next":
+        of = curve_of(task, evaluator, shift)
+        compared = asked if name in ("score", "auc") else []
+        curves = {place: errors.curves(runs[who], prompt_sets[who], of) for place, who, _ in compared}
+        coarse = are_coarse(answers[answers["metric"].eq("score")])
+        return curves, lambda worse, better: difference(worse, better, coarse=coarse)
+    of = next(iter(answers.loc[answers["metric"].eq("score"), "score_of"].dropna()), name) if name == "score" else name
+    counts = {place: 0 if pd.isna(n) else int(n) for place, _, n in asked}
+    single = {place: errors.targets(runs[who], prompt_sets[who], str(of), counts[place]) for place, who, _ in asked}
+    if metric(str(of)).lower_is_better:
+        return single, score_difference
+    return single, lambda worse, better: score_difference(better, worse)
+
+
+def _frame(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.reindex(columns=list(_TYPES)).astype(_TYPES)

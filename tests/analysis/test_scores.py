@@ -1,0 +1,140 @@
+"""The frame of scores against SciPy and plain pandas."""
+
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from iclbench import tables
+from iclbench.analysis.scores import of_runs, scores
+
+EPISODES, SIZES = 60, (0, 1, 2)
+PROMPTS = "t-smoke-none-0"
+HARD = np.random.default_rng(0).gamma(2.0, 1.0, EPISODES)
+# Mean error, and the spread of single episodes around it.
+CONTESTANTS = {
+    "ridge": ("oracle", 0.0, 0.01),
+    "gpt2": ("backbone", 0.30, 0.05),
+    "mamba": ("backbone", 0.301, 0.05),
+    "s4d": ("backbone", 0.32, 0.05),
+    "knn-3": ("baseline", 0.6, 0.01),
+    "zero": ("baseline", 1.0, 0.01),
+}
+SEEDS = {"gpt2": (0, 1)}
+REASON = "diverged at step 20: loss is nan"
+
+
+def errors_of(name: str, seed: int) -> np.ndarray:
+    _, mean, spread = CONTESTANTS[name]
+    own = np.random.default_rng([*name.encode(), seed]).normal(0, spread, EPISODES)
+    return HARD + mean + own
+
+
+def written(**more: dict[str, object]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Tables of values and errors; `more` of a contestant's rows."""
+    values, errors = [], []
+    for name, (kind, *_) in CONTESTANTS.items():
+        for seed in SEEDS.get(name, (0,)):
+            run = f"{name}-s{seed}" if kind == "backbone" else name
+            scored = errors_of(name, seed)
+            row: dict[str, object] = {"run": run, "task": "t", "family": "f", "contestant": name, "kind": kind}
+            row |= {"preset": "smoke", "seed": seed if kind == "backbone" else None, "shift": "none"}
+            row |= {"evaluator": "next", "status": "ok", "prompt_set": PROMPTS, "card": "c", "version": "0"}
+            row |= {"n_episodes": EPISODES, "low": scored.mean() - 0.1, "high": scored.mean() + 0.1}
+            row |= {"variant": name if kind == "backbone" else None} | more.get(name, {})
+            at = [{"n_context": n, "metric": "squared_error"} for n in SIZES] + [{"metric": "auc"}]
+            values += [row | where | {"value": scored.mean()} for where in at]
+            errors += [
+                {"run": run, "prompt_set": PROMPTS, "metric": "squared_error", "n_context": n, "episode": i, "value": v}
+                for n in SIZES
+                for i, v in enumerate(scored)
+            ]
+    return tables.frame("values", values), tables.frame("errors", errors)
+
+
+@pytest.fixture(scope="module")
+def frame() -> pd.DataFrame:
+    return scores(*written()).set_index("contestant")
+
+
+def mean_errors(name: str) -> np.ndarray:
+    return np.mean([errors_of(name, seed) for seed in SEEDS.get(name, (0,))], axis=0)
+
+
+def test_values_are_means_over_seeds_best_first(frame: pd.DataFrame) -> None:
+    means = {name: mean_errors(name).mean() for name in CONTESTANTS}
+    assert frame.index.tolist() == sorted(means, key=means.__getitem__)
+    assert frame["value"].to_dict() == pytest.approx(means)
+    assert frame["metric"].eq("auc").all() and frame["n_episodes"].eq(EPISODES).all()
+    assert frame["seeds"].dropna().to_dict() == {"gpt2": 2, "mamba": 1, "s4d": 1}
+    ends = [[errors_of("gpt2", seed).mean() + end for seed in (0, 1)] for end in (-0.1, 0.1)]
+    assert (frame.loc["gpt2", "low"], frame.loc["gpt2", "high"]) == pytest.approx((min(ends[0]), max(ends[1])))
+
+
+def test_differences_to_the_row_above_are_paired_t_tests(frame: pd.DataFrame) -> None:
+    assert pd.isna(frame["different"].iloc[0])
+    for upper, lower in pairwise(frame.index):
+        test = stats.ttest_rel(mean_errors(lower), mean_errors(upper))
+        interval, row = test.confidence_interval(0.95), frame.loc[lower]
+        assert (row["behind_low"], row["behind_high"]) == pytest.approx((interval.low, interval.high))
+        assert row["different"] == (test.pvalue < 0.05)
+    assert set(frame["different"].dropna()) == {True, False}, "both cases occur"
+
+
+def test_a_rank_is_shared_with_its_first_contestant_unless_a_t_test_separates_them(frame: pd.DataFrame) -> None:
+    ranked = [name for name in frame.index if CONTESTANTS[name][0] != "oracle"]
+    assert pd.isna(frame.loc["ridge", "rank"])
+    first, expected = ranked[0], {}
+    for place, name in enumerate(ranked, start=1):
+        if name != first and stats.ttest_rel(mean_errors(name), mean_errors(first)).pvalue < 0.05:
+            first = name
+        expected[name] = expected.get(first, place)
+    assert frame["rank"].dropna().to_dict() == expected
+    assert len(set(expected.values())) < len(expected), "a rank is shared"
+
+
+def test_without_errors_ranks_are_places_and_nothing_is_different() -> None:
+    frame = scores(written()[0])
+    assert frame["rank"].dropna().tolist() == [1, 2, 3, 4, 5] and frame["different"].isna().all()
+
+
+def test_methods_with_access_to_the_truth_have_no_rank() -> None:
+    values, errors = written()
+    values["contestant"] = values["contestant"].replace("knn-3", "periodic-mean")
+    values["run"] = values["run"].replace("knn-3", "periodic-mean")
+    found = scores(values, errors).set_index("contestant")["rank"]
+    assert pd.isna(found["periodic-mean"]) and pd.notna(found["zero"])
+
+
+def test_a_contestant_with_a_failed_seed_has_a_reason_and_no_value() -> None:
+    values, errors = written()
+    broken = values["run"].eq("gpt2-s1") & values["metric"].eq("auc")
+    values.loc[broken, ["value", "low", "high", "n_episodes"]] = pd.NA
+    values.loc[broken, ["status", "reason"]] = ["failed", REASON]
+    last = scores(values, errors).iloc[-1]
+    assert (last["contestant"], last["failed_seeds"], last["reason"]) == ("gpt2", 1, REASON)
+    assert last[["value", "rank", "different"]].isna().all()
+    runs = of_runs(values, "next").set_index("contestant")
+    assert pd.notna(runs.loc["gpt2-s0", "value"]) and runs.loc["gpt2-s1", "reason"] == REASON
+
+
+def test_tuned_is_missing_where_it_is_unknown() -> None:
+    found = scores(*written(gpt2={"tuned": True}, mamba={"tuned": False})).set_index("contestant")["tuned"]
+    assert found["gpt2"] and not found["mamba"] and pd.isna(found["s4d"]) and pd.isna(found["zero"])
+
+
+def test_a_metric_counts_only_where_every_contestant_has_it() -> None:
+    values, errors = written()
+    scored = values[values["metric"].eq("auc")].assign(metric="score", score_of="squared_error", score_one="ridge")
+    scored = scored.assign(normaliser=1.0)  # more is better, so that scores reverse the order of areas
+    every = scores(pd.concat([values, scored], ignore_index=True), errors)
+    assert every["metric"].eq("score").all() and every["contestant"].iloc[0] == "zero"
+    some = scores(pd.concat([values, scored[scored["contestant"].ne("s4d")]], ignore_index=True), errors)
+    assert some["metric"].eq("auc").all() and some["contestant"].iloc[0] == "ridge"
+
+
+def test_no_rows_make_an_empty_frame_with_all_columns() -> None:
+    values, errors = written()
+    assert scores(values.iloc[:0]).columns.tolist() == scores(values, errors).columns.tolist()
