@@ -19,7 +19,6 @@ from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
 from iclbench.report.data import load
 from iclbench.report.figures import learning
 from iclbench.report.sections import context_size, related, report
-from iclbench.report.sections.overview import likelihoods
 from tests.report import synthetic_targets as synthetic
 from tests.report import vega_lite
 from tests.report.conftest import Made
@@ -170,18 +169,6 @@ def test_who_was_asked_fewer_episodes_has_their_number_in_the_cell() -> None:
     frame = pd.DataFrame({"who": ["a", "b", "c"], "ll": [-1.0, -2.0, None], "n": [256, 128, None]})
     table = Table("t", "t", "", frame, (Column("who", "who"), Column("ll", "ll", fixed, True, episodes="n")))
     assert [row[1].text for row in table.rows()] == ["-1.000", "-2.000 (128 episodes)", "–"]
-
-
-def test_the_overview_tells_who_was_asked_fewer_episodes(targets_results: Path, tmp_path: Path) -> None:
-    shutil.copytree(targets_results, tmp_path / "results")
-    path = tmp_path / "results" / "tables" / synthetic.prompt_set("gp-mixture", "none") / "all.values.parquet"
-    values = tables.read("values", path)
-    values.loc[values["run"].eq("oracle-bayes"), "n_episodes"] = 32
-    tables.write("values", values, path, {})
-    shown = likelihoods(load(tmp_path / "results"))
-    assert shown is not None
-    cells = {row[0].text: row[2].text for row in shown.rows()}
-    assert cells["oracle-bayes"].endswith(" (32 episodes)") and "episodes" not in cells["oracle-kernel"]
 
 
 def test_published_numbers_compare_with_scores_under_the_ceiling_of_the_task(

@@ -1,14 +1,12 @@
-"""The page in one look: how to read it, and the score of every contestant on every task."""
+"""How to read the numbers of a report, and accuracies in context on all tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import pandas as pd
 
 from iclbench.analysis import accuracies
-from iclbench.analysis.target_scores import overall
 from iclbench.core.formats import Number, fixed
 from iclbench.report.blocks import Column, Section, Table, Text
 from iclbench.report.data import Results
@@ -38,7 +36,8 @@ _OF_CLASSES = (HEADLINE, "accuracy", "cross_entropy")
 def section(results: Results) -> Section | None:
     if results.rows.empty:
         return None
-    tables = [table for table in (scores(results), likelihoods(results), in_context(results)) if table is not None]
+    accuracies_in_context = in_context(results)
+    tables = () if accuracies_in_context is None else (accuracies_in_context,)
     return Section("overview", "Overview", (reading(results), *tables))
 
 
@@ -89,124 +88,43 @@ def normalisers(results: Results) -> str:
     return "; ".join(dict.fromkeys(parts)) or "not recorded"
 
 
-def scores(results: Results) -> Table | None:
-    """Contestants x tasks."""
-    parts = []
-    for task in results.slices:
-        s = task.summaries
-        rows = s[(s["metric"] == "score") & (s["shift"] == "none") & (s["evaluator"] == s["evaluator"].min())]
-        parts.append(rows[["contestant", "kind", "value"]].assign(column=task.id))
-    frame = _by_task(results, parts)
-    return (
-        None
-        if frame is None
-        else _table(
-            results,
-            frame,
-            "scores",
-            "Scores",
-            "Score on the training distribution of each task: 1 is as good as the oracle or the best baseline, 0 as "
-            "good as always predicting zero (of events: as a Poisson process; of images: as their mean). Darker is "
-            "better. A dash: not evaluated, or failed.",
-            2,
-            shade,
-        )
-    )
-
-
-# Behind a task's name: the column of how many episodes its values are means over.
-_EPISODES = " episodes"
-
-
-def likelihoods(results: Results) -> Table | None:
-    """Contestants x tasks of the question `targets`: log-likelihood with as many related datasets as they use."""
-    parts = []
-    for task in results.slices:
-        rows = overall(task.targets, "log_likelihood")
-        rows = rows[rows["shift"] == "none"].sort_values("n_related").drop_duplicates("contestant", keep="last")
-        parts.append(rows[["contestant", "kind", "value", "n_episodes"]].assign(column=task.id))
-    frame = _by_task(results, parts)
-    return (
-        None
-        if frame is None
-        else _table(
-            results,
-            frame,
-            "likelihoods",
-            "Log-likelihoods",
-            "Log-likelihood per target (nats) on the training distribution of each task, with as many related datasets "
-            "as the contestant uses; higher is better. A dash: not evaluated, failed, or only single values predicted.",
-            3,
-        )
-    )
-
-
 def in_context(results: Results) -> Table | None:
     """Contestants x tasks with a test of learning in context."""
     parts = []
     for task in results.slices:
         ends = accuracies.final(task)
         parts.append(ends[ends["evaluator"].eq("icl")][["contestant", "kind", "value"]].assign(column=task.id))
-    frame = _by_task(results, parts)
-    return (
-        None
-        if frame is None
-        else _table(
-            results,
-            frame,
-            "icl",
-            "Accuracy in context",
-            "Accuracy on classes that were never trained, between the two labels of each sequence (ICL; guessing gets "
-            "0.5): the mean over seeds at the end of training. Darker is better. What was learnt in weights, and what "
-            "training passed through, stand with each task. A dash: not evaluated, or failed.",
-            3,
-            shade_above_half,
-        )
-    )
-
-
-def _by_task(results: Results, parts: list[pd.DataFrame]) -> pd.DataFrame | None:
-    """Columns contestant, kind, the value on every task and, where they are told, the episodes behind it; the best of
-    each kind first."""
     rows = pd.concat(parts, ignore_index=True)
     rows = rows[~rows["contestant"].isin(results.elsewhere.keys())]
     if rows.empty:
         return None
+    frame = _by_task(results, rows)
+    tasks = [
+        Column(task.id, task.title, partial(fixed, decimals=3), numeric=True, shade=shade_above_half)
+        for task in results.slices
+        if task.id in frame
+    ]
+    return Table(
+        "icl",
+        "Accuracy in context",
+        "Accuracy on classes that were never trained, between the two labels of each sequence (ICL; guessing gets "
+        "0.5): the mean over seeds at the end of training. Darker is better. What was learnt in weights, and what "
+        "training passed through, stand with each task. A dash: not evaluated, or failed.",
+        frame,
+        (Column("contestant", "contestant"), Column("kind", "kind"), *tasks),
+        group="kind",
+    )
+
+
+def _by_task(results: Results, rows: pd.DataFrame) -> pd.DataFrame:
+    """Columns contestant, kind and the value on every task; the best of each kind first."""
     # What is an oracle on one task may be a baseline on another; it gets one row.
     kinds = rows.groupby("contestant")["kind"].agg(lambda k: min(k, key=lambda kind: _KIND_ORDER[kind]))
     wide = rows.pivot_table("value", index="contestant", columns="column")
     columns = [task.id for task in results.slices if task.id in wide.columns]
     frame = wide[columns].assign(kind=kinds, order=kinds.map(_KIND_ORDER), best=wide.mean(axis=1)).reset_index()
     frame = frame.sort_values(["order", "best", "contestant"], ascending=[True, False, True], ignore_index=True)
-    if "n_episodes" not in rows:
-        return frame[["contestant", "kind", *columns]]
-    episodes = rows.pivot_table("n_episodes", index="contestant", columns="column")[columns].add_suffix(_EPISODES)
-    return frame[["contestant", "kind", *columns]].merge(episodes.reset_index(), on="contestant")
-
-
-def _table(
-    results: Results,
-    frame: pd.DataFrame,
-    name: str,
-    title: str,
-    caption: str,
-    decimals: int,
-    shaded: Callable[[Number], float] | None = None,
-) -> Table:
-    tasks = [
-        Column(
-            c.id,
-            c.title,
-            partial(fixed, decimals=decimals),
-            numeric=True,
-            shade=shaded,
-            episodes=c.id + _EPISODES if c.id + _EPISODES in frame else None,
-        )
-        for c in results.slices
-        if c.id in frame
-    ]
-    columns = (Column("contestant", "contestant"), Column("kind", "kind"), *tasks)
-    return Table(name, title, caption, frame, columns, group="kind")
+    return frame[["contestant", "kind", *columns]]
 
 
 def shade_above_half(accuracy: Number) -> float:
