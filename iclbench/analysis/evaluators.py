@@ -1,5 +1,4 @@
-"""What the report knows of evaluators: the two questions, what looks inside a model, and the words that families
-register for their tests."""
+"""Titles and order of evaluators: the two questions, and the tests that families register."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the sections on the question `targets` share: which rows are meant, and how many related datasets are shown."""
+"""Rows of the question `targets`: those over all episodes, and by the number of related datasets."""
 
 from __future__ import annotations
 

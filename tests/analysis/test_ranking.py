@@ -12,9 +12,10 @@ from iclbench import tables
 from iclbench.analysis import normalised
 from iclbench.analysis.episode_scores import EpisodeScores
 from iclbench.analysis.pairs import difference, holm
+from iclbench.analysis.ranking import Paired, by_task, places, ranking, to_rank
 from iclbench.report.blocks import Table
 from iclbench.report.data import Results
-from iclbench.report.sections.ranking import Paired, by_task, places, ranking, section, to_rank
+from iclbench.report.sections.ranking import section
 from tests.report.synthetic_grid import TASKS, Grid, gap, score
 
 

@@ -23,6 +23,7 @@ import pandas as pd
 from iclbench.analysis import over_training
 from iclbench.analysis.normalised import Contest, contests
 from iclbench.analysis.pairs import Difference, score_difference
+from iclbench.analysis.ranking import ranking
 from iclbench.analysis.rate_curves import RateCurves, rate_curves
 from iclbench.config.cards import TaskCard, load_task
 from iclbench.config.pairs import shipped_pairs
@@ -34,7 +35,6 @@ from iclbench.language.tasks.chosen import language_tasks as known_tasks
 from iclbench.report.data import Results, load
 from iclbench.report.sections import named_pairs
 from iclbench.report.sections.over_training import trained as trained_for
-from iclbench.report.sections.ranking import ranking
 from iclbench.sweep.grids import GridCard, GridPart, load_grid
 
 ROOT = Path(__file__).parents[2]

@@ -189,7 +189,7 @@ def test_the_page_draws_the_columns_in_the_order_of_the_file(blocks: dict[str, B
 
 def test_names_of_the_users_own_stand_out(grid_results: Results) -> None:
     results = replace(grid_results)
-    results.__dict__["own"] = frozenset({"tnp"})
+    results.__dict__["user_backbones"] = frozenset({"tnp"})
     section = heat_map.section(results)
     assert section is not None
     (figure,) = [block for block in section.walk() if isinstance(block, Figure)]

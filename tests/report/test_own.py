@@ -11,11 +11,11 @@ import pytest
 
 from iclbench import tables
 from iclbench.analysis import normalised
+from iclbench.analysis.ranking import among, ranking
 from iclbench.core.predictor import Predictor
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.report import build
 from iclbench.report.data import Results, load
-from iclbench.report.sections.ranking import among, ranking
 from iclbench.report.style import CAUSAL, OWN, SETS, looks
 from tests.report.synthetic_grid import BACKBONES, Grid, gap, score
 

@@ -1,0 +1,5 @@
+"""The synthetic grid of the tests of the report."""
+
+from tests.report.conftest import grid, grid_results
+
+__all__ = ["grid", "grid_results"]
