@@ -5,15 +5,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from iclbench import tables
 from iclbench.api import arguments
-from iclbench.api.predict import Trained, load
 from iclbench.core.errors import UsageError
-from iclbench.report import build
 from iclbench.store.runs import Run, all_runs
+
+if TYPE_CHECKING:
+    from iclbench.api.predict import Trained
 
 
 class ResultsFolder:
@@ -56,6 +58,8 @@ class ResultsFolder:
 
     def load(self, run: str) -> Trained:
         """The model of a finished run, by its name."""
+        from iclbench.api.predict import load  # needs torch
+
         return load(run, self.path)
 
     def __repr__(self) -> str:
@@ -104,6 +108,8 @@ def write_report(
     ...     write_report(folder).relative_to(folder).as_posix()
     'report/index.html'
     """
+    from iclbench.report import build  # needs SciPy and Altair
+
     read = arguments.folder("results", results)
     written = read / "report" if folder is None else arguments.folder("folder", folder)
     found = build(read, written, tasks=arguments.names("tasks", tasks))

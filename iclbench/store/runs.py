@@ -491,7 +491,8 @@ def _refuse_foreign(run: Run) -> None:
 
 def refuse_other(run: Run, config: RunConfig) -> None:
     """Raise `UsageError` where the folder holds a run that was trained otherwise; nothing is written."""
-    _to_be_written(run, config)
+    if (run.path / "config.toml").is_file():
+        _to_be_written(run, config)
 
 
 def _to_be_written(run: Run, config: RunConfig) -> str | None:

@@ -411,21 +411,42 @@ def _runs(part: GridPart, only: str | None, results: Path | None) -> Iterator[Gr
         for task in part.tasks:
             for variant, settings in variants.items():
                 typed = typed_tables(settings)
+                first = [
+                    _first(part, task, backbone, preset, variant if settings else "", settings, results)
+                    for backbone in part.backbones
+                ]
                 for seed in part.seeds:
-                    for backbone in part.backbones:
-                        if (line := unfit(backbone, *_name_and_head(task))) is not None:
-                            tell_once(f"{line}: left out")
+                    for run in first:
+                        if run is None:
                             continue
-                        config = resolve_run(task, backbone, preset, seed, settings, results=results)
-                        if part.without_reason(task, backbone) is None:
-                            given = typed.get("backbone", {})
-                            if (line := missing_size(task, backbone, preset, given)) is not None:
-                                tell_once(line)
-                        run = _run(part, task, backbone, config, variant if settings else "", settings)
+                        run = _of_seed(run, seed, part)
                         if results is not None:
                             kept = keeping_rate(results, run.config, run.name, typed.get("train", {}))
                             run = replace(run, config=kept)
                         yield run
+
+
+def _first(
+    part: GridPart, task: str, backbone: str, preset: str, variant: str, settings: list[str], results: Path | None
+) -> GridRun | None:
+    """The run of the first seed, which differs from those of others in nothing else; None: there is none, which is
+    said."""
+    if (line := unfit(backbone, *_name_and_head(task))) is not None:
+        tell_once(f"{line}: left out")
+        return None
+    config = resolve_run(task, backbone, preset, part.seeds[0], settings, results=results)
+    if part.without_reason(task, backbone) is None:
+        given = typed_tables(settings).get("backbone", {})
+        if (line := missing_size(task, backbone, preset, given)) is not None:
+            tell_once(line)
+    return _run(part, task, backbone, config, variant, settings)
+
+
+def _of_seed(run: GridRun, seed: int, part: GridPart) -> GridRun:
+    """The same run with another seed."""
+    ending, other = (f"-{run.config.preset}-s{each}" for each in (run.config.seed, seed))
+    config = run.config.model_copy(update={"seed": seed})
+    return replace(run, name=run.name.removesuffix(ending) + other, config=config, weights=seed in part.weights)
 
 
 def _name_and_head(task: str) -> tuple[str, str]:

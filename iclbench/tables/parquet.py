@@ -82,7 +82,7 @@ def _load(table: TableName, path: Path, columns: Sequence[str] | None = None) ->
     try:
         # Opened once, and by the plain reader: thousands of small files take half as long.
         with advised(IN_TABLES), _opened(path) as file:
-            about = _own(file.schema_arrow.metadata)
+            about = _own(file.metadata.metadata)
             if about.get("table") != table:
                 raise TableError(f"{path} is not an iclbench '{table}' table")
             if about.get("schema") != str(SCHEMA):
