@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -152,13 +152,15 @@ def _baselines(runs: Sequence[GridRun]) -> Iterator[GridCell]:
     labels are asked for, nor the other way round."""
     from iclbench.evaluation.contestants import misfit  # needs torch
 
+    own_name = cache(lambda name: load_baseline(name)[0])
     wanted: dict[tuple[str, str], tuple[str, TaskConfig, dict[str, Any]]] = {}
     for run in runs:
         if not run.evaluate or run.without:
             continue
         asked, task = _asked(run), run.config.task
+        episodes = _episodes(task, asked)
         for name in run.beside:
-            key = (load_baseline(name)[0], _episodes(task, asked))
+            key = (own_name(name), episodes)
             known = wanted.setdefault(key, (name, task, asked))[2]
             wanted[key] = (name, task, _united(known, asked))
     for (own, _), (name, task, asked) in wanted.items():

@@ -81,7 +81,7 @@ class Estimates:
         """Seconds of one cell on one worker; None: not known."""
         if cell.kind == "train" and cell.config is not None:
             run = self._run(cell)
-            if all(map(is_whole, run.written)):  # trained outside of any sweep: only its row is missing
+            if run.finished and all(map(is_whole, run.written)):  # trained outside of any sweep: only its row is missing
                 return 0.0
             step = self._step_seconds(cell)
             return None if step is None else step * (cell.config.train.all_steps - run.reached)
@@ -106,7 +106,8 @@ class Estimates:
 
         if cell.kind != "train" or cell.config is None:
             return self._table_bytes.get(cell.kind, 0.0)
-        if all(map(is_whole, self._run(cell).written)):
+        run = self._run(cell)
+        if run.finished and all(map(is_whole, run.written)):
             return 0.0
         train = cell.config.train
         weights = 1 + len(train.branches)

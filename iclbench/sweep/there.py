@@ -120,7 +120,8 @@ def in_the_way(error: TrainedOtherwiseError) -> str:
 def _is_there(cell: GridCell, context: Context) -> bool:
     """Whether everything that the cell would do is done."""
     if cell.kind == "train":
-        return all(map(is_whole, Run(context.results / "runs" / cell.run).written))
+        run = Run(context.results / "runs" / cell.run)
+        return run.finished and all(map(is_whole, run.written))
     return cell.work == "evaluate" and cell.run != SUMMARY and _is_evaluated(cell, context)
 
 
