@@ -81,7 +81,7 @@ class Estimates:
         """Seconds of one cell on one worker; None: not known."""
         if cell.kind == "train" and cell.config is not None:
             run = self._run(cell)
-            if run.finished and all(map(is_whole, run.written)):  # trained outside of any sweep: only its row is missing
+            if run.finished and all(map(is_whole, run.written)):  # outside of any sweep: only its row is missing
                 return 0.0
             step = self._step_seconds(cell)
             return None if step is None else step * (cell.config.train.all_steps - run.reached)
