@@ -52,7 +52,7 @@ def demo_boosting() -> dict[str, float]:
                 cls, settings = type(contestant.predictor), contestant.predictor.settings
                 predictor = cls(settings.model_copy(update={"backend": backend}), contestant.predictor.facts)
                 start = time.process_time()
-                learning_curve(predictor, prompts, contestant.prefixes)
+                learning_curve(predictor, prompts)
                 spent[backend] += time.process_time() - start
     return spent
 

@@ -32,10 +32,10 @@ def trained_again(packed: pd.DataFrame, own: pd.DataFrame) -> tuple[set[str], tu
 
 
 def on_one_line(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """The rows without scores that were measured against another best or another span than most of their contest (of
-    costly baselines, over a few context sizes, than most of these), and one line per contest that lost some. Spans
-    that differ by rounding alone, since they were measured on other machines, are the same."""
-    keys = ["task", "preset", "shift", "evaluator", "prompt_set", "coarse"]
+    """The rows without scores that were measured against another best or another span than most of their contest, and
+    one line per contest that lost some. Spans that differ by rounding alone, since they were measured on other
+    machines, are the same."""
+    keys = ["task", "preset", "shift", "evaluator", "prompt_set"]
     scores = values[values["metric"].eq("score") & values["kind"].ne("published")]
     scores = scores.assign(line=(scores["score_of"] + ": " + scores["score_one"]).fillna(""))
     scores = scores.assign(span=scores["normaliser"].astype(float).fillna(0.0))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from iclbench.core.metrics import metric as of
-from iclbench.tables.curves import AREA, COARSE, at_few, has_heights, heights, of_few, ratios
+from iclbench.tables.curves import AREA, has_heights, heights, ratios
 
 
 class EpisodeScores:
@@ -26,8 +26,7 @@ class EpisodeScores:
         self._sizes: dict[str, pd.Series] = {}
         for data in frames:
             kept = data[data["prompt_set"].isin(prompt_sets) & (data["n_context"].notna() | data["n_related"].isna())]
-            height = pd.Series(AREA, index=kept.index, dtype="Int64").mask(of_few(kept), COARSE)
-            kept = kept.assign(n_context=kept["n_context"].fillna(height))
+            kept = kept.assign(n_context=kept["n_context"].fillna(AREA))
             of_targets = kept["n_related"].notna()
             for (run, prompt_set, metric), rows in kept[~of_targets].groupby(["run", "prompt_set", "metric"]):
                 rows = _per_event(rows)
@@ -44,7 +43,7 @@ class EpisodeScores:
                     self._sizes[str(prompt_set)] = by_episode["n_context"].astype(int)
 
     def curves(self, runs: Sequence[str], prompt_set: str, metric: str) -> pd.DataFrame | None:
-        """Question `next`: episodes x context sizes (or columns `AREA`, `COARSE` of mean heights), averaged over runs;
+        """Question `next`: episodes x context sizes (or a column `AREA` of mean heights), averaged over runs;
         None unless every run has its scores."""
         asked = (tuple(runs), prompt_set, metric)
         if asked not in self._means:
@@ -57,7 +56,7 @@ class EpisodeScores:
         if not wide or len(wide) < len(found):
             return None
         if any(has_heights(frame) for frame in wide):
-            wide = [frame if has_heights(frame) else _heights(frame) for frame in wide]
+            wide = [heights(frame).to_frame(AREA) for frame in wide]
         mean = wide[0] if len(wide) == 1 else pd.concat(wide).groupby(level=0).mean()
         return mean if of(metric).of_sequences else mean.dropna(axis=1)
 
@@ -81,8 +80,3 @@ def _per_event(rows: pd.DataFrame) -> pd.DataFrame:
         return rows
     totals, counts = (rows.loc[of_sums, name].to_numpy(float) for name in ("value", "n_events"))
     return pd.concat([rows[~of_sums], rows[of_sums].assign(value=ratios(totals, counts))])
-
-
-def _heights(curves: pd.DataFrame) -> pd.DataFrame:
-    """The mean heights of curves, over all context sizes and over the few that costly baselines are asked at."""
-    return pd.DataFrame({AREA: heights(curves), COARSE: heights(at_few(curves))})

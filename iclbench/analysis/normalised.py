@@ -13,8 +13,7 @@ from iclbench.analysis.evaluators import meaning
 from iclbench.analysis.pairs import Difference, difference, score_difference
 from iclbench.analysis.separation import Separation, separation
 from iclbench.analysis.slices import Results, Slice
-from iclbench.core.metrics import NOBODIES, metric
-from iclbench.tables.curves import of_few
+from iclbench.core.metrics import metric
 from iclbench.tables.evaluators import INSIDE, QUESTIONS
 from iclbench.tables.means import over_seeds
 from iclbench.tables.related import without_related
@@ -36,8 +35,6 @@ class Contest:
         metric: what the score is made of.
         one: what scores 1.
         span: how far 0 and 1 are apart in the metric; NaN where no row of a score says so.
-        coarse: whether scores are over the few context sizes alone that costly baselines are asked at, as one of these
-            scores 1.
         prompt_set: what everybody was asked.
         rows: the score rows, run by run.
     """
@@ -47,7 +44,6 @@ class Contest:
     metric: str
     one: str
     span: float
-    coarse: bool
     prompt_set: str
     rows: pd.DataFrame
 
@@ -101,32 +97,15 @@ class Contest:
         gap: Difference | None
         if self.evaluator == "next":
             curves = [errors.curves(runs[name], self.prompt_set, self.metric) for name in (a, b)]
-            gap = (
-                None if curves[0] is None or curves[1] is None else difference(curves[0], curves[1], coarse=self.coarse)
-            )
+            gap = None if curves[0] is None or curves[1] is None else difference(curves[0], curves[1])
         else:
             scores = [errors.targets(runs[name], self.prompt_set, self.metric, 0) for name in (a, b)]
             gap = None if scores[0] is None or scores[1] is None else score_difference(scores[0], scores[1])
-        span = self._span(a, b)
-        if gap is None or math.isnan(span):
+        if gap is None or math.isnan(self.span):
             return None
         if metric(self.metric).lower_is_better:
             gap = Difference(-gap.value, -gap.high, -gap.low)
-        return Difference(gap.value / span, gap.low / span, gap.high / span)
-
-    def _span(self, a: str, b: str) -> float:
-        """The span of the line that both are scored on; NaN where that of one is over other context sizes: what scores
-        0 is on either."""
-        spans = self.rows[of_few(self.rows)].set_index("contestant")["normaliser"]
-        costly = {a, b} & set(spans.index) - NOBODIES
-        if self.coarse or not costly:
-            return self.span
-        return math.nan if {a, b} - costly - NOBODIES else float(spans[sorted(costly)].iloc[0])
-
-
-def are_coarse(scores: pd.DataFrame) -> bool:
-    """Whether all of these score rows are over the few context sizes that costly baselines are asked at."""
-    return len(scores) > 0 and bool(of_few(scores).all())
+        return Difference(*(end / self.span for end in (gap.value, gap.low, gap.high)))
 
 
 def presets(results: Results) -> list[str]:
@@ -160,12 +139,10 @@ def _contests(task: Slice) -> list[Contest]:
     for evaluator, own in rows.groupby("evaluator"):
         said = own[own["score_of"].notna()]
         of, one = said[["score_of", "score_one"]].iloc[0].astype(str) if len(said) else _OLD
-        # Where another scores 1, costly baselines have a line of their own, which is not that of the contest.
-        coarse = are_coarse(said)
-        spans = (said if coarse else said[~of_few(said)])["normaliser"].dropna()
+        spans = said["normaliser"].dropna()
         span = float(spans.iloc[0]) if len(spans) else math.nan
         prompt_set = str(next(iter(own["prompt_set"].dropna()), ""))
-        found.append(Contest(task, str(evaluator), of, one, span, coarse, prompt_set, own))
+        found.append(Contest(task, str(evaluator), of, one, span, prompt_set, own))
     return found
 
 

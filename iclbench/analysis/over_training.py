@@ -14,7 +14,6 @@ import pandas as pd
 from iclbench.analysis.normalised import Contest
 from iclbench.analysis.slices import of_branches
 from iclbench.core.metrics import metric
-from iclbench.tables.curves import at_few, heights
 from iclbench.tables.means import over_seeds
 from iclbench.tables.related import without_related
 
@@ -28,7 +27,7 @@ def by_run(contest: Contest) -> pd.DataFrame:
     v = v[v["evaluator"].eq(contest.evaluator) & v["shift"].eq("none") & v["status"].eq("ok")]
     v = v[v["run"].isin(scores.index) & v["trained_on"].isna() & v["stratum"].isna()]
     v = without_related(v[v["axis"].isna() | of_branches(v)])
-    v = _at_few_sizes(v[v["metric"].eq(contest.metric)]) if contest.coarse else _whole(contest, v)
+    v = v[v["metric"].eq("auc" if contest.evaluator == "next" else contest.metric) & v["n_context"].isna()]
     ends, branches = v[v["axis"].isna()].set_index("run")["value"].astype(float), v[of_branches(v)]
     lasts = _last_steps(contest)
     branches = branches[branches["run"].isin(ends.index) & branches["run"].isin(list(lasts))]
@@ -46,18 +45,6 @@ def by_run(contest: Contest) -> pd.DataFrame:
     found = pd.concat([shorter, whole])
     found = found.assign(share=found["steps"] / found["run"].map(lasts).astype(float))[columns]
     return found.sort_values(["contestant", "run", "steps"], ignore_index=True)
-
-
-def _whole(contest: Contest, v: pd.DataFrame) -> pd.DataFrame:
-    """Of these rows those that the scores are made of."""
-    return v[v["metric"].eq("auc" if contest.evaluator == "next" else contest.metric) & v["n_context"].isna()]
-
-
-def _at_few_sizes(curves: pd.DataFrame) -> pd.DataFrame:
-    """The areas of these mean curves over the few context sizes that costly baselines are asked at."""
-    curves = curves[curves["n_context"].notna()]
-    by_size = curves.set_index(["run", "axis", "axis_value", "n_context"])["value"].astype(float)
-    return heights(at_few(by_size.unstack())).rename("value").reset_index()  # noqa: PD010
 
 
 def _last_steps(contest: Contest) -> dict[str, float]:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtr, stdtrit
 
-from iclbench.tables.curves import AREA, COARSE, at_few, has_heights, heights
+from iclbench.tables.curves import has_heights, heights
 
 
 @dataclass(frozen=True)
@@ -26,35 +26,26 @@ class Difference:
         return self.low <= 0 <= self.high
 
 
-def difference(a: pd.DataFrame, b: pd.DataFrame, level: float = 0.95, coarse: bool = False) -> Difference | None:
+def difference(a: pd.DataFrame, b: pd.DataFrame, level: float = 0.95) -> Difference | None:
     """Mean of a - b, paired by episode, with Student's t interval.
 
     Both frames are episodes x context sizes; each episode's score is the mean height of its curve (trapezoids, as in
     `auc`) over the context sizes that both have, of event sequences that end early every event
     counting as much. None when they share fewer than two episodes or two context sizes.
-    Of a frame that has nothing but mean heights (columns `AREA`, `COARSE`) these are compared with the other's, over
-    the same context sizes. `coarse`: over the few sizes alone that costly baselines are asked at.
+    Where either frame has nothing but mean heights (column `AREA`), mean heights are compared.
     """
-    gaps = curve_gaps(*map(at_few, (a, b))) if coarse else curve_gaps(a, b)
+    gaps = curve_gaps(a, b)
     return None if gaps is None else mean_of(gaps, level)
 
 
 def curve_gaps(a: pd.DataFrame, b: pd.DataFrame) -> np.ndarray | None:
     """a - b of every shared episode, `(episodes,)`, as `difference` has them."""
-    for column in (AREA, COARSE):
-        if column in a.columns and column in b.columns:
-            return score_gaps(a[column].dropna(), b[column].dropna())
     if has_heights(a) or has_heights(b):
-        return score_gaps(heights(_asked_like(b, a)), heights(_asked_like(a, b)))
+        return score_gaps(heights(a).dropna(), heights(b).dropna())
     episodes, sizes = a.index.intersection(b.index), a.columns.intersection(b.columns).sort_values()
     if len(episodes) < 2 or len(sizes) < 2:
         return None
     return heights(a.loc[episodes, sizes] - b.loc[episodes, sizes]).to_numpy(float)
-
-
-def _asked_like(other: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
-    """Curves at the few sizes that a costly baseline was asked at, where no more than its mean height is known."""
-    return curves if has_heights(curves) or AREA in other.columns else at_few(curves)
 
 
 def score_difference(a: pd.Series, b: pd.Series, level: float = 0.95) -> Difference | None:

@@ -11,7 +11,6 @@ import pandas as pd
 from iclbench import tables
 from iclbench.analysis.comparable import comparable, name_variants, on_one_line
 from iclbench.analysis.episode_scores import EpisodeScores
-from iclbench.analysis.normalised import are_coarse
 from iclbench.analysis.pairs import Difference, difference, ranks, score_difference
 from iclbench.analysis.slices import Results, Slice
 from iclbench.analysis.target_scores import main_counts, overall
@@ -249,8 +248,7 @@ def _paired(
         of = curve_of(task, evaluator, shift)
         compared = asked if name in ("score", "auc") else []
         curves = {place: errors.curves(runs[who], prompt_sets[who], of) for place, who, _ in compared}
-        coarse = are_coarse(answers[answers["metric"].eq("score")])
-        return curves, lambda worse, better: difference(worse, better, coarse=coarse)
+        return curves, difference
     of = next(iter(answers.loc[answers["metric"].eq("score"), "score_of"].dropna()), name) if name == "score" else name
     counts = {place: 0 if pd.isna(n) else int(n) for place, _, n in asked}
     single = {place: errors.targets(runs[who], prompt_sets[who], str(of), counts[place]) for place, who, _ in asked}

@@ -46,7 +46,7 @@ def command(
         typer.Option(
             "--baseline",
             autocompletion=completion.baselines,
-            help="Measure this baseline too; 'all': the card's that are not fitted one by one.",
+            help="Measure this baseline too; 'all': those of the task's card.",
         ),
     ] = None,
     results: Results = RESULTS,

@@ -57,11 +57,10 @@ def measure_all(
             update(done, each.name)
     requests = list(_baselines(runs, baseline, context.data_dir))
     try:
-        for of, prompts, name, typed in requests:
+        for of, prompts, name in requests:
             try:
                 (contestant,) = baselines(prompts, [name])
-                if typed or contestant.prefixes is None:
-                    failed += measure(contestant, of)
+                failed += measure(contestant, of)
             except UsageError as error:
                 if len(requests) == 1:
                     raise
@@ -74,16 +73,16 @@ def measure_all(
 
 def _baselines(
     runs: Sequence[Run], names: Sequence[str], data_dir: Path | None
-) -> Iterator[tuple[Run, PromptSet, str, bool]]:
-    """The named baselines, once for every task and preset among the runs: a run of theirs, their prompts, the name or
-    path, and whether that was typed, in whatever spelling, rather than meant by `all`."""
+) -> Iterator[tuple[Run, PromptSet, str]]:
+    """The named baselines, once for every task and preset among the runs: a run of theirs, their prompts, and the name
+    or path."""
     typed = {load_baseline(name)[0]: name for name in names if name != "all"}
     for of in {(r.config.task.name, r.config.preset): r for r in runs}.values() if names else ():
         prompts = PromptSet(of.config.task, of.config.preset, data_dir=data_dir)
-        yield from ((of, prompts, name, True) for name in typed.values())
+        yield from ((of, prompts, name) for name in typed.values())
         if "all" in names:
             of_card = dict.fromkeys([*of.config.task.oracles, *of.config.task.baselines])
-            yield from ((of, prompts, name, False) for name in of_card if load_baseline(name)[0] not in typed)
+            yield from ((of, prompts, name) for name in of_card if load_baseline(name)[0] not in typed)
 
 
 def print_costs(written: Sequence[Path], json: bool) -> None:

@@ -65,10 +65,6 @@ def print_tables(
         table(title, columns, lines, range(1, len(columns)))
         if (values["n_related"] > 0).any():
             out.print("gap and squared error: with as many related datasets as a contestant uses")
-        if any(line[0].endswith("*") for line in lines):
-            out.print(
-                "* asked on a grid of context sizes, the area by the trapezoid rule; scores compare over the same sizes"
-            )
         if pd.notna(first["trained_data"]):
             out.print(f"data: {first['data']}; runs were trained on fingerprint={first['trained_data']}")
         for note in notes_of(values):
@@ -136,8 +132,8 @@ def about_oracles(results: Path, values: pd.DataFrame) -> list[str]:
 
 
 def leaderboard(values: pd.DataFrame, at: int = 3) -> tuple[list[str], list[list[str]]]:
-    """Column names and rows: contestants by their score, or without scores by the area under their curve, with the
-    error at about `at` context sizes; those without an area last, since some of their answers are no numbers."""
+    """Column names and rows: contestants by the area under their curve, with the error at about `at` context sizes;
+    those without an area last, since some of their answers are no numbers."""
     if values["evaluator"].eq("targets").any():
         return targets_board(values)
     of_next = values[values["evaluator"].eq("next") & values["axis"].isna()]
@@ -146,8 +142,7 @@ def leaderboard(values: pd.DataFrame, at: int = 3) -> tuple[list[str], list[list
     areas = ok[ok["metric"].eq("auc")].set_index("run")[["value", "low", "high"]]
     scores = ok[ok["metric"].eq("score")].set_index("run")["value"]
     sizes = _spread(curves[curves["run"].isin(areas.index)], at)
-    full = int(curves.groupby("run").size().max()) if len(curves) else 0
-    compared = of_runs(values, "next")
+    compared = of_runs(values, "next", by="auc")
     kinds = dict(zip(compared["contestant"], compared["kind"], strict=True))
     failed = compared["value"].isna()
     ranked = compared.loc[~failed, "contestant"].tolist()
@@ -156,10 +151,9 @@ def leaderboard(values: pd.DataFrame, at: int = 3) -> tuple[list[str], list[list
     for run in ranked:
         mine = curves[curves["run"] == run].set_index("n_context")
         cells = [short(mine.loc[n, "value"]) if n in mine.index else "" for n in sizes]
-        sparse = "*" if len(mine) < full else ""
         rows.append(
             [
-                named(run, kinds[run]) + sparse,
+                named(run, kinds[run]),
                 intervals[run],
                 f"{scores[run]:.3f}" if run in scores else "",
                 *cells,

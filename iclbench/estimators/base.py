@@ -30,16 +30,13 @@ class FittedPredictor(Predictor, Generic[_Settings], abstract=True):
 
     Attributes:
         Settings: what a baseline card may set.
-        costly: whether it is fitted prefix by prefix, so that small presets ask it on a geometric grid of prefixes
-            only; but for event sequences of different lengths.
-        libraries: those whose versions the answers of a costly one may depend on.
+        libraries: those whose versions the answers may depend on.
         dtype: what it computes in; None: whatever the points are in.
         episodes_at_once: episodes fitted together, which bounds memory and keeps the arrays in the cache.
     """
 
     Settings: ClassVar[type[Strict]] = NoSettings
-    costly: ClassVar[bool] = False
-    libraries: ClassVar[tuple[str, ...]] = ("torch", "scikit-learn", "xgboost")
+    libraries: ClassVar[tuple[str, ...]] = ()
     dtype: ClassVar[torch.dtype | None] = torch.float64
     episodes_at_once: ClassVar[int] = 64
 

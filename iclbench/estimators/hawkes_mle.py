@@ -48,8 +48,6 @@ class HawkesMLE(EventEstimator[HawkesSettings]):
 
     Settings = HawkesSettings
     order = "causal"
-    costly = True
-    libraries = ()
     episodes_at_once = 1 << 20
 
     def answer(self, gaps: Float[Tensor, "B N"], marks: Int[Tensor, "B N"], lengths: Int[Tensor, "B P"]) -> HazardEvent:

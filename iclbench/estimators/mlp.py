@@ -36,7 +36,6 @@ class TwoLayerNetwork(Estimator[NetworkSettings]):
     """One hidden layer, Adam, full batches. The n-th network starts from the same weights in every episode."""
 
     Settings = NetworkSettings
-    costly = True
     libraries = ("torch",)
     dtype = torch.float32
 

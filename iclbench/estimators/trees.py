@@ -50,7 +50,6 @@ class LibraryEstimator(Estimator[_Settings], abstract=True):
     """
 
     order = "causal"
-    costly = True
     dtype = torch.float32
     episodes_at_once = 1 << 20
     seconds: ClassVar[float]

@@ -23,7 +23,6 @@ from iclbench.config.resolution import RunConfig, TaskConfig
 from iclbench.core.errors import UsageError
 from iclbench.core.hashing import content_hash
 from iclbench.core.predictor import Predictor
-from iclbench.core.prefixes import prefix_grid
 from iclbench.core.task import TaskFacts
 from iclbench.deep_thinking.backbones import ThinkingBackbone
 from iclbench.deep_thinking.methods import Method
@@ -46,13 +45,11 @@ class PredictorContestant(Contestant):
 
     Attributes:
         predictor: what answers.
-        prefixes: context sizes to be asked, None for all.
         episodes: how many episodes of a prompt set are asked, from the first; None for all.
         branches: by their steps the shorter trainings that branched off from its own, read when they are asked.
     """
 
     predictor: Predictor = field(kw_only=True)
-    prefixes: list[int] | None = None
     episodes: int | None = None
     branches: Mapping[int, Callable[[], Predictor]] = field(default_factory=dict)
 
@@ -255,11 +252,6 @@ def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts)
     settings = validate(cls.Settings, card.settings, f"baseline '{name}': settings")
     with named(cls):
         predictor = cls(settings, facts, seed=prompts.seed)
-    prefixes = None
-    # Of sequences of different lengths the area is over all events, and so must be what stands beside it.
-    ragged = prompts.task.head == "event" and prompts.task.counts_vary()
-    if cls.costly and prompts.preset != "paper" and not ragged:
-        prefixes = prefix_grid(prompts.context_points)
     # Asked of their metadata: importing them takes a second, and most estimators are our own.
     libraries = {"torch": torch.__version__} | {name: version(name) for name in ("scikit-learn", "xgboost")}
     oracle = name in task.oracles
@@ -269,9 +261,8 @@ def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts)
         {
             **identity.baseline(card),
             "facts": [facts.noise_to_signal, facts.hidden_width, *gaps],
-            "prefixes": prefixes,
             # Our own algorithms are exact whatever the version; those of the libraries are what the library says.
-            "libraries": libraries if cls.costly else {},
+            "libraries": {name: libraries[name] for name in cls.libraries},
             **({"oracle": False} if lost else {}),
         }
     )
@@ -283,7 +274,6 @@ def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts)
         kind,
         depends_on,
         model_name=_NUMBER.sub("", name),
-        prefixes=prefixes,
         episodes=episodes,
         libraries=libraries,
         predictor=predictor,

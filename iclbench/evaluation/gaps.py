@@ -29,7 +29,7 @@ from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.targets import mean_rows
 from iclbench.families.base import Ceiling
 from iclbench.store.runs import writing
-from iclbench.tables.curves import at_few, heights, of_few
+from iclbench.tables.curves import heights
 
 ADJUSTED = "log_likelihood_adjusted"
 # Likelihoods of the question `targets`, and what the gap to the oracle's is called.
@@ -154,18 +154,12 @@ def next_gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet
         shared = {name: row[name] for name in _SHARED if name in row and pd.notna(row[name])}
         shared |= {"run": run, "metric": "gap", "normaliser": 1.0}
         if oracle in wide:
-            # Where some contestants are asked on a grid of sizes, their gaps are there.
-            sizes = [n for n in wide[run].columns if n in wide[oracle].columns]
-            gaps = wide[run][sizes] - wide[oracle][sizes]
-            found = summaries(gaps.to_numpy(float), prompts.seed)
-            rows += [
-                shared | {"n_context": int(n)} | own for n, own in zip(sizes, found, strict=True) if own["n_episodes"]
-            ]
+            gaps = wide[run] - wide[oracle]
+            found = zip(gaps.columns, summaries(gaps.to_numpy(float), prompts.seed), strict=True)
+            rows += [shared | {"n_context": int(n)} | own for n, own in found if own["n_episodes"]]
             height = heights(gaps)
         else:
-            at_few_alone = len(at_few(wide[run]).columns) == len(wide[run].columns)
-            of_oracle = packed[of_few(packed) == at_few_alone].set_index("episode")["value"].astype(float)
-            height = heights(wide[run]) - of_oracle.reindex(episodes)
+            height = heights(wide[run]) - packed.set_index("episode")["value"].astype(float).reindex(episodes)
         rows += [shared | own for own in summaries(height.to_numpy(float)[:, None], prompts.seed) if own["n_episodes"]]
     return rows
 

@@ -20,7 +20,7 @@ def score_next(contestant: PredictorContestant, prompts: PromptSet) -> cells.Tab
     """The tables of one contestant by the question `next`."""
     prompts.episodes  # noqa: B018  (drawn before the clock starts: everyone shares them)
     with advised(IN_EVALUATION), Measure(contestant.device) as cost:
-        curve = learning_curve(contestant.predictor, prompts, contestant.prefixes, contestant.device)
+        curve = learning_curve(contestant.predictor, prompts, device=contestant.device)
     # No paired comparison with a curve that has holes: it would be over the sizes that are left.
     kept = {} if curve.failed.any() or curve.skipped else curve.scores
     errors = cells.error_rows(contestant, prompts, kept, n_context=np.asarray(curve.prefixes))

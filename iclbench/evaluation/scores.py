@@ -6,10 +6,8 @@ are in units of the metric.
 
 - Question `next`, by the area under the learning curve of the squared error: 0 is the zero predictor, 1 the oracle (of
   several the one that knows least) or, without one, the best baseline on these very prompts. An oracle that failed, or
-  is no better than the zero predictor, is none, and the row says so. Costly baselines are asked at a few context sizes:
-  which baseline is best is asked at the sizes that all have, and where it is one of these all scores are over its sizes
-  (and the column `coarse` is true, as it is of any costly baseline's own score). Of events, by that of the negative
-  log-likelihood: 0 is the Poisson process with the rate and the frequencies of marks so far.
+  is no better than the zero predictor, is none, and the row says so. Of events, by that of the
+  negative log-likelihood: 0 is the Poisson process with the rate and the frequencies of marks so far.
 - Question `targets` where an oracle predicts distributions, by mean log-likelihood: 0 is the zero predictor, given the
   constant variance that suits it best in hindsight (as are all predictors of single values), 1 the oracle without
   related datasets. Of several oracles that is the one which knows least: whoever is told the kernel does better than
@@ -37,7 +35,6 @@ from iclbench import tables
 from iclbench.core.files import remove
 from iclbench.core.metrics import TOLD
 from iclbench.core.metrics import metric as of
-from iclbench.evaluation.areas import Areas
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.prompt_set_rows import PromptSetRows
 from iclbench.evaluation.prompts import PromptSet
@@ -94,65 +91,62 @@ def scores_of(values: pd.DataFrame, errors: Callable[[], pd.DataFrame], prompts:
     if prompts.evaluator:
         scores = _of_test(values, prompts)
     elif prompts.task.question == "next":
-        areas = Areas.of_curves(values, prompts.headline, errors, prompts.seed)
-        scores = _of_errors(areas, prompts.headline, failed)
+        scores = _of_errors(values[values["metric"] == "auc"], prompts.headline, failed)
     elif prompts.task.head != "categorical":
         by_episode = errors()
         scores = _of_likelihoods(by_episode, values, prompts)
         if scores is None and not _are_missing(by_episode, values):
-            scores = _of_errors(Areas(values[values["metric"] == "squared_error"]), "squared_error", failed)
+            scores = _of_errors(values[values["metric"] == "squared_error"], "squared_error", failed)
     else:
         scores = None
     return None if scores is None else scores.sort_values(["run", "n_related"])
 
 
-def _of_errors(areas: Areas, metric: str, failed: Sequence[str] = ()) -> pd.DataFrame | None:
-    """From errors, of which less is better; `areas` has one per contestant and number of related datasets, `failed` are
-    oracles that have none. A likelihood has no best value of its own."""
-    asked = [run for run in of(metric).nobodies if run in areas.alone.index]
-    nobodies = sorted(asked, key=lambda run: float(areas.alone["value"][run]))
-    found = _best(areas, failed, nobodies, of(metric).of_sequences) if nobodies else None
-    if found is None:
+def _of_errors(rows: pd.DataFrame, metric: str, failed: Sequence[str] = ()) -> pd.DataFrame | None:
+    """Scores from errors, of which less is better; None: there is nothing to compare with.
+
+    Args:
+        rows: an error per contestant and number of related datasets.
+        metric: what the errors are of.
+        failed: oracles that have no error.
+    """
+    alone = without_related(rows).set_index("run").sort_index().sort_values("value", kind="stable")
+    nobodies = alone[alone.index.isin(of(metric).nobodies)]
+    if nobodies.empty:
         return None
-    scores_nothing, (one, name) = nobodies[0], found
-    parts = []
-    for sizes, rows in areas.over(areas.sizes(one or scores_nothing)):
-        nothing, best = areas.value(scores_nothing, sizes), 0.0 if one is None else areas.value(one, sizes)
-        if best < nothing:  # at a few sizes it may not be so: costly baselines have no line then
-            scores = Line(metric, nothing, best, name).of(rows)
-            parts.append(tables.frame("values", scores.assign(coarse=True if sizes < areas.most else None)))
-    return tables.union("values", parts)
+    nothing, others = float(nobodies["value"].iloc[0]), alone.drop(nobodies.index)
+    found = _best(others, str(nobodies.index[0]), nothing, failed, endless=of(metric).of_sequences)
+    return None if found is None else Line(metric, nothing, *found).of(rows)
 
 
-def _best(areas: Areas, failed: Sequence[str], nobodies: Sequence[str], endless: bool) -> tuple[str | None, str] | None:
-    """Who scores 1 (None: an error of zero does) and what it is called; None: there is nothing to compare with. Whoever
-    does is better than the first of `nobodies`, which scores 0, over all sizes that its area is over; who is better
-    than whom is asked over the sizes that all of them have. An `endless` metric has no best value of its own."""
-    alone, scores_nothing = areas.alone, nobodies[0]
-    oracles = sorted(alone.index[alone["kind"] == "oracle"])
-    others = sorted(alone.index[alone["kind"].eq("baseline") & ~alone.index.isin([*nobodies, *TOLD])])
-    if not (oracles or others or failed):
+def _best(
+    others: pd.DataFrame, scores_nothing: str, nothing: float, failed: Sequence[str], endless: bool
+) -> tuple[float, str] | None:
+    """The error that scores 1 and its name; None: there is nothing to compare with.
+
+    An error that scores 1 is less than the one that scores 0.
+
+    Args:
+        others: all rows but those of predictors that may score 0, by rising error.
+        scores_nothing: the predictor that scores 0.
+        nothing: its error.
+        failed: oracles that have no error.
+        endless: whether the metric has no best value of its own.
+    """
+    oracles = others[others["kind"].eq("oracle")]
+    baselines = others[others["kind"].eq("baseline") & ~others.index.isin(TOLD)]
+    if oracles.empty and baselines.empty and not failed:
         return None
-    common = areas.common([scores_nothing, *oracles, *others])
-
-    def error(run: str) -> tuple[float, str]:
-        return areas.value(run, common), run
-
-    def nothing(run: str) -> float:
-        return areas.value(scores_nothing, areas.sizes(run))
-
-    useful = [run for run in oracles if float(alone["value"][run]) < nothing(run)]
-    why = [f"{run} failed" for run in failed if run not in oracles]
-    why += [f"{run} is no better than {scores_nothing}" for run in oracles if run not in useful]
+    useful = oracles[oracles["value"] < nothing]
+    why = [f"{run} failed" for run in failed if run not in oracles.index]
+    why += [f"{run} is no better than {scores_nothing}" for run in sorted(oracles.index.difference(useful.index))]
     without = f" (the oracle {', '.join(why)})" if why else ""
-    if useful:
-        knows_least = max(useful, key=error)
-        return knows_least, knows_least + without
-    if better := [run for run in others if float(alone["value"][run]) < nothing(run)]:
-        best = min(better, key=error)
-        if pd.notna(alone["high"][best]) and float(alone["high"][best]) < nothing(best):  # beyond doubt
-            return best, best + without
-    return None if endless or nothing(scores_nothing) <= 0 else (None, f"no error{without}")
+    if len(useful):  # of several the one that knows least
+        return float(useful["value"].iloc[-1]), f"{useful.index[-1]}{without}"
+    best = baselines.head(1)
+    if (best["high"] < nothing).fillna(False).any():  # beyond doubt
+        return float(best["value"].iloc[0]), f"{best.index[0]}{without}"
+    return None if endless or nothing <= 0 else (0.0, f"no error{without}")
 
 
 def _of_test(values: pd.DataFrame, prompts: PromptSet) -> pd.DataFrame | None:

@@ -5,10 +5,9 @@ there. The rows of `cells` name the packed files, so that a checkout which has n
 The weights that a grid asks for stand beside them, in `TASK-PRESET.weights.safetensors`.
 
 Values, costs and examples are all there. Errors are what paired tests need: of curves the mean height of every episode
-over its context sizes (`n_context` missing) and, where costly baselines are asked at some of them only, over these (a
-metric of its own), of targets the metrics that are compared, all where the distribution is the task's own; and, under
-every shift, what gaps to an oracle and scores next to it are made of, so that models added later are summed up with
-those that are there.
+over its context sizes (`n_context` missing), of targets the metrics that are compared, all where the distribution is
+the task's own; and, under every shift, what gaps to an oracle and scores next to it are made of, so that models added
+later are summed up with those that are there.
 """
 
 from __future__ import annotations
@@ -329,7 +328,6 @@ class _Compared:
         oracles = values["kind"].eq("oracle") & values["metric"].eq("log_likelihood") & values["n_related"].notna()
         self._beside_oracle = set(values.loc[oracles, "prompt_set"])
         self._curve_of = own.groupby("prompt_set")["metric"].agg(curve_metric).to_dict()
-        self._coarse = _coarse_sizes(own[own["metric"].eq(own["prompt_set"].map(self._curve_of))])
         scores = values[values["metric"].eq("score")].drop_duplicates("prompt_set")
         self._scored_by = dict(zip(scores["prompt_set"], scores["score_of"], strict=True))
 
@@ -343,7 +341,7 @@ class _Compared:
         curves = errors["n_related"].isna()
         targets = errors[~curves & (by_score | errors["metric"].isin(["log_likelihood", HEADLINE]))]
         of_curve = errors["metric"].eq(errors["prompt_set"].map(self._curve_of))
-        frames = [targets, *_likelihoods(beside_oracle), *_heights(errors[curves & of_curve], self._coarse)]
+        frames = [targets, *_likelihoods(beside_oracle), *_heights(errors[curves & of_curve])]
         found = tables.union("errors", frames).reindex(columns=list(tables.ERRORS))
         return found.astype({name: dtype for name, (dtype, _, _) in tables.ERRORS.items()})
 
@@ -355,33 +353,16 @@ def _likelihoods(errors: pd.DataFrame) -> Iterator[pd.DataFrame]:
         yield likelihoods if len(likelihoods) else rows[rows["metric"].eq("squared_error")]
 
 
-def _coarse_sizes(values: pd.DataFrame) -> dict[str, frozenset[int]]:
-    """By prompt set the few context sizes that some contestants are asked at, where the others are asked at more."""
-    curves = values[values["n_related"].isna() & values["n_context"].notna()]
-    found: dict[str, frozenset[int]] = {}
-    for prompt_set, of_prompts in curves.groupby("prompt_set"):
-        asked = {frozenset(int(n) for n in rows["n_context"]) for _, rows in of_prompts.groupby("run")}
-        most = max(asked, key=len)
-        fewer = [sizes for sizes in asked if sizes < most]
-        if fewer:
-            found[str(prompt_set)] = min(fewer, key=lambda sizes: (len(sizes), sorted(sizes)))
-    return found
-
-
-def _heights(errors: pd.DataFrame, coarse: dict[str, frozenset[int]]) -> Iterator[pd.DataFrame]:
+def _heights(errors: pd.DataFrame) -> Iterator[pd.DataFrame]:
     """The mean height of every episode's curve, as `auc` has it; what is packed already stays as it is, and so do sums
     over episodes (`n_events`), which stand for the curves of their run."""
     yield errors[errors["n_context"].isna()]
     curves, keys = errors[errors["n_context"].notna()], ["run", "prompt_set", "metric"]
     summed = pd.MultiIndex.from_frame(errors.loc[errors["n_events"].notna(), keys])
     curves = curves[~pd.MultiIndex.from_frame(curves[keys]).isin(summed)]
-    for (run, prompt_set, of), rows in curves.groupby(["run", "prompt_set", "metric"]):
-        whole = rows.pivot_table(values="value", index="episode", columns="n_context").astype(float)
-        whole = whole if metric(str(of)).of_sequences else whole.dropna(axis=1)
-        few = coarse.get(str(prompt_set), frozenset())
-        at_few = whole[[n for n in whole.columns if n in few]]
-        parts = {None: whole} if set(whole.columns) != few else {}
+    for (run, prompt_set, of), rows in curves.groupby(keys):
+        wide = rows.pivot_table(values="value", index="episode", columns="n_context").astype(float)
+        wide = wide if metric(str(of)).of_sequences else wide.dropna(axis=1)
         of_run = {"run": str(run), "prompt_set": str(prompt_set), "metric": str(of)}
-        for is_coarse, part in (parts | ({True: at_few} if few else {})).items():
-            found = heights(part).rename("value").dropna().reset_index()
-            yield found.assign(**of_run, coarse=is_coarse, n_context=None, n_related=None)
+        found = heights(wide).rename("value").dropna().reset_index()
+        yield found.assign(**of_run, n_context=None, n_related=None)

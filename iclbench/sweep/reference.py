@@ -132,7 +132,7 @@ def _same_libraries(contestant: PredictorContestant, recorded: Mapping[str, str]
     other processors count as one, as machines do."""
     predictor = contestant.predictor
     # What is our own is exact, whatever the version.
-    needed = predictor.libraries if isinstance(predictor, FittedPredictor) and predictor.costly else ()
+    needed = predictor.libraries if isinstance(predictor, FittedPredictor) else ()
     return all(_public(contestant.libraries[name]) == _public(recorded.get(name, "")) for name in needed)
 
 

@@ -5,35 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from iclbench.core.prefixes import prefix_grid
-
-# Columns of curves of which only mean heights are known: over all context sizes, and over those few that costly
-# baselines are asked at (`coarse` in tables of errors).
-AREA, COARSE = -1, -2
+# The column of curves of which only mean heights are known.
+AREA = -1
 
 
 def has_heights(curves: pd.DataFrame) -> bool:
     """Whether mean heights are all that is known."""
-    return AREA in curves.columns or COARSE in curves.columns
-
-
-def of_few(rows: pd.DataFrame) -> pd.Series:
-    """Which rows of a table are over the few sizes alone that costly baselines are asked at (column `coarse`)."""
-    return rows["coarse"].fillna(False).astype(bool)
-
-
-def at_few(curves: pd.DataFrame) -> pd.DataFrame:
-    """Curves at the few sizes that costly baselines are asked at, or their mean heights over these."""
-    if has_heights(curves) or curves.columns.empty:
-        return curves[[COARSE]] if COARSE in curves.columns else curves
-    return curves[[n for n in curves.columns if n in prefix_grid(int(curves.columns.max()))]]
+    return AREA in curves.columns
 
 
 def heights(curves: pd.DataFrame) -> pd.Series:
     """The mean height of every episode's curve over its context sizes, by trapezoids; where curves end early, as
     `pooled` has it."""
     if has_heights(curves):
-        return curves[AREA if AREA in curves.columns else COARSE]
+        return curves[AREA]
     sizes = curves.columns.sort_values()
     n, values = sizes.to_numpy(dtype=float), curves[sizes].to_numpy(float)
     if np.isnan(values).any():

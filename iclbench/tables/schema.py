@@ -109,11 +109,6 @@ VALUES: dict[str, tuple[str, bool, str]] = {
     "high": ("Float64", True, "upper end of the interval"),
     "score_of": ("string", True, "of a score the metric that it is made of"),
     "score_one": ("string", True, "of a score what scores 1: a contestant, or in words"),
-    "coarse": (
-        "boolean",
-        True,
-        "of a score whether it is over the few context sizes alone that costly baselines are asked at; missing: no",
-    ),
     "n_episodes": ("Int64", True, "episodes averaged over"),
     "normaliser": ("Float64", True, "what the raw metric was divided by"),
     "status": ("string", False, "ok, failed, or skipped: more examples than the contestant takes"),
@@ -170,12 +165,6 @@ ERRORS: dict[str, tuple[str, bool, str]] = {
     "run": ("string", False, "as in values"),
     "prompt_set": ("string", False, "as in values"),
     "metric": ("string", False, "as in values"),
-    "coarse": (
-        "boolean",
-        True,
-        "whether the curve's mean height is over the few context sizes alone that costly baselines are asked at; "
-        "missing: no",
-    ),
     "n_context": ("Int64", True, "context points of this episode; missing: the mean height of its curve over them"),
     "n_related": ("Int64", True, "as in values"),
     "episode": ("Int64", False, "index within the prompt set"),
@@ -316,7 +305,7 @@ _KEYS: dict[TableName, list[str]] = {
         "prompt_set",
     ],
     "costs": ["run", "task", "preset", "phase", "n_points", "n_at_once", "metric", "device", "threads", "n_episodes"],
-    "errors": ["run", "prompt_set", "metric", "coarse", "n_context", "n_related", "episode"],
+    "errors": ["run", "prompt_set", "metric", "n_context", "n_related", "episode"],
     "examples": ["run", "prompt_set", "episode", "n_related", "role", "set", "point", "output"],
     "answers": ["run", "prompt_set", "episode"],
     "cells": ["cell"],

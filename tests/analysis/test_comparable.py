@@ -88,9 +88,6 @@ def test_scores_of_one_contest_lie_on_one_line() -> None:
     for span, left in ((1 + 1e-6, ()), (1.01, ("mine",))):
         both = pd.concat([scores, elsewhere.assign(normaliser=0.5 * span)], ignore_index=True)
         assert set(both["run"]) - set(on_one_line(both)[0]["run"]) == set(left), "machines round differently"
-    # A costly baseline has the same line over a few context sizes.
-    costly = scores.head(1).assign(run="costly", normaliser=0.6, coarse=True)
-    assert on_one_line(pd.concat([scores, costly], ignore_index=True))[1] == ()
 
 
 def test_one_variant_keeps_the_name_of_its_backbone() -> None:

@@ -14,7 +14,6 @@ from iclbench.cli.summary import about_oracles
 from iclbench.report.blocks import Text
 from iclbench.report.data import load
 from iclbench.report.sections import leaderboard, targets
-from iclbench.tables.curves import AREA, COARSE
 
 EPISODES, SIZES = 40, (0, 1, 2)
 PROMPTS = "t-smoke-none-0"
@@ -94,17 +93,6 @@ def test_of_several_oracles_there_are_as_many_more_comparisons(field: Field, tmp
     gaps = field["ridge"][1] - field["knn-3"][1]
     half = stats.t.ppf(1 - 0.05 / (4 * 2) / 2, EPISODES - 1) * gaps.std(ddof=1) / np.sqrt(EPISODES)
     assert one.oracle == "ridge" and one.low == pytest.approx(gaps.mean() - half)
-
-
-def test_mean_heights_over_few_sizes_are_told_by_the_column(tmp_path: Path) -> None:
-    """Which may say no as well as nothing."""
-    about = {"run": "zero", "prompt_set": PROMPTS, "metric": "squared_error"}
-    heights = {False: 1.0, True: 2.0}
-    rows = [
-        about | {"episode": i, "coarse": coarse, "value": value} for coarse, value in heights.items() for i in range(3)
-    ]
-    curves = EpisodeScores([tables.frame("errors", rows)], {PROMPTS}).curves(["zero"], PROMPTS, "squared_error")
-    assert curves is not None and curves.mean().to_dict() == {AREA: 1.0, COARSE: 2.0}
 
 
 def test_an_oracle_that_fails_wildly_in_a_few_episodes_does_not_hide_in_its_own_interval(field: Field, tmp_path: Path):

@@ -8,8 +8,7 @@ from scipy import stats
 from iclbench import tables
 from iclbench.analysis.episode_scores import EpisodeScores
 from iclbench.analysis.pairs import difference, ranks
-from iclbench.core.prefixes import prefix_grid
-from iclbench.tables.curves import AREA, COARSE
+from iclbench.tables.curves import AREA
 
 
 def _errors(mean: float, seed: int, sizes: tuple[int, ...] = (0, 1, 2, 4)) -> pd.DataFrame:
@@ -47,17 +46,6 @@ def test_only_common_episodes_and_sizes_count() -> None:
     assert difference(a, b.set_index(b.index + 1000)) is None
 
 
-def test_over_the_few_sizes_of_costly_baselines_whatever_else_is_known() -> None:
-    a, b = (_errors(mean, seed, tuple(range(13))) for mean, seed in ((1.0, 1), (1.02, 2)))
-    few = prefix_grid(12)
-    expected = difference(a[few], b[few])
-    assert difference(a, b, coarse=True) == expected != difference(a, b)
-    heights = [pd.DataFrame({AREA: 9.0, COARSE: np.trapezoid(own[few], few, axis=1) / 12}) for own in (a, b)]
-    for found in (difference(*heights, coarse=True), difference(a, heights[1][[COARSE]])):
-        assert found is not None and expected is not None
-        assert (found.value, found.low, found.high) == pytest.approx((expected.value, expected.low, expected.high))
-
-
 def test_equal_contestants_tie_and_different_ones_do_not() -> None:
     same = _errors(1.0, 1)
     episodes = {"a": same, "b": same.copy(), "c": _errors(2.0, 3), "d": _errors(2.001, 4)}
@@ -86,7 +74,7 @@ def test_of_sequences_that_end_early_every_event_counts_as_much() -> None:
         rows = pd.DataFrame(
             {"run": run, "prompt_set": "own", "metric": "nll", "n_context": sizes[at[1]].astype("Int64")}
         )
-        rows = rows.assign(n_related=pd.NA, coarse=pd.NA, episode=at[0], value=scores[at])
+        rows = rows.assign(n_related=pd.NA, episode=at[0], value=scores[at])
         curves[run] = EpisodeScores([tables.frame("errors", rows)], {"own"}).curves([run], "own", "nll")
     a, b = (curves[run].to_numpy() for run in "ab")
     found = difference(curves["a"], curves["b"])
@@ -95,24 +83,17 @@ def test_of_sequences_that_end_early_every_event_counts_as_much() -> None:
     assert found.low < found.value < found.high
 
 
-def test_own_curves_beside_packed_heights_have_both_heights() -> None:
-    few = prefix_grid(12)
+def test_own_curves_and_packed_heights_are_averaged_by_height() -> None:
     own, packed = (_errors(1.0, seed, tuple(range(13))) for seed in (1, 2))
+    areas = [np.trapezoid(curves, axis=1) / 12 for curves in (own, packed)]
     rows = [
-        {"run": "own", "n_context": n, "episode": i, "value": v, "coarse": None}
+        {"run": "own", "n_context": n, "episode": i, "value": v}
         for n, scores in own.items()
         for i, v in enumerate(scores)
     ]
-    for sizes, coarse in ((list(range(13)), None), (few, True)):
-        heights = np.trapezoid(packed[sizes], sizes, axis=1) / 12
-        rows += [
-            {"run": "packed", "n_context": None, "episode": i, "value": v, "coarse": coarse}
-            for i, v in enumerate(heights)
-        ]
+    rows += [{"run": "packed", "n_context": None, "episode": i, "value": v} for i, v in enumerate(areas[1])]
     shared = {"prompt_set": "p", "metric": "squared_error"}
     frame = tables.frame("errors", [shared | row for row in rows])
     mean = EpisodeScores([frame], {"p"}).curves(["own", "packed"], "p", "squared_error")
-    assert mean is not None
-    for column, sizes in ((AREA, list(range(13))), (COARSE, few)):
-        expected = np.trapezoid((own[sizes] + packed[sizes]) / 2, sizes, axis=1) / 12
-        assert mean[column].tolist() == pytest.approx(expected.tolist())
+    assert mean is not None and mean.columns.tolist() == [AREA]
+    assert mean[AREA].tolist() == pytest.approx(np.mean(areas, axis=0).tolist())

@@ -176,7 +176,7 @@ def test_mean_heights_and_whole_curves_give_the_same_differences() -> None:
     curves = {run: draw.random((episodes, len(sizes))) for run in ("a", "b")}
     whole, packed = [], []
     for run, values in curves.items():
-        base = {"run": run, "prompt_set": "p", "metric": "squared_error", "coarse": pd.NA, "n_related": pd.NA}
+        base = {"run": run, "prompt_set": "p", "metric": "squared_error", "n_related": pd.NA}
         heights = [sum((w[i] + w[i + 1]) / 2 * (sizes[i + 1] - sizes[i]) for i in range(4)) / 8 for w in values]
         whole += [
             base | {"n_context": n, "episode": e, "value": values[e, i]}
@@ -184,7 +184,7 @@ def test_mean_heights_and_whole_curves_give_the_same_differences() -> None:
             for i, n in enumerate(sizes)
         ]
         packed += [base | {"n_context": pd.NA, "episode": e, "value": height} for e, height in enumerate(heights)]
-    types = {"coarse": "boolean", "n_context": "Int64", "n_related": "Int64"}
+    types = {"n_context": "Int64", "n_related": "Int64"}
     found = []
     for first, second in ((whole, whole), (packed, packed), (whole, packed)):
         rows = pd.DataFrame([r for r in first if r["run"] == "a"] + [r for r in second if r["run"] == "b"])
@@ -203,7 +203,6 @@ def test_seeds_of_both_sorts_are_averaged(tmp_path: Path) -> None:
             "run": ["s0", "s0", "s0", "s0", "s1", "s1"],
             "prompt_set": "p",
             "metric": "squared_error",
-            "coarse": pd.array([pd.NA] * 6, dtype="boolean"),
             "n_context": pd.array([0, 2, 0, 2, pd.NA, pd.NA], dtype="Int64"),
             "n_related": pd.array([pd.NA] * 6, dtype="Int64"),
             "episode": [0, 0, 1, 1, 0, 1],

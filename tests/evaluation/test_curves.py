@@ -17,7 +17,6 @@ from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.predictions import Categorical, Gaussian
 from iclbench.core.predictor import Oracle, Predictor
-from iclbench.core.prefixes import prefix_grid
 from iclbench.evaluation.curves import Curve, learning_curve
 from iclbench.evaluation.prompts import PromptSet
 
@@ -167,11 +166,3 @@ def test_accuracy_is_told_among_the_admitted_labels_too() -> None:
     scores = learning_curve(Third(), prompts).scores
     assert scores["accuracy"].tolist() == [[0, 0, 0, 0]]
     assert scores["accuracy_within_choices"].tolist() == [[0, 1, 1, 0]]
-
-
-def test_prefix_grid_is_geometric_from_nothing_to_everything() -> None:
-    grid = prefix_grid(160)
-    assert grid[:2] == [0, 1] and grid[-1] == 160
-    assert grid == sorted(set(grid))
-    steps = np.diff(np.log(grid[3:]))
-    assert steps.max() < 1.4 * steps.min()

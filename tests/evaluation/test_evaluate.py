@@ -17,7 +17,6 @@ from iclbench.core.errors import UsageError
 from iclbench.core.files import save_tensors
 from iclbench.core.predictions import Point
 from iclbench.core.predictor import Predictor
-from iclbench.core.prefixes import prefix_grid
 from iclbench.deep_thinking.backbones import ThinkingBackbone
 from iclbench.deep_thinking.methods import Method
 from iclbench.deep_thinking.settings import DeepThinking, PlainICL
@@ -295,31 +294,29 @@ def test_a_baseline_is_known_by_all_that_its_answers_depend_on(task: TaskConfig)
         return found
 
     tree, knn = one("decision-tree-2"), one("knn-3")
-    assert (knn.name, knn.run, knn.kind, knn.prefixes, knn.episodes) == ("knn-3", "knn-3", "baseline", None, None)
+    assert (knn.name, knn.run, knn.kind, knn.episodes) == ("knn-3", "knn-3", "baseline", None)
     assert knn.order is None and {"torch", "scikit-learn", "xgboost"} == set(knn.libraries)
-    assert tree.prefixes == prefix_grid(8) and one("decision-tree-2", "paper").prefixes is None
     assert one("least-squares").kind == "oracle"
     longer = task.model_copy(update={"points": 30})
-    assert one("decision-tree-2", of=longer).prefixes == prefix_grid(30)
     assert one("knn-3", of=longer).identity == knn.identity
     noisy = task.model_copy(update={"family": "noisy-linear", "parameters": {"dim": 3, "noise": 0.5}})
     ridge = one("ridge", of=noisy)
     assert ridge.identity != one("ridge", of=task).identity, "it is told how much noise there is"
     names = ("decision-tree-2", "decision-tree-4", "knn-3", "zero", "mean")
-    found = {one(name).identity for name in names} | {one("decision-tree-2", "paper").identity}
-    assert len(found) == 6
+    assert len({one(name).identity for name in names}) == 5
+    assert one("decision-tree-2", "paper").identity == tree.identity
     facts = [0.0, 100]
     expected = {
         "estimator": "knn",
         "settings": {},  # k is 3 by default
         "facts": facts,
-        "prefixes": None,
         "code": codes.of_estimator("knn"),
         "libraries": {},
     }
     assert knn.identity == contestants.content_hash(expected)
-    of_tree = {"estimator": "decision-tree", "settings": {"max_depth": 2}, "prefixes": tree.prefixes}
-    of_tree |= {"code": codes.of_estimator("decision-tree"), "libraries": tree.libraries}
+    of_tree = {"estimator": "decision-tree", "settings": {"max_depth": 2}}
+    of_library = {"scikit-learn": tree.libraries["scikit-learn"]}
+    of_tree |= {"code": codes.of_estimator("decision-tree"), "libraries": of_library}
     assert tree.identity == contestants.content_hash(expected | of_tree)
 
 

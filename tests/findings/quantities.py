@@ -80,7 +80,6 @@ class Reference:
             self.shifted,
             self.seed_gap,
             self.one,
-            self.at_few_sizes,
             self.lead,
             self.gain,
             self.ahead,
@@ -193,10 +192,6 @@ class Reference:
     def one(self, task: str, preset: str = "grid") -> str:
         """Who scores 1."""
         return self._contest(task, preset).one
-
-    def at_few_sizes(self, task: str, preset: str = "grid") -> bool:
-        """Whether scores are over the few context sizes alone that costly baselines are asked at."""
-        return self._contest(task, preset).coarse
 
     def seed_gap(self, who: str, task: str, preset: str = "grid") -> float:
         """How far the scores of the seeds are apart."""

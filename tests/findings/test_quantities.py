@@ -37,7 +37,7 @@ def values(task: str, preset: str) -> pd.DataFrame:
 
 
 def test_a_lead_is_the_mean_of_paired_differences_with_students_interval(linear: Reference) -> None:
-    errors = pd.read_parquet(PACKED / "linear-grid.errors.parquet").query("metric == 'squared_error' and coarse.isna()")
+    errors = pd.read_parquet(PACKED / "linear-grid.errors.parquet").query("metric == 'squared_error'")
     prompts = values("linear", "grid").query("run == 'linear-mamba-grid-s0' and shift == 'none'")["prompt_set"].iloc[0]
     wide = errors[errors["prompt_set"] == prompts].pivot_table("value", "episode", "run").astype(float)
     gaps = wide[["linear-gpt2-grid-s0", "linear-gpt2-grid-s1"]].mean(axis=1) - wide[

@@ -9,7 +9,7 @@ from iclbench.report.sections import leaderboard as next_section
 from iclbench.report.sections import targets as targets_section
 from tests.findings.quantities import Reference
 
-QUESTIONS = {"next": (next_section, "score"), "targets": (targets_section, "log_likelihood")}
+QUESTIONS = {"next": (next_section, "auc"), "targets": (targets_section, "log_likelihood")}
 
 
 @pytest.mark.slow

@@ -107,7 +107,7 @@ def test_published_numbers_are_diamonds(figures: dict[str, Figure]) -> None:
     ]
 
 
-def test_a_costly_baseline_shows_where_it_was_asked(figures: dict[str, Figure]) -> None:
+def test_a_curve_with_gaps_shows_where_it_was_asked(figures: dict[str, Figure]) -> None:
     rows = figures["linear-small-curves-next-squared-error"].static["data"]["values"]
     assert {r["contestant"] for r in rows if r["sparse"]} == {"xgboost"}
 

@@ -1,63 +1,44 @@
-"""The leaderboard where costly baselines are asked at a few context sizes."""
+"""The leaderboard: its order, its ranks and its columns."""
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from iclbench import tables
-from iclbench.analysis.normalised import contests
+from iclbench.evaluation.bootstrap import bootstrap_interval
 from iclbench.evaluation.prompt_set_rows import PromptSetRows
 from iclbench.evaluation.scores import write_scores
 from iclbench.report.blocks import Column, Table
 from iclbench.report.data import Results, load
 from iclbench.report.sections import leaderboard
-from tests.evaluation.test_common_sizes import ALL, FEW, NEXT, area, drawn, told
+from tests.evaluation.test_scores import EPISODES, Rows, prompts, row
+
+NEXT = prompts("next", "point")
+LEVELS = {"zero": 1.0, "tree": 0.5, "gpt2": 0.2, "knn": 0.3}
 
 
-@pytest.mark.parametrize(("one", "knn", "said"), [("costly", 0.7, "all scores are"), ("knn", 0.45, "their scores are")])
-def test_the_order_is_that_of_scores_over_the_same_sizes(tmp_path: Path, one: str, knn: float, said: str) -> None:
-    errors = drawn(knn=knn)
-    values, single = told(errors)
-    for name, rows in (("values", values), ("errors", single)):
-        path = tmp_path / "tables" / "prompts" / f"all.{name}.parquet"
-        tables.write("values" if name == "values" else "errors", rows, path, {})
-    write_scores(PromptSetRows(tmp_path, NEXT))
-    results = load(tmp_path)
-    task = results.slices[0]
-    section = leaderboard.section(task)
-    assert section is not None
-    board = next(block for block in section.blocks if hasattr(block, "frame"))
-    frame: pd.DataFrame = board.frame
-    by_area = frame.sort_values("auc")["contestant"].tolist()
-    if one == "costly":
-        assert frame["contestant"].tolist() == ["gpt2", "costly", "knn", "zero"]
-        assert by_area == ["knn", "costly", "gpt2", "zero"], "areas that are over whatever sizes each was asked at"
-    else:
-        assert frame["contestant"].tolist() == ["knn", "costly", "gpt2", "zero"]
-    assert "Sorted by the score" in board.caption
-    assert f"(of costly over the few context sizes that they are asked at, as {said})" in board.caption
-    contest = contests(results, "smoke")[0]
-    assert contest.coarse == (one == "costly")
-    sizes = FEW if contest.coarse else ALL
-    zero, gpt2, best = (area(errors[name], sizes).mean() for name in ("zero", "gpt2", one))
-    found = contest.difference("gpt2", "zero")
-    assert found is not None and found.value == pytest.approx((zero - gpt2) / (zero - best))
-    costly = contest.difference("gpt2", "costly")
-    few = {name: area(own, FEW).mean() for name, own in errors.items()}
-    span = few["zero"] - few[one]
-    if contest.coarse:
-        assert costly is not None and costly.value == pytest.approx((few["costly"] - few["gpt2"]) / span)
-        assert costly.low > 0 and frame["rank"].tolist() == [1, 2, 3, 4]
-    else:
-        assert costly is None, "their scores are over different sizes"
-        nothing = contest.difference("costly", "zero")
-        assert nothing is not None and nothing.value == pytest.approx((few["zero"] - few["costly"]) / span)
+def tables_of(kinds: dict[str, str]) -> tuple[Rows, Rows]:
+    """Rows of values and of errors: the curves of these contestants are flat, each at its level."""
+    draw, sizes = np.random.default_rng(0), range(9)
+    values: Rows = []
+    errors: Rows = []
+    for name, kind in kinds.items():
+        curves = LEVELS[name] * draw.uniform(0.8, 1.2, (EPISODES, len(sizes)))
+        numbers = {None: np.trapezoid(curves, axis=1) / sizes[-1]} | dict(zip(sizes, curves.T, strict=True))
+        for n, scores in numbers.items():
+            low, high = bootstrap_interval(scores[:, None])
+            of = "auc" if n is None else "squared_error"
+            about = {"low": low[0], "high": high[0], "n_context": n}
+            values.append(row(name, kind, "next", of, float(scores.mean())) | about)
+            shared = {"run": name, "prompt_set": "prompts", "metric": "squared_error", "n_context": n}
+            errors += [shared | {"episode": i, "value": v} for i, v in enumerate(scores) if n is not None]
+    return values, errors
 
 
 def test_which_models_are_tuned_is_a_column_where_they_differ_in_it_and_changes_no_rank(tmp_path: Path) -> None:
-    kinds = {"zero": "baseline", "costly": "baseline", "gpt2": "backbone", "knn": "backbone"}
-    values, errors = told(drawn(knn=0.45), kinds)
+    values, errors = tables_of({"zero": "baseline", "tree": "baseline", "gpt2": "backbone", "knn": "backbone"})
 
     def board(name: str, **tuned: bool) -> Table:
         folder = tmp_path / name / "tables" / "prompts"
@@ -70,6 +51,10 @@ def test_which_models_are_tuned_is_a_column_where_they_differ_in_it_and_changes_
         return next(block for block in section.blocks if isinstance(block, Table))
 
     without = board("not-known")
+    assert without.frame["contestant"].tolist() == ["gpt2", "knn", "tree", "zero"]
+    assert without.frame["rank"].tolist() == [1, 2, 3, 4]
+    expected = [(LEVELS["zero"] - LEVELS[name]) / 0.5 for name in without.frame["contestant"]]
+    assert without.frame["score"].tolist() == pytest.approx(expected, abs=0.05)
     assert "tuned" not in [column.key for column in without.columns]
     assert board("all", gpt2=True, knn=True).columns == without.columns
     both = board("both", gpt2=True, knn=False)

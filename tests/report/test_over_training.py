@@ -6,8 +6,6 @@ import shutil
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -15,7 +13,6 @@ import pytest
 
 from iclbench import tables
 from iclbench.analysis import normalised, over_training
-from iclbench.core.prefixes import prefix_grid
 from iclbench.report.blocks import Figure, Table
 from iclbench.report.data import Results, load
 from iclbench.report.sections import over_training as section
@@ -76,28 +73,6 @@ def test_scores_of_branches_are_those_of_their_own_errors(grid: Grid, branched: 
             assert own["score"].tolist() == pytest.approx(expected)
             seen += 1
     assert seen == len(grid.raw)
-
-
-def test_where_scores_are_over_a_few_context_sizes_so_are_those_of_branches() -> None:
-    sizes, span = range(13), 0.5
-    draw = np.random.default_rng(0)
-    curves = {steps: pd.Series(draw.uniform(0.2, 0.9, len(sizes)), sizes) for steps in (50, LAST)}
-    few = prefix_grid(12)
-    area = {steps: np.trapezoid(own[few], few) / 12 for steps, own in curves.items()}
-    shared = {"run": "r", "contestant": "gpt2", "kind": "backbone", "status": "ok", "shift": "none"}
-    rows: list[dict[str, object]] = []
-    for steps, own in curves.items():
-        axis = {"axis": "branch", "axis_value": steps} if steps < LAST else {}
-        asked = shared | axis | {"evaluator": "next", "metric": "squared_error"}
-        rows += [asked | {"n_context": n, "value": value} for n, value in own.items()]
-        rows.append(asked | {"metric": "auc", "value": 7.0})
-    rows += [shared | {"evaluator": "train", "metric": "loss", "axis": "train_step", "axis_value": LAST, "value": 1.0}]
-    columns = ["trained_on", "stratum", "n_related", "n_context", "axis", "axis_value"]
-    task = SimpleNamespace(rows=pd.DataFrame(rows).reindex(columns=[*shared, "evaluator", "metric", "value", *columns]))
-    scores = pd.DataFrame([shared | {"value": 0.8}])
-    contest = normalised.Contest(cast(Any, task), "next", "squared_error", "mlp", span, True, "p", scores)
-    found = over_training.by_run(contest).set_index("steps")["score"]
-    assert found.to_dict() == pytest.approx({50: 0.8 - (area[50] - area[LAST]) / span, LAST: 0.8})
 
 
 def test_tau_is_the_share_of_pairs_in_order_less_that_of_the_others() -> None:

@@ -57,7 +57,6 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[GridCell
     """Curves of two seeds, classes with tests, a pair without sense, a run that fails and one with a branch."""
     folder = tmp_path_factory.mktemp("swept")
     linear, classes = folder / "tiny-linear.toml", folder / "tiny-classes.toml"
-    # The tree is costly: asked at a few context sizes only.
     linear.write_text(
         tomli_w.dumps(small_card(shifts=["orthants"], baselines=["zero", "mean", "knn-3", "decision-tree-2"]))
     )
@@ -328,24 +327,16 @@ def test_errors_are_mean_heights_of_curves_and_the_metrics_that_are_compared(
     curves = short[short["n_related"].isna()]
     assert curves["n_context"].isna().all()
     assert set(curves["prompt_set"].str.split("-").str[3]) == {"none"}, "no shifts"
-    few = set(whole.loc[whole["run"].eq("decision-tree-2"), "n_context"])
-    assert 2 < len(few) < whole.loc[whole["run"].eq("knn-3"), "n_context"].nunique()
     assert set(curves["metric"]) == {"squared_error"}
-    curves = curves.assign(coarse=curves["coarse"].fillna(False))
-    for (run, coarse), rows in curves.groupby(["run", "coarse"]):
+    assert "decision-tree-2" in set(curves["run"])
+    for run, rows in curves.groupby("run"):
         full = whole[whole["run"].eq(run) & whole["prompt_set"].isin(rows["prompt_set"])]
-        if coarse:
-            full = full[full["n_context"].isin(few)]
         for episode, of_episode in full.groupby("episode"):
             n, error = of_episode["n_context"].to_numpy(float), of_episode["value"].to_numpy(float)
             area = float(np.sum((error[1:] + error[:-1]) / 2 * np.diff(n)) / (n[-1] - n[0]))
             assert rows.set_index("episode")["value"][episode] == pytest.approx(area, rel=1e-6)
-        if not coarse or run == "decision-tree-2":
-            auc = values[values["run"].eq(run) & values["metric"].eq("auc") & values["shift"].eq("none")]["value"]
-            assert rows["value"].mean() == pytest.approx(float(auc.iloc[0]), rel=1e-6)
-    kinds = {run: set(rows["coarse"]) for run, rows in curves.groupby("run")}
-    assert kinds.pop("decision-tree-2") == {True}
-    assert all(found == {False, True} for found in kinds.values())
+        auc = values[values["run"].eq(run) & values["metric"].eq("auc") & values["shift"].eq("none")]["value"]
+        assert rows["value"].mean() == pytest.approx(float(auc.iloc[0]), rel=1e-6)
     targets = short[short["n_related"].notna()]
     assert set(targets["metric"]) == {"accuracy_within_choices"}
     expected = whole[whole["metric"].eq("accuracy_within_choices")]

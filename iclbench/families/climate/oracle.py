@@ -35,7 +35,7 @@ class ClimateOracle(Oracle):
     """Temperatures given those of the context, noise included; raises `UsageError` for any other family."""
 
     Settings: ClassVar[type[Strict]] = NoSettings
-    costly: ClassVar[bool] = False
+    libraries: ClassVar[tuple[str, ...]] = ()
     heads = ("gaussian",)
 
     truth: dict[str, Tensor] | None = None

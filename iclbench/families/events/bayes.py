@@ -58,7 +58,7 @@ class BayesEvents(Predictor):
     """The posterior predictive distribution over all processes; raises `UsageError` for any other family."""
 
     Settings: ClassVar[type[Strict]] = BayesEventsSettings
-    costly: ClassVar[bool] = False
+    libraries: ClassVar[tuple[str, ...]] = ()
     order = "causal"
     heads = ("event",)
 

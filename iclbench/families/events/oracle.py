@@ -75,7 +75,7 @@ class EventOracle(Oracle):
     """The next gap and mark given the history and the true parameters; raises `UsageError` for any other family."""
 
     Settings: ClassVar[type[Strict]] = NoSettings
-    costly: ClassVar[bool] = False
+    libraries: ClassVar[tuple[str, ...]] = ()
     order = "causal"
     heads = ("event",)
 

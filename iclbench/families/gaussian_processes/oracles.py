@@ -47,7 +47,7 @@ class _GPOracle(Predictor, Generic[_Settings], abstract=True):
     """What both are built from; raises `UsageError` for any other family."""
 
     Settings: ClassVar[type[Strict]] = NoSettings
-    costly: ClassVar[bool] = False
+    libraries: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, settings: _Settings | None = None, facts: TaskFacts | None = None, seed: int = 0) -> None:
         self.settings: _Settings = cast(_Settings, self.Settings()) if settings is None else settings

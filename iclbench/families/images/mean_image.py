@@ -34,7 +34,7 @@ class MeanImage(Predictor):
     """
 
     Settings: ClassVar[type[Strict]] = MeanImageSettings
-    costly: ClassVar[bool] = False
+    libraries: ClassVar[tuple[str, ...]] = ()
     heads = ("gaussian",)
 
     def __init__(

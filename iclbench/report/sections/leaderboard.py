@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from iclbench.analysis.normalised import are_coarse
 from iclbench.analysis.oracles import beaten
 from iclbench.analysis.scores import curve_of, leaderboard, yes_or_no
 from iclbench.core.formats import fixed, integer, number, signed, slug
@@ -14,7 +13,6 @@ from iclbench.core.metrics import metric
 from iclbench.report.blocks import Column, Section, Table, Text
 from iclbench.report.cost_table import of_one_machine
 from iclbench.report.data import Slice
-from iclbench.tables.curves import of_few
 from iclbench.tables.means import over_seeds
 
 # Column -> phase and metric of the costs, and its header.
@@ -57,14 +55,11 @@ def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
     """The leaderboard of one question."""
     curves = task.curves[(task.curves["shift"] == "none") & (task.curves["evaluator"] == evaluator)]
     name = curve_of(task, evaluator)
-    compared = leaderboard(task, evaluator)
-    scored = bool(compared["metric"].eq("score").any())
+    compared = leaderboard(task, evaluator, by="auc")
     frame = compared[["contestant"]].merge(_summary(summaries, "auc"), "left", "contestant")
     score = _summary(summaries, "score").drop(columns=["kind", "runs", "run"])
     frame = frame.merge(score, "left", "contestant")
     frame = frame.assign(kind=compared["kind"], runs=compared["seeds"], **as_shown(compared))
-    rows = task.rows[task.rows["shift"].eq("none") & task.rows["evaluator"].eq(evaluator) & task.rows["axis"].isna()]
-    coarse = are_coarse(rows[rows["metric"].eq("score")])
     frame, sizes = _with_errors(frame, curves[curves["metric"] == name])
     frame = with_costs(task, frame)
     columns = (
@@ -84,29 +79,18 @@ def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
     return Table(
         name=f"{task.id}-{slug('leaderboard', evaluator)}",
         title=f"{task.task}: leaderboard",
-        caption=f"Sorted by the {'score' if scored else 'area'}. Area under the learning curve: its mean height in "
-        f"{metric(name).label}, lower is better{_at_few(rows, coarse)}; intervals are 95 % over episodes, of "
+        caption="Sorted by the area under the learning curve: its mean height in "
+        f"{metric(name).label}, lower is better; intervals are 95 % over episodes, of "
         "several seeds from the lowest end to the highest. Equal ranks: not told apart from the first of that rank by "
         "a paired 95 % interval over the same episodes. Behind the row above: the mean paired difference with that "
-        "interval, over the context sizes that scores are over and both were asked at. In these two several seeds of a "
-        "backbone are averaged episode by episode first, so that they do not cover the choice of seed. "
+        "interval. In these two several seeds of a backbone are averaged episode by episode first, so that they do not "
+        "cover the choice of seed. "
         "Oracles are ceilings and hold no rank; nor does who failed, be it at one context "
         "size, or diverged in training, be it from one seed: there is no area over the others.",
         frame=frame,
         columns=shown,
         group="rank",
     )
-
-
-def _at_few(rows: pd.DataFrame, coarse: bool) -> str:
-    """Whose areas are over a few context sizes, in words that end a sentence; empty where nobody's are."""
-    scored = rows.loc[of_few(rows), "contestant"]
-    if scored.empty:
-        return ""
-    sizes = rows.groupby("contestant")["n_context"].nunique()
-    few = sorted(sizes.index[sizes.lt(sizes.max()) & sizes.gt(0) & sizes.index.isin(scored)])
-    whose = "all" if coarse else "their"
-    return f" (of {', '.join(few)} over the few context sizes that they are asked at, as {whose} scores are)"
 
 
 def _summary(summaries: pd.DataFrame, name: str) -> pd.DataFrame:

@@ -57,8 +57,7 @@ def numbers(task: Slice, rows: pd.DataFrame, stem: str, label: str) -> Table:
     return Table(
         name=f"{task.id}-{stem}",
         title="Numbers behind the figure",
-        caption=f"{label.capitalize()} after n examples; mean over episodes and seeds. "
-        f"A dash: failed, or not asked at this n (costly baselines are asked on a grid){beyond}.",
+        caption=f"{label.capitalize()} after n examples; mean over episodes and seeds. A dash: failed{beyond}.",
         frame=wide.reset_index(drop=True),
         columns=tuple(columns),
         group="kind",

@@ -19,8 +19,7 @@ _LIKELIHOOD = (
 )
 _SCORE = (
     "Score: (error − zero) / (best − zero), on areas under the learning curve, where best is the oracle or, without "
-    "one, the best baseline; where that is asked at a few context sizes only (MLP, XGBoost), all areas are over these. "
-    "0 is as good as always predicting zero (of events: as a Poisson process with the rate and "
+    "one, the best baseline. 0 is as good as always predicting zero (of events: as a Poisson process with the rate and "
     "the marks so far, by negative log-likelihood per event; of images: as the mean of those that are trained on), "
     "1 as good as that best."
 )

@@ -1,0 +1,192 @@
+"""Convert packed results in which some baselines were asked at a few context sizes to results at all of them.
+
+    ICLBENCH_DATA=DATA python benchmarks/convert_coarse.py results/reference WORK
+
+The packs are those of commit 3a658a3f to d0bc17ab. The cells of these baselines are computed again in the results
+folder WORK, where a second call goes on. Their rows in `values`, `errors` and `costs` are replaced, and so are the
+scores of all models on the same prompt sets and the gaps of these baselines. The column `coarse` is removed, and with
+it the second heights in `errors`. Everything else is compared with the old packs and stays as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from iclbench import tables
+from iclbench.core import digests
+from iclbench.core.context import Context
+from iclbench.evaluation.gaps import next_gap_rows
+from iclbench.evaluation.prompts import PromptSet
+from iclbench.evaluation.scores import scores_of
+from iclbench.sweep.cells import GridCell, grid_cells
+from iclbench.sweep.pack import _Compared
+from iclbench.sweep.store import Store
+from iclbench.sweep.work import share_cores, work
+
+DATA = Path(os.environ.get("ICLBENCH_DATA", "data"))
+TABLES: tuple[tables.TableName, ...] = ("values", "errors", "costs", "cells")
+# What a cell's row says of how it was computed.
+COMPUTED = ["seconds", "device", "hardware", "kernels", "threads", "libraries", "version"]
+Packs = dict[tables.TableName, pd.DataFrame]
+
+
+def convert(packs: Path, folder: Path) -> None:
+    """Convert all files of a folder of packed results; see the module."""
+    share_cores(1)
+    of_group: dict[str, list[GridCell]] = {}
+    for cell in grid_cells(["reference"]):
+        if cell.baseline is not None and cell.kind == "evaluate":
+            of_group.setdefault(cell.group, []).append(cell)
+    for path in sorted(packs.glob("*.cells.parquet")):
+        group = path.name.removesuffix(".cells.parquet")
+        paths = {name: packs / f"{group}.{name}.parquet" for name in TABLES}
+        old = {name: pq.read_table(path).to_pandas() for name, path in paths.items() if path.is_file()}
+        new = {name: rows.drop(columns="coarse", errors="ignore") for name, rows in old.items()}
+        if "coarse" in old.get("errors", ()):
+            new["errors"] = new["errors"][~_second(old["errors"])]
+        if few := sparse(old["values"]):
+            cells = {cell.run: cell for cell in of_group[group]}
+            new = recomputed(new, [cells[run] for run in sorted(few)], cells, folder)
+            compare(old, new, few)
+        for name, rows in new.items():
+            columns = [column for column in old[name].columns if column != "coarse"]
+            if not rows[columns].equals(old[name]):
+                write(name, rows[columns], paths[name])
+        print(f"{group}: {', '.join(sorted(few)) or 'no baseline'} computed again", flush=True)
+
+
+def _second(errors: pd.DataFrame) -> pd.Series:
+    """The heights over a few context sizes of those that have heights over all of them."""
+    coarse, keys = errors["coarse"].fillna(False).astype(bool), ["run", "prompt_set", "metric"]
+    both = pd.MultiIndex.from_frame(errors.loc[~coarse, keys])
+    return coarse & pd.MultiIndex.from_frame(errors[keys]).isin(both)
+
+
+def sparse(values: pd.DataFrame) -> set[str]:
+    """The baselines that were asked at fewer context sizes than others."""
+    asked = values[values["kind"].isin(["baseline", "oracle"]) & values["evaluator"].eq("next")]
+    sizes = asked[asked["axis"].isna()].groupby(["prompt_set", "metric", "run"])["n_context"].nunique()
+    most = sizes.groupby(level=["prompt_set", "metric"]).transform("max")
+    return {str(run) for run in sizes[sizes.between(1, most - 1)].reset_index()["run"]}
+
+
+def recomputed(packs: Packs, few: list[GridCell], of_name: dict[str, GridCell], folder: Path) -> Packs:
+    """The packs with all that follows from computing these cells again."""
+    values, errors, runs = packs["values"], packs["errors"], {cell.run for cell in few}
+    rows = {name: [_computed(cell, name, folder) for cell in few] for name in TABLES[:3]}
+    found = {name: tables.union(name, frames) for name, frames in rows.items()}
+    new = dict(packs)
+    others = values[~(values["run"].isin(runs) & values["evaluator"].eq("next"))]
+    full = tables.union("values", [tables.validate("values", others), found["values"].assign(commit=pd.NA)])
+    heights = _Compared(full).of(found["errors"])
+    new["errors"] = _sorted("errors", errors[~errors["run"].isin(runs)], heights)
+    if "costs" in packs and packs["costs"]["run"].isin(runs).any():
+        of_runs = packs["costs"]["run"].isin(runs) & packs["costs"]["phase"].eq("evaluate")
+        new["costs"] = _sorted("costs", packs["costs"][~of_runs], found["costs"])
+    asked = _asked(few[0])
+    gaps = full[full["metric"].eq("gap") & full["n_related"].isna()]
+    full = full[~(full["metric"].eq("score") & full["prompt_set"].isin(list(asked)))]
+    frames = [full]
+    for prompt_set, prompts in asked.items():
+        of_prompts = full[full["prompt_set"].eq(prompt_set) & ~full["metric"].isin(tables.COMPARING)]
+        scores = scores_of(of_prompts, lambda: tables.frame("errors", []), prompts)
+        frames.append(scores if scores is not None else tables.frame("values", []))
+        if len(gaps) and prompts.task.oracles:
+            oracle = _computed(of_name[prompts.task.oracles[0]], "errors", folder)
+            own = pd.concat([found["errors"], oracle])
+            own = own[own["prompt_set"].eq(prompt_set)]
+            frames.append(tables.frame("values", next_gap_rows(of_prompts, own, prompts)))
+    new["values"] = tables.union("values", frames).sort_values(tables.keys("values"), kind="stable", ignore_index=True)
+    new["cells"] = _cells(packs["cells"], few, folder)
+    return new
+
+
+def _computed(cell: GridCell, table: tables.TableName, folder: Path) -> pd.DataFrame:
+    """The rows of one table that a cell finds in the results folder `folder`, computed there where they are not."""
+    if Store(folder).status(cell) != "done":
+        outcome = work(cell, Context(folder, data_dir=DATA))
+        assert outcome.status == "done", (cell.group, cell.run, outcome)
+    files = [path for path in Store(folder).files(cell) if path.name.endswith(f"{table}.parquet")]
+    return tables.union(table, [tables.read(table, path) for path in files])
+
+
+def _asked(cell: GridCell) -> dict[str, PromptSet]:
+    """The prompt sets of a cell, by identity."""
+    found = [PromptSet(cell.frozen, cell.preset, shift, cell.asked["seed"], DATA) for shift in cell.asked["shifts"]]
+    return {prompts.id: prompts for prompts in found}
+
+
+def _sorted(table: tables.TableName, *frames: pd.DataFrame) -> pd.DataFrame:
+    """The rows in the order of packed files."""
+    rows = tables.union(table, [tables.validate(table, frame) for frame in frames])
+    return rows.sort_values(tables.keys(table), kind="stable", ignore_index=True)
+
+
+def _cells(cells: pd.DataFrame, few: list[GridCell], folder: Path) -> pd.DataFrame:
+    """The rows of cells, which say of these how they were computed in `folder`."""
+    computed = Store(folder).rows.loc[[cell.hash for cell in few], COMPUTED]
+    by_hash = cells.set_index("cell")
+    assert by_hash.loc[computed.index, "status"].eq("done").all()
+    by_hash.loc[computed.index, COMPUTED] = computed
+    return by_hash.reset_index()[cells.columns].astype(cells.dtypes.to_dict())
+
+
+def compare(old: Packs, new: Packs, few: set[str]) -> None:
+    """Raise `AssertionError` where anything else has changed, or a value at a size that was asked before."""
+    for name in ("values", "errors", "costs"):
+        if name not in old:
+            continue
+        rest = [_rest(name, rows, few) for rows in (old[name], new[name])]
+        pd.testing.assert_frame_equal(*rest, check_exact=True)
+    keys = [key for key in tables.keys("values") if key in old["values"]]
+    at = [rows[rows["run"].isin(few) & rows["n_context"].notna()] for rows in (old["values"], new["values"])]
+    assert at[0]["metric"].ne("score").all() and len(at[1]) > len(at[0])
+    both = at[0].merge(at[1], on=keys, suffixes=("", "_new"), how="left", validate="one_to_one")
+    ends = [both[[f"{end}{which}" for end in ("value", "low", "high")]].to_numpy(float) for which in ("", "_new")]
+    # On other processors the networks of `mlp` end a little elsewhere.
+    assert np.allclose(*ends, rtol=1e-3, atol=0, equal_nan=True), both[~np.isclose(*ends, rtol=1e-3).all(1)].to_string()
+    far = ~np.isclose(*ends, rtol=1e-6, atol=0, equal_nan=True).all(axis=1)
+    runs = both.loc[far, "run"].value_counts().to_dict()
+    print(f"  values asked before: {len(both)}, further apart than 1e-6: {runs or 'none'}")
+    scores = [
+        rows[rows["metric"].eq("score")].set_index(["run", "prompt_set"]) for rows in (old["values"], new["values"])
+    ]
+    same = scores[0]["coarse"].isna() & ~scores[0].index.isin(few, level="run")
+    moved = (scores[0].loc[same, "value"] - scores[1]["value"].reindex(scores[0].index[same])).abs()
+    assert scores[0].index.isin(scores[1].index).all()
+    print(f"  scores: {len(scores[0])} before, {len(scores[1])} now; the others moved by up to {moved.max():.1e}")
+
+
+def _rest(name: str, rows: pd.DataFrame, few: set[str]) -> pd.DataFrame:
+    """The rows that have to stay as they are."""
+    if name == "errors" and "coarse" in rows:
+        rows = rows[~_second(rows)]
+    rows = rows.drop(columns=["coarse", "commit", "n_events"], errors="ignore")
+    rows = rows[~rows["run"].isin(few)]
+    rows = rows[rows["metric"].ne("score")] if name == "values" else rows
+    rows = rows.dropna(axis=1, how="all").reset_index(drop=True)
+    return rows.astype({column: rows[column].dtype.name for column in rows}).sort_index(axis=1)
+
+
+def write(table: tables.TableName, rows: pd.DataFrame, path: Path) -> None:
+    """Write a packed table, with the metadata that it has."""
+    own = {k: v for k, v in (pq.read_schema(path).metadata or {}).items() if k.startswith(b"iclbench.")}
+    arrow = pa.Table.from_pandas(rows.reset_index(drop=True), preserve_index=False)
+    arrow = arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), **own})
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, arrow.schema, compression="zstd") as writer:
+        writer.write_table(arrow)
+        writer.add_key_value_metadata({digests.KEY: digests.BLANK})
+    path.write_bytes(digests.sealed(sink.getvalue().to_pybytes()))
+    tables.read(table, path)
+
+
+if __name__ == "__main__":
+    convert(Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve())
