@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from iclbench import report
+from iclbench import analysis, report
 from iclbench.cli.main import main
 from iclbench.config import trust
 from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES
@@ -161,7 +161,8 @@ def test_list_and_show_run_nothing_that_a_card_or_a_run_names(
 
 def test_the_report_loads_no_class_and_reads_no_run() -> None:
     """It is made of tables alone, but for the words of tests that installed packages register."""
-    files = {file: file.read_text() for file in Path(report.__file__).parent.rglob("*.py")}
+    folders = [Path(package.__file__).parent for package in (report, analysis)]
+    files = {file: file.read_text() for folder in folders for file in folder.rglob("*.py")}
     imported = {line for text in files.values() for line in re.findall(r"(?:from|import) (iclbench[\w.]*)", text)}
     assert "iclbench.core.formats" in imported
     assert not imported & {"iclbench.config.resolution", "iclbench.store.runs"}

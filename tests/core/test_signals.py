@@ -54,11 +54,11 @@ def test_ctrl_c_that_becomes_something_else_is_heeded(
     assert main(["train", str(card_path), "gpt2", "-p", "smoke", "-o", "train.steps=2", *results]) == 0
     asked: list[str] = []
 
-    def struck(predictor: Any, *arguments: Any) -> Any:
+    def struck(predictor: Any, *arguments: Any, **options: Any) -> Any:
         asked.append(type(predictor).__name__)
         if len(asked) == 2:
             strike()
-        return learning_curve(predictor, *arguments)
+        return learning_curve(predictor, *arguments, **options)
 
     monkeypatch.setattr("iclbench.evaluation.next_points.learning_curve", struck)
     assert main(["eval", *results]) == 130

@@ -228,10 +228,9 @@ def test_the_kinds_of_backbones_are_what_their_classes_say() -> None:
         assert SHIPPED[name].colour == OWN[BACKBONES.variant(name).backbone].colour
 
 
-def test_a_variant_that_is_not_about_positions_has_a_look_of_its_own() -> None:
-    wide = Backbones(
-        {"mamba": BACKBONES.entry("mamba")}, {"mamba-wide": Variant("mamba", {"expand": 4}, "wider", "star")}
-    )
+def test_a_variant_that_is_not_about_positions_has_a_look_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = Backbones({"mamba": BACKBONES.entry("mamba")}, {"mamba-wide": Variant("mamba", {"expand": 4}, "wider")})
+    monkeypatch.setitem(style.VARIANT_SHAPES, "mamba-wide", "star")
     found = style.shipped(wide)
     own, other = found["mamba-wide"], found["mamba"]
     assert own.colour == other.colour and own.shape == style.PATHS["star"]
