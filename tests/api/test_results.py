@@ -18,6 +18,7 @@ from iclbench.report.style import ORACLE
 from iclbench.store.runs import Run
 
 
+@pytest.mark.slow
 def test_a_folder_gives_its_tables_runs_and_page(run: Run, results: Path) -> None:
     found = icl.open_results(results)
     assert [each.name for each in found.runs()] == ["tour"]

@@ -60,6 +60,7 @@ def test_a_run_on_the_prompts_of_another_task_says_where_it_was_trained(run: Run
         icl.evaluate(run, icl.task("linear", "smoke", dim=3))
 
 
+@pytest.mark.slow
 def test_tests_of_a_family_are_asked_as_by_the_command(tmp_path: Path) -> None:
     task = icl.task("bursty", "smoke", episodes=8)
     run = icl.train(task, "cnp", results=tmp_path, steps=1, evaluate_every=0, progress=False)

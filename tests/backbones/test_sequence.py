@@ -132,6 +132,7 @@ def largest(name: str, count: int, forked: bool) -> int:
     return seen.elements
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mamba", "s4", "s4d"])
 @pytest.mark.parametrize("forked", [False, True])
 def test_no_tensor_of_a_recurrent_model_grows_with_the_sequence(

@@ -148,6 +148,7 @@ def test_extrapolating_within_the_trained_length_is_refused(
         assert (code, out) == (2, "") and f"not '{text}'" in err and err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_sizes_beyond_learned_positions_are_skipped_rows_and_all_others_stand(
     card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -26,6 +26,12 @@ def git(folder: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.fixture(autouse=True)
+def _no_bytecode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled files in a checkout would be changes of it."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+
 def copied(root: Path, project: str = "iclbench") -> ModuleType:
     """This module, in a checkout of its own."""
     path = root / "iclbench" / "core" / "version.py"

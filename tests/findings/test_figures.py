@@ -8,6 +8,8 @@ from iclbench.report.blocks import Figure
 from tests.findings.figures import FOLDER, draw, figures, lines, numbers
 from tests.findings.quantities import Reference
 
+pytestmark = pytest.mark.docs
+
 
 @pytest.fixture(scope="module")
 def made(reference: Reference) -> dict[str, Figure]:

@@ -307,6 +307,7 @@ def test_where_passes_are_chosen_behind_other_demonstrations_than_are_used_it_is
     assert "development episodes (nothing left out of theirs); up to 1 of 4 demonstrations dropped" in said
 
 
+@pytest.mark.slow
 def test_plain_answers_are_kept_whatever_stands_beside_them(reviews, letters, tmp_path: Path) -> None:
     model = right([prompts(reviews), prompts(letters)])
     run(tmp_path, model, [reviews, letters], shots=[4])

@@ -33,6 +33,7 @@ def test_by_default_there_is_a_page_with_tables_and_no_picture(results: Path, tm
     assert (tmp_path / "tables" / "linear-small-leaderboard-next.csv").is_file()
 
 
+@pytest.mark.slow
 def test_a_task_and_a_section_alone(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["report", "--results", str(results), "--out", str(tmp_path), "--task", "linear", "--only"]
     assert main([*arguments, "learning-curves,missing"]) == 0

@@ -97,6 +97,7 @@ def test_nothing_is_missing_only_where_no_cell_is(grid: Grid) -> None:
         assert isinstance(text, Text) and said in text.text
 
 
+@pytest.mark.slow
 def test_a_model_that_the_summary_leaves_out_is_missing(grid: Grid, tmp_path: Path) -> None:
     values = tables.read_all("values", grid.folder)
     run = values.loc[values["kind"].eq("backbone") & values["metric"].eq("score"), "run"].iloc[0]

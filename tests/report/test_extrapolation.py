@@ -149,6 +149,7 @@ def test_one_trained_length_makes_one_part(found: Results, tmp_path: Path) -> No
     assert (alone.id, alone.title, alone.trained_length) == ("linear-small", "linear · small", 10)
 
 
+@pytest.mark.slow
 def test_lines_that_end_where_no_more_is_taken_are_named(tmp_path: Path) -> None:
     """Ten examples are all that one of them takes: its line ends there, and its dashes are none of a grid."""
     shift = f"points-{FAR}"
@@ -171,6 +172,7 @@ def test_lines_that_end_where_no_more_is_taken_are_named(tmp_path: Path) -> None
     assert "or more" not in captions["linear-small-curves-next-squared-error"]
 
 
+@pytest.mark.slow
 def test_who_was_trained_at_one_length_alone_stands_in_its_panel(
     found: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

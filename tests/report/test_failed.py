@@ -140,6 +140,7 @@ def test_a_method_has_no_mean_over_the_seeds_that_did_not_diverge_either(diverge
     assert task.without_end == " Left out, since a training diverged: gpt2, gpt2+deep-thinking."
 
 
+@pytest.mark.slow
 def test_sizes_that_were_skipped_are_listed_as_such(results: Path, tmp_path: Path) -> None:
     table = folder(results, tmp_path, whole=False) / "tables" / "linear.values.parquet"
     values = tables.read("values", table)
@@ -153,6 +154,7 @@ def test_sizes_that_were_skipped_are_listed_as_such(results: Path, tmp_path: Pat
     assert "1 evaluation asked for more examples than the contestant takes." in list(lacking(found))
 
 
+@pytest.mark.slow
 def test_who_failed_on_every_task_keeps_a_column_of_the_heat_map(results: Path, tmp_path: Path) -> None:
     shutil.copytree(results, tmp_path, dirs_exist_ok=True)
     for table in (tmp_path / "tables").glob("*.values.parquet"):

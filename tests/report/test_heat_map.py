@@ -58,6 +58,7 @@ def test_every_cell_holds_the_mean_over_seeds_of_normalised_means(grid: Grid, bl
     assert numbers.loc["linear", "one"] == "ridge" and numbers.loc["bursty · IWL", "one"] == "always right"
 
 
+@pytest.mark.slow
 def test_backbones_that_have_not_learned_say_so(
     grid_results: Results, blocks: dict[str, Block], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -359,6 +359,7 @@ def test_a_gain_over_other_sets_of_demonstrations_than_the_accuracies_is_left_ou
     assert ["mean of all tasks", "demo-lm+deep-thinking"] in means
 
 
+@pytest.mark.slow
 def test_a_task_without_demonstrations_stands_beside_tasks_with_some_and_majorities_are_of_the_same_queries(
     results: Results, tmp_path: Path
 ) -> None:
@@ -389,6 +390,7 @@ def test_zero_shot_alone_and_failed_rows_alone_make_a_page(results: Results, tmp
     assert [section.id for section in failed] == ["summary", "missing", "provenance"]
 
 
+@pytest.mark.slow
 def test_long_families_fold_into_tables_of_their_own(results: Results, tmp_path: Path) -> None:
     """57 subjects are read as the means of their groups first."""
     rows = results.language.rows

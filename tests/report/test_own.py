@@ -74,6 +74,7 @@ def test_tables_say_how_a_backbone_reads_its_context(grid_results: Results, foun
     assert PredictorContestant("mine", "mine", "baseline", "i", predictor=Mine()).order is None
 
 
+@pytest.mark.slow
 def test_a_task_of_ones_own_leaves_the_ranking_as_it_was(grid_results: Results, found: Results) -> None:
     before, after = (ranking(normalised.contests(results, "grid"))[0] for results in (grid_results, found))
     pd.testing.assert_frame_equal(before, after)

@@ -120,6 +120,7 @@ def test_the_section(results: Path, loaded: Results, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_where_every_training_diverged_there_is_a_table_and_no_figure(results: Path, tmp_path: Path) -> None:
     shutil.copytree(results, tmp_path, dirs_exist_ok=True)
     (task,) = (each for each in load(tmp_path).slices if each.task == "linear")

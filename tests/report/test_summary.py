@@ -88,6 +88,7 @@ def test_what_is_missing_is_counted(glance: Glance, grid_results: Results) -> No
     )
 
 
+@pytest.mark.slow
 def test_cells_that_are_not_computed_yet_are_not_run(not_computed: Results) -> None:
     (block,) = summary.section(not_computed).blocks
     assert isinstance(block, Glance)

@@ -143,6 +143,7 @@ def loaded(command: str) -> Any:
     return load(command)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grid", SHIPPED)
 def test_the_runs_of_a_grid_have_names_of_their_own(grid: str) -> None:
     found = [check_name(run.name) for run in resolved(grid)]
@@ -322,6 +323,7 @@ def test_further_parts_are_asked_for_other_things(tmp_path: Path) -> None:
     assert other.probes == ("layers", "rank")
 
 
+@pytest.mark.slow
 def test_a_newcomer_meets_every_task_and_preset_of_a_grid_once() -> None:
     name = "iclbench.backbones.cnp:CNP"
     plain, found = resolved("reference"), grid_runs("reference", added=["GPT2", name, "deltanet"])

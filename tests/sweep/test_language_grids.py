@@ -188,6 +188,7 @@ def test_show_and_list_know_grids_tasks_and_suites(tmp_path: Path, capsys: pytes
     assert "iclbench lm eval --model DIR_OR_ID --tasks sst2" in line and line.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_grids_are_told_apart_by_models_and_listed_without_torch() -> None:
     assert is_language_grid("mamba_icl_6") and not is_language_grid("mamba-icl-1") and not is_language_grid("linear")
     code = (
@@ -211,6 +212,7 @@ def test_what_is_no_range_names_the_option(text: str) -> None:
         parse(text, "--orders")
 
 
+@pytest.mark.slow
 def test_a_cell_of_a_sweep_leaves_the_tables_of_the_commands_and_is_done(tmp_path: Path) -> None:
     tiny("gpt2", tmp_path / "lm")
     changes = {"models": [str(tmp_path / "lm")], "demo_seeds": [1], "episodes": 4, "shots": [2]}

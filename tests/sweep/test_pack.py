@@ -165,6 +165,7 @@ def test_weights_that_the_grid_asks_for_are_those_that_were_evaluated(
     pd.testing.assert_frame_equal(after, before[before["axis"].ne("branch").fillna(True)].reset_index(drop=True))
 
 
+@pytest.mark.slow
 def test_scores_of_those_who_are_there_stand_while_others_are_missing(
     swept: tuple[Path, list[GridCell]], tmp_path: Path
 ) -> None:
@@ -456,6 +457,7 @@ def test_finished_cells_are_never_lost_by_packing_fewer(swept: tuple[Path, list[
     assert {path.name: path.read_bytes() for path in (clean / "reference").iterdir()} == before
 
 
+@pytest.mark.slow
 def test_replacing_drops_cells_whose_code_changed_and_they_are_to_do(
     swept: tuple[Path, list[GridCell]], clean: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

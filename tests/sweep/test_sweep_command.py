@@ -294,6 +294,7 @@ def test_recorded_seconds_parameters_and_sizes_make_the_estimate(
     assert [duration(s) for s in (4.2, 250.0, 7300.0, 200_000.0)] == ["4 s", "4 min", "2 h 1 min", "2 d 7 h"]
 
 
+@pytest.mark.slow
 def test_a_sweep_ends_with_a_table_and_the_next_one_has_nothing_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

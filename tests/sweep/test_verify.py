@@ -256,6 +256,7 @@ def test_rows_that_are_only_stored_are_a_difference() -> None:
     assert str(first_difference(rows(), rows().iloc[:1])).startswith("1 rows only stored, the first: ")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("shared")
 def test_the_command_packs_and_verifies(
     swept: tuple[Path, list[GridCell]], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -72,6 +72,7 @@ def of_two(name: str, double: bool, steps: int, path: Path, port: int) -> Tensor
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "double", "steps", "port"),
     [
