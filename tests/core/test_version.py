@@ -30,6 +30,7 @@ def git(folder: Path, *words: str) -> str:
 def _no_bytecode(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiled files in a checkout would be changes of it."""
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # in processes too
 
 
 def copied(root: Path, project: str = "iclbench") -> ModuleType:
