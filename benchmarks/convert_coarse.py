@@ -2,7 +2,7 @@
 
     ICLBENCH_DATA=DATA python benchmarks/convert_coarse.py results/reference WORK
 
-The packs are those of commit 3a658a3f to d0bc17ab. The cells of these baselines are computed again in the results
+The packs are those of commit 3a658a3f to 90195c37. The cells of these baselines are computed again in the results
 folder WORK, where a second call goes on. Their rows in `values`, `errors` and `costs` are replaced, and so are the
 scores of all models on the same prompt sets and the gaps of these baselines. The column `coarse` is removed, and with
 it the second heights in `errors`. Everything else is compared with the old packs and stays as it is.
