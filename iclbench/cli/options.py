@@ -38,6 +38,11 @@ Trackers = Annotated[
         help="tensorboard, wandb (offline) or mlflow, beside our own tables; may be repeated.",
     ),
 ]
+Workers = Annotated[
+    int | None,
+    typer.Option("--workers", "-j", min=1, help="Processes, of one thread each.", show_default="one per core"),
+]
+PerGpu = Annotated[int, typer.Option("--per-gpu", min=1, help="Processes that share one GPU.")]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from iclbench.cli import completion
-from iclbench.cli.options import RESULTS, DataDir, Device, Json, MaxBytes, Results, Trust
+from iclbench.cli.options import RESULTS, DataDir, Device, Json, MaxBytes, PerGpu, Results, Trust, Workers
 from iclbench.core.errors import UsageError
 
 
@@ -22,11 +22,8 @@ def command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what is done and what is to do, with time and disk; do nothing.")
     ] = False,
-    workers: Annotated[
-        int | None,
-        typer.Option("--workers", "-j", min=1, help="Processes, of one thread each.", show_default="one per core"),
-    ] = None,
-    per_gpu: Annotated[int, typer.Option("--per-gpu", min=1, help="Processes that share one GPU.")] = 1,
+    workers: Workers = None,
+    per_gpu: PerGpu = 1,
     engine: Annotated[
         str,
         typer.Option(
@@ -117,7 +114,7 @@ def command(
     from iclbench.core.context import Context
     from iclbench.core.signals import sigterm_like_ctrl_c
     from iclbench.sweep import plan as plans
-    from iclbench.sweep.cells import KINDS, SUMMARY
+    from iclbench.sweep.cells import KINDS
     from iclbench.sweep.pack import missing
     from iclbench.sweep.store import Store
     from iclbench.sweep.there import check_data
@@ -153,7 +150,7 @@ def command(
             return
         if (line := missing(grid, cells, results)) is not None:
             say(line)
-        contestants_of_grids = {cell.contestant for cell in cells if cell.run != SUMMARY}
+        contestants_of_grids = {cell.contestant for cell in cells if not cell.is_summary}
         wanted = listed("contestant", contestants, contestants_of_grids, "(of these grids)") if contestants else None
         plan = plans.only(plans.plan(cells, store), store, kinds, wanted)
         check_data(plan, context)

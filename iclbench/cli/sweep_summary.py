@@ -16,7 +16,7 @@ from iclbench.config.rates import Rates, tuned_on
 from iclbench.config.registry import canonical
 from iclbench.core.context import Context
 from iclbench.core.formats import count, nbytes, plural
-from iclbench.sweep.cells import KINDS, SUMMARY, GridCell
+from iclbench.sweep.cells import KINDS, GridCell
 from iclbench.sweep.engine import Bundling
 from iclbench.sweep.engines import EngineSettings
 from iclbench.sweep.estimate import Amount, Estimates, count_parameters, measure_step, parameter_range
@@ -254,7 +254,7 @@ def _again(plan: Plan) -> str:
         "train for weights that are not there"
         if cell.kind == "train"
         else "summary for what is new"
-        if cell.run == SUMMARY
+        if cell.is_summary
         else "evaluate for scores of single episodes, which packed files do not hold"
         for cell in plan.again
     )

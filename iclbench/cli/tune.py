@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from iclbench.cli import completion
-from iclbench.cli.options import RESULTS, DataDir, Device, Json, MaxBytes, Results, Trust
+from iclbench.cli.options import RESULTS, DataDir, Device, Json, MaxBytes, PerGpu, Results, Trust, Workers
 
 
 def command(
@@ -42,11 +42,8 @@ def command(
         ),
     ] = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Trainings of each, from seeds that no grid uses.")] = 3,
-    workers: Annotated[
-        int | None,
-        typer.Option("--workers", "-j", min=1, help="Processes, of one thread each.", show_default="one per core"),
-    ] = None,
-    per_gpu: Annotated[int, typer.Option("--per-gpu", min=1, help="Processes that share one GPU.")] = 1,
+    workers: Workers = None,
+    per_gpu: PerGpu = 1,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the trials to do and the tasks that the rates hold for; do nothing.")
     ] = False,

@@ -3,7 +3,7 @@
 One rule: the resolved settings (after card, preset, learning rates and overrides) without those that equal the default
 declared in code, the codes of all that answers (`iclbench.config.codes`), and the fingerprints of data. Defaults are
 frozen: `tests/golden/defaults.json` lists them, and a changed default needs a raised code. Files count by what they
-contain, never by their place.
+contain; only cells of a grid, which is planned without them, name their places.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from graphlib import TopologicalSorter
 
-from iclbench.sweep.cells import SUMMARY, GridCell
+from iclbench.sweep.cells import GridCell
 from iclbench.sweep.outcome import Outcome, Status
 from iclbench.sweep.plan import Plan
 
@@ -65,7 +65,7 @@ class Order:
         before = {cell.hash for cell in cells}
         names = {name for cell in before for name in self._followed.get(cell, ()) if self._waits[name] <= before}
         found = [self._todo[name] for name in names - before]
-        sound = [cell for cell in found if cell.reason is None and cell.run != SUMMARY and self._has(cell, before)]
+        sound = [cell for cell in found if cell.reason is None and not cell.is_summary and self._has(cell, before)]
         return sorted(sound, key=lambda cell: self._place[cell.hash])
 
     def _has(self, cell: GridCell, before: set[str]) -> bool:
@@ -136,7 +136,7 @@ class Order:
             self._given_up.append((cell, Outcome("skipped", cell.reason)))
             return
         # What follows from all evaluations of a task together follows from those that there are.
-        missing = [] if cell.run == SUMMARY else [n for n in cell.needs if self._status.get(n) != "done"]
+        missing = [] if cell.is_summary else [n for n in cell.needs if self._status.get(n) != "done"]
         known = [need for need in missing if self._status.get(need)]
         if not missing:
             self.put_back(cell)

@@ -119,7 +119,7 @@ def _refuse_loss(cells: Sequence[GridCell], store: Store, out: Path) -> None:
     rows = tables.read("cells", path)
     kept = {cell.hash for cell in cells if store.status(cell) in ("done", "diverged")}
     lost = rows[rows["status"].isin(["done", "diverged"]) & ~rows["cell"].isin(list(kept))]
-    summaries = [cell for cell in cells if cell.run == SUMMARY]
+    summaries = [cell for cell in cells if cell.is_summary]
     if any(cell.hash in kept for cell in summaries):
         # One of more contestants takes its place.
         lost = lost[lost["run"].ne(SUMMARY)]
@@ -198,7 +198,7 @@ def _pack_group(cells: Sequence[GridCell], store: Store, out: Path) -> Iterator[
 def _standing(cells: Sequence[GridCell], store: Store, out: Path, values: Sequence[_Source]) -> Iterator[_Source]:
     """Scores and gaps of those who are there while others are not yet, which the summary waits for: they depend on
     nobody but the baselines and the oracle, who are summed up with them."""
-    if all(store.status(cell) == "done" for cell in cells if cell.run == SUMMARY):
+    if all(store.status(cell) == "done" for cell in cells if cell.is_summary):
         return
     there = [cell.run for cell in cells if cell.kind == "evaluate" and store.status(cell) == "done"]
     prompt_sets = {name for source in values for name in source.rows["prompt_set"].dropna().unique()}
@@ -291,12 +291,12 @@ def value_rows(store: Store, cell: GridCell) -> pd.DataFrame:
 
 def _is_of(table: TableName, rows: pd.DataFrame, cell: GridCell) -> pd.Series:
     """Which rows of a packed file are a cell's."""
-    if table == "examples" and cell.run == SUMMARY:
+    if table == "examples" and cell.is_summary:
         return rows["kind"].eq("prompts")
     if table != "values":
         return rows["run"].eq(cell.run)
     sort = _sort(rows)
-    if cell.run == SUMMARY:
+    if cell.is_summary:
         return sort.eq(SUMMARY)
     # The reference levels beside a probe are of all probes together.
     return sort.eq(cell.kind) & (rows["run"].eq(cell.run) | (sort.eq("probe") & rows["kind"].ne("backbone")))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from iclbench.config.resolution import TaskConfig
 from iclbench.store.runs import Run
-from iclbench.sweep.cells import SUMMARY, GridCell
+from iclbench.sweep.cells import GridCell
 from iclbench.sweep.outcome import Status
 from iclbench.sweep.store import Store
 
@@ -51,7 +51,7 @@ def plan(cells: Sequence[GridCell], store: Store) -> Plan:
     known = {cell.hash: cell for cell in cells}
     for cell in cells:
         # What all contestants did together changes with any of them.
-        if cell.run == SUMMARY and (cell.hash in todo or todo & set(cell.needs)):
+        if cell.is_summary and (cell.hash in todo or todo & set(cell.needs)):
             todo.add(cell.hash)
             if by_episode(cell.frozen):
                 needs = [known[need] for need in cell.needs if store.is_packed(need)]
@@ -70,7 +70,7 @@ def only(plan: Plan, store: Store, kinds: Sequence[str], contestants: Sequence[s
     own = {cell.hash for cell in plan.cells if contestants is None or cell.contestant in contestants}
     for cell in plan.todo:
         needs, left = set(cell.needs), out & set(cell.needs)
-        summary = contestants is not None and cell.run == SUMMARY and bool(own & (needs - left))
+        summary = contestants is not None and cell.is_summary and bool(own & (needs - left))
         wanted = cell.kind in kinds and (cell.hash in own or summary)
         if wanted and summary and left and all(plan.status[need] != "done" for need in left):
             partial[cell.hash] = replace(cell, needs=tuple(need for need in cell.needs if need not in left))
@@ -86,7 +86,7 @@ def only(plan: Plan, store: Store, kinds: Sequence[str], contestants: Sequence[s
     return Plan(
         tuple(partial.get(cell.hash, cell) for cell in plan.cells),
         status,
-        tuple(cell for cell in todo if status[cell.hash] != "done" or cell.run != SUMMARY or changed & set(cell.needs)),
+        tuple(cell for cell in todo if status[cell.hash] != "done" or not cell.is_summary or changed & set(cell.needs)),
         tuple(waiting),
     )
 

@@ -26,7 +26,7 @@ from iclbench.core.context import Context
 from iclbench.core.files import holds_tensors
 from iclbench.store.runs import writing
 from iclbench.sweep import kernels
-from iclbench.sweep.cells import SUMMARY, GridCell
+from iclbench.sweep.cells import GridCell
 from iclbench.sweep.outcome import Outcome, Status
 
 log = logging.getLogger("iclbench")
@@ -229,7 +229,7 @@ def row(cell: GridCell, outcome: Outcome, context: Context) -> dict[str, object]
 
 def evaluates(cell: GridCell) -> bool:
     """Whether the metrics of a cell are those of predictions."""
-    return cell.work == "evaluate" and cell.run != SUMMARY
+    return cell.work == "evaluate" and not cell.is_summary
 
 
 def _metrics(results: Path, files: Sequence[str]) -> str | None:

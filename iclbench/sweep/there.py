@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from iclbench.core.context import Context
 from iclbench.core.errors import DataChangedError, DataError, IclbenchError, UsageError
 from iclbench.store.runs import Run, TrainedOtherwiseError, refuse_other
-from iclbench.sweep.cells import KINDS, SUMMARY, GridCell
+from iclbench.sweep.cells import KINDS, GridCell
 from iclbench.sweep.plan import Plan
 from iclbench.sweep.store import is_whole
 
@@ -122,7 +122,7 @@ def _is_there(cell: GridCell, context: Context) -> bool:
     if cell.kind == "train":
         run = Run(context.results / "runs" / cell.run)
         return run.finished and all(map(is_whole, run.written))
-    return cell.work == "evaluate" and cell.run != SUMMARY and _is_evaluated(cell, context)
+    return cell.work == "evaluate" and not cell.is_summary and _is_evaluated(cell, context)
 
 
 def _is_evaluated(cell: GridCell, context: Context) -> bool:

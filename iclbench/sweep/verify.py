@@ -24,7 +24,7 @@ from iclbench import __version__, tables
 from iclbench.core.context import Context
 from iclbench.core.errors import DataError, IclbenchError
 from iclbench.sweep import kernels
-from iclbench.sweep.cells import SUMMARY, GridCell
+from iclbench.sweep.cells import GridCell
 from iclbench.sweep.executor import WorkerDiedError
 from iclbench.sweep.local import LocalPool
 from iclbench.sweep.outcome import Outcome
@@ -104,7 +104,7 @@ def verify(cells: Sequence[GridCell], store: Store, n: int, seed: int, context: 
 def chosen(cells: Sequence[GridCell], store: Store, n: int, seed: int, context: Context) -> list[GridCell]:
     """The evaluations that `verify` computes again, with its arguments and errors."""
     finished = (cell for cell in cells if store.status(cell) == "done" or store.damaged(cell))
-    done = [cell for cell in finished if cell.kind == "evaluate" and cell.run != SUMMARY]
+    done = [cell for cell in finished if cell.kind == "evaluate" and not cell.is_summary]
     there = {group for group, cell in {cell.group: cell for cell in done}.items() if _has_data(cell, context)}
     done = [cell for cell in done if cell.group in there]
     if not done:

@@ -22,7 +22,7 @@ from iclbench.core.errors import IclbenchError, Interrupted, one_line
 from iclbench.core.signals import end_with_parent
 from iclbench.store.runs import DivergedError, Run, TrainedOtherwiseError, create
 from iclbench.sweep import kernels
-from iclbench.sweep.cells import SUMMARY, GridCell
+from iclbench.sweep.cells import GridCell
 from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.store import is_whole, paths, record
 from iclbench.sweep.there import in_the_way
@@ -147,7 +147,7 @@ def _training_seconds(files: Iterable[Path]) -> float | None:
 def _evaluate(cell: GridCell, context: Context) -> list[Path]:
     from iclbench.evaluation.evaluate import evaluate_baseline, evaluate_run
 
-    if cell.run == SUMMARY:
+    if cell.is_summary:
         return _summarise(cell, context)
     shifts, tests, seed = (cell.asked[key] for key in ("shifts", "evaluators", "seed"))
     if cell.baseline is not None:
