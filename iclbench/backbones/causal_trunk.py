@@ -61,7 +61,7 @@ class CausalTrunk(Backbone[_Settings], abstract=True):
         mask: Bool[Tensor, "B T"] | None = None,
         part: Int[Tensor, "B N"] | None = None,
     ) -> State:
-        """The state after a further segment of a sequence that stands on the side opposite to `padding`; where the mask
+        """The state after a further segment of a sequence on the side opposite to `padding`; where the mask
         is False there is no token, None: nowhere. `part` is that of the prompt, for positions that restart."""
 
     @abstractmethod
@@ -75,4 +75,4 @@ class CausalTrunk(Backbone[_Settings], abstract=True):
 
     @abstractmethod
     def finish(self, hidden: Float[Tensor, "B Q D"]) -> Float[Tensor, "B Q D"]:
-        """What stands between the last layer and the read-out: the final norm, where there is one."""
+        """The layer between the last block and the read-out: the final norm, if there is one."""

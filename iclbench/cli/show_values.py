@@ -80,7 +80,7 @@ def _grid(name: str, preset: str | None) -> dict[str, Any]:
 
 
 def commands_of(name: str, preset: str | None, results: Path | None) -> Iterator[str]:
-    """The commands that a grid stands for."""
+    """The commands that do the work of a grid."""
     if is_language_grid(name):
         if preset is not None:
             raise UsageError(f"grid '{name}' is of language models, whose size is their own; drop --preset")

@@ -148,7 +148,7 @@ class _Fitting:
     Attributes:
         rows: cells.
         widths: of the columns.
-        right: which columns stand on the right.
+        right: which columns are aligned to the right.
     """
 
     rows: Sequence[Sequence[Text]]

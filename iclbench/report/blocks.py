@@ -45,7 +45,7 @@ class Column:
 
 @dataclass(frozen=True)
 class TableCell:
-    """What stands in a cell: a value, the interval behind it, a background."""
+    """The content of a cell: a value, the interval behind it, a background."""
 
     value: str
     interval: str = ""

@@ -200,7 +200,7 @@ def _joined(batch: list[pa.Table]) -> list[pa.Table]:
 
 
 def _validated(table: TableName, tables: list[pa.Table], counts: list[int]) -> pd.DataFrame:
-    """All files validated at once, which is many times faster than one by one; no row may stand twice in one file.
+    """All files validated at once, which is many times faster than one by one; no row may be in one file twice.
 
     Args:
         table: its name.
