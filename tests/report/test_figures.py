@@ -213,7 +213,8 @@ def test_the_colours_of_one_kind_stay_apart_for_every_eye(kind: dict[str, Look],
 
 def test_shipped_backbones_differ_without_any_colour() -> None:
     """Causal from set models by dash and fill, all of one kind by shape, variants from their backbone by dash too."""
-    assert len({(look.shape, look.hollow) for look in SHIPPED.values()}) == len(SHIPPED)
+    listed = [look for name, look in SHIPPED.items() if name in OWN or name in style.VARIANT_SHAPES]
+    assert len({(look.shape, look.hollow) for look in listed}) == len(listed)
     causal = [look for look in SHIPPED.values() if look.order == "causal"]
     assert not {look.dash for look in causal} & {look.dash for look in SETS.values()}
     assert len({(look.colour, look.dash) for look in SHIPPED.values()}) == len(SHIPPED)
