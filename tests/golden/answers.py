@@ -199,6 +199,8 @@ def _of_labels(cls: type[Backbone], settings: Mapping[str, Any]) -> list[float]:
 def _task_of(family: str) -> str:
     """The task of this name, or the first that needs no data set of the user's."""
     of_family = [task for task in names("tasks") if canonical(load_task(task)[1].family) == family]
+    if not of_family:
+        raise SystemExit(f"no card names the family '{family}': write tasks/{family}.toml, like tasks/gp-mixture.toml")
     return family if family in of_family else of_family[0]
 
 

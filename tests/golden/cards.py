@@ -24,6 +24,7 @@ def write_missing() -> list[str]:
     cards |= {f"baselines/{name}.toml": baseline(name) for name in ESTIMATORS.shipped if name not in of_baselines}
     for path, text in cards.items():
         (ROOT / path).write_text(text)
+    names.cache_clear()
     return list(cards)
 
 
