@@ -3,10 +3,14 @@
 Answers are compared loosely, since instruction sets round differently; any change of a formula is far larger.
 """
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from tests.golden import defaults
+from iclbench.config.cards import PRESETS, load_baseline, load_task
+from tests.golden import answers as golden
+from tests.golden import cards, defaults, stub
 from tests.golden.answers import KINDS, answers, stored
 
 MISSING = "run: python -m tests.golden"
@@ -36,3 +40,46 @@ def test_a_default_changes_with_the_code(model: str) -> None:
         changed = {key: (value, today["defaults"].get(key)) for key, value in stored["defaults"].items()}
         assert all(before == after for before, after in changed.values()), f"{changed}: {CHANGED}"
     assert stored == today, f"the stored defaults of {model} are not those of today; {MISSING}"
+
+
+def test_only_missing_answers_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changed answers of the same code stay as they are, so that the tests above fail."""
+    monkeypatch.setattr(golden, "_path", lambda kind: tmp_path / f"{kind}.json")
+    monkeypatch.setattr(golden, "_questions", lambda kind, name: today.keys())
+    monkeypatch.setattr(golden, "answers", lambda kind, name: today)
+
+    def write(code: int) -> list[str]:
+        monkeypatch.setitem(KINDS, "estimators", {"zero": code})
+        return golden.write_missing("estimators")
+
+    today = {"a": [1.0]}
+    assert write(1) == ["zero"] and write(1) == []
+    today = {"a": [2.0], "b": [3.0]}
+    assert write(1) == ["zero"] and stored("estimators")["zero"]["answers"] == {"a": [1.0], "b": [3.0]}
+    assert write(2) == ["zero"] and stored("estimators")["zero"] == {"number": 2, "answers": today}
+
+
+def test_a_changed_default_is_written_with_another_code_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(defaults, "PATH", tmp_path / "defaults.json")
+    monkeypatch.setattr(defaults, "defaults", lambda: {"m:S": {"codes": [code], "defaults": today}})
+    defaults.PATH.write_text('{"m:S": {"codes": [1], "defaults": {"a": 1}}}')
+    code, today = 1, {"a": 2, "b": 3}
+    assert defaults.write_missing() == ["m:S"] and defaults.stored()["m:S"]["defaults"] == {"a": 1, "b": 3}
+    code = 2
+    assert defaults.write_missing() == ["m:S"] and defaults.stored()["m:S"]["defaults"] == today
+
+
+def test_the_stub_is_that_of_the_registry() -> None:
+    text = stub.PATH.read_text()
+    assert stub.with_architectures(text) == text, MISSING
+    without = text.replace("from .api.architectures import GPT2 as GPT2\n", "")
+    assert without != text and stub.with_architectures(without) == text
+
+
+def test_a_first_card_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "relu.toml"
+    path.write_text(cards.task("relu-network"))
+    _, card = load_task(str(path))
+    assert (card.family, card.oracles) == ("relu-network", []) and set(card.presets) == set(PRESETS)
+    path.write_text(cards.baseline("lasso"))
+    assert load_baseline(str(path))[1].estimator == "lasso"
