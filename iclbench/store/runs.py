@@ -31,6 +31,7 @@ from iclbench.core.errors import DataChangedError, IclbenchError, UnknownNameErr
 from iclbench.core.files import digest_path, remove_leftovers, write_text
 from iclbench.core.memory import IN_EVALUATION, advised
 from iclbench.store import identity
+from iclbench.store.state import is_intact
 
 if TYPE_CHECKING:
     from iclbench.backbones.base import Backbone
@@ -93,6 +94,11 @@ class Run:
             raise UsageError(
                 f"{error}; put the file back, or move {self.path} away or delete it and train the run again"
             ) from error
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether training has finished and all its files are intact."""
+        return self.finished and all(map(is_intact, self.written))
 
     @property
     def weights(self) -> Path:

@@ -20,9 +20,9 @@ from iclbench.core.errors import IclbenchError, one_line
 from iclbench.core.files import write_text
 from iclbench.core.hashing import content_hash
 from iclbench.core.version import provenance
+from iclbench.store.outcome import Outcome
 from iclbench.store.runs import codes_then_and_now
 from iclbench.sweep.cells import GridCell
-from iclbench.sweep.outcome import Outcome
 from iclbench.tables.schema import SCHEMA
 
 Work = Callable[[GridCell, Context], Outcome]

@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 from iclbench import tables
 from iclbench.config.plugins import blamed
+from iclbench.core import kernels
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError, Interrupted, one_line
 from iclbench.core.signals import end_with_parent
+from iclbench.store.cells import paths, record
+from iclbench.store.outcome import Outcome
 from iclbench.store.runs import DivergedError, Run, TrainedOtherwiseError, create
-from iclbench.sweep import kernels
+from iclbench.store.state import is_intact
 from iclbench.sweep.cells import GridCell
-from iclbench.sweep.outcome import Outcome
-from iclbench.sweep.store import is_whole, paths, record
 from iclbench.sweep.there import in_the_way
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def _train(cell: GridCell, context: Context) -> list[Path]:
 
     run = _run(cell, context)
     with run.lock(wait=True):
-        if run.finished and (broken := [path for path in run.written if not is_whole(path)]):
+        if run.finished and (broken := [path for path in run.written if not is_intact(path)]):
             # Something that training alone makes is gone or cut short, unless the file system does not give it now.
             for path in broken:
                 with suppress(FileNotFoundError):

@@ -11,19 +11,19 @@ from torch import Tensor
 from iclbench import tables
 from iclbench.config.cards import cards_folder
 from iclbench.core.context import Context
+from iclbench.core.expected_metrics import lacking
 from iclbench.core.heads import HEADS
 from iclbench.core.joint import JointGaussian
 from iclbench.core.predictions import Gaussian, Point
 from iclbench.evaluation import cells as evaluation_cells
 from iclbench.evaluation import contestants
 from iclbench.evaluation.evaluate import evaluate_cells
-from iclbench.evaluation.metric_names import lacking
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.store.cells import Store
 from iclbench.sweep.cells import SUMMARY, GridCell, grid_cells
 from iclbench.sweep.pack import pack, value_rows
 from iclbench.sweep.plan import plan
 from iclbench.sweep.reference import Reference
-from iclbench.sweep.store import Store
 from iclbench.sweep.work import work
 from tests.conftest import small_card
 

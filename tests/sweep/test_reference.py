@@ -20,10 +20,10 @@ from iclbench.evaluation import cells, contestants
 from iclbench.evaluation.cells import Cell
 from iclbench.evaluation.evaluate import evaluate_cells, summarise
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.store.cells import Store
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.pack import pack
 from iclbench.sweep.reference import Reference
-from iclbench.sweep.store import Store
 from tests.conftest import small_card
 from tests.sweep.test_pack import sweep
 

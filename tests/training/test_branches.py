@@ -22,7 +22,7 @@ from iclbench.evaluation.monitor import Monitor
 from iclbench.evaluation.reported_training import train_reported
 from iclbench.store.identity import variant_id
 from iclbench.store.runs import DivergedError, Run, create
-from iclbench.sweep.store import is_whole
+from iclbench.store.state import is_intact
 from iclbench.training import checkpoint, record
 from iclbench.training.fit import Training, fit
 from iclbench.training.run import train
@@ -247,7 +247,7 @@ def test_a_branch_that_is_gone_or_damaged_is_trained_again(
 ) -> None:
     run = new_run(card_path, tmp_path, *BRANCHED)
     train(run)
-    assert all(map(is_whole, run.written)) and run.branch(20) in run.written
+    assert all(map(is_intact, run.written)) and run.branch(20) in run.written
     for spoil in (lambda path: path.unlink(), lambda path: path.write_bytes(path.read_bytes()[:-1] + b"x")):
         spoil(run.branch(20))
         assert not run.has_branch(20) and run.has_branch(10)
