@@ -209,6 +209,7 @@ def test_weights_of_another_model_are_refused(
         assert weights.read_bytes() == damaged
 
 
+@pytest.mark.slow
 def test_without_names_a_broken_run_does_not_stop_the_others(
     card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -275,6 +275,7 @@ TABLES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [80, 200])
 @pytest.mark.parametrize("what", TABLES)
 def test_every_cell_of_every_command_is_printed_whole(

@@ -319,6 +319,7 @@ def card_or_error(load, path):
         content_hash(card)
 
 
+@pytest.mark.slow
 @FUZZ
 @given(st.dictionaries(KEYS | st.text(max_size=8), VALUES, max_size=5))
 def test_any_dictionary_is_a_card_or_an_error(tmp_path, values):

@@ -186,6 +186,7 @@ def test_the_run_that_thinks_stands_beside_the_plain_one_in_the_tables(results: 
     assert abs(curves.loc[8, THOUGHT] / curves.loc[8, RUN] - 1) > 1e-5
 
 
+@pytest.mark.slow
 def test_what_is_done_is_kept_and_other_settings_are_another_contestant(results: Path, capsys: Any) -> None:
     paths = list(tables.files("values", results / "tables"))
     before = {p: p.read_bytes() for p in paths}

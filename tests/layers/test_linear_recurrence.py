@@ -278,6 +278,7 @@ def test_gates_may_be_open_or_shut_for_thousands_of_tokens(decay: str, delta: bo
     assert all(t.grad is not None and bool(t.grad.isfinite().all()) for t in leaves.tensors().values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("decay", "delta"), [pytest.param(*kind, marks=pytest.mark.slow if kind == ("row", True) else []) for kind in KINDS]
 )

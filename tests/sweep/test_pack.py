@@ -137,6 +137,7 @@ def test_a_clean_checkout_has_every_cell_done(swept: tuple[Path, list[GridCell]]
     assert store.rows.loc[store.rows["status"].eq("skipped"), "reason"].eq("no related datasets").all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", ["tiny-linear-gpt2-few-smoke-s0", "tiny-linear-transformer-branched-smoke-s0"])
 def test_weights_that_the_grid_asks_for_are_those_that_were_evaluated(
     run: str, swept: tuple[Path, list[GridCell]], clean: Path
@@ -289,6 +290,7 @@ def test_a_file_that_is_deleted_makes_exactly_its_cells_to_do(
     assert {c.hash for c in after.todo} == {c.hash for c in before.todo} | lost | trained | summary | skipped
 
 
+@pytest.mark.slow
 def test_a_summary_of_packed_rows_alone_is_that_of_the_whole_sweep(
     swept: tuple[Path, list[GridCell]], clean: Path
 ) -> None:
@@ -440,6 +442,7 @@ def test_packing_again_gives_the_same_bytes_also_from_packed_files(
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == expected
 
 
+@pytest.mark.slow
 def test_what_a_grid_no_longer_asks_for_is_left_out(swept: tuple[Path, list[GridCell]], clean: Path) -> None:
     fewer = [cell for cell in swept[1] if cell.kind != "cost" and cell.seed != 1 and cell.run != SUMMARY]
     pack(fewer, Store(clean), clean / "fewer")
@@ -582,6 +585,7 @@ def test_scores_of_runs_of_another_task_are_not_packed(swept: tuple[Path, list[G
     assert "score" in set(found["metric"]) and found["trained_on"].isna().all() and "guest" not in set(found["run"])
 
 
+@pytest.mark.slow
 def test_packed_rows_name_the_card_that_gives_them_now(
     swept: tuple[Path, list[GridCell]], packed: Path, tmp_path: Path
 ) -> None:

@@ -463,6 +463,7 @@ class Untuned(GPT2):
     """A model without a rate in any table."""
 
 
+@pytest.mark.slow
 def test_models_without_a_tuned_rate_are_named_with_the_command_that_tunes_them(tmp_path: Path) -> None:
     """The command names the tasks whose rates hold for those of the grid."""
     model, card = f"{__name__}:Untuned", tmp_path / "grid.toml"

@@ -116,6 +116,7 @@ def test_the_choice_is_a_function_of_the_seed(swept: tuple[Path, list[GridCell]]
     assert [each.cell.run for each in verify(only, store, 1, 3, context)] == [choice(3)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("shared")
 def test_a_changed_digit_and_another_place_are_found(swept: tuple[Path, list[GridCell]], tmp_path: Path) -> None:
     root, cells = swept
@@ -139,6 +140,7 @@ def test_a_changed_digit_and_another_place_are_found(swept: tuple[Path, list[Gri
     assert [line.split(":")[0] for line in found["knn-3"].elsewhere] == ["hardware", "threads"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("shared")
 @pytest.mark.skipif(kernels.current() not in ("default", "avx2", "avx512"), reason="instruction sets of x86")
 @pytest.mark.parametrize(
@@ -199,6 +201,7 @@ def rows(**changes: object) -> pd.DataFrame:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [

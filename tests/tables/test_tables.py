@@ -209,6 +209,7 @@ def test_metadata_of_what_is_no_table_is_empty(tmp_path: Path) -> None:
     assert tables.metadata(tmp_path / "none.parquet") == {}
 
 
+@pytest.mark.slow
 def test_one_flipped_bit_anywhere_in_a_table_is_noticed(tmp_path: Path) -> None:
     whole = _write(tmp_path, [ROW]).read_bytes()
     digests.check(whole)

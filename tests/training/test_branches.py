@@ -93,6 +93,7 @@ def test_a_run_with_branches_is_another_run_of_the_same_variant() -> None:
     assert plain.trained != branched.trained, "the folder of one is not that of the other"
 
 
+@pytest.mark.slow
 def test_the_training_is_the_same_bit_for_bit_with_and_without_branches(
     straight: Run, card_path: Path, tmp_path: Path
 ) -> None:
@@ -151,6 +152,7 @@ def test_branches_count_in_the_steps_and_seconds_of_the_training(straight: Run) 
     assert costs["train_step", "seconds"] == pytest.approx(costs["train", "seconds"] / 46)
 
 
+@pytest.mark.slow
 def test_the_seconds_of_a_branch_are_told_to_the_training(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +221,7 @@ def test_killed_after_any_write_and_continued_gives_the_same_bytes(
         assert not list((run.path / "checkpoints").glob("branch-*")), deaths
 
 
+@pytest.mark.slow
 def test_a_branch_goes_on_from_its_own_checkpoint(
     card_path: Path, tmp_path: Path, straight: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

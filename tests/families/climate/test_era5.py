@@ -66,6 +66,7 @@ def whole_year(folder: Path) -> tuple[xr.DataArray, xr.DataArray]:
     return tair.sel(REGION), elevation.sel(REGION)
 
 
+@pytest.mark.slow
 def test_patches_are_what_xarray_selects(data: Path) -> None:
     tair, asurf = whole_year(data / "era5")
     for of in (family(data), family(data, clock="training").held_out()):
@@ -126,6 +127,7 @@ def test_every_hour_descending_latitudes_and_undeclared_fill_values_read_alike(f
         assert float(kept["Tair"].max()) > 1e19
 
 
+@pytest.mark.slow
 def test_what_was_read_is_kept_until_a_file_changes(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

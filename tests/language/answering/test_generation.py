@@ -49,6 +49,7 @@ def written(model, shared: bool, tokens: int = TOKENS, size: int = 64) -> list[t
     return ask(model, method("icl"), asked, reply, batches, shared=shared, wanted={1})[1].replies
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*MEMORY, *RECURRENT, "mistral"])
 def test_tokens_are_those_of_transformers(kind: str, folder, model) -> None:
     module = AutoModelForCausalLM.from_pretrained(folder(kind), dtype=torch.float32).eval()
