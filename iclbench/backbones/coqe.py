@@ -23,7 +23,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from iclbench.backbones.base import SMALL_BUDGET, Backbone, BackboneSettings, mean_by_episode
-from iclbench.backbones.sequence import SEGMENT
+from iclbench.backbones.pair_sequence import SEGMENT
 from iclbench.config.cards import MIXTURES, NonNegativeFloat, PositiveFloat, PositiveInt
 from iclbench.core.episodes import Episodes, Points, take
 from iclbench.core.errors import UsageError

@@ -81,8 +81,10 @@ class GPT2(CausalTransformer, SequenceBackbone[GPT2Settings]):
         check_heads(sizes["width"], sizes["heads"])
         super().__init__(settings, shape, sizes["width"])
         if settings.read_in == "mlp":
-            if self.events:
-                raise UsageError("backbone.read_in=mlp is for tasks with inputs, and events have none; leave it out")
+            if not self.elements.have_inputs:
+                raise UsageError(
+                    f"backbone.read_in=mlp is for tasks with inputs, and {self.elements.noun} have none; leave it out"
+                )
             self.read_in = SampleEncoder(shape, sizes["width"])
         # All other weights are drawn after the table: where none is learned, it has the size it always had.
         points = settings.max_points or (shape.longest if settings.positions == "learned" else shape.points)
