@@ -10,15 +10,15 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from iclbench.backbones.base import Backbone
-from iclbench.config.cards import Strict
 from iclbench.core.episodes import Episodes, Points
+from iclbench.core.settings import BaseSettings
 from iclbench.families.base import Evaluator, Family
 from iclbench.families.request import Request
 
 CLASSES, DIM, NOISE = 6, 4, 0.3
 
 
-class Parameters(Strict):
+class Parameters(BaseSettings):
     """Nothing can be set."""
 
 

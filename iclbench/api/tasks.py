@@ -12,12 +12,12 @@ import torch
 
 from iclbench.api import arguments
 from iclbench.config.cards import Preset, TaskCard
-from iclbench.config.registry import canonical
 from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.core.answers import check_episodes
 from iclbench.core.devices import chosen_device
 from iclbench.core.episodes import Episodes
 from iclbench.core.errors import UsageError
+from iclbench.core.formats import canonical
 from iclbench.core.guard import guarded
 from iclbench.core.memory import advised
 from iclbench.core.seeds import generator

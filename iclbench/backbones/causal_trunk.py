@@ -10,12 +10,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from iclbench.backbones.base import Backbone
-from iclbench.config.cards import Strict
 from iclbench.core.predictor import State
+from iclbench.core.settings import BaseSettings
 from iclbench.layers.causal_transformer import INPUTS
 from iclbench.layers.prompt import Marks
 
-_Settings = TypeVar("_Settings", bound=Strict)
+_Settings = TypeVar("_Settings", bound=BaseSettings)
 
 
 class CausalTrunk(Backbone[_Settings], abstract=True):

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from iclbench.backbones.base import SMALL_BUDGET, BackboneSettings
 from iclbench.backbones.sequence import SequenceBackbone
-from iclbench.config.cards import PositiveFloat, PositiveInt
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Prediction
 from iclbench.core.records import cat
+from iclbench.core.settings import PositiveFloat, PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.attention import check_heads
 from iclbench.layers.causal_transformer import CausalTransformer

@@ -17,17 +17,17 @@ from iclbench.backbones.causal_trunk import CausalTrunk
 from iclbench.backbones.elements import Elements
 from iclbench.backbones.event_sequence import Events
 from iclbench.backbones.pair_sequence import Pairs
-from iclbench.config.cards import Strict
 from iclbench.core.episodes import Points, take
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import State
+from iclbench.core.settings import BaseSettings
 from iclbench.core.task import TaskShape
 from iclbench.layers.prompt import Marks
 
 # By what a model reads (`TaskShape.inputs`). Images are features behind an encoder.
 _ELEMENTS: dict[str, type[Elements[Any]]] = {"features": Pairs, "images": Pairs, "events": Events}
 
-_Settings = TypeVar("_Settings", bound=Strict)
+_Settings = TypeVar("_Settings", bound=BaseSettings)
 
 
 class SequenceBackbone(CausalTrunk[_Settings], abstract=True):

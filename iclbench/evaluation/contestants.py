@@ -15,7 +15,7 @@ from uuid import uuid4
 import torch
 
 from iclbench.backbones.base import Backbone
-from iclbench.config.cards import load_baseline, validate
+from iclbench.config.cards import load_baseline
 from iclbench.config.plugins import named
 from iclbench.config.rates import Rates
 from iclbench.config.registry import ESTIMATORS
@@ -23,6 +23,7 @@ from iclbench.config.resolution import RunConfig, TaskConfig
 from iclbench.core.errors import UsageError
 from iclbench.core.hashing import content_hash
 from iclbench.core.predictor import Predictor
+from iclbench.core.settings import validate
 from iclbench.core.task import TaskFacts
 from iclbench.deep_thinking.backbones import ThinkingBackbone
 from iclbench.deep_thinking.methods import Method

@@ -9,12 +9,12 @@ import torch
 from iclbench import tables
 from iclbench.backbones.base import Backbone, TaskShape
 from iclbench.cli.probe_tables import depth_table
-from iclbench.config.cards import Strict
 from iclbench.config.resolution import resolve_run
 from iclbench.core.context import Context
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Point
+from iclbench.core.settings import BaseSettings
 from iclbench.evaluation.cells import Cell
 from iclbench.evaluation.evaluate import evaluate_run
 from iclbench.probing import probe as module
@@ -29,9 +29,9 @@ FIELD = ["gpt2", "zero", "least-squares", "gd", "gd-plus-plus", "gd-plus-plus-tr
 class Unlayered(Backbone):
     """A plug-in that writes one of the two questions and nothing more."""
 
-    Settings = Strict
+    Settings = BaseSettings
 
-    def __init__(self, settings: Strict, shape: TaskShape) -> None:
+    def __init__(self, settings: BaseSettings, shape: TaskShape) -> None:
         super().__init__(settings, shape)
         self.weight = torch.nn.Parameter(torch.zeros(shape.x_dim, 1))
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from scipy import stats
 
-from iclbench.config.cards import validate
 from iclbench.config.resolution import resolve_task
 from iclbench.core.episodes import Episodes
 from iclbench.core.errors import DataError, UnknownNameError, UsageError
+from iclbench.core.settings import validate
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.images.bursty import Bursty
 from iclbench.families.images.bursty_parameters import BurstyParameters
