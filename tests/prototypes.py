@@ -31,7 +31,7 @@ class Prototypes(Family):
     x_dim = DIM
 
     def evaluators(self) -> dict[str, Evaluator]:
-        return {"icl": Evaluator(0.5), "icl_paired": Evaluator(0.25, together=2)}
+        return {"icl": Evaluator(0.5), "icl_paired": Evaluator(0.25, group_size=2)}
 
     def sample(self, request: Request) -> Episodes:
         episodes, points, generator = request.episodes, request.points, request.generator

@@ -94,7 +94,7 @@ def evaluate(
 
 def _beyond(extrapolate: Any, task: Task) -> int:
     """The number of examples, which is beyond that of the task."""
-    examples, own = arguments.whole("extrapolate", extrapolate), task.config.points
+    examples, own = arguments.integer("extrapolate", extrapolate), task.config.points
     if examples <= own:
         raise UsageError(f"extrapolate: expected more than the {own} examples of {task}, got {examples}")
     return examples

@@ -112,10 +112,10 @@ class Task:
         named = self.family.parse_shift(arguments.text("shift", shift))
         examples = named.examples or self.config.points
         if points is not None:
-            examples = arguments.whole("points", points)
+            examples = arguments.integer("points", points)
             named.with_examples(examples)  # refused where the shift says how many
         draw = generator(arguments.seed(seed), "sample", device=chosen_device(device))
-        request = Request(arguments.whole("episodes", episodes), self.config.drawn(examples), draw, shift=named.name)
+        request = Request(arguments.integer("episodes", episodes), self.config.drawn(examples), draw, shift=named.name)
         with advised("fewer episodes or points"):
             drawn = self.family.sample(request)
         check_episodes(self.family, "sample", drawn)

@@ -39,13 +39,13 @@ class Evaluator:
 
     Attributes:
         chance: the accuracy of guessing among the admitted labels.
-        together: so many neighbouring episodes count as one, right only where all of them are.
+        group_size: so many neighbouring episodes count as one, right only where all of them are.
         knows: what the right answer can be learnt from: the context, so that a method fitted to it sets the mark; only
             the weights; or either of them, where the test tells which of two answers is given and neither is better.
     """
 
     chance: float
-    together: int = 1
+    group_size: int = 1
     knows: Literal["context", "weights", "either"] = "context"
 
 

@@ -123,7 +123,7 @@ class LanguageCell(GridCell):
         return "language"
 
     @property
-    def together(self) -> str:
+    def affinity(self) -> str:
         """The model: a worker holds one at a time, and reads it once."""
         return self.run
 

@@ -15,7 +15,7 @@ from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Point
 from iclbench.core.settings import BaseSettings
-from iclbench.evaluation.cells import Cell
+from iclbench.evaluation.cells import CellResult
 from iclbench.evaluation.evaluate import evaluate_run
 from iclbench.probing import probe as module
 from iclbench.probing.probe import NotProbedError, probe
@@ -58,7 +58,7 @@ def trained(card: Path) -> Run:
 
 
 @pytest.fixture(scope="module")
-def probed(trained: Run, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Cell]]:
+def probed(trained: Run, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[CellResult]]:
     """A folder with one probe, which nobody adds to, and its cells."""
     folder = tmp_path_factory.mktemp("probed")
     return folder, list(probe(Context(folder), trained, **SIZES))
@@ -68,7 +68,7 @@ def values(results: Path) -> dict[str, bytes]:
     return {str(p.relative_to(results)): p.read_bytes() for p in tables.files("values", results / "tables")}
 
 
-def test_a_linear_task_meets_gradient_descent_and_reference_levels(probed: tuple[Path, list[Cell]]) -> None:
+def test_a_linear_task_meets_gradient_descent_and_reference_levels(probed: tuple[Path, list[CellResult]]) -> None:
     folder, cells = probed
     assert [c.contestant.name for c in cells] == FIELD
     assert {c.prompts.id for c in cells} == {cells[0].prompts.id}
@@ -89,7 +89,7 @@ def test_a_linear_task_meets_gradient_descent_and_reference_levels(probed: tuple
     assert "independent draw" in raw["reason"] and "20 tasks" in transformed["reason"]
 
 
-def test_the_rows_are_the_models_own_errors(trained: Run, probed: tuple[Path, list[Cell]]) -> None:
+def test_the_rows_are_the_models_own_errors(trained: Run, probed: tuple[Path, list[CellResult]]) -> None:
     """The last layer before scale and shift, from `predict_targets` and plain means."""
     folder, (cell, *_) = probed
     episodes = cell.prompts.episodes
@@ -116,7 +116,7 @@ def test_each_context_size_has_its_own_episodes(trained: Run, tmp_path: Path) ->
 
 
 def test_the_same_command_again_is_free_and_writes_the_same_bytes(
-    trained: Run, probed: tuple[Path, list[Cell]], tmp_path: Path
+    trained: Run, probed: tuple[Path, list[CellResult]], tmp_path: Path
 ) -> None:
     list(probe(Context(tmp_path), trained, **SIZES))
     before = values(tmp_path)
