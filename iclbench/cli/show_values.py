@@ -14,9 +14,10 @@ from iclbench.cli.show_task import print_task
 from iclbench.cli.terminal import out, say
 from iclbench.config import trust
 from iclbench.config.cards import TaskCard, is_baseline, load_baseline, load_task, names
-from iclbench.config.registry import BACKBONES, FAMILIES, canonical
+from iclbench.config.registry import BACKBONES, FAMILIES
 from iclbench.config.resolution import resolve_task
 from iclbench.core.errors import UnknownNameError, UsageError
+from iclbench.core.formats import canonical
 from iclbench.core.hashing import content_hash
 from iclbench.store.runs import all_runs
 from iclbench.sweep.grids import grid_runs, is_grid, load_grid

@@ -13,9 +13,8 @@ from iclbench.cli.sweep_makespan import jobs_of, print_jobs
 from iclbench.cli.sweep_view import duration, label
 from iclbench.cli.terminal import measuring, out, print_json, say, table
 from iclbench.config.rates import Rates, tuned_on
-from iclbench.config.registry import canonical
 from iclbench.core.context import Context
-from iclbench.core.formats import count, nbytes, plural
+from iclbench.core.formats import canonical, count, nbytes, plural
 from iclbench.store.cells import Store
 from iclbench.store.outcome import Outcome
 from iclbench.store.state import state_label

@@ -77,7 +77,7 @@ P = TypeVar("P", bound=AnyPromptSet)
 
 
 @dataclass(frozen=True)
-class Cell(Generic[P]):
+class CellResult(Generic[P]):
     """One cell of an evaluation, as it is reported while the evaluation runs.
 
     Attributes:

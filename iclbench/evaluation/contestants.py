@@ -15,13 +15,14 @@ from uuid import uuid4
 import torch
 
 from iclbench.backbones.base import Backbone
-from iclbench.config.cards import load_baseline, validate
+from iclbench.config.cards import load_baseline
 from iclbench.config.plugins import named
 from iclbench.config.rates import Rates
 from iclbench.config.registry import ESTIMATORS
 from iclbench.config.resolution import RunConfig, TaskConfig
 from iclbench.core.errors import UsageError
 from iclbench.core.predictor import Predictor
+from iclbench.core.settings import validate
 from iclbench.core.task import TaskFacts
 from iclbench.deep_thinking.backbones import ThinkingBackbone
 from iclbench.deep_thinking.methods import Method

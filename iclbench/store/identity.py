@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from iclbench import __version__
 from iclbench.config import codes
-from iclbench.config.cards import BaselineCard, Mark, Strict, TrainSettings, load_baseline, validate
+from iclbench.config.cards import BaselineCard, TrainSettings, load_baseline
 from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES
 from iclbench.config.resolution import BackboneConfig, RunConfig, TaskConfig, backbone_class
 from iclbench.core.hashing import content_hash
+from iclbench.core.settings import BaseSettings, Role, validate
 
 if TYPE_CHECKING:
     from iclbench.evaluation.contestant import Contestant
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from iclbench.sweep.language_grids import LanguageCell
 
 
-def without_defaults(settings: Strict) -> dict[str, Any]:
+def without_defaults(settings: BaseSettings) -> dict[str, Any]:
     """The settings that differ from their defaults, in plain values."""
     return settings.model_dump(mode="json", exclude_defaults=True)
 
@@ -36,7 +37,7 @@ def training(config: RunConfig) -> dict[str, Any]:
     return {
         "preset": config.preset,
         "seed": config.seed,
-        "task": _task(config.task, Mark.TRAINED),
+        "task": _task(config.task, Role.TRAINED),
         "backbone": {"name": backbone.name, "code": backbone.code, "settings": _settings(backbone)},
         "train": without_defaults(config.train),
         "loss": codes.LOSS,
@@ -52,7 +53,9 @@ def variant_id(config: RunConfig) -> str:
     """The identity of a training without its seed and without what only observes it."""
     of = training(config)
     del of["seed"]
-    of["train"] = {key: value for key, value in of["train"].items() if key not in TrainSettings.marked(Mark.OBSERVING)}
+    of["train"] = {
+        key: value for key, value in of["train"].items() if key not in TrainSettings.with_role(Role.MONITORING)
+    }
     return content_hash(of, 8)
 
 
@@ -160,7 +163,7 @@ def cell_id(cell: GridCell) -> str:
     if cell.config is not None:
         of["trained"] = training(cell.config)
     if cell.kind in ("evaluate", "probe"):
-        of["task"] = _task(task, Mark.EVALUATED)
+        of["task"] = _task(task, Role.EVALUATED)
         of["codes"] = [codes.of_family(task.family), codes.of_prompts(task.family), codes.of_normaliser(task.family)]
         if cell.baseline is not None:
             of["baseline"] = baseline(load_baseline(cell.baseline)[1])
@@ -230,9 +233,9 @@ def bundle_id(cells: Sequence[str]) -> str:
     return content_hash({"cells": list(cells)}, 12)
 
 
-def _task(task: TaskConfig, mark: Mark) -> dict[str, Any]:
-    """The keys of a task with a mark."""
-    plain = task.model_dump(mode="json", exclude_defaults=True, include=set(TaskConfig.marked(mark)))
+def _task(task: TaskConfig, role: Role) -> dict[str, Any]:
+    """The keys of a task with a role."""
+    plain = task.model_dump(mode="json", exclude_defaults=True, include=set(TaskConfig.with_role(role)))
     return plain | {"parameters": _parameters(task)}
 
 
@@ -242,7 +245,7 @@ def _parameters(task: TaskConfig) -> dict[str, Any]:
     if not codes.is_ours(FAMILIES, task.family):
         return task.parameters
     checked = task.checked
-    return checked.model_dump(mode="json", exclude_defaults=True, exclude=set(checked.marked(Mark.LOCATION)))
+    return checked.model_dump(mode="json", exclude_defaults=True, exclude=set(checked.with_role(Role.LOCATION)))
 
 
 def _settings(backbone: BackboneConfig) -> dict[str, Any]:

@@ -81,7 +81,7 @@ class GridCell:
         return f"{self.task}-{self.preset}"
 
     @property
-    def together(self) -> str:
+    def affinity(self) -> str:
         """What cells have in common that are worked on one after the other: the group, but for language models."""
         return self.group
 

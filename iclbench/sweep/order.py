@@ -36,8 +36,8 @@ class Order:
                 self._followed.setdefault(need, []).append(name)
         self._needs = TopologicalSorter(self._waits)
         self._needs.prepare()
-        places = {name: i for i, name in enumerate(dict.fromkeys(cell.together for cell in plan.cells))}
-        self._place = {cell.hash: (places[cell.together], i) for i, cell in enumerate(plan.todo)}
+        places = {name: i for i, name in enumerate(dict.fromkeys(cell.affinity for cell in plan.cells))}
+        self._place = {cell.hash: (places[cell.affinity], i) for i, cell in enumerate(plan.todo)}
         self._few = 2 * slots
         self._trainings_left = sum(cell.kind == "train" for cell in plan.todo)
         self._trainings: list[tuple[tuple[int, int], GridCell]] = []

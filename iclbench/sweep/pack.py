@@ -24,11 +24,10 @@ import numpy as np
 import pandas as pd
 
 from iclbench import tables
-from iclbench.config.registry import canonical
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.core.files import digest_path
-from iclbench.core.formats import plural
+from iclbench.core.formats import canonical, plural
 from iclbench.core.metrics import curve_metric, metric
 from iclbench.store import archives
 from iclbench.store.cells import Store, evaluates, row

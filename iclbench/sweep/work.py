@@ -29,7 +29,7 @@ from iclbench.sweep.cells import GridCell
 from iclbench.sweep.there import in_the_way
 
 if TYPE_CHECKING:
-    from iclbench.evaluation.cells import Cell
+    from iclbench.evaluation.cells import CellResult
     from iclbench.language.models.model import LanguageModel
     from iclbench.sweep.language_grids import LanguageCell
 
@@ -182,7 +182,7 @@ def _probe(cell: GridCell, context: Context) -> list[Path]:
     from iclbench.probing.representation import probe_representation
 
     run, contexts = _run(cell, context), cell.asked["contexts"] or None
-    kinds: dict[str, Callable[[], Iterator[Cell]]] = {
+    kinds: dict[str, Callable[[], Iterator[CellResult]]] = {
         "layers": lambda: probe(context, run, contexts),
         "rank": lambda: probe_rank(context, run, contexts),
         "representation": lambda: probe_representation(context, run),
@@ -245,7 +245,7 @@ def _language(cell: LanguageCell, context: Context) -> list[Path]:
 
     asked = dict(cell.asked)
     model = _language_model(asked.pop("model"), asked.pop("dtype"), context.device)
-    found: list[Cell] = []
+    found: list[CellResult] = []
     for method in [method_as_typed(*each) for each in asked.pop("methods")]:
         found += evaluate_model(context, model, [cell.frozen], method, **asked)
     means = sorted({summary_path(context.results, each.contestant.run, each.prompts) for each in found})
@@ -282,7 +282,7 @@ class _FailedInPartError(IclbenchError):
         self.left = left
 
 
-def _files(results: Path, found: Iterable[Cell]) -> list[Path]:
+def _files(results: Path, found: Iterable[CellResult]) -> list[Path]:
     """The tables of these evaluation cells, once all are there.
 
     Raises:

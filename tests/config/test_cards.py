@@ -24,11 +24,11 @@ from iclbench.config.cards import (
     names,
     read_toml,
     read_toml_of_many,
-    validate,
 )
 from iclbench.config.registry import FAMILIES
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.hashing import content_hash
+from iclbench.core.settings import validate
 
 TRAIN = {"steps": 10}
 CARD = {

@@ -128,7 +128,9 @@ def test_learned_positions_are_refused_beyond_the_trained_ones_with_the_numbers(
 def others() -> list[tuple[Backbone, str]]:
     shape = TaskShape(x_dim=4, points=8)
     images = TaskShape(x_dim=256, points=8, classes=3, x_shape=(16, 16), head="categorical", question="targets")
+    events = TaskShape(x_dim=0, points=8, y_dim=3, marks=3, head="event")
     return [
+        (GPT2(GPT2.Settings(layers=1, width=8, heads=2), events), "this one reads events"),
         (Mamba(Mamba.Settings(layers=1, width=8), shape), "the state of this one is recurrent"),
         (TNP(TNP.Settings(layers=1, width=8, heads=2), shape), "this one reads a set"),
         (CoQE(CoQE.Settings(layers=1, width=8, heads=2), shape), "this one answers from something else"),

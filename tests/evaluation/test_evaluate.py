@@ -24,7 +24,7 @@ from iclbench.deep_thinking.settings import DeepThinking, PlainICL
 from iclbench.estimators.base import FittedPredictor
 from iclbench.evaluation import cells, contestants
 from iclbench.evaluation import evaluate as evaluation
-from iclbench.evaluation.cells import Cell
+from iclbench.evaluation.cells import CellResult
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.evaluate import (
     Shipped,
@@ -75,7 +75,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
     return found
 
 
-def told(found: list[Cell]) -> list[tuple[str, str, int, bool]]:
+def told(found: list[CellResult]) -> list[tuple[str, str, int, bool]]:
     return [(cell.contestant.name, cell.prompts.shift, cell.prompts.seed, cell.cached) for cell in found]
 
 

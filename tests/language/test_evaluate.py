@@ -18,7 +18,7 @@ from iclbench.core.context import Context
 from iclbench.core.errors import DataError, UsageError
 from iclbench.core.measure import Measure
 from iclbench.deep_thinking.methods import method
-from iclbench.evaluation.cells import Cell
+from iclbench.evaluation.cells import CellResult
 from iclbench.language.evaluate import evaluate_model
 from iclbench.language.models.model import LanguageModel, load
 from iclbench.language.prompting.fitting import PromptCache
@@ -73,7 +73,7 @@ def run(
     settings: dict | None = None,
     data_dir: Path | None = None,
     **options: object,
-) -> list[Cell]:
+) -> list[CellResult]:
     context, how = Context(results, data_dir), method(name, settings or {})
     return list(evaluate_model(context, model, tasks, how, **{"episodes": 8} | options))  # type: ignore[arg-type]
 

@@ -23,7 +23,7 @@ from iclbench.store.cells import Store
 from iclbench.sweep.cells import SUMMARY, GridCell, grid_cells
 from iclbench.sweep.pack import pack, value_rows
 from iclbench.sweep.plan import plan
-from iclbench.sweep.reference import Reference
+from iclbench.sweep.reference import PackedBaselines
 from iclbench.sweep.work import work
 from tests.conftest import small_card
 
@@ -101,11 +101,11 @@ def test_packed_cells_are_asked_as_well(
     (task,) = {cell.task: cell.frozen for cell in cells}.values()
     prompts = PromptSet(task, "smoke")
     zero = contestants.baselines(prompts, ["zero"])
-    assert Reference(clean)(zero[0], prompts) is not None
+    assert PackedBaselines(clean)(zero[0], prompts) is not None
     add()
     todo = [(cell.kind, cell.contestant) for cell in plan(cells, Store(clean)).todo]
     assert sorted(todo) == sorted([*EVALUATIONS, ("train", "gpt2")]), "weights are not unpacked by a sweep"
-    assert Reference(clean)(zero[0], prompts) is None
+    assert PackedBaselines(clean)(zero[0], prompts) is None
 
 
 def test_an_evaluation_is_computed_again_once(swept: tuple[Path, list[GridCell]], add: Callable[[], None]) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from iclbench.config.cards import validate
 from iclbench.core.context import Context
 from iclbench.core.errors import UnknownNameError, UsageError
+from iclbench.core.settings import validate
 from iclbench.store.outcome import Outcome
 from iclbench.sweep import engines, slurm
 from iclbench.sweep.bundle import Bundle

@@ -13,10 +13,11 @@ from safetensors.torch import load_file
 
 from iclbench import tables
 from iclbench.backbones.gpt2 import GPT2
-from iclbench.config.cards import TrainSettings, decay_begins, validate
+from iclbench.config.cards import TrainSettings, decay_begins
 from iclbench.config.resolution import resolve_run
 from iclbench.core.context import Context
 from iclbench.core.errors import Interrupted, UsageError
+from iclbench.core.settings import validate
 from iclbench.evaluation.evaluate import evaluate_run
 from iclbench.evaluation.monitor import Monitor
 from iclbench.evaluation.reported_training import train_reported

@@ -11,9 +11,10 @@ import pytest
 import torch
 import xarray as xr
 
-from iclbench.config.cards import load_task, validate
+from iclbench.config.cards import load_task
 from iclbench.config.resolution import resolve_task
 from iclbench.core.errors import DataError
+from iclbench.core.settings import validate
 from iclbench.families.climate import wfde5
 from iclbench.families.climate.era5 import ERA5, ERA5Parameters
 from iclbench.families.climate.wfde5 import load_region

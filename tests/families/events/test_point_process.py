@@ -7,11 +7,11 @@ import pytest
 import torch
 from scipy import stats
 
-from iclbench.config.cards import validate
 from iclbench.config.resolution import TaskConfig
 from iclbench.core.episodes import Episodes
 from iclbench.core.errors import UsageError
 from iclbench.core.events import GAP, MARK, TIME
+from iclbench.core.settings import validate
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.events.point_process import PointProcess, PointProcessParameters
 from iclbench.families.events.processes import HAWKES, KINDS, SHORTEST_GAP

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from iclbench.config.cards import validate
 from iclbench.config.resolution import resolve_task
 from iclbench.core.errors import DataError, UsageError
 from iclbench.core.predictions import Gaussian, HeadSettings
+from iclbench.core.settings import validate
 from iclbench.families.images.glyphs import glyphs
 from iclbench.families.images.image_completion import INTENSITY, ImageCompletion, ImageParameters, _distinct
 from iclbench.families.images.image_sets import HELD_OUT, glyph_images
