@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +15,7 @@ from iclbench.analysis.episode_scores import EpisodeScores
 from iclbench.analysis.pairs import Difference, difference, ranks, score_difference
 from iclbench.analysis.slices import Results, Slice
 from iclbench.analysis.target_scores import main_counts, overall
+from iclbench.core.formats import integer, signed, text
 from iclbench.core.metrics import TOLD, curve_metric, metric
 from iclbench.tables.evaluators import HEADLINE, INSIDE
 from iclbench.tables.means import over_seeds
@@ -22,30 +24,77 @@ from iclbench.tables.runs import tuned
 # The metric of a leaderboard where none is chosen: the first of these that was measured.
 HEADLINES = ("auc", "log_likelihood", "squared_error", HEADLINE, "accuracy")
 
-_TYPES = {
-    "task": "string",
-    "preset": "string",
-    "length": "Int64",
-    "evaluator": "string",
-    "shift": "string",
-    "contestant": "string",
-    "kind": "string",
-    "n_related": "Int64",
-    "metric": "string",
-    "value": "Float64",
-    "low": "Float64",
-    "high": "Float64",
-    "seeds": "Int64",
-    "n_episodes": "Int64",
-    "rank": "Int64",
-    "behind": "Float64",
-    "behind_low": "Float64",
-    "behind_high": "Float64",
-    "different": "boolean",
-    "tuned": "boolean",
-    "failed_seeds": "Int64",
-    "reason": "string",
+
+@dataclass(frozen=True)
+class Column:
+    """A column of `scores`, and how leaderboards show it.
+
+    Attributes:
+        dtype: pandas' type.
+        title: heading in leaderboards; empty: not shown there.
+        show: a value as it is printed.
+        help: meaning, for the caption of a leaderboard; empty: the title says it.
+        interval: whether the columns `NAME_low` and `NAME_high` are the ends of an interval.
+        on_terminal: whether `iclbench eval` prints the column too.
+    """
+
+    dtype: str
+    title: str = ""
+    show: Callable[[Any], str] = text
+    help: str = ""
+    interval: bool = False
+    on_terminal: bool = False
+
+
+# In the order of leaderboards. A leaderboard shows the column of its metric in the place of `value`, and a column
+# without any value not at all.
+COLUMNS = {
+    "task": Column("string"),
+    "preset": Column("string"),
+    "length": Column("Int64"),
+    "evaluator": Column("string"),
+    "shift": Column("string"),
+    "contestant": Column("string", "contestant"),
+    "n_related": Column("Int64", "related datasets", integer),
+    "rank": Column(
+        "Int64",
+        "rank",
+        integer,
+        "equal if the paired 95 % interval of the difference to the first contestant of that rank contains 0; none for "
+        "oracles, methods with access to the truth, and contestants without a value",
+    ),
+    "kind": Column("string", "kind"),
+    "seeds": Column("Int64", "seeds", integer),
+    "tuned": Column(
+        "boolean",
+        "tuned",
+        help="whether all runs were trained at the learning rate chosen for the contestant",
+        on_terminal=True,
+    ),
+    "metric": Column("string"),
+    "value": Column("Float64"),
+    "low": Column("Float64"),
+    "high": Column("Float64"),
+    "n_episodes": Column("Int64"),
+    "behind": Column(
+        "Float64",
+        "behind the row above",
+        signed,
+        "the mean difference over the same episodes, positive if worse, with its paired 95 % interval; the seeds of a "
+        "backbone are averaged episode by episode first, so that rank and difference do not cover the choice of seed",
+        interval=True,
+    ),
+    "behind_low": Column("Float64"),
+    "behind_high": Column("Float64"),
+    "different": Column("boolean"),
+    "failed_seeds": Column("Int64"),
+    "reason": Column(
+        "string",
+        "failed",
+        help="a contestant of which an evaluation or a training failed, even from one seed, has no value",
+    ),
 }
+_TYPES = {name: column.dtype for name, column in COLUMNS.items()}
 
 
 def scores(values: pd.DataFrame, errors: pd.DataFrame | None = None, by: str = "score") -> pd.DataFrame:
@@ -61,19 +110,15 @@ def scores(values: pd.DataFrame, errors: pd.DataFrame | None = None, by: str = "
     Returns:
         Leaderboards, best contestant first; one for each task, preset, trained length (`length`, missing where all runs
         agree in it), evaluator and shift. The question `targets` has a row for each of the numbers of related datasets
-        `target_scores.main_counts`. Columns:
+        `target_scores.main_counts`. Columns, in the order and with the meaning of `COLUMNS`:
 
         - contestant, kind, n_related, metric: a contestant without the leaderboard's metric follows with its own;
         - value, low, high, n_episodes: mean over seeds and 95 % interval over episodes, of several seeds from the
           lowest end to the highest;
         - seeds: the number of trained runs; missing for classical methods;
-        - rank: equal if the paired 95 % interval of the difference to the first contestant of that rank contains 0;
-          missing for oracles, for methods with access to the truth and without a value;
-        - behind, behind_low, behind_high, different: the paired difference to the row above, positive if worse, and
-          whether its 95 % interval excludes 0. Scores are compared by the metric that they are made of;
-        - tuned: whether all runs were trained at the learning rate chosen for the contestant; missing if unknown;
-        - failed_seeds, reason: the number of runs without a result. A contestant of which a run failed has no value:
-          the reason is given instead.
+        - different: whether the interval of `behind` excludes 0. Scores are compared by the metric that they are made
+          of;
+        - failed_seeds, reason: the number of runs without a result, and why.
 
     Raises:
         TableError: `values` are not rows of that table.
@@ -124,10 +169,13 @@ def of_runs(values: pd.DataFrame, evaluator: str, by: str = "score") -> pd.DataF
     return leaderboard(Slice(results, task, preset), evaluator, shift, by)
 
 
-def yes_or_no(is_tuned: pd.Series) -> pd.Series:
-    """The column `tuned` in words; missing throughout if all contestants agree."""
-    words = is_tuned.map({True: "yes", False: "no"}).astype("string")
-    return words if {"yes", "no"} <= set(words.dropna()) else words.mask(words.notna())
+def in_words(frame: pd.DataFrame) -> pd.DataFrame:
+    """The columns of a leaderboard that have a title, and the ends of their intervals; `tuned` in words, missing
+    throughout if all contestants agree."""
+    ends = [f"{name}_{end}" for name, column in COLUMNS.items() if column.interval for end in ("low", "high")]
+    frame = frame[[name for name in COLUMNS if name in frame and (COLUMNS[name].title or name in ends)]]
+    words = frame["tuned"].map({True: "yes", False: "no"}).astype("string")
+    return frame.assign(tuned=words if {"yes", "no"} <= set(words.dropna()) else words.mask(words.notna()))
 
 
 def curve_of(task: Slice, evaluator: str, shift: str = "none") -> str:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from iclbench.cli.result_rows import interval, named, print_failed, print_shipped, with_tuned
+from iclbench.cli.result_rows import interval, named, print_failed, print_shipped, with_further
 from iclbench.cli.terminal import out, table
+from iclbench.tables.runs import tuned
 
 HEADLINE = "accuracy_within_choices"
 
@@ -64,7 +65,9 @@ def accuracy_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     if guess.any():
         chance = by_run[guess]["value"].droplevel("run")
         lines.append(["chance", *[f"{chance[test]:.3f}" if test in chance else "" for test in tests]])
-    return with_tuned(values, ["contestant", *tests], lines, [*map(str, best.index), "chance"][: len(lines)])
+    runs = [*map(str, best.index), "chance"][: len(lines)]
+    is_tuned = tuned(values, "run").astype("boolean").reindex(runs)
+    return with_further(["contestant", *tests], lines, pd.DataFrame({"tuned": is_tuned}))
 
 
 def _drawn(shift: pd.Series) -> pd.Series:

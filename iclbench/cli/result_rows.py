@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from iclbench import tables
-from iclbench.analysis.scores import yes_or_no
+from iclbench.analysis.scores import COLUMNS, in_words
 from iclbench.cli.terminal import out
 from iclbench.core.formats import fixed
-from iclbench.tables.runs import tuned
 
 
 def print_shipped(results: Path, values: pd.DataFrame) -> None:
@@ -35,15 +33,16 @@ def print_failed(values: pd.DataFrame) -> None:
         out.print(f"{row['status']}: {row['run']}: {row['reason']}")
 
 
-def with_tuned(
-    values: pd.DataFrame, columns: list[str], rows: list[list[str]], runs: Sequence[str]
-) -> tuple[list[str], list[list[str]]]:
-    """A table, a row for each of the runs, with a column that says which were trained at the learning rate chosen for
-    them; unchanged where it is known of none, or all agree."""
-    words = yes_or_no(tuned(values, "run")).dropna()
-    if words.empty:
-        return columns, rows
-    return [*columns, "tuned"], [[*row, str(words.get(run, ""))] for row, run in zip(rows, runs, strict=True)]
+def with_further(columns: list[str], rows: list[list[str]], board: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """A table with the columns of `analysis.scores` that are for the terminal, where something is known in them; the
+    leaderboard has the same rows in the same order."""
+    board = in_words(board)
+    for name in (name for name, column in COLUMNS.items() if column.on_terminal and name in board):
+        if board[name].notna().any():
+            cells = ["" if pd.isna(value) else COLUMNS[name].show(value) for value in board[name]]
+            columns = [*columns, COLUMNS[name].title]
+            rows = [[*row, cell] for row, cell in zip(rows, cells, strict=True)]
+    return columns, rows
 
 
 def named(run: str, kind: str) -> str:

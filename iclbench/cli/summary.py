@@ -16,7 +16,7 @@ from iclbench.analysis.gains import gains
 from iclbench.analysis.oracles import beaten
 from iclbench.analysis.scores import of_runs
 from iclbench.cli.accuracy_table import asks_for_labels, print_accuracies
-from iclbench.cli.result_rows import interval, named, print_failed, print_shipped, short, with_tuned
+from iclbench.cli.result_rows import interval, named, print_failed, print_shipped, short, with_further
 from iclbench.cli.terminal import out, print_rows, table
 from iclbench.core.metrics import curve_metric, metric
 from iclbench.tables.runs import trained_runs
@@ -166,7 +166,7 @@ def leaderboard(values: pd.DataFrame, at: int = 3) -> tuple[list[str], list[list
         at_sizes = curves[curves["run"] == run].set_index("n_context")["value"].reindex(sizes)
         rows.append([named(run, kinds[run]), status, "", *(status if pd.isna(v) else short(v) for v in at_sizes)])
     columns = ["contestant", "area", "score", *[f"n={n}" for n in sizes]]
-    return with_tuned(of_next, columns, rows, [*ranked, *without])
+    return with_further(columns, rows, compared)
 
 
 def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
@@ -214,7 +214,7 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     related = [f"LL, {n} related" for n in counts] if len(counts) > 1 else [metric("log_likelihood").label]
     further = {metric("gap").label: gap, "LL, ceiling-adjusted": adjusted, "joint LL": joint}
     columns = ["contestant", *related, *(name for name, scores in further.items() if len(scores)), "squared error"]
-    return with_tuned(values, columns, rows, [*names, *without])
+    return with_further(columns, rows, compared)
 
 
 def _differ(joint: pd.DataFrame, marginal: pd.DataFrame) -> bool:

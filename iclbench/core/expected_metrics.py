@@ -21,8 +21,9 @@ def lacking(measured: Iterable[str], question: str) -> set[str]:
         measured: names of metrics with values.
         question: of the task.
 
-    >>> lacking(["squared_error", "auc"], "next"), sorted(lacking(["log_likelihood", "squared_error"], "targets"))
-    (set(), ['covered_50', 'covered_90', 'log_likelihood_joint'])
+    >>> from iclbench.core.predictions import Gaussian
+    >>> lacking([*Gaussian.metrics, "auc"], "next"), lacking(Gaussian.metrics, "targets")
+    (set(), {'log_likelihood_joint'})
     """
     found = set(measured)
     kinds = [set(kind.metrics) for kind in _kinds(Prediction)]

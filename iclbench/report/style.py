@@ -102,7 +102,8 @@ POSITIONS = {"learned": DASHES[1], "sinusoidal": DASHES[2], "rotary": DASHES[3]}
 OTHERWISE = (6, 2, 1, 2, 1, 2)
 
 
-# Colour, shape of the points and kind of every shipped backbone; a shape as Vega-Lite or `PATHS` names it.
+# Colour, shape of the points and kind of shipped backbones; a shape as Vega-Lite or `PATHS` names it. One that is not
+# listed has a colour and a dash of `looks`.
 LINES: dict[str, tuple[str, str, str]] = {
     "gpt2": ("#0072B2", "circle", "causal"),
     "transformer": ("#56B4E9", "diamond", "causal"),
@@ -159,10 +160,13 @@ VARIANT_SHAPES = {
 
 
 def shipped(registry: Backbones) -> dict[str, Look]:
-    """The same look in every report, whatever else is in it; variants have the colour of their backbone."""
+    """The look of every shipped backbone in `LINES`, the same in every report; variants have the colour of their
+    backbone."""
     found = {}
     for name in registry.shipped:
         variant = registry.variant(name)
+        if variant.backbone not in LINES:
+            continue
         colour, shape, kind = LINES[variant.backbone]
         shape = PATHS.get(shape, shape)
         found[name] = Look(colour, LONG if kind == "set" else (), 2.6, shape, kind == "set", kind)
@@ -194,8 +198,9 @@ def looks(
 ) -> dict[str, Look]:
     """A look for every contestant, by name; more backbones than colours differ in their dashes.
 
-    A backbone that does not come with the package looks like its kind, by its order in `orders`: causal ones have
-    solid lines and filled shapes, set models long dashes and hollow shapes; its colour is its own, and its line wider.
+    A backbone without a line in `LINES` looks like its kind, by its order in `orders`: causal ones have solid lines and
+    filled shapes, set models long dashes and hollow shapes. The colours of the user's own backbones are no other's, and
+    their lines are wider.
     """
     baselines = set(baselines)
     own = {name: SHIPPED[name] for name in backbones if name in SHIPPED}
@@ -237,7 +242,7 @@ def is_shipped(backbone: str) -> bool:
     (True, True, True, False)
     """
     trained, _, _ = backbone.partition("@")
-    return any(f"{trained}-".startswith(f"{name}-") for name in OWN)
+    return any(f"{trained}-".startswith(f"{name}-") for name in BACKBONES.shipped)
 
 
 def short(names: Collection[str]) -> dict[str, str]:

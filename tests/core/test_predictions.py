@@ -30,7 +30,7 @@ def test_every_head_gives_one_finite_loss_and_score_per_position(name):
     assert prediction.loss(y).shape == (3, 4)
     assert prediction.loss(y).isfinite().all()
     scores = prediction.scores(y)
-    assert tuple(scores) == head.metrics
+    assert tuple(scores) == head.metrics, f"{head.__name__}.metrics names what scores() computes, in the same order"
     assert all(value.shape == (3, 4) for value in scores.values())
     prediction.loss(y).sum().backward()
 

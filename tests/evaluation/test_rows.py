@@ -15,7 +15,7 @@ from iclbench.core.episodes import Episodes
 from iclbench.core.errors import UsageError
 from iclbench.core.hashing import content_hash
 from iclbench.core.memory import IN_EVALUATION
-from iclbench.core.predictions import Gaussian
+from iclbench.core.predictions import Gaussian, Point
 from iclbench.core.predictor import Predictor
 from iclbench.core.version import provenance
 from iclbench.evaluation import cells, evaluate, examples, gaps, scores, scoring, targets
@@ -203,7 +203,8 @@ def test_a_cell_is_done_when_its_values_are_whole_and_all_that_they_name_is_ther
     whole = path.read_bytes()
     path.write_bytes(whole[:99] + bytes([whole[99] ^ 1]) + whole[100:])
     assert tables.metadata(path)["cell"] == cells.cell_hash(one, prompts) and not cells.is_done(tmp_path, one, prompts)
-    alone = tables.frame("values", [cells.row(one, prompts, "next") | {"metric": "squared_error", "value": 1.0}])
+    shared = cells.row(one, prompts, "next") | {"value": 1.0}
+    alone = tables.frame("values", [shared | {"metric": metric} for metric in Point.metrics])
     tables.write("values", alone, path, {"cell": cells.cell_hash(one, prompts)})
     cells.cell_path(tmp_path, one, prompts, "errors").unlink()
     assert cells.is_done(tmp_path, one, prompts), "which names no others"

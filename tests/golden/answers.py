@@ -53,6 +53,45 @@ KINDS = {
 }
 
 
+def stored(kind: str) -> dict[str, Any]:
+    """The golden answers of one kind, and the code that each belongs to."""
+    path = _path(kind)
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def write_missing(kind: str) -> list[str]:
+    """Store the answers that are not stored for today's codes; returns the names that were written."""
+    before, after = stored(kind), {}
+    for name, number in KINDS[kind].items():
+        known = before.get(name, {"number": None, "answers": {}})
+        same = known["number"] == number
+        if same and (kind == "backbones" or known["answers"].keys() == _questions(kind, name)):
+            after[name] = known
+            continue
+        today = answers(kind, name)
+        old = known["answers"] if same else {}
+        after[name] = {
+            "number": number,
+            "answers": {question: old.get(question, today[question]) for question in today},
+        }
+    lines = [f"{json.dumps(name)}: {json.dumps(after[name])}" for name in sorted(after)]
+    _path(kind).write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    return [name for name in after if after[name] != before.get(name)]
+
+
+def _questions(kind: str, name: str) -> set[str]:
+    """The questions to a family or an estimator, without an answer."""
+    if kind == "estimators":
+        return set(_cards_of(name))
+    task, _ = resolve_task(_task_of(name), "smoke", {"episodes": EPISODES})
+    training = {"training"} if "sample_prompts" in vars(FAMILIES.get(name)) else set()
+    return {"none", *task.shifts, *task.evaluators} | training
+
+
+def _path(kind: str) -> Path:
+    return Path(__file__).parent / f"{kind}.json"
+
+
 def answers(kind: str, name: str) -> Answers:
     """What one of them answers, by question."""
     with tempfile.TemporaryDirectory() as folder:
@@ -99,20 +138,22 @@ def family(name: str, data_dir: Path) -> Answers:
 def estimator(name: str, data_dir: Path) -> Answers:
     """Answers of every baseline card of the estimator on prompts of a task that names it."""
     found = {}
-    for card in names("baselines"):
-        if canonical(load_baseline(card)[1].estimator) == name:
-            # Of the question `next` where there is one: families of sets that come later change no kept answer.
-            tasks = sorted(names("tasks"), key=lambda task: load_task(task)[1].question != "next")
-            named = [task for task in tasks if card in _named(task)] or ["linear"]
-            # Where only a data set's card names it, the same family on images that it draws.
-            task = "image-completion" if named == ["image-completion-emnist"] else named[0]
-            prompts = _prompts(task, data_dir)
-            (contestant,) = contestants.baselines(prompts, [card])
-            episodes = prompts.episodes
-            informed = contestant.predictor.informed(episodes.truth)
-            answer = informed.predict_targets(episodes.context, episodes.asked.x)
-            found[card] = _of_prediction(answer)
+    for card in _cards_of(name):
+        named = [task for task in _tasks() if card in _named(task)] or ["linear"]
+        # Where only a data set's card names it, the same family on images that it draws.
+        task = "image-completion" if named == ["image-completion-emnist"] else named[0]
+        prompts = _prompts(task, data_dir)
+        (contestant,) = contestants.baselines(prompts, [card])
+        episodes = prompts.episodes
+        informed = contestant.predictor.informed(episodes.truth)
+        answer = informed.predict_targets(episodes.context, episodes.asked.x)
+        found[card] = _of_prediction(answer)
     return found
+
+
+def _cards_of(estimator: str) -> list[str]:
+    """The baseline cards of an estimator."""
+    return [card for card in names("baselines") if canonical(load_baseline(card)[1].estimator) == estimator]
 
 
 def backbone(name: str, data_dir: Path) -> Answers:
@@ -154,9 +195,21 @@ def _of_labels(cls: type[Backbone], settings: Mapping[str, Any]) -> list[float]:
         return _of_prediction(labels.predict_targets(asked.context, asked.asked.x))
 
 
+def _tasks() -> list[str]:
+    """The tasks of the question `next` first, by the order of families in the registry: a family that is added at its
+    end changes no golden answer of an estimator."""
+    families = list(FAMILIES.shipped)
+    cards = {name: load_task(name)[1] for name in names("tasks")}
+    return sorted(
+        cards, key=lambda name: (cards[name].question != "next", families.index(canonical(cards[name].family)))
+    )
+
+
 def _task_of(family: str) -> str:
     """The task of this name, or the first that needs no data set of the user's."""
     of_family = [task for task in names("tasks") if canonical(load_task(task)[1].family) == family]
+    if not of_family:
+        raise SystemExit(f"no card names the family '{family}': write tasks/{family}.toml, like tasks/gp-mixture.toml")
     return family if family in of_family else of_family[0]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +47,18 @@ def plain(known: Known) -> Known:
     return json.loads(json.dumps(known))  # type: ignore[no-any-return]
 
 
-def write() -> None:
-    """Store the defaults of today."""
-    lines = [f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in sorted(defaults().items())]
+def stored() -> Known:
+    """The defaults that are stored."""
+    return json.loads(PATH.read_text())  # type: ignore[no-any-return]
+
+
+def write_missing() -> list[str]:
+    """Store the defaults that are not stored for today's codes; returns the classes of settings that were written."""
+    before, after = stored(), plain(defaults())
+    for name, entry in after.items():
+        known = before.get(name)
+        if known is not None and known["codes"] == entry["codes"]:
+            entry["defaults"] = {key: known["defaults"].get(key, today) for key, today in entry["defaults"].items()}
+    lines = [f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in sorted(after.items())]
     PATH.write_text("{\n" + ",\n".join(lines) + "\n}\n")
-
-
-if __name__ == "__main__":
-    sys.exit(write())
+    return [name for name in after if after[name] != before.get(name)]

@@ -54,7 +54,7 @@ def test_who_failed_holds_no_rank_and_stands_last_with_the_reason(task: Slice) -
     assert section is not None
     (board,) = (block for block in section.walk() if isinstance(block, Table))
     last = board.frame.iloc[-1]
-    assert last["contestant"] == "gpt2" and last["failed"] == REASON
+    assert last["contestant"] == "gpt2" and last["reason"] == REASON
     assert pd.isna(last["rank"]) and pd.isna(last["auc"]) and pd.isna(last["score"])
     assert board.frame["contestant"].tolist().count("gpt2") == 1
     assert "failed" in [column.header for column in board.columns]
@@ -114,7 +114,7 @@ def test_who_diverged_stands_last_with_the_reason(diverged: Results) -> None:
     section = leaderboard.section(next(task for task in diverged.slices if task.task == "linear"))
     assert section is not None
     (board,) = (block for block in section.walk() if isinstance(block, Table))
-    assert board.frame.iloc[-1][["contestant", "failed"]].tolist() == ["gpt2", DIVERGED]
+    assert board.frame.iloc[-1][["contestant", "reason"]].tolist() == ["gpt2", DIVERGED]
 
 
 def test_a_training_that_diverged_was_to_have_as_many_steps(diverged: Results) -> None:

@@ -213,19 +213,35 @@ def test_the_colours_of_one_kind_stay_apart_for_every_eye(kind: dict[str, Look],
 
 def test_shipped_backbones_differ_without_any_colour() -> None:
     """Causal from set models by dash and fill, all of one kind by shape, variants from their backbone by dash too."""
-    assert len({(look.shape, look.hollow) for look in SHIPPED.values()}) == len(SHIPPED)
+    listed = [look for name, look in SHIPPED.items() if name in OWN or name in style.VARIANT_SHAPES]
+    assert len({(look.shape, look.hollow) for look in listed}) == len(listed)
     causal = [look for look in SHIPPED.values() if look.order == "causal"]
     assert not {look.dash for look in causal} & {look.dash for look in SETS.values()}
     assert len({(look.colour, look.dash) for look in SHIPPED.values()}) == len(SHIPPED)
 
 
 def test_the_kinds_of_backbones_are_what_their_classes_say() -> None:
-    assert set(OWN) == set(BACKBONES.architectures()) and set(SHIPPED) == set(BACKBONES.names())
+    assert set(OWN) == {*style.LINES} <= set(BACKBONES.architectures())
     for name, look in SHIPPED.items():
         assert BACKBONES.get(name).order == look.order
-    assert len(SHIPPED) - len(OWN) == 6
-    for name in SHIPPED:
         assert SHIPPED[name].colour == OWN[BACKBONES.variant(name).backbone].colour
+
+
+def test_a_backbone_without_a_line_has_a_look_that_no_other_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    orders = {name: BACKBONES.get(name).order for name in BACKBONES.names()}
+    listed = BACKBONES.architectures()
+    few = Backbones({name: BACKBONES.entry(name) for name in listed}, {})
+    for name in ("gpt2", "cnp"):
+        monkeypatch.delitem(style.LINES, name)
+    monkeypatch.setattr(style, "SHIPPED", style.shipped(few))
+    everyone = looks(listed, [], [], orders)
+    found = {name: everyone[name] for name in listed}
+    assert {"gpt2", "cnp"}.isdisjoint(style.SHIPPED)
+    assert len({(look.colour, look.dash) for look in found.values()}) == len(listed)
+    assert [(found[name].order, found[name].hollow, found[name].own) for name in ("gpt2", "cnp")] == [
+        ("causal", False, False),
+        ("set", True, False),
+    ]
 
 
 def test_a_variant_that_is_not_about_positions_has_a_look_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pandas as pd
 
 from iclbench.analysis.oracles import beaten
-from iclbench.analysis.scores import curve_of, leaderboard, yes_or_no
-from iclbench.core.formats import fixed, integer, number, signed, slug
+from iclbench.analysis.scores import COLUMNS, curve_of, in_words, leaderboard
+from iclbench.core.formats import fixed, number, slug
 from iclbench.core.metrics import metric
 from iclbench.report.blocks import Column, Section, Table, Text
 from iclbench.report.cost_table import of_one_machine
@@ -22,7 +22,6 @@ COSTS = {
     "evaluate_seconds": ("evaluate", "seconds", "evaluation"),
     "evaluate_bytes": ("evaluate", "bytes", "peak memory"),
 }
-COMPARISONS = ("rank", "behind", "behind_low", "behind_high")
 
 
 def section(task: Slice) -> Section | None:
@@ -56,54 +55,55 @@ def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
     curves = task.curves[(task.curves["shift"] == "none") & (task.curves["evaluator"] == evaluator)]
     name = curve_of(task, evaluator)
     compared = leaderboard(task, evaluator, by="auc")
-    frame = compared[["contestant"]].merge(_summary(summaries, "auc"), "left", "contestant")
-    score = _summary(summaries, "score").drop(columns=["kind", "runs", "run"])
-    frame = frame.merge(score, "left", "contestant")
-    frame = frame.assign(kind=compared["kind"], runs=compared["seeds"], **as_shown(compared))
+    frame = in_words(compared).merge(_summary(summaries, "auc"), "left", "contestant")
+    frame = frame.merge(_summary(summaries, "score").drop(columns="run"), "left", "contestant")
     frame, sizes = _with_errors(frame, curves[curves["metric"] == name])
     frame = with_costs(task, frame)
-    columns = (
-        Column("contestant", "contestant"),
-        Column("rank", "rank", integer, numeric=True),
-        Column("kind", "kind"),
-        Column("runs", "seeds", integer, numeric=True),
-        Column("tuned", "tuned"),
+    columns = shown_columns(
+        frame,
         Column("auc", "area under curve", fixed, True, "auc_low", "auc_high"),
-        Column("behind", "behind the row above", signed, True, "behind_low", "behind_high"),
         *(Column(f"n{n}", f"n = {n}", number, numeric=True) for n in sizes),
         Column("score", "score", fixed, True, "score_low", "score_high"),
         *map(cost_column, COSTS),
-        Column("failed", "failed"),
     )
-    shown = tuple(c for c in columns if c.key in ("contestant", "auc") or frame[c.key].notna().any())
     return Table(
         name=f"{task.id}-{slug('leaderboard', evaluator)}",
         title=f"{task.task}: leaderboard",
         caption="Sorted by the area under the learning curve: its mean height in "
         f"{metric(name).label}, lower is better; intervals are 95 % over episodes, of "
-        "several seeds from the lowest end to the highest. Equal ranks: not told apart from the first of that rank by "
-        "a paired 95 % interval over the same episodes. Behind the row above: the mean paired difference with that "
-        "interval. In these two several seeds of a backbone are averaged episode by episode first, so that they do not "
-        "cover the choice of seed. "
-        "Oracles are ceilings and hold no rank; nor does who failed, be it at one context "
-        "size, or diverged in training, be it from one seed: there is no area over the others.",
+        "several seeds from the lowest end to the highest. " + meanings(columns),
         frame=frame,
-        columns=shown,
+        columns=columns,
         group="rank",
     )
 
 
 def _summary(summaries: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Columns contestant, kind, runs and run, and the metric with the ends of its interval."""
-    rows = summaries[summaries["metric"] == name]
-    rows = rows[["contestant", "kind", "runs", "run", "value", "low", "high"]]
+    """Columns contestant and run, and the metric with the ends of its interval."""
+    rows = summaries.loc[summaries["metric"] == name, ["contestant", "run", "value", "low", "high"]]
     return rows.rename(columns={"value": name, "low": f"{name}_low", "high": f"{name}_high"})
 
 
-def as_shown(compared: pd.DataFrame) -> dict[str, pd.Series]:
-    """The columns of a leaderboard that follow from comparisons, as they are shown."""
-    compared = compared.assign(tuned=yes_or_no(compared["tuned"]), failed=compared["reason"])
-    return {name: compared[name] for name in (*COMPARISONS, "failed", "tuned")}
+def shown_columns(frame: pd.DataFrame, value: Column, *further: Column) -> tuple[Column, ...]:
+    """The columns of a leaderboard in which something is known: those of `analysis.scores`, with `value` in its place
+    there, and `further` ones before the reason of a failure."""
+    shared = {name: _shared(name) for name, column in COLUMNS.items() if column.title or name == "value"}
+    reason = shared.pop("reason")
+    columns = (*(shared | {"value": value}).values(), *further, reason)
+    return tuple(c for c in columns if c.key in ("contestant", value.key) or frame[c.key].notna().any())
+
+
+def _shared(name: str) -> Column:
+    """A column of `analysis.scores` as the report shows it."""
+    column = COLUMNS[name]
+    ends = (f"{name}_low", f"{name}_high") if column.interval else (None, None)
+    return Column(name, column.title, column.show, column.dtype in ("Int64", "Float64"), *ends)
+
+
+def meanings(columns: Iterable[Column]) -> str:
+    """The part of a caption that says what the columns of `analysis.scores` mean."""
+    known = ((column.header, COLUMNS[column.key].help) for column in columns if column.key in COLUMNS)
+    return " ".join(f"{header.capitalize()}: {text}." for header, text in known if text)
 
 
 def _with_errors(frame: pd.DataFrame, curves: pd.DataFrame) -> tuple[pd.DataFrame, list[int]]:

@@ -8,13 +8,13 @@ from typing import Any
 import pandas as pd
 
 from iclbench import tables
-from iclbench.analysis.scores import leaderboard
+from iclbench.analysis.scores import in_words, leaderboard
 from iclbench.analysis.target_scores import overall
-from iclbench.core.formats import fixed, integer, number, signed
+from iclbench.core.formats import fixed, number
 from iclbench.core.metrics import METRICS, metric
 from iclbench.report.blocks import Column, Section, Table
 from iclbench.report.data import Slice
-from iclbench.report.sections.leaderboard import COMPARISONS, as_shown, cost_column, remarks, with_costs
+from iclbench.report.sections.leaderboard import cost_column, meanings, remarks, shown_columns, with_costs
 
 _METRICS = ("log_likelihood", "log_likelihood_gaussian", "squared_error", "covered_50", "covered_90")
 # What sections of their own are about.
@@ -35,32 +35,23 @@ def board(task: Slice, rows: pd.DataFrame) -> Table:
     if "log_likelihood_joint" in further and not has_joint(rows):
         further.remove("log_likelihood_joint")
     compared = leaderboard(task, "targets", by="log_likelihood")
-    measured = _wide(rows, (*_METRICS, *further))
-    keys = ["contestant", "n_related"]
-    frame = compared[keys].merge(measured, "left", keys)[measured.columns]
     likelihood = compared["metric"].eq("log_likelihood")  # single values hold no rank
-    compared = compared.assign(**{name: compared[name].where(likelihood) for name in COMPARISONS})
-    frame = with_costs(task, frame.assign(kind=compared["kind"], runs=compared["seeds"], **as_shown(compared)))
-    columns = (
-        Column("contestant", "contestant"),
-        Column("n_related", "related datasets", integer, numeric=True),
-        Column("rank", "rank", integer, numeric=True),
-        Column("kind", "kind"),
-        Column("runs", "seeds", integer, numeric=True),
-        Column("tuned", "tuned"),
+    of_likelihood = ("rank", "behind", "behind_low", "behind_high")
+    compared = compared.assign(**{name: compared[name].where(likelihood) for name in of_likelihood})
+    measured = _wide(rows, (*_METRICS, *further))
+    frame = with_costs(task, in_words(compared).merge(measured, "left", ["contestant", "n_related"]))
+    columns = shown_columns(
+        frame,
         _measured("log_likelihood", "log-likelihood", fixed),
-        Column("behind", "behind the row above", signed, True, "behind_low", "behind_high"),
         Column("log_likelihood_gaussian", "as one Gaussian", fixed, True, episodes="log_likelihood_gaussian_episodes"),
         _measured("squared_error", "squared error", number),
         Column("covered_50", "in the 50 % interval", _percent, True, episodes="covered_50_episodes"),
         Column("covered_90", "in the 90 % interval", _percent, True, episodes="covered_90_episodes"),
         *(_measured(name, metric(name).label, metric(name).show) for name in further),
         *map(cost_column, ("parameters", "train_seconds")),
-        Column("failed", "failed"),
     )
-    shown = tuple(c for c in columns if c.key in ("contestant", "log_likelihood") or frame[c.key].notna().any())
     if not frame["n_related"].any():
-        shown = tuple(c for c in shown if c.key != "n_related")
+        columns = tuple(c for c in columns if c.key != "n_related")
     of_mixture = (
         " As one Gaussian: the log-likelihood of the Gaussian with the mixture's mean and variance, the ceiling of a "
         "Gaussian head."
@@ -76,16 +67,15 @@ def board(task: Slice, rows: pd.DataFrame) -> Table:
         title=f"{task.task}: leaderboard",
         caption="Every target predicted from the whole context, and from so many related datasets where a contestant "
         "uses them. Sorted by the log-likelihood per target (nats; higher is better), with its 95 % interval over "
-        "episodes. Equal ranks: not told apart from the first of that rank by a paired 95 % interval over the same "
-        "episodes. Behind the row above: the mean paired difference with that interval. Calibration: the share of "
+        "episodes. Calibration: the share of "
         "targets within the central 50 % and 90 % intervals; calibrated predictions hold 50 % and 90 %, more is "
-        "underconfident, less overconfident. Who predicts a single value has no likelihood and no rank. "
-        "Oracles are ceilings and hold no rank. "
-        "Who was asked fewer episodes than others has their number in the cell; differences are over common ones."
+        "underconfident, less overconfident. A single value has no likelihood and no rank. The number of episodes is "
+        "in the cell where a contestant was asked fewer than others; differences are over common ones. "
+        + meanings(columns)
         + (of_joint if "log_likelihood_joint" in further else "")
         + (of_mixture if frame["log_likelihood_gaussian"].notna().any() else ""),
         frame=frame,
-        columns=shown,
+        columns=columns,
         group="rank",
     )
 
@@ -113,10 +103,9 @@ def _measured(key: str, header: str, show: Callable[[Any], str]) -> Column:
 
 
 def _wide(rows: pd.DataFrame, metrics: Iterable[str]) -> pd.DataFrame:
-    """Columns contestant, kind, n_related, runs, and every one of the metrics with the ends of its interval."""
-    keys = ["contestant", "kind", "n_related"]
-    frame = rows.groupby(keys, as_index=False).agg(runs=("runs", "max"))
-    frame["runs"] = frame["runs"].astype("Int64").where(frame["kind"] == "backbone")
+    """Columns contestant, n_related, and every one of the metrics with the ends of its interval."""
+    keys = ["contestant", "n_related"]
+    frame = rows[keys].drop_duplicates()
     for name in metrics:
         own = rows.loc[rows["metric"] == name, [*keys, "value", "low", "high", "n_episodes"]]
         ends = {end: f"{name}_{end}" for end in ("low", "high")}

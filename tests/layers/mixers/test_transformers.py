@@ -159,7 +159,8 @@ def alike(one: nn.Module, other: nn.Module) -> None:
             torch.testing.assert_close(found, expected, atol=2e-6, rtol=1e-5)
 
 
-# A checkout of flash-linear-attention, whose naive references need only torch and einops.
+# The path of a checkout of flash-linear-attention, whose naive references need only torch and einops:
+# FLA_CHECKOUT=... pytest tests/layers/mixers/test_transformers.py
 FLA = os.environ.get("FLA_CHECKOUT")
 
 

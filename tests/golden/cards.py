@@ -1,0 +1,41 @@
+"""First cards of families and estimators that no card names: to be edited where they do not fit.
+
+A family of functions is measured as `linear` is, without its oracles; a baseline has the default settings.
+"""
+
+import re
+from pathlib import Path
+
+from iclbench.config.cards import load_baseline, load_task, names
+from iclbench.config.registry import ESTIMATORS, FAMILIES, canonical
+from iclbench.families.base import FunctionFamily
+
+ROOT = Path(__file__).parents[2]
+
+
+def write_missing() -> list[str]:
+    """Write a card for every family of functions and every estimator without one; returns their paths."""
+    of_tasks = {canonical(load_task(name)[1].family) for name in names("tasks")}
+    of_baselines = {canonical(load_baseline(name)[1].estimator) for name in names("baselines")}
+    families = [
+        name for name in FAMILIES.shipped if name not in of_tasks and issubclass(FAMILIES.get(name), FunctionFamily)
+    ]
+    cards = {f"tasks/{name}.toml": task(name) for name in families}
+    cards |= {f"baselines/{name}.toml": baseline(name) for name in ESTIMATORS.shipped if name not in of_baselines}
+    for path, text in cards.items():
+        (ROOT / path).write_text(text)
+    names.cache_clear()
+    return list(cards)
+
+
+def task(family: str) -> str:
+    """The card of `linear` for another family."""
+    text = (ROOT / "tasks" / "linear.toml").read_text()
+    text = re.sub(r'^(source|oracles) = [^\n]*\n|^notes = """.*?"""\n', "", text, flags=re.M | re.S)
+    head = f'family = "{family}"\nsummary = "{FAMILIES.entry(family).summary}"\n'
+    return head + text.partition("\n")[2].partition("\n")[2]
+
+
+def baseline(estimator: str) -> str:
+    """A card without settings."""
+    return f'estimator = "{estimator}"\nsummary = "{ESTIMATORS.entry(estimator).summary}"\n'
