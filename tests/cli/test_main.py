@@ -43,7 +43,7 @@ def heavy_imports(folder: Path, *commands: list[str]) -> dict[str, list[str]]:
 
 
 def test_light_commands_import_nothing_heavy(tmp_path: Path) -> None:
-    commands = ["--help"], ["list"], ["list", "tasks", "--json"], ["train", "--help"], ["--version"]
+    commands = ["--help"], ["list"], ["list", "tasks", "--json"], ["show", "linear"], ["train", "--help"], ["--version"]
     assert heavy_imports(tmp_path, *commands) == {}
 
 
