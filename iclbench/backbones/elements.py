@@ -26,12 +26,12 @@ class Elements(ABC, Generic[_ReadIn]):
 
     Attributes:
         noun: the elements in messages, plural.
-        have_inputs: whether an element has an x, for which a query asks.
+        has_inputs: whether elements have an x, for which a query asks.
         read_in_name: the model's attribute for the read-in, and so the prefix of its weights.
     """
 
     noun: ClassVar[str]
-    have_inputs: ClassVar[bool]
+    has_inputs: ClassVar[bool]
     read_in_name: ClassVar[str] = "read_in"
 
     @abstractmethod

@@ -40,7 +40,7 @@ class Events(Elements[EventReadIn]):
     """Gaps with marks. There is no x, and all queries after a state get one answer."""
 
     noun = "events"
-    have_inputs = False
+    has_inputs = False
     read_in_name = "event_read_in"
 
     def make_read_in(self, shape: TaskShape, width: int) -> EventReadIn:

@@ -81,7 +81,7 @@ class GPT2(CausalTransformer, SequenceBackbone[GPT2Settings]):
         check_heads(sizes["width"], sizes["heads"])
         super().__init__(settings, shape, sizes["width"])
         if settings.read_in == "mlp":
-            if not self.elements.have_inputs:
+            if not self.elements.has_inputs:
                 raise UsageError(
                     f"backbone.read_in=mlp is for tasks with inputs, and {self.elements.noun} have none; leave it out"
                 )

@@ -32,7 +32,7 @@ class Pairs(Elements[PairReadIn | FeatureReadIn]):
     """Inputs with outputs."""
 
     noun = "pairs"
-    have_inputs = True
+    has_inputs = True
 
     def make_read_in(self, shape: TaskShape, width: int) -> PairReadIn:
         return PairReadIn(shape, width)

@@ -121,7 +121,7 @@ def forgets(backbone: Backbone) -> str:
     """Why there are no keys and values to think over, as a clause for an error line; empty: there are."""
     if isinstance(backbone, ImageBackbone):
         return "this one has an image encoder in front"
-    if isinstance(backbone, SequenceBackbone) and not backbone.elements.have_inputs:
+    if isinstance(backbone, SequenceBackbone) and not backbone.elements.has_inputs:
         return f"this one reads {backbone.elements.noun}, and the last one is not part of its keys and values"
     if isinstance(backbone, CausalTransformer) and isinstance(backbone, SequenceBackbone):
         return ""
