@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from iclbench import tables
+from iclbench.analysis.scores import COLUMNS
 from iclbench.cli.result_rows import interval, short
 from iclbench.cli.summary import about_targets, leaderboard
 from iclbench.cli.terminal import print_rows
@@ -41,8 +42,16 @@ BETTER = [
 ]
 
 
+def board(values: list[dict[str, object]] | pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """The table without the columns that every leaderboard has, `tuned` apart."""
+    columns, lines = leaderboard(tables.frame("values", values))
+    shared = {column.title for name, column in COLUMNS.items() if column.on_terminal and name != "tuned"}
+    own = [place for place, title in enumerate(columns) if title not in shared]
+    return [columns[place] for place in own], [[line[place] for place in own] for line in lines]
+
+
 def test_contestants_stand_by_their_best_likelihood_and_points_follow_by_error() -> None:
-    columns, lines = leaderboard(tables.frame("values", [*POINTS, *BETTER, *MODEL]))
+    columns, lines = board([*POINTS, *BETTER, *MODEL])
     assert columns == ["contestant", "LL, 0 related", "LL, 1 related", "squared error"]
     assert lines == [
         ["[bold]model[/bold]", "-0.800", "-0.700", "0.400"],
@@ -52,16 +61,13 @@ def test_contestants_stand_by_their_best_likelihood_and_points_follow_by_error()
 
 
 def test_which_models_are_tuned_is_said_only_where_some_are_and_others_are_not() -> None:
-    def board(**tuned: bool | None) -> list[list[str]]:
-        found = tables.frame(
-            "values", [row | {"tuned": tuned.get(str(row["run"]))} for row in [*POINTS, *BETTER, *MODEL]]
-        )
-        columns, lines = leaderboard(found)
+    def lines_of(**tuned: bool | None) -> list[list[str]]:
+        columns, lines = board([row | {"tuned": tuned.get(str(row["run"]))} for row in [*POINTS, *BETTER, *MODEL]])
         return [columns, *lines]
 
-    plain = board()
-    assert board(model=True, better=True) == board(model=False) == plain
-    assert board(model=True, better=False) == [
+    plain = lines_of()
+    assert lines_of(model=True, better=True) == lines_of(model=False) == plain
+    assert lines_of(model=True, better=False) == [
         [*row, end] for row, end in zip(plain, ["tuned", "yes", "no", ""], strict=True)
     ]
 
@@ -79,7 +85,7 @@ def test_a_negative_likelihood_is_written_out_and_no_small_error() -> None:
 
 def test_the_gap_has_a_column_where_there_is_an_oracle() -> None:
     gaps = rows("model", "backbone", "gap", [0.3, 0.2])
-    columns, lines = leaderboard(tables.frame("values", [*MODEL, *POINTS, *gaps]))
+    columns, lines = board([*MODEL, *POINTS, *gaps])
     assert columns[-2:] == ["gap to the oracle", "squared error"]
     assert [line[-2] for line in lines] == ["0.200 ±0.100", ""]
 
@@ -88,7 +94,7 @@ def test_who_was_asked_fewer_episodes_has_their_number_in_the_cell() -> None:
     few = [row | {"n_episodes": 128} for row in rows("oracle", "oracle", "log_likelihood", [-0.4, -0.3])]
     few += [row | {"n_episodes": 128} for row in rows("oracle", "oracle", "squared_error", [0.2, 0.1])]
     gaps = [row | {"n_episodes": 128} for row in rows("model", "backbone", "gap", [0.3, 0.2])]
-    lines = leaderboard(tables.frame("values", [*MODEL, *few, *gaps]))[1]
+    lines = board([*MODEL, *few, *gaps])[1]
     assert lines == [
         ["oracle (oracle)", "-0.400 (128)", "-0.300 (128)", "", "0.100 (128)"],
         ["[bold]model[/bold]", "-0.800", "-0.700", "0.200 ±0.100 (128)", "0.400"],
@@ -116,7 +122,7 @@ def test_what_stands_below_a_table_of_targets(tmp_path: Path) -> None:
     assert gain.endswith("median +0.010; one episode makes 82% of it")
     unseen = values["run"].eq("oracle-kernel") & values["metric"].eq("log_likelihood")
     assert len(about_targets(tmp_path, values[~unseen])) == 2, "of an oracle that is packed"
-    columns, lines = leaderboard(values)
+    columns, lines = board(values)
     assert columns[-2:] == ["LL, ceiling-adjusted", "squared error"]
     assert next(line for line in lines if "model" in line[0])[-2] == "-0.490 ±0.100"
 
