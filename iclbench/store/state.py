@@ -5,9 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from iclbench import tables
-from iclbench.core.files import holds_tensors
-
 # `failed` is tried again; `diverged` (a training without finite weights, or a cell that needs one) and `skipped` (not
 # applicable) are not.
 State = Literal["todo", "running", "done", "failed", "diverged", "skipped"]
@@ -15,6 +12,9 @@ State = Literal["todo", "running", "done", "failed", "diverged", "skipped"]
 
 def is_intact(path: Path) -> bool:
     """Whether a file exists and is not cut short."""
+    from iclbench import tables  # imports pandas
+    from iclbench.core.files import holds_tensors
+
     check = {".parquet": tables.is_intact, ".safetensors": holds_tensors}.get(path.suffix, Path.is_file)
     return check(path)
 

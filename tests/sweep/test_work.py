@@ -271,7 +271,7 @@ def test_a_training_that_diverged_is_an_end_that_no_sweep_tries_again(tmp_path: 
     record(results, cell, without, Context(results))
     found = plan(list(cells.values()), Store(results))
     assert found.todo == ()
-    assert set(found.status.values()) == {"diverged"}
+    assert set(found.states.values()) == {"diverged"}
     rows = Store(results).rows["reason"]
     assert rows[cells["train"].hash] == outcome.reason
     assert rows[cells["evaluate"].hash].startswith(f"its training diverged (run '{RUN}')")
