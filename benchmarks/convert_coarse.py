@@ -25,9 +25,9 @@ from iclbench.core.context import Context
 from iclbench.evaluation.gaps import next_gap_rows
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.scores import scores_of
+from iclbench.store.cells import Store
 from iclbench.sweep.cells import GridCell, grid_cells
 from iclbench.sweep.pack import _Compared
-from iclbench.sweep.store import Store
 from iclbench.sweep.work import share_cores, work
 
 DATA = Path(os.environ.get("ICLBENCH_DATA", "data"))
@@ -110,7 +110,7 @@ def recomputed(packs: Packs, few: list[GridCell], of_name: dict[str, GridCell], 
 
 def _computed(cell: GridCell, table: tables.TableName, folder: Path) -> pd.DataFrame:
     """The rows of one table that a cell finds in the results folder `folder`, computed there where they are not."""
-    if Store(folder).status(cell) != "done":
+    if Store(folder).state(cell) != "done":
         outcome = work(cell, Context(folder, data_dir=DATA))
         assert outcome.status == "done", (cell.group, cell.run, outcome)
     files = [path for path in Store(folder).files(cell) if path.name.endswith(f"{table}.parquet")]

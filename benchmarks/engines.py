@@ -19,14 +19,14 @@ from tempfile import TemporaryDirectory
 
 from iclbench.config.resolution import resolve_task
 from iclbench.core.context import Context
+from iclbench.store.cells import Store
+from iclbench.store.outcome import Outcome
 from iclbench.sweep import engine, engines
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.engine import Bundling
 from iclbench.sweep.executor import Executor
 from iclbench.sweep.local import LocalPool
-from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.plan import Plan
-from iclbench.sweep.store import Store
 from iclbench.sweep.work import set_up
 
 CELLS, WORTH, SLOTS = 200, 10.0, 2

@@ -10,15 +10,15 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from iclbench.backbones.base import Backbone
-from iclbench.config.cards import Strict
 from iclbench.core.episodes import Episodes, Points
+from iclbench.core.settings import BaseSettings
 from iclbench.families.base import Evaluator, Family
 from iclbench.families.request import Request
 
 CLASSES, DIM, NOISE = 6, 4, 0.3
 
 
-class Parameters(Strict):
+class Parameters(BaseSettings):
     """Nothing can be set."""
 
 
@@ -31,7 +31,7 @@ class Prototypes(Family):
     x_dim = DIM
 
     def evaluators(self) -> dict[str, Evaluator]:
-        return {"icl": Evaluator(0.5), "icl_paired": Evaluator(0.25, together=2)}
+        return {"icl": Evaluator(0.5), "icl_paired": Evaluator(0.25, group_size=2)}
 
     def sample(self, request: Request) -> Episodes:
         episodes, points, generator = request.episodes, request.points, request.generator

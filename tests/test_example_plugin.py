@@ -18,10 +18,10 @@ from iclbench import tables
 from iclbench.core.context import Context
 from iclbench.core.episodes import Points
 from iclbench.families.request import Request
+from iclbench.store.cells import Store
 from iclbench.sweep.cells import grid_cells
 from iclbench.sweep.pack import pack
 from iclbench.sweep.plan import plan
-from iclbench.sweep.store import Store
 from iclbench.sweep.work import work
 from tests.conftest import small_card
 from tests.forked import printed_each

@@ -6,8 +6,9 @@ import logging
 
 import pandas as pd
 
-from iclbench.config.registry import TESTS, canonical
+from iclbench.config.registry import TESTS
 from iclbench.core.errors import UsageError
+from iclbench.core.formats import canonical
 from iclbench.core.meaning import Meaning
 from iclbench.tables.evaluators import INSIDE, QUESTIONS
 

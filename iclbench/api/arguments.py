@@ -26,14 +26,14 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else f"a {type(value).__name__}"
 
 
-def whole(name: str, value: Any, least: int = 1, most: int = _LARGEST) -> int:
+def integer(name: str, value: Any, least: int = 1, most: int = _LARGEST) -> int:
     """A whole number; those of NumPy are some, booleans are none.
 
     Raises:
         UsageError: it is none, or out of range.
 
     >>> import numpy as np
-    >>> whole("steps", np.int64(3))
+    >>> integer("steps", np.int64(3))
     3
     """
     is_bool = type(value).__name__ in ("bool", "bool_")
@@ -47,7 +47,7 @@ def whole(name: str, value: Any, least: int = 1, most: int = _LARGEST) -> int:
 
 def seed(value: Any) -> int:
     """A seed, as the configurations of runs take it."""
-    return whole("seed", value, 0, _LAST_SEED)
+    return integer("seed", value, 0, _LAST_SEED)
 
 
 def text(name: str, value: Any) -> str:

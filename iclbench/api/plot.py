@@ -17,8 +17,8 @@ from iclbench import tables
 from iclbench.analysis import scores
 from iclbench.analysis.evaluators import in_order, meaning
 from iclbench.api import arguments
-from iclbench.config.registry import canonical
 from iclbench.core.errors import UnknownNameError, UsageError
+from iclbench.core.formats import canonical
 from iclbench.core.metrics import metric as known_metric
 from iclbench.report.blocks import Figure, Section
 from iclbench.report.data import Results, Slice, of_values

@@ -103,7 +103,7 @@ def sample_y(model: Any, X_context: Any, y_context: Any, X_query: Any, n_samples
     (2, 5)
     """
     asked = _Asked(backbone_of(model), X_context, y_context, X_query)
-    drawn = asked.sample(arguments.whole("n_samples", n_samples), arguments.seed(seed))
+    drawn = asked.sample(arguments.integer("n_samples", n_samples), arguments.seed(seed))
     return np.stack([_array(each, asked.single, asked.flat) for each in drawn])
 
 

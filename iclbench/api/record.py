@@ -9,9 +9,10 @@ from pydantic import BaseModel
 
 from iclbench.backbones.base import Backbone
 from iclbench.backbones.image_backbone import ImageBackbone
-from iclbench.config.cards import Mark, TrainSettings
+from iclbench.config.cards import TrainSettings
 from iclbench.config.resolution import TaskConfig
 from iclbench.core.hashing import content_hash
+from iclbench.core.settings import Role
 
 # The attribute of a model that they stand in: copies and pickles of the model have them, too.
 _NOTED = "_trained_in_memory"
@@ -62,7 +63,7 @@ def variant_of(model: Backbone) -> str:
 
 def _part(fitted: Fitted) -> dict[str, Any]:
     """What the weights depend on, but for the seed."""
-    task = fitted.task.model_dump(mode="json", include=set(TaskConfig.marked(Mark.TRAINED)))
-    train = fitted.training.model_dump(mode="json", exclude=set(TrainSettings.marked(Mark.OBSERVING)))
+    task = fitted.task.model_dump(mode="json", include=set(TaskConfig.with_role(Role.TRAINED)))
+    train = fitted.training.model_dump(mode="json", exclude=set(TrainSettings.with_role(Role.MONITORING)))
     reached = {"reached": fitted.steps} if fitted.steps != fitted.training.steps else {}
     return {"preset": fitted.preset, "task": task, "train": train, **reached}

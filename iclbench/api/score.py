@@ -18,9 +18,10 @@ from iclbench.api.record import trainings, variant_of
 from iclbench.api.tasks import Task, given_task
 from iclbench.backbones.base import Backbone
 from iclbench.config.cards import load_baseline, names
-from iclbench.config.registry import BACKBONES, canonical
+from iclbench.config.registry import BACKBONES
 from iclbench.core.devices import chosen_device
 from iclbench.core.errors import UsageError
+from iclbench.core.formats import canonical
 from iclbench.core.guard import guarded
 from iclbench.core.predictor import Predictor
 from iclbench.evaluation import contestants
@@ -93,7 +94,7 @@ def evaluate(
 
 def _beyond(extrapolate: Any, task: Task) -> int:
     """The number of examples, which is beyond that of the task."""
-    examples, own = arguments.whole("extrapolate", extrapolate), task.config.points
+    examples, own = arguments.integer("extrapolate", extrapolate), task.config.points
     if examples <= own:
         raise UsageError(f"extrapolate: expected more than the {own} examples of {task}, got {examples}")
     return examples

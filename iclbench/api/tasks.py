@@ -12,12 +12,12 @@ import torch
 
 from iclbench.api import arguments
 from iclbench.config.cards import Preset, TaskCard
-from iclbench.config.registry import canonical
 from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.core.answers import check_episodes
 from iclbench.core.devices import chosen_device
 from iclbench.core.episodes import Episodes
 from iclbench.core.errors import UsageError
+from iclbench.core.formats import canonical
 from iclbench.core.guard import guarded
 from iclbench.core.memory import advised
 from iclbench.core.seeds import generator
@@ -112,10 +112,10 @@ class Task:
         named = self.family.parse_shift(arguments.text("shift", shift))
         examples = named.examples or self.config.points
         if points is not None:
-            examples = arguments.whole("points", points)
+            examples = arguments.integer("points", points)
             named.with_examples(examples)  # refused where the shift says how many
         draw = generator(arguments.seed(seed), "sample", device=chosen_device(device))
-        request = Request(arguments.whole("episodes", episodes), self.config.drawn(examples), draw, shift=named.name)
+        request = Request(arguments.integer("episodes", episodes), self.config.drawn(examples), draw, shift=named.name)
         with advised("fewer episodes or points"):
             drawn = self.family.sample(request)
         check_episodes(self.family, "sample", drawn)

@@ -84,7 +84,7 @@ def fit(
     rates = Rates.of(task.preset, task.name, task.resolved[1].unobserved)
     if steps is not None:
         of_preset = resolve_training(task.config, task.sizes, name, {}, rates=rates)
-        steps = arguments.whole("steps", steps)
+        steps = arguments.integer("steps", steps)
         scaled = of_preset.in_steps(steps) | {"log_every": min(of_preset.log_every, max(1, steps // 20))}
         if isinstance(own := given.get("curriculum"), Mapping) and own:
             given["curriculum"] = {**scaled["curriculum"], **own}

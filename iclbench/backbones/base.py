@@ -15,7 +15,6 @@ from jaxtyping import Bool, Float
 from pydantic import ConfigDict
 from torch import Tensor, nn
 
-from iclbench.config.cards import Strict
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import DataError, UsageError
 from iclbench.core.events import open_intervals
@@ -25,11 +24,12 @@ from iclbench.core.heads import HEADS
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import Predictor, State
 from iclbench.core.records import read_about
+from iclbench.core.settings import BaseSettings
 from iclbench.core.task import TaskShape
 from iclbench.layers.vision.image_encoder import EncoderName
 
 
-class BackboneSettings(Strict):
+class BackboneSettings(BaseSettings):
     """Settings shared by all built-in backbones; the text below a setting is what `iclbench show` says of it."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
@@ -73,7 +73,7 @@ def mean_by_event(each: Float[Tensor, "B Q"], events: Bool[Tensor, "B Q"], asked
     return (each * (events | open_intervals(asked))).sum() / events.sum().clamp(min=1)
 
 
-_Settings = TypeVar("_Settings", bound=Strict)
+_Settings = TypeVar("_Settings", bound=BaseSettings)
 
 # What goes with a budget of parameters: below 100 thousand, 2 million, 20 million, and beyond. Two layers at 25
 # thousand and four at 200 thousand are what presets always had.
@@ -106,7 +106,7 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         head_step: what the width of a head is a multiple of where the width is searched.
     """
 
-    Settings: ClassVar[type[Strict]]
+    Settings: ClassVar[type[BaseSettings]]
     computed_by: ClassVar[frozenset[str]] = frozenset()
     default_encoder: ClassVar[EncoderName] = "resnet-64"
     grows: ClassVar[tuple[str, ...]] = ("width", "feedforward", "hidden", "pseudo_tokens", "latents", "state")

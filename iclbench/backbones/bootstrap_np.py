@@ -23,12 +23,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from iclbench.backbones.two_path_np import TwoPathNP, TwoPathSettings, at_once
-from iclbench.config.cards import PositiveInt
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.joint import log_mean_exp, over_samples
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import State
 from iclbench.core.records import cat
+from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.perceptron import by_parts
 from iclbench.layers.resampling import canonical, fixed_uniforms, picked, resampled_residuals, with_replacement

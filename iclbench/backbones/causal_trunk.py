@@ -10,12 +10,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from iclbench.backbones.base import Backbone
-from iclbench.config.cards import Strict
 from iclbench.core.predictor import State
+from iclbench.core.settings import BaseSettings
 from iclbench.layers.causal_transformer import INPUTS
-from iclbench.layers.event_read_in import EventReadIn
+from iclbench.layers.prompt import Marks
 
-_Settings = TypeVar("_Settings", bound=Strict)
+_Settings = TypeVar("_Settings", bound=BaseSettings)
 
 
 class CausalTrunk(Backbone[_Settings], abstract=True):
@@ -23,13 +23,13 @@ class CausalTrunk(Backbone[_Settings], abstract=True):
 
     Attributes:
         padding: where `absorb` wants what is masked: behind ("right") or before ("left") all that is there.
-        event_read_in: tokens of events, on tasks that have them.
         read_out: raw outputs of hidden vectors.
+        marks: the vectors for related datasets, on tasks that have them.
     """
 
     padding: ClassVar[Literal["left", "right"]]
-    event_read_in: EventReadIn
     read_out: nn.Linear
+    marks: Marks | None
 
     @abstractmethod
     def trunk(self, tokens: Float[Tensor, "B T D"], read: slice = INPUTS) -> Float[Tensor, "B N D"]:

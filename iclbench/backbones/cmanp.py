@@ -23,10 +23,10 @@ from torch import Tensor, nn
 
 from iclbench.backbones.latent_backbone import LatentBackbone, LatentSettings
 from iclbench.backbones.streamed_latents import StreamedLatents, StreamedSettings
-from iclbench.config.cards import PositiveInt
 from iclbench.core.episodes import Points
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import join_positions
+from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.cmab import CMAB
 from iclbench.layers.running_softmax import RunningSoftmax

@@ -25,9 +25,9 @@ from torch import Tensor, nn
 
 from iclbench.backbones.cmanp import CMANP, CMANPSettings
 from iclbench.backbones.joint_targets import JointSettings, JointTargets
-from iclbench.config.cards import PositiveInt
 from iclbench.core.episodes import Points
 from iclbench.core.predictions import Prediction
+from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.running_softmax import RunningSoftmax
 

@@ -34,10 +34,10 @@ from torch.utils.checkpoint import checkpoint
 
 from iclbench.backbones.event_backbone import EventBackbone, EventSettings
 from iclbench.backbones.streamed_latents import StreamedLatents, StreamedSettings
-from iclbench.config.cards import PositiveInt
 from iclbench.core.episodes import Points
 from iclbench.core.events import events_of
 from iclbench.core.predictions import Prediction
+from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.cmab import CMAB
 from iclbench.layers.event_embedding import Encode

@@ -23,12 +23,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from iclbench.backbones.base import SMALL_BUDGET, Backbone, BackboneSettings, mean_by_episode
-from iclbench.backbones.sequence import SEGMENT
-from iclbench.config.cards import MIXTURES, NonNegativeFloat, PositiveFloat, PositiveInt
+from iclbench.backbones.pair_sequence import SEGMENT
 from iclbench.core.episodes import Episodes, Points, take
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Categorical, Prediction
 from iclbench.core.predictor import State
+from iclbench.core.settings import MIXTURES, NonNegativeFloat, PositiveFloat, PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.causal_transformer import OUTPUTS
 from iclbench.layers.coqe.class_vectors import ClassVectors, Variant, class_counts

@@ -24,10 +24,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from iclbench.backbones.set_backbone import SetBackbone, SetSettings
-from iclbench.config.cards import PositiveInt
 from iclbench.core.episodes import Points
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import State
+from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.latent_layers import CrossLayer, Residual, SelfLayer
 from iclbench.layers.perceptron import perceptron

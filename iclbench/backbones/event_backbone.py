@@ -13,9 +13,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iclbench.backbones.base import Backbone, BackboneSettings
-from iclbench.config.cards import PositiveInt
 from iclbench.core.episodes import Points
 from iclbench.core.predictions import Prediction
+from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.event_embedding import Encode, EventEmbedding
 from iclbench.layers.event_read_out import EventReadOut

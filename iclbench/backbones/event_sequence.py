@@ -1,13 +1,13 @@
-"""Causal sequence models on event sequences: one token per event, after a learned start token.
+"""Events as the elements of a causal sequence: one token per event, after a learned start token.
 
-The answer for event n + 1 is read at token n, that of the n-th event, so that nothing is asked by a token of its own.
-A state holds what the trunk keeps of all tokens but the last, and the last token, which is still pending: what it puts
-out is the answer, and a further event sends it on.
+The prediction of event n + 1 is read at the token of event n, so that nothing is asked by a token of its own. A state
+holds what the trunk keeps of all tokens but the last, and the last token, which is still pending: what it puts out is
+the answer, and a further event sends it on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +16,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iclbench.backbones.causal_trunk import CausalTrunk
+from iclbench.backbones.elements import Elements
 from iclbench.core.episodes import Points, take
 from iclbench.core.events import events_of
-from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import State
+from iclbench.core.task import TaskShape
+from iclbench.layers.causal_transformer import EVERY
+from iclbench.layers.event_read_in import EventReadIn
 
-# Events that are taken in at once, as `sequence.SEGMENT` for pairs.
+# Events that are taken in at once, as `pair_sequence.SEGMENT` for pairs.
 SEGMENT = 1024
 
 
@@ -33,55 +36,54 @@ class EventState(State):
     pending: Float[Tensor, "B 1 D"]
 
 
-def predict_next(model: CausalTrunk[Any], points: Points, prefixes: Sequence[int] | None) -> Prediction:
-    """The next event after every prefix, in one pass."""
-    points, order = points.compact()
-    raw = take(torch.cat(list(_raw(model, points)), 1), torch.argsort(order, dim=1))
-    return model.read(raw if prefixes is None else raw[:, list(prefixes)])
+class Events(Elements[EventReadIn]):
+    """Gaps with marks. There is no x, and all queries after a state get one answer."""
 
+    noun = "events"
+    has_inputs = False
+    read_in_name = "event_read_in"
 
-def _raw(model: CausalTrunk[Any], points: Points) -> Iterator[Float[Tensor, "B N raw"]]:
-    """Raw outputs for every prefix but the whole, of events whose valid ones come first, segment by segment."""
-    tokens = torch.cat([_start(model, len(points)), model.event_read_in(points.y[:, :-1])], 1)[:, : points.count]
-    if points.count <= SEGMENT:
-        yield model.read_out(model.trunk(tokens, slice(None)))
-        return
-    state = model.start(len(points))
-    for segment in tokens.split(SEGMENT, 1):
-        hidden, state = model.advance(state, segment, slice(None))
-        yield model.read_out(hidden)
+    def make_read_in(self, shape: TaskShape, width: int) -> EventReadIn:
+        assert shape.marks is not None
+        return EventReadIn(shape.marks, width)
 
+    def outputs(
+        self,
+        model: CausalTrunk[Any],
+        points: Points,
+        x_query: Float[Tensor, "B N 0"] | None,
+        related: Points | None,
+    ) -> Float[Tensor, "B N raw"]:
+        """The last event is not read."""
+        before = self.read_in(model)(points.y[:, :-1])
+        tokens = torch.cat([self._start(model, len(points)), before], 1)[:, : points.count]
+        if points.count <= SEGMENT:
+            return model.read_out(model.trunk(tokens, EVERY))
+        state, parts = model.start(len(points)), []
+        for segment in tokens.split(SEGMENT, 1):
+            hidden, state = model.advance(state, segment, EVERY)
+            parts.append(model.read_out(hidden))
+        return torch.cat(parts, 1)
 
-def condition(model: CausalTrunk[Any], context: Points) -> EventState:
-    return update(model, EventState(model.start(len(context)), _start(model, len(context))), context)
+    def condition(self, model: CausalTrunk[Any], context: Points, related: Points | None = None) -> EventState:
+        batch = len(context)
+        return self.update(model, EventState(model.start(batch), self._start(model, batch)), context)
 
+    def update(self, model: CausalTrunk[Any], state: EventState, points: Points) -> EventState:
+        """Open intervals are not read either."""
+        for start in range(0, points.count, SEGMENT):
+            segment, _ = events_of(points.span(start, start + SEGMENT)).compact()
+            tokens = torch.cat([state.pending, self.read_in(model)(segment.y)], 1)
+            last = segment.counts.unsqueeze(1)
+            # The last token is pending, and so is, where nothing is new, the one that was.
+            sent = torch.arange(segment.count, device=tokens.device) < last
+            state = EventState(model.resume(state.trunk, tokens[:, :-1], sent), take(tokens, last))
+        return state
 
-def update(model: CausalTrunk[Any], state: EventState, points: Points) -> EventState:
-    """The state after further events; masked points and open intervals are not read."""
-    for start in range(0, points.count, SEGMENT):
-        state = _update(model, state, points.span(start, start + SEGMENT))
-    return state
+    def peek_layers(
+        self, model: CausalTrunk[Any], state: EventState, x: Float[Tensor, "B Q 0"]
+    ) -> Iterator[Float[Tensor, "B 1 D"]]:
+        return model.peek_layers(state.trunk, state.pending)
 
-
-def _update(model: CausalTrunk[Any], state: EventState, points: Points) -> EventState:
-    points, _ = events_of(points).compact()
-    tokens = torch.cat([state.pending, model.event_read_in(points.y)], 1)
-    last = points.counts.unsqueeze(1)
-    # The last token is pending, and so is, where nothing is new, the one that was.
-    sent = torch.arange(points.count, device=tokens.device) < last
-    return EventState(model.resume(state.trunk, tokens[:, :-1], sent), take(tokens, last))
-
-
-def query(model: CausalTrunk[Any], state: EventState, x: Float[Tensor, "B Q 0"]) -> Prediction:
-    *_, last = by_layer(model, state, x.shape[1])
-    return last
-
-
-def by_layer(model: CausalTrunk[Any], state: EventState, targets: int) -> Iterator[Prediction]:
-    """What every layer puts out at the pending token, decoded; the same for all targets, which ask the same."""
-    for hidden in model.peek_layers(state.trunk, state.pending):
-        yield model.read(model.read_out(model.finish(hidden)).expand(-1, targets, -1))
-
-
-def _start(model: CausalTrunk[Any], batch: int) -> Float[Tensor, "B 1 D"]:
-    return model.event_read_in.start.expand(batch, 1, -1)
+    def _start(self, model: CausalTrunk[Any], batch: int) -> Float[Tensor, "B 1 D"]:
+        return self.read_in(model).start.expand(batch, 1, -1)

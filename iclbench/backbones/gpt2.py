@@ -15,11 +15,11 @@ from torch import Tensor
 
 from iclbench.backbones.base import SMALL_BUDGET, BackboneSettings
 from iclbench.backbones.sequence import SequenceBackbone
-from iclbench.config.cards import PositiveFloat, PositiveInt
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Prediction
 from iclbench.core.records import cat
+from iclbench.core.settings import PositiveFloat, PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.attention import check_heads
 from iclbench.layers.causal_transformer import CausalTransformer
@@ -81,8 +81,10 @@ class GPT2(CausalTransformer, SequenceBackbone[GPT2Settings]):
         check_heads(sizes["width"], sizes["heads"])
         super().__init__(settings, shape, sizes["width"])
         if settings.read_in == "mlp":
-            if self.events:
-                raise UsageError("backbone.read_in=mlp is for tasks with inputs, and events have none; leave it out")
+            if not self.elements.has_inputs:
+                raise UsageError(
+                    f"backbone.read_in=mlp is for tasks with inputs, and {self.elements.noun} have none; leave it out"
+                )
             self.read_in = SampleEncoder(shape, sizes["width"])
         # All other weights are drawn after the table: where none is learned, it has the size it always had.
         points = settings.max_points or (shape.longest if settings.positions == "learned" else shape.points)

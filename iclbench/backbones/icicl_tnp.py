@@ -25,8 +25,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from iclbench.backbones.transformer_np import TransformerNP, TransformerNPSettings
-from iclbench.config.cards import PositiveInt
 from iclbench.core.episodes import Points
+from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.attention import KeysValues
 

@@ -20,12 +20,12 @@ from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
 from iclbench.backbones.two_path_np import TwoPathNP, TwoPathSettings, at_once
-from iclbench.config.cards import PositiveInt
 from iclbench.core.episodes import Episodes
 from iclbench.core.events import events_of
 from iclbench.core.joint import log_mean_exp, over_samples
 from iclbench.core.predictions import Prediction
 from iclbench.core.seeds import generator as stream
+from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.encoder_pairs import Read
 

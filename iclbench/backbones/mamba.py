@@ -18,7 +18,7 @@ from torch import Tensor
 from iclbench.backbones.base import BackboneSettings, without_decay
 from iclbench.backbones.mixer_block import MixerBlock, norm
 from iclbench.backbones.recurrent import RecurrentBackbone
-from iclbench.config.cards import PositiveInt
+from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.mixers import mamba
 from iclbench.layers.mixers.mixer import Sizes

@@ -26,7 +26,7 @@ class MixerBlock(RecurrentBlock):
         self.mlp = mlp
 
     def forward(self, x: Float[Tensor, "B T _"]) -> Float[Tensor, "B T _"]:
-        return self._added(x, self.mixer.whole(self._normed(x)))
+        return self._added(x, self.mixer.full_pass(self._normed(x)))
 
     def start(self, batch: int) -> BlockState:
         return self.mixer.start(batch)

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from iclbench.backbones.transformer_np import TransformerNP, TransformerNPSettings
-from iclbench.config.cards import PositiveInt
 from iclbench.core.episodes import Points
+from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.attention import KeysValues
 

@@ -17,9 +17,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from iclbench.backbones.sequence import SequenceBackbone
-from iclbench.config.cards import Strict
 from iclbench.core.episodes import take, valid_first
 from iclbench.core.predictor import State
+from iclbench.core.settings import BaseSettings
 from iclbench.core.task import TaskShape
 from iclbench.layers.causal_transformer import INPUTS
 
@@ -79,7 +79,7 @@ class RecurrentBlock(nn.Module, ABC):
         state after the chunk. Without a state the chunk is a whole sequence, and none is kept after it."""
 
 
-_Settings = TypeVar("_Settings", bound=Strict)
+_Settings = TypeVar("_Settings", bound=BaseSettings)
 
 
 class RecurrentBackbone(SequenceBackbone[_Settings], abstract=True):

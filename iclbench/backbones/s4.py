@@ -21,10 +21,10 @@ from torch import Tensor, nn
 
 from iclbench.backbones.base import SMALLEST_BUDGET, BackboneSettings
 from iclbench.backbones.recurrent import BlockState, RecurrentBackbone, RecurrentBlock
-from iclbench.config.cards import Decay, PositiveFloat, PositiveInt
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.predictions import Prediction
 from iclbench.core.seeds import global_draws
+from iclbench.core.settings import Decay, PositiveFloat, PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.channels_first import ChannelNorm
 from iclbench.layers.long_convolution import long_convolution

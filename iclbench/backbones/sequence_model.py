@@ -18,10 +18,10 @@ from torch import Tensor
 from iclbench.backbones.base import BackboneSettings, described, without_decay
 from iclbench.backbones.mixer_block import MixerBlock, norm, residual
 from iclbench.backbones.recurrent import RecurrentBackbone
-from iclbench.config.cards import PositiveInt
 from iclbench.config.registry import MIXERS, spelling
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import plural
+from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.channel_mlp import ChannelMLP
 from iclbench.layers.mixers.mixer import Mixer, Mlp, Sizes

@@ -19,12 +19,12 @@ from pydantic import Field
 from torch import Tensor
 
 from iclbench.backbones.base import Backbone, BackboneSettings
-from iclbench.config.cards import PositiveInt
 from iclbench.core.answers import check_answer
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import UsageError
 from iclbench.core.events import open_intervals
 from iclbench.core.predictions import Prediction, Spread
+from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.event_read_in import event_features_dim, timed_features
 from iclbench.layers.perceptron import perceptron

@@ -16,8 +16,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from iclbench.backbones.base import BackboneSettings
-from iclbench.config.cards import PositiveInt
 from iclbench.core.episodes import Points
+from iclbench.core.settings import PositiveInt
 from iclbench.layers.cmab import CMAB, StreamedAttention
 from iclbench.layers.running_softmax import RunningSoftmax
 

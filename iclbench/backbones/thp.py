@@ -39,12 +39,12 @@ from torch import Tensor, nn
 from iclbench.backbones.base import SMALLEST_BUDGET
 from iclbench.backbones.event_backbone import EventBackbone, EventSettings
 from iclbench.backbones.event_sequence import SEGMENT
-from iclbench.config.cards import Decay, PositiveInt
 from iclbench.core.episodes import Episodes, Points, take
 from iclbench.core.events import events_of
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import State
 from iclbench.core.seeds import global_draws
+from iclbench.core.settings import Decay, PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.key_value_cache import Growing, KeyValueCache, causal, causal_present
 from iclbench.layers.post_norm_layer import PostNormLayer

@@ -36,12 +36,12 @@ from torch import Tensor
 from iclbench.backbones.base import Backbone
 from iclbench.backbones.tnp_d import TNPD, TNPDSettings
 from iclbench.backbones.transformer_np import LayeredMemory
-from iclbench.config.cards import PositiveInt
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.joint import Paths, Samples, over_samples
 from iclbench.core.predictions import Prediction
 from iclbench.core.records import cat
 from iclbench.core.seeds import generator as stream
+from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.attention import KeysValues
 from iclbench.layers.key_value_cache import causal

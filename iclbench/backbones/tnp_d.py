@@ -27,8 +27,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from iclbench.backbones.transformer_np import TransformerNP, TransformerNPSettings
-from iclbench.config.cards import PositiveInt
 from iclbench.core.episodes import Points
+from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.attention import KeysValues
 from iclbench.layers.encoder_layer import EncoderLayer

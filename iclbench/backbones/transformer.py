@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from iclbench.backbones.base import BackboneSettings
 from iclbench.backbones.sequence import SequenceBackbone
-from iclbench.config.cards import PositiveFloat, PositiveInt
+from iclbench.core.settings import PositiveFloat, PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.causal_transformer import CausalTransformer
 from iclbench.layers.feature_read_in import FeatureReadIn

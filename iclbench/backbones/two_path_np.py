@@ -18,10 +18,10 @@ from pydantic import Field
 from torch import Tensor
 
 from iclbench.backbones.set_backbone import SetBackbone, SetSettings
-from iclbench.config.cards import PositiveInt
 from iclbench.core.episodes import Points
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import State, join_positions
+from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.encoder_pairs import AttentivePair, PooledPair, Read
 from iclbench.layers.perceptron import by_parts, perceptron

@@ -27,9 +27,9 @@ def command(results: DemoResults = Path("results/demo")) -> None:
     from iclbench.core.formats import plural
     from iclbench.core.signals import sigterm_like_ctrl_c
     from iclbench.report import build
+    from iclbench.store.cells import Store
     from iclbench.sweep.cells import grid_cells
     from iclbench.sweep.plan import plan
-    from iclbench.sweep.store import Store
 
     with sigterm_like_ctrl_c():
         set_up_torch("cpu", 1)

@@ -21,7 +21,7 @@ from iclbench.families.base import Family
 from iclbench.families.tabular.table_file import Table, read_table
 from iclbench.families.tabular.tabular import Tabular
 from iclbench.store.runs import Run
-from iclbench.sweep.reference import Reference
+from iclbench.sweep.reference import PackedBaselines
 
 # What stands beside a model on a user's own table.
 TABLE_BASELINES = (
@@ -78,7 +78,7 @@ def evaluate_run(
             family=family,
             baseline_names=baseline,
             method=method,
-            lookup=None if fresh else Reference(context.results),
+            lookup=None if fresh else PackedBaselines(context.results),
             fresh=fresh,
             begins=begins,
             data_changed=data_changed,

@@ -14,7 +14,7 @@ from iclbench.cli.terminal import say
 from iclbench.config.trust import UntrustedError
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
-from iclbench.evaluation.cells import Cell
+from iclbench.evaluation.cells import CellResult
 from iclbench.probing.probe import NotProbedError
 from iclbench.probing.probe import probe as probe_layers
 from iclbench.probing.rank import probe_rank
@@ -43,7 +43,7 @@ def probe_runs(
     """
     of_all: dict[str, Any] = {"seed": seed}
     of_contexts = of_all | {"shift": shift, **sizes}
-    cells_of: Callable[[Run], Iterator[Cell]]
+    cells_of: Callable[[Run], Iterator[CellResult]]
     if rank:
         cells_of = partial(probe_rank, where, sizes=context, **of_contexts)
         table, title, what = probe_tables.rank_table, probe_tables.rank_title, "predictions whose rank can be measured"
@@ -79,7 +79,7 @@ def probe_runs(
         raise typer.Exit(1)
 
 
-def follow(name: str, cells: Iterator[Cell], probed: list[str], say: Callable[[str], None]) -> int:
+def follow(name: str, cells: Iterator[CellResult], probed: list[str], say: Callable[[str], None]) -> int:
     """Go through the cells of one run; returns the number of failed ones and notes the probe sets."""
     failed = 0
     for cell in cells:

@@ -61,7 +61,7 @@ def command(
     if card:
         echo(card_file(name).read_text(encoding="utf-8-sig"), nl=False)
         return
-    values = values_of(name, preset, results)
+    values = values_of(name, preset, results, defaults=json)
     if preset is not None and not {"presets", "runs"} & values.keys():  # of tasks and of grids
         raise UsageError(NO_PRESET)
     if json:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from iclbench.config.cards import names, read_toml
-from iclbench.config.registry import canonical
+from iclbench.core.formats import canonical
 from iclbench.core.hashing import content_hash
 from iclbench.language.tasks.cards import load_language_card, load_suite, shipped_tasks, tasks_of
 from iclbench.language.tasks.chosen import language_tasks

@@ -1,12 +1,15 @@
-"""What `iclbench show TASK` prints: one screen of what is sampled, how big, and what stands beside it."""
+"""What `iclbench show TASK` prints: one screen with the sampled process, its sizes and the methods to compare with.
+
+All of it is on the card: nothing here imports the family, and so torch.
+"""
 
 from __future__ import annotations
 
-import inspect
 import shlex
 from typing import Any
 
 from iclbench.cli.terminal import out, table
+from iclbench.config.registry import FAMILIES
 from iclbench.core.formats import assignments, count, number
 
 # Published numbers that fit the screen.
@@ -17,22 +20,21 @@ _QUESTIONS = {
 }
 
 
-def print_task(values: dict[str, Any], family: type | None, typed: str) -> None:
+def print_task(values: dict[str, Any], typed: str) -> None:
     """Print one task.
 
     Args:
-        values: the card's values with parameters complete, as `iclbench show --json` has them.
-        family: its class; None: it may not be imported.
-        typed: what the user called the task by.
+        values: the card's values, by preset the parameters that the card sets.
+        typed: the name or path that the user gave.
     """
-    presets = values["presets"]
+    family, presets = values["family"], values["presets"]
     every = [preset["parameters"] for preset in presets.values()]
     shared = {key: value for key, value in every[0].items() if all(each.get(key) == value for each in every)}
     trained = "; its context points too while training" if values.get("context_targets") else ""
     a = "an" if values["head"][0] in "aeiou" else "a"
     about = [
         ["summary", values["summary"]],
-        ["samples", f"{values['family']}: {_documented(family)}" if family else values["family"]],
+        ["family", ": ".join(filter(None, (family, FAMILIES.entry(family).summary)))],
         ["parameters", assignments(shared)],
         ["asks", f"{_QUESTIONS[values['question']]}, answered by {a} {values['head']} head{trained}"],
         ["baselines", ", ".join(values["baselines"])],
@@ -51,12 +53,8 @@ def print_task(values: dict[str, Any], family: type | None, typed: str) -> None:
         out.print()
         _print_published(values["published"])
     task = shlex.quote(typed) if typed.endswith(".toml") else values["task"]
-    out.print(f"\nthe card: iclbench show {task} --card; every number: --json; train: iclbench train {task} gpt2")
-
-
-def _documented(family: type) -> str:
-    """The first paragraph that says what the family draws."""
-    return " ".join((inspect.getdoc(family) or "").partition("\n\n")[0].split())
+    more = f"the card: iclbench show {task} --card; all numbers and defaults: --json"
+    out.print(f"\n{more}; train: iclbench train {task} gpt2")
 
 
 def _preset(name: str, preset: dict[str, Any], shared: dict[str, Any]) -> list[str]:

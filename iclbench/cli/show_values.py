@@ -13,10 +13,11 @@ from iclbench.cli.show_backbone import print_backbone
 from iclbench.cli.show_task import print_task
 from iclbench.cli.terminal import out, say
 from iclbench.config import trust
-from iclbench.config.cards import TaskCard, is_baseline, load_baseline, load_task, names
-from iclbench.config.registry import BACKBONES, FAMILIES, canonical
+from iclbench.config.cards import is_baseline, load_baseline, load_task, names
+from iclbench.config.registry import BACKBONES
 from iclbench.config.resolution import resolve_task
 from iclbench.core.errors import UnknownNameError, UsageError
+from iclbench.core.formats import canonical
 from iclbench.core.hashing import content_hash
 from iclbench.store.runs import all_runs
 from iclbench.sweep.grids import grid_runs, is_grid, load_grid
@@ -24,8 +25,9 @@ from iclbench.sweep.language_grids import commands as language_commands
 from iclbench.sweep.language_grids import is_language_grid
 
 
-def values_of(name: str, preset: str | None, results: Path) -> dict[str, Any]:
-    """Every value of the task, suite, baseline, grid, backbone or run of this name."""
+def values_of(name: str, preset: str | None, results: Path, defaults: bool) -> dict[str, Any]:
+    """Every value of the task, suite, baseline, grid, backbone or run of this name; with `defaults`, the parameters of
+    a task include those that its card leaves out, for which its family is imported."""
     short = canonical(name)
     if (values := show_language.values_of(name)) is not None:
         return values
@@ -35,18 +37,7 @@ def values_of(name: str, preset: str | None, results: Path) -> dict[str, Any]:
         baseline, card_ = load_baseline(name)
         return {"baseline": baseline, "hash": content_hash(card_), **card_.model_dump(mode="json", exclude_none=True)}
     if name.endswith(".toml") or short in names("tasks"):
-        task, card = load_task(name)
-        values = {"task": task, "hash": card.hash, **card.model_dump(mode="json", exclude_none=True)}
-        known = _may_load(card.family)
-        values["presets"] = {
-            each: card.preset(each, task).model_dump(mode="json", exclude_none=True)
-            | {"parameters": resolve_task(name, each)[0].parameters if known else _written(card, each)}
-            for each in ([preset] if preset else card.presets)
-        }
-        del values["parameters"]  # those of the presets are complete
-        if not known:
-            say(f"the family '{card.family}' is not imported, so parameters are shown as the card has them")
-        return values
+        return _task(name, preset, defaults)
     if short in BACKBONES.entries:
         return show_backbone.values_of(short)
     runs = {run.name: run for run in all_runs(results)}
@@ -64,9 +55,21 @@ def values_of(name: str, preset: str | None, results: Path) -> dict[str, Any]:
     )
 
 
-def _written(card: TaskCard, preset: str) -> dict[str, Any]:
-    """The family's parameters at a preset, without what the family would add and check."""
-    return {**card.parameters, **card.presets[preset].parameters}  # type: ignore[index]
+def _task(name: str, preset: str | None, defaults: bool) -> dict[str, Any]:
+    """The card, with the parameters of the family in the presets."""
+    task, card = load_task(name)
+    importable = ":" not in card.family or trust.is_ours(card.family)  # other code is not run to be shown
+    if defaults and not importable:
+        say(f"the family '{card.family}' is not imported, so parameters are shown as the card has them")
+    presets = {}
+    for each in [preset] if preset else card.presets:
+        sizes = card.preset(each, task)
+        parameters = {**card.parameters, **sizes.parameters}
+        if defaults and importable:
+            parameters = resolve_task(name, each)[0].parameters
+        presets[each] = sizes.model_dump(mode="json", exclude_none=True) | {"parameters": parameters}
+    written = card.model_dump(mode="json", exclude_none=True, exclude={"parameters"})
+    return {"task": task, "hash": card.hash, **written, "presets": presets}
 
 
 def _grid(name: str, preset: str | None) -> dict[str, Any]:
@@ -93,14 +96,8 @@ def commands_of(name: str, preset: str | None, results: Path | None) -> Iterator
 def print_values(values: dict[str, Any], name: str) -> None:
     """One screen of a task or a backbone; all else as TOML."""
     if "task" in values and "presets" in values:
-        family = values["family"]
-        print_task(values, FAMILIES.get(family) if _may_load(family) else None, name)
+        print_task(values, name)
     elif "backbone" in values and "settings" in values:
         print_backbone(values)
     else:
         out.print(tomli_w.dumps(values).rstrip())
-
-
-def _may_load(family: str) -> bool:
-    """Whether the family is from iclbench or an installed plug-in: what is shown is not run."""
-    return ":" not in family or trust.is_ours(family)

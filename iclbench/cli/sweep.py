@@ -113,10 +113,10 @@ def command(
     from iclbench.cli.terminal import say
     from iclbench.core.context import Context
     from iclbench.core.signals import sigterm_like_ctrl_c
+    from iclbench.store.cells import Store
     from iclbench.sweep import plan as plans
     from iclbench.sweep.cells import KINDS
     from iclbench.sweep.pack import missing
-    from iclbench.sweep.store import Store
     from iclbench.sweep.there import check_data
 
     sweeping = dry_run or only or contestants or workers or per_gpu != 1

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from iclbench.config.registry import canonical
 from iclbench.config.resolution import backbone_class
 from iclbench.config.trust import typed
 from iclbench.core.errors import UnknownNameError, UsageError
+from iclbench.core.formats import canonical
 from iclbench.sweep.cells import GridCell, grid_cells
 from iclbench.sweep.language_grids import is_language_grid, language_cells
 

@@ -16,6 +16,7 @@ from iclbench.cli.terminal import out, print_json, say, table
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import plural
+from iclbench.store.cells import Store
 from iclbench.store.runs import writing
 from iclbench.sweep import engine, engines
 from iclbench.sweep.bundle import Bundle
@@ -26,7 +27,6 @@ from iclbench.sweep.executor import Submitting
 from iclbench.sweep.grids import load_grid
 from iclbench.sweep.language_grids import is_language_grid
 from iclbench.sweep.plan import Plan
-from iclbench.sweep.store import Store
 
 
 def cluster(

@@ -10,9 +10,10 @@ from iclbench.cli.terminal import out, print_json, say, table
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import nbytes, plural
+from iclbench.store.cells import Store
+from iclbench.store.state import state_label
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.pack import pack
-from iclbench.sweep.store import Store
 from iclbench.sweep.verify import Verified, verify
 
 
@@ -23,7 +24,7 @@ def print_packed(
     files = pack(cells, store, folder, replace)
     if not files:
         raise UsageError(f"nothing to pack: no cell of this grid is in {store.results}; sweep it first")
-    counts = Counter(store.status(cell) or "to do" for cell in cells)
+    counts = Counter(state_label(store.state(cell)) for cell in cells)
     if json:
         sizes = {str(path): path.stat().st_size for path in files}
         print_json({"files": sizes, "cells": dict(counts)})

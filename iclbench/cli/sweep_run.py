@@ -15,13 +15,13 @@ from iclbench.core import cores
 from iclbench.core.context import Context
 from iclbench.core.errors import Interrupted
 from iclbench.core.formats import plural
+from iclbench.store.cells import Store
 from iclbench.store.runs import writing
 from iclbench.sweep import engine
 from iclbench.sweep import plan as plans
 from iclbench.sweep.executor import Executor
 from iclbench.sweep.local import LocalPool
 from iclbench.sweep.plan import Plan
-from iclbench.sweep.store import Store
 from iclbench.sweep.work import set_up
 
 

@@ -13,17 +13,17 @@ from iclbench.cli.sweep_makespan import jobs_of, print_jobs
 from iclbench.cli.sweep_view import duration, label
 from iclbench.cli.terminal import measuring, out, print_json, say, table
 from iclbench.config.rates import Rates, tuned_on
-from iclbench.config.registry import canonical
 from iclbench.core.context import Context
-from iclbench.core.formats import count, nbytes, plural
+from iclbench.core.formats import canonical, count, nbytes, plural
+from iclbench.store.cells import Store
+from iclbench.store.outcome import Outcome
+from iclbench.store.state import state_label
 from iclbench.sweep.cells import KINDS, GridCell
 from iclbench.sweep.engine import Bundling
 from iclbench.sweep.engines import EngineSettings
 from iclbench.sweep.estimate import Amount, Estimates, count_parameters, measure_step, parameter_range
 from iclbench.sweep.makespan import simulate
-from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.plan import Plan
-from iclbench.sweep.store import Store
 from iclbench.sweep.there import Found, look
 
 _STATES = ("done", "failed", "diverged", "skipped", "to do")
@@ -190,18 +190,18 @@ def groups(plan: Plan) -> dict[str, list[GridCell]]:
 
 def columns_of(plan: Plan) -> list[str]:
     """The states that a table has columns for: that of diverged trainings only where there are any."""
-    return [state for state in _STATES if state != "diverged" or state in plan.status.values()]
+    return [state for state in _STATES if state != "diverged" or state in plan.states.values()]
 
 
 def by_kind(plan: Plan, cells: Sequence[GridCell]) -> dict[str, dict[str, int]]:
     """Numbers of cells by kind and state."""
-    counts = Counter[tuple[str, str]]((cell.kind, plan.status[cell.hash] or "to do") for cell in cells)
+    counts = Counter[tuple[str, str]]((cell.kind, state_label(plan.states[cell.hash])) for cell in cells)
     return {kind: {state: counts[kind, state] for state in _STATES if counts[kind, state]} for kind in KINDS}
 
 
 def states(plan: Plan, cells: Sequence[GridCell]) -> list[str]:
     """Numbers of cells by state, as a row of a table has them."""
-    counts = Counter[str](plan.status[cell.hash] or "to do" for cell in cells)
+    counts = Counter[str](state_label(plan.states[cell.hash]) for cell in cells)
     return [str(counts[state] or "") for state in columns_of(plan)]
 
 

@@ -12,11 +12,11 @@ from rich.live import Live
 from rich.table import Table
 
 from iclbench.cli.terminal import err, say
+from iclbench.store.cells import Store
+from iclbench.store.outcome import Outcome
 from iclbench.sweep.cells import KINDS, GridCell
 from iclbench.sweep.estimate import Estimates
-from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.plan import Plan
-from iclbench.sweep.store import Store
 
 
 class View:

@@ -74,11 +74,10 @@ def command(
     from iclbench.cli.tune_run import pairs_of, search_of, work_through
     from iclbench.cli.tune_tables import print_dry_run, print_pairs
     from iclbench.config.rates import own_path
-    from iclbench.config.registry import canonical
     from iclbench.config.resolution import backbone_class
     from iclbench.config.trust import typed
     from iclbench.core.context import Context
-    from iclbench.core.formats import plural
+    from iclbench.core.formats import canonical, plural
     from iclbench.core.signals import sigterm_like_ctrl_c
     from iclbench.store.runs import writing
 

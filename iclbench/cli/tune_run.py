@@ -12,10 +12,9 @@ from iclbench.cli.sweep_view import duration
 from iclbench.cli.terminal import say
 from iclbench.cli.tune_tables import WORDS, words
 from iclbench.config.cards import load_task, names
-from iclbench.config.registry import canonical
 from iclbench.core.context import Context
 from iclbench.core.errors import DataError, Interrupted, UsageError
-from iclbench.core.formats import fixed, plural
+from iclbench.core.formats import canonical, fixed, plural
 from iclbench.tuning.curves import Curve, Point
 from iclbench.tuning.optuna_search import OptunaSearch, check_optuna
 from iclbench.tuning.search import RateSearch, Search

@@ -6,13 +6,11 @@ folders) or by path (`./mine.toml`). The hash of what it has trained and evaluat
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import reprlib
 import tomllib
 from collections.abc import Callable, Iterable
-from enum import Enum, auto
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -20,75 +18,36 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import (
     AfterValidator,
     BaseModel,
-    ConfigDict,
     Field,
-    ValidationError,
     field_validator,
     model_validator,
 )
 
-from iclbench.config.registry import FAMILIES, canonical, is_target, spelling
+from iclbench.config.registry import FAMILIES, is_target, spelling
 from iclbench.core import limits
-from iclbench.core.errors import UnknownNameError, UsageError, brief, shortened
-from iclbench.core.formats import plural
+from iclbench.core.errors import UnknownNameError, UsageError, brief_line
+from iclbench.core.formats import canonical
 from iclbench.core.hashing import content_hash
+from iclbench.core.settings import (
+    BaseSettings,
+    Decay,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    Role,
+    Share,
+    validate,
+)
 from iclbench.core.version import checkout
 
 PresetName = Literal["smoke", "grid", "small", "paper"]
 PRESETS: tuple[PresetName, ...] = ("smoke", "grid", "small", "paper")
 
 Head = Literal["point", "gaussian", "mixture", "categorical", "event"]
-# Heads that answer with several components.
-MIXTURES = ("mixture", "event")
 CardKind = Literal["tasks", "baselines", "grids", "tasks/language", "tasks/language/suites"]
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-class Mark(Enum):
-    """What a key of a configuration is for, beside its type: `points: Annotated[PositiveInt, Mark.TRAINED]`."""
-
-    TRAINED = auto()  # the weights depend on it
-    EVALUATED = auto()  # so do the numbers of an evaluation
-    TYPED = auto()  # `-o task.protocol.KEY` sets it; the default is the card's, or its preset's
-    OBSERVING = auto()  # it only says how often training is looked at, and what is kept of it on the way
-    LOCATION = auto()  # where files are; their content is identified by a fingerprint
-    BESIDE = auto()  # no number depends on it: it says what numbers mean, or what to put beside them
-
-
-class Strict(BaseModel):
-    """Base of everything a user can write: unknown keys, wrong types, NaN and infinities are errors."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-    @classmethod
-    @cache
-    def marked(cls, mark: Mark) -> frozenset[str]:
-        """The keys with this mark."""
-        return frozenset(key for key, field in cls.model_fields.items() if mark in field.metadata)
-
-
-class NoSettings(Strict):
-    """Settings of what has nothing to set."""
-
-
-# Sizes stop where no machine follows, so that a slip of the finger is an error of the card and not of the allocator.
-PositiveInt = Annotated[int, Field(gt=0, le=1_000_000_000)]
-SeedInt = Annotated[int, Field(ge=0, lt=2**63)]
-
-
-def _once(value: list[Any]) -> list[Any]:
-    for item in value:
-        if value.count(item) > 1:
-            raise ValueError(f"{item!r} stands there twice")
-    return value
-
-
-# Of a list whose items are all different.
-Once = AfterValidator(_once)
-PositiveFloat = Annotated[float, Field(gt=0)]
-NonNegativeFloat = Annotated[float, Field(ge=0)]
-Decay = Annotated[float, Field(ge=0, lt=1)]
-Share = Annotated[float, Field(gt=0, lt=1)]
 # Fewer steps have no last fifth.
 _SHORTEST = 5
 
@@ -131,7 +90,7 @@ def _in_one_spelling(table: dict[str, Any]) -> dict[str, Any]:
 ByBackbone = AfterValidator(_in_one_spelling)
 
 
-class Ramp(Strict):
+class Ramp(BaseSettings):
     """One quantity of a curriculum: from `start`, by `by` every `every` steps, up to the task's own value.
 
     Attributes:
@@ -149,7 +108,7 @@ class Ramp(Strict):
         return min(end, self.start + self.by * (step // self.every))
 
 
-class Curriculum(Strict):
+class Curriculum(BaseSettings):
     """Which part of the task is trained on while training goes on; None: all of it from the start.
 
     `points` counts context examples plus the query, as Garg et al. do (11 -> 41 trains 10 -> 40 examples).
@@ -163,7 +122,7 @@ class Curriculum(Strict):
     points: Ramp | None = None
 
 
-class TrainSettings(Strict):
+class TrainSettings(BaseSettings):
     """Everything the training loop needs to know besides the task and the backbone.
 
     Attributes:
@@ -198,15 +157,15 @@ class TrainSettings(Strict):
     weight_decay: NonNegativeFloat = 0.0
     warmup: Annotated[int, Field(ge=0)] = 0
     schedule: Literal["constant", "cosine", "inverse-sqrt", "warmup-stable-decay"] = "cosine"
-    branches: Annotated[list[Share], Mark.OBSERVING] = []
+    branches: Annotated[list[Share], Role.MONITORING] = []
     clip: NonNegativeFloat = 0.0
     curriculum: Curriculum = Curriculum()
     precision: Literal["float32", "bfloat16"] = "float32"
     compile: bool = False
-    evaluate_every: Annotated[int, Field(ge=0), Mark.OBSERVING] = 0
-    evaluators: Annotated[list[str], Mark.OBSERVING] = []
-    checkpoint_every: Annotated[PositiveInt, Mark.OBSERVING] = 1000
-    log_every: Annotated[PositiveInt, Mark.OBSERVING] = 100
+    evaluate_every: Annotated[int, Field(ge=0), Role.MONITORING] = 0
+    evaluators: Annotated[list[str], Role.MONITORING] = []
+    checkpoint_every: Annotated[PositiveInt, Role.MONITORING] = 1000
+    log_every: Annotated[PositiveInt, Role.MONITORING] = 100
 
     @model_validator(mode="after")
     def _branches_are_trainings(self) -> TrainSettings:
@@ -257,7 +216,7 @@ def deviation(parameters: Any, budget: float) -> Any:
     return parameters / budget - 1
 
 
-class Preset(Strict):
+class Preset(BaseSettings):
     """How big: the size of the task, of the backbones and of the training.
 
     Attributes:
@@ -281,7 +240,7 @@ class Preset(Strict):
     backbones: Annotated[dict[str, Values], ByBackbone] = {}
 
 
-class Published(Strict):
+class Published(BaseSettings):
     """A number from a paper, how it was read, and for which data it is: those parameters of the task that name them.
 
     Attributes:
@@ -315,7 +274,7 @@ class Published(Strict):
     data: Values = {}
 
 
-class TaskCard(Strict):
+class TaskCard(BaseSettings):
     """A task: a family with its parameters fixed and its protocol written down.
 
     With `context_targets`, training asks and scores the context points as further targets; evaluation does not. It
@@ -342,21 +301,21 @@ class TaskCard(Strict):
     """
 
     family: str = Field(description="the name of a family, like 'linear', or package.module:Class")
-    summary: Annotated[str, Mark.BESIDE]
-    source: Annotated[str, Mark.BESIDE] = ""
-    notes: Annotated[str, Mark.BESIDE] = ""
+    summary: Annotated[str, Role.REPORTING]
+    source: Annotated[str, Role.REPORTING] = ""
+    notes: Annotated[str, Role.REPORTING] = ""
     question: Literal["next", "targets"] = "next"
     head: Head = "point"
     floor: NonNegativeFloat = 0.0
     components: PositiveInt = 8
     context_targets: bool = False
     parameters: Values = {}
-    baselines: Annotated[list[str], Mark.BESIDE] = []
-    oracles: Annotated[list[str], Mark.BESIDE] = []
-    shifts: Annotated[list[str], Mark.BESIDE] = []
-    evaluators: Annotated[list[str], Mark.BESIDE] = []
+    baselines: Annotated[list[str], Role.REPORTING] = []
+    oracles: Annotated[list[str], Role.REPORTING] = []
+    shifts: Annotated[list[str], Role.REPORTING] = []
+    evaluators: Annotated[list[str], Role.REPORTING] = []
     presets: dict[PresetName, Preset]
-    published: Annotated[list[Published], Mark.BESIDE] = []
+    published: Annotated[list[Published], Role.REPORTING] = []
 
     @field_validator("family")
     @classmethod
@@ -389,12 +348,12 @@ class TaskCard(Strict):
         plain = self._hashed()
         for preset in plain["presets"].values():
             for table in (preset["train"], *preset.get("train_for", {}).values()):
-                for key in TrainSettings.marked(Mark.OBSERVING) & table.keys():
+                for key in TrainSettings.with_role(Role.MONITORING) & table.keys():
                     del table[key]
         return content_hash(plain)
 
     def _hashed(self) -> dict[str, Any]:
-        return self.model_dump(mode="json", exclude={*self.marked(Mark.BESIDE)}, exclude_unset=True)
+        return self.model_dump(mode="json", exclude={*self.with_role(Role.REPORTING)}, exclude_unset=True)
 
     def preset(self, name: str, task: str) -> Preset:
         found = self.presets.get(name)  # type: ignore[call-overload]
@@ -403,7 +362,7 @@ class TaskCard(Strict):
         return found
 
 
-class BaselineCard(Strict):
+class BaselineCard(BaseSettings):
     """A baseline: an estimator with its settings.
 
     Attributes:
@@ -485,76 +444,7 @@ def _read_toml(path: Path, parse: Callable[[str], dict[str, Any]]) -> dict[str, 
         raise UsageError(f"{path} is not valid TOML: nested too deeply") from error
     except ValueError as error:
         # TOMLDecodeError, but also numbers with thousands of digits and paths with a null byte.
-        raise UsageError(f"{path} is not valid TOML: {_line(str(error))}") from error
-
-
-def validate(model: type[_Model], data: Any, where: str) -> _Model:
-    """Build `model` from `data`; the first problem becomes one line: where, key, expected and got."""
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        problems = error.errors(include_url=False)
-        # A mistyped key is both unknown and missing; the first says what to do.
-        first = next((e for e in problems if e["type"] == "extra_forbidden"), problems[0])
-    place = tuple(part for part in first["loc"] if part != "[key]")
-    key = shortened(_line(".".join(str(part) for part in place)))
-    if first["type"] == "extra_forbidden":
-        raise UsageError(f"{where}: {_unknown_key(model, place)}")
-    if first["type"] == "missing":
-        raise UsageError(f"{where}: {key}: expected {_meaning(model, place)}, but the key is missing")
-    prefix = f"{where}: {key}: " if key else f"{where}: "
-    if first["type"] == "value_error":
-        raise UsageError(prefix + _line(first["msg"].removeprefix("Value error, ")))
-    if first["type"] in ("model_type", "dict_type"):
-        expected = "expected a table of keys"
-    elif first["type"] in ("tuple_type", "list_type"):
-        one = json.dumps([first["input"]]) if isinstance(first["input"], str | int | float) else "[...]"
-        expected = f"expected a list, {one}"
-    elif first["type"] == "too_short":
-        expected = f"expected at least {plural(first['ctx']['min_length'], 'item')}"
-    else:
-        expected = re.sub(r"^\w+ should (be |have |match )?", "expected ", first["msg"])
-    raise UsageError(f"{prefix}{_line(expected)}, got {reprlib.repr(first['input'])}")
-
-
-def _line(text: str) -> str:
-    """Short, and without line breaks and other control characters, which a quoted key of a TOML file may hold."""
-    return "".join(c if c.isprintable() else " " for c in brief(text))
-
-
-def _nested(model: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:
-    """The model that describes the table at `location`."""
-    for part in location:
-        field = model.model_fields.get(str(part))
-        inner = _models_in(field.annotation) if field else []
-        # A step without a field is an index or a preset's name: still within the model that the step before led to.
-        model = inner[0] if inner else model
-    return model
-
-
-def _unknown_key(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
-    """The unknown key with its near matches in the table where it stood."""
-    prefix = _line("".join(f"{part}." for part in location[:-1]))
-    known = [prefix + key for key in _nested(model, location[:-1]).model_fields]
-    return str(UnknownNameError("key", prefix + _line(str(location[-1])), known))
-
-
-def _meaning(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
-    """What a missing key should hold: its description, or the kind of value."""
-    field = _nested(model, location[:-1]).model_fields.get(str(location[-1]))
-    if field is None:
-        return "a value"
-    if field.description:
-        return field.description
-    kinds = {int: "a whole number", float: "a number", str: "a string", list: "a list"}
-    annotation = getattr(field.annotation, "__origin__", field.annotation)
-    return kinds.get(annotation, "a table of keys")  # type: ignore[arg-type]
-
-
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [m for part in getattr(annotation, "__args__", ()) for m in _models_in(part)]
+        raise UsageError(f"{path} is not valid TOML: {brief_line(str(error))}") from error
 
 
 def load_card(kind: CardKind, name: str, model: type[_Model]) -> tuple[str, _Model]:

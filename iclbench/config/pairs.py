@@ -12,12 +12,14 @@ from typing import Annotated
 
 from pydantic import Field, field_validator, model_validator
 
-from iclbench.config.cards import Once, PresetName, SeedInt, Strict, cards_folder, names, read_toml, validate
-from iclbench.config.registry import BACKBONES, canonical, spelling
+from iclbench.config.cards import PresetName, cards_folder, names, read_toml
+from iclbench.config.registry import BACKBONES, spelling
 from iclbench.core.errors import UsageError
+from iclbench.core.formats import canonical
+from iclbench.core.settings import BaseSettings, Once, SeedInt, validate
 
 
-class Pair(Strict):
+class Pair(BaseSettings):
     """Two backbones on some tasks.
 
     Attributes:

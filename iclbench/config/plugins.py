@@ -15,7 +15,7 @@ from typing import Any
 from iclbench.core.errors import IclbenchError, PluginError, UsageError, is_ours, one_line, shortened
 from iclbench.core.memory import is_out_of_memory
 
-# What settings derive from, by the module that asks for them; elsewhere it is `Strict`.
+# What settings derive from, by the module that asks for them; elsewhere it is `BaseSettings`.
 _SETTINGS = {"iclbench.backbones.base": "iclbench.backbones.base.BackboneSettings"}
 
 
@@ -24,7 +24,7 @@ def check_settings(cls: type, target: str) -> None:
     for base in filter(is_ours, cls.__mro__):
         for name in {"Settings", "Parameters"} & inspect.get_annotations(base).keys():
             if not hasattr(cls, name):
-                settings = _SETTINGS.get(base.__module__, "iclbench.config.cards.Strict")
+                settings = _SETTINGS.get(base.__module__, "iclbench.core.settings.BaseSettings")
                 raise UsageError(f"'{target}' lacks `{name}`: write a subclass of {settings} into the class")
 
 

@@ -13,23 +13,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from iclbench.config.cards import (
-    ByBackbone,
-    Decay,
-    NonNegativeFloat,
-    PositiveFloat,
-    PositiveInt,
-    Preset,
-    Strict,
-    cards_folder,
-    load_task,
-    names,
-    read_card,
-)
+from iclbench.config.cards import ByBackbone, Preset, cards_folder, load_task, names, read_card
 from iclbench.config.registry import BACKBONES
+from iclbench.core.settings import BaseSettings, Decay, NonNegativeFloat, PositiveFloat, PositiveInt
 
 
-class Chosen(Strict):
+class Chosen(BaseSettings):
     """Settings of training that were chosen for one contestant; those left out are the preset's.
 
     Attributes:
@@ -54,7 +43,7 @@ class Chosen(Strict):
         return self.model_dump(mode="json", exclude_none=True, exclude={"tried"})
 
 
-class Tuning(Strict):
+class Tuning(BaseSettings):
     """What was chosen for some tasks, and how it was found.
 
     Attributes:
@@ -76,7 +65,7 @@ class Tuning(Strict):
     train: Annotated[dict[str, Chosen], ByBackbone]
 
 
-class RateTable(Strict):
+class RateTable(BaseSettings):
     """A table of learning rates of one preset.
 
     Attributes:

@@ -33,14 +33,10 @@ from typing import Any
 
 from iclbench.config import plugins, trust
 from iclbench.core.errors import UnknownNameError, UsageError, one_line, said, shortened
+from iclbench.core.formats import canonical
 from iclbench.core.signals import heed_ctrl_c
 
 log = logging.getLogger("iclbench")
-
-
-def canonical(name: str) -> str:
-    """The spelling used on the command line: lower case with hyphens."""
-    return name.strip().lower().replace("_", "-")
 
 
 def spelling(name: str) -> str:

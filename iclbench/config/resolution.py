@@ -13,28 +13,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from iclbench.config import codes, plugins
 from iclbench.config.cards import (
-    MIXTURES,
     Head,
-    Mark,
-    NonNegativeFloat,
-    PositiveInt,
     Preset,
     PresetName,
     Published,
-    SeedInt,
-    Strict,
     TaskCard,
     TrainSettings,
     load_baseline,
     load_task,
     read_toml,
-    validate,
 )
 from iclbench.config.rates import Rates
-from iclbench.config.registry import BACKBONES, FAMILIES, canonical, imported, is_target, spelling
+from iclbench.config.registry import BACKBONES, FAMILIES, imported, is_target, spelling
 from iclbench.config.sizes import sized
 from iclbench.core.errors import UnknownNameError, UsageError, is_ours, shortened
-from iclbench.core.formats import assignments
+from iclbench.core.formats import assignments, canonical
+from iclbench.core.settings import MIXTURES, BaseSettings, NonNegativeFloat, PositiveInt, Role, SeedInt, validate
 
 if TYPE_CHECKING:
     from iclbench.backbones.base import Backbone
@@ -62,15 +56,15 @@ def unfit(backbone: str, task: str, head: str) -> str | None:
     return f"backbone '{backbone}' reads event sequences and nothing else; task '{task}' has none, point-process does"
 
 
-_BOTH = (Mark.TRAINED, Mark.EVALUATED)
+_BOTH = (Role.TRAINED, Role.EVALUATED)
 # Heads of which a standard deviation is read as `spread` says.
 _SPREAD = ("gaussian", "mixture")
 
 
-class TaskConfig(Strict):
+class TaskConfig(BaseSettings):
     """A task card at one preset.
 
-    `files` says where the data are: the parameters of the family with `Mark.LOCATION`. Moving a file changes no
+    `files` says where the data are: the parameters of the family with `Role.LOCATION`. Moving a file changes no
     identity. `learned` is what `Family.learn` found in the training data, their fingerprint included; it is empty until
     a run is created, and for families that need no data.
     """
@@ -78,17 +72,17 @@ class TaskConfig(Strict):
     name: Annotated[str, *_BOTH]
     card: str
     family: Annotated[str, *_BOTH]
-    code: Annotated[int | str, Mark.TRAINED]
+    code: Annotated[int | str, Role.TRAINED]
     parameters: Annotated[dict[str, Any], *_BOTH] = {}
     files: dict[str, Any] = {}
-    learned: Annotated[dict[str, Any], Mark.TRAINED] = {}
+    learned: Annotated[dict[str, Any], Role.TRAINED] = {}
     question: Annotated[str, *_BOTH] = "next"
-    head: Annotated[Head, *_BOTH, Mark.TYPED] = "point"
-    floor: Annotated[NonNegativeFloat | None, *_BOTH, Mark.TYPED] = None
-    components: Annotated[PositiveInt | None, *_BOTH, Mark.TYPED] = None
-    context_targets: Annotated[bool, Mark.TRAINED, Mark.TYPED] = False
-    points: Annotated[PositiveInt, *_BOTH, Mark.TYPED]
-    episodes: Annotated[PositiveInt, Mark.EVALUATED, Mark.TYPED]
+    head: Annotated[Head, *_BOTH, Role.TYPED] = "point"
+    floor: Annotated[NonNegativeFloat | None, *_BOTH, Role.TYPED] = None
+    components: Annotated[PositiveInt | None, *_BOTH, Role.TYPED] = None
+    context_targets: Annotated[bool, Role.TRAINED, Role.TYPED] = False
+    points: Annotated[PositiveInt, *_BOTH, Role.TYPED]
+    episodes: Annotated[PositiveInt, Role.EVALUATED, Role.TYPED]
     baselines: list[str] = []
     oracles: list[str] = []
     shifts: list[str] = []
@@ -117,7 +111,7 @@ class TaskConfig(Strict):
         return self.context_targets or varies(self.checked, self.drawn(self.points))
 
     @property
-    def checked(self) -> Strict:
+    def checked(self) -> BaseSettings:
         """The parameters of the family, complete."""
         model = family_class(self.family).Parameters
         return validate(model, self.parameters | self.files, f"task '{self.name}': parameters")
@@ -171,7 +165,7 @@ class TaskConfig(Strict):
         Raises:
             UnknownNameError: a key is not the place of a file.
         """
-        known = family_class(self.family).Parameters.marked(Mark.LOCATION)
+        known = family_class(self.family).Parameters.with_role(Role.LOCATION)
         for key in files:
             if key not in known:
                 paths = [f"task.{each}" for each in known]
@@ -226,7 +220,7 @@ class TaskConfig(Strict):
         return found
 
 
-class BackboneConfig(Strict):
+class BackboneConfig(BaseSettings):
     """A backbone with all its settings."""
 
     name: str
@@ -245,7 +239,7 @@ class BackboneConfig(Strict):
         return bounded(lambda: for_task(cls, checked, shape), f"backbone '{self.name}'", is_ours(cls))
 
 
-class RunConfig(Strict):
+class RunConfig(BaseSettings):
     """One backbone trained on one task with one preset and one seed."""
 
     preset: PresetName
@@ -294,7 +288,7 @@ class RunConfig(Strict):
 
 def trained_part(plain: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a run's configuration, in plain values, that the weights depend on: not how the run is evaluated."""
-    task = {key: value for key, value in plain["task"].items() if key in TaskConfig.marked(Mark.TRAINED)}
+    task = {key: value for key, value in plain["task"].items() if key in TaskConfig.with_role(Role.TRAINED)}
     return {**plain, "task": task}
 
 
@@ -314,7 +308,7 @@ def evaluated_as(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, An
 
     What weights depend on stays as it was written.
     """
-    evaluated = {key: value for key, value in new["task"].items() if key not in TaskConfig.marked(Mark.TRAINED)}
+    evaluated = {key: value for key, value in new["task"].items() if key not in TaskConfig.with_role(Role.TRAINED)}
     return {**old, "task": {**trained_part(old)["task"], **evaluated}}
 
 
@@ -371,7 +365,7 @@ def resolve_task(
             where = f"(in published.data of task '{task}')"
             raise UnknownNameError("parameter that names data", key, family.data_parameters, hint=where)
     typed, changed = _split(overrides or {}, parameters, where)
-    owners = {key: chosen if key in Preset.model_fields else card for key in TaskConfig.marked(Mark.TYPED)}
+    owners = {key: chosen if key in Preset.model_fields else card for key in TaskConfig.with_role(Role.TYPED)}
     protocol = {key: getattr(owner, key) for key, owner in owners.items()} | typed
     # What the head has no use for is no part of the configuration.
     for key, heads in {"floor": ("gaussian", "mixture", "event"), "components": MIXTURES}.items():
@@ -386,7 +380,7 @@ def resolve_task(
             "after every number of points, all of them are scored; leave it out"
         )
     complete = validate(parameters, {**values, **changed}, where).model_dump(mode="json", exclude_none=True)
-    files = {key: complete.pop(key) for key in parameters.marked(Mark.LOCATION) & complete.keys()}
+    files = {key: complete.pop(key) for key in parameters.with_role(Role.LOCATION) & complete.keys()}
     config = {
         "name": task,
         "card": card.hash,
@@ -405,7 +399,9 @@ def resolve_task(
     return validate(TaskConfig, config, where), card
 
 
-def _split(table: Mapping[str, Any], parameters: type[Strict], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split(
+    table: Mapping[str, Any], parameters: type[BaseSettings], where: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """What a `task` table says of the task's own protocol, and of its family's parameters.
 
     Both have tables of their own, `protocol` and `parameters`; a key beside these is of the one that has a key of this
@@ -414,7 +410,7 @@ def _split(table: Mapping[str, Any], parameters: type[Strict], where: str) -> tu
     Raises:
         UsageError: both have it, or neither; or it is given in both ways.
     """
-    own, theirs, short = TaskConfig.marked(Mark.TYPED), parameters.model_fields.keys(), dict(table)
+    own, theirs, short = TaskConfig.with_role(Role.TYPED), parameters.model_fields.keys(), dict(table)
     found: dict[str, dict[str, Any]] = {"protocol": {}, "parameters": {}}
     for name in found:
         given = short.pop(name, {})
@@ -532,7 +528,7 @@ def resolve_training(
 
 def _settings(
     name: str, task: TaskConfig, preset: Preset, typed: Mapping[str, Any], typed_as: str, data_dir: Path | None
-) -> Strict:
+) -> BaseSettings:
     """The backbone's settings: those of the card, over them the user's, what the name stands for, and where the preset
     has a budget those that meet it.
 

@@ -14,10 +14,11 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from iclbench.config.cards import TOLERANCE, Strict, TaskCard, deviation, load_task, validate
-from iclbench.config.registry import BACKBONES, canonical, imported, spelling
+from iclbench.config.cards import TOLERANCE, TaskCard, deviation, load_task
+from iclbench.config.registry import BACKBONES, imported, spelling
 from iclbench.core.errors import UsageError, is_ours
-from iclbench.core.formats import count
+from iclbench.core.formats import canonical, count
+from iclbench.core.settings import BaseSettings, validate
 
 if TYPE_CHECKING:
     from iclbench.backbones.base import Backbone
@@ -179,7 +180,7 @@ def _meets(known: Mapping[int, int], budget: int) -> int:
 def _parameters(name: str, cls: type[Backbone], shape: TaskShape, settings: Mapping[str, Any], budget: int) -> int:
     from iclbench.core.bounds import measured
 
-    checked: Strict = validate(cls.Settings, settings, f"backbone '{name}'")
+    checked: BaseSettings = validate(cls.Settings, settings, f"backbone '{name}'")
     for_task = imported("iclbench.backbones.image_backbone:for_task")
     small = budget <= _SMALL and all(value <= _WIDEST for value in settings.values() if isinstance(value, int))
     memory = small or not is_ours(cls)

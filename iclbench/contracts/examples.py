@@ -8,11 +8,12 @@ from typing import Any
 from torch import nn
 
 from iclbench.backbones.base import Backbone
-from iclbench.config.cards import TOLERANCE, deviation, validate
+from iclbench.config.cards import TOLERANCE, deviation
 from iclbench.config.sizes import nearest
 from iclbench.contracts.contract import example_episodes
 from iclbench.core.episodes import Episodes
 from iclbench.core.seeds import global_stream
+from iclbench.core.settings import validate
 from iclbench.core.task import TaskShape
 
 CLASSES, MARKS, OUTPUTS = 5, 3, 2

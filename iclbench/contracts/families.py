@@ -10,13 +10,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iclbench.config.cards import load_baseline, validate
+from iclbench.config.cards import load_baseline
 from iclbench.config.registry import ESTIMATORS
 from iclbench.core.episodes import Episodes
 from iclbench.core.errors import UsageError
 from iclbench.core.events import CENSORED
 from iclbench.core.guard import guarded
 from iclbench.core.predictor import Predictor
+from iclbench.core.settings import validate
 from iclbench.families.base import Family, FunctionFamily
 from iclbench.families.request import Request
 from iclbench.families.shifts import Kind, Shift

@@ -23,6 +23,11 @@ def brief(text: str) -> str:
     return _LONG.sub(lambda found: shortened(found[0]), text)
 
 
+def brief_line(text: str) -> str:
+    """`brief`, without line breaks and other control characters, which a quoted key of a TOML file may hold."""
+    return "".join(c if c.isprintable() else " " for c in brief(text))
+
+
 def shortened(text: str) -> str:
     """The text, or its beginning and its end where it is longer than what is echoed."""
     return text if len(text) <= _ECHOED else f"{text[:140]} ... {text[-50:]}"

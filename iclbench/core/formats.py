@@ -15,6 +15,11 @@ def text(value: Any) -> str:
     return str(value)
 
 
+def canonical(name: str) -> str:
+    """The spelling used on the command line: lower case with hyphens."""
+    return name.strip().lower().replace("_", "-")
+
+
 def printable(text: str) -> str:
     r"""The text with everything that a terminal or a browser would obey written out: control characters, marks that
     change the direction of writing, and half characters of names that are not UTF-8. Line breaks and tabs stay. All

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from iclbench.backbones.base import Backbone
 from iclbench.backbones.image_backbone import ImageBackbone
-from iclbench.backbones.sequence import SEGMENT, SequenceBackbone
+from iclbench.backbones.pair_sequence import SEGMENT
+from iclbench.backbones.sequence import SequenceBackbone
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Prediction
@@ -96,7 +97,8 @@ class ThinkingBackbone(Predictor):
         if not plain.mask.shape[1]:
             return plain
         # Without masks: what is missing comes behind all that is there, and nobody reads what follows from it.
-        segments = [self.backbone.tokens(part) for part in self.backbone.prompt(context, related).segments(SEGMENT)]
+        pairs, model = self.backbone.elements, self.backbone
+        segments = [pairs.tokens(model, part) for part in pairs.prompt(model, context, related).segments(SEGMENT)]
 
         def read(history: Memory | None) -> Memory:
             if history is None:
@@ -119,8 +121,8 @@ def forgets(backbone: Backbone) -> str:
     """Why there are no keys and values to think over, as a clause for an error line; empty: there are."""
     if isinstance(backbone, ImageBackbone):
         return "this one has an image encoder in front"
-    if backbone.shape.marks is not None:
-        return "this one reads events, whose last one is no part of what it keeps"
+    if isinstance(backbone, SequenceBackbone) and not backbone.elements.has_inputs:
+        return f"this one reads {backbone.elements.noun}, and the last one is not part of its keys and values"
     if isinstance(backbone, CausalTransformer) and isinstance(backbone, SequenceBackbone):
         return ""
     if backbone.order == "set":

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from iclbench.config.cards import validate
-from iclbench.config.registry import canonical
 from iclbench.config.resolution import parse_overrides
 from iclbench.core.errors import UnknownNameError, UsageError
+from iclbench.core.formats import canonical
 from iclbench.core.hashing import content_hash
+from iclbench.core.settings import validate
 from iclbench.deep_thinking.settings import METHODS, MethodSettings, slots_needed
 
 # Raised whenever a change of a method gives other answers for the same settings.

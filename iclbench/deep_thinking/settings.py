@@ -7,14 +7,14 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from iclbench.config.cards import Decay, NonNegativeFloat, PositiveInt, Strict
-from iclbench.config.registry import canonical
+from iclbench.core.formats import canonical
+from iclbench.core.settings import BaseSettings, Decay, NonNegativeFloat, PositiveInt
 
 # What the released code does unless it is told otherwise.
 _RELEASED = {"momentum": 0.9, "passes": "best"}
 
 
-class MethodSettings(Strict):
+class MethodSettings(BaseSettings):
     """Settings of a method, and what an evaluation needs to know of it; each method overrides what differs.
 
     Class attributes:

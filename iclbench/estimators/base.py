@@ -15,14 +15,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from iclbench.config.cards import NoSettings, Strict
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Point, Prediction
 from iclbench.core.predictor import Predictor
+from iclbench.core.settings import BaseSettings, NoSettings
 from iclbench.core.task import TaskFacts
 
-_Settings = TypeVar("_Settings", bound=Strict)
+_Settings = TypeVar("_Settings", bound=BaseSettings)
 
 
 class FittedPredictor(Predictor, Generic[_Settings], abstract=True):
@@ -35,7 +35,7 @@ class FittedPredictor(Predictor, Generic[_Settings], abstract=True):
         episodes_at_once: episodes fitted together, which bounds memory and keeps the arrays in the cache.
     """
 
-    Settings: ClassVar[type[Strict]] = NoSettings
+    Settings: ClassVar[type[BaseSettings]] = NoSettings
     libraries: ClassVar[tuple[str, ...]] = ()
     dtype: ClassVar[torch.dtype | None] = torch.float64
     episodes_at_once: ClassVar[int] = 64

@@ -14,10 +14,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from iclbench.config.cards import NoSettings
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Categorical
+from iclbench.core.settings import NoSettings
 from iclbench.estimators.base import FittedPredictor, leading, slices
 
 # Probability of the label that is answered.

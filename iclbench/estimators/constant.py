@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from iclbench.config.cards import NoSettings
+from iclbench.core.settings import NoSettings
 from iclbench.estimators.base import Estimator, at_lengths
 
 

@@ -20,15 +20,15 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from iclbench.config.cards import PositiveFloat, Strict
 from iclbench.core.episodes import Points
 from iclbench.core.errors import DataError, UsageError
 from iclbench.core.events import GAP, MARK, EventPrediction, marks_of
 from iclbench.core.records import cat
+from iclbench.core.settings import BaseSettings, PositiveFloat
 from iclbench.estimators.base import FittedPredictor, leading, slices
 
 
-class EventSettings(Strict):
+class EventSettings(BaseSettings):
     """What every method assumes before it has seen anything.
 
     `smoothing`: so many further events are counted, spread evenly over the marks, where frequencies of marks are taken;

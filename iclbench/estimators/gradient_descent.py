@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from iclbench.config.cards import NonNegativeFloat, PositiveInt, Strict
 from iclbench.core.episodes import Points
+from iclbench.core.settings import BaseSettings, NonNegativeFloat, PositiveInt
 from iclbench.estimators.base import Estimator, at_lengths, slices
 
 StepSize = Literal["raw", "transformed"]
@@ -23,7 +23,7 @@ StepSize = Literal["raw", "transformed"]
 _NUMBERS = 2**22
 
 
-class DescentSettings(Strict):
+class DescentSettings(BaseSettings):
     """`gamma` > 0 is GD++. `step_size`: 2/(L + mu) of the covariance of the raw or of the transformed inputs."""
 
     steps: PositiveInt = 24

@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from iclbench.config.cards import NonNegativeFloat, PositiveFloat
 from iclbench.core.errors import UsageError, one_line
 from iclbench.core.events import HazardEvent
+from iclbench.core.settings import NonNegativeFloat, PositiveFloat
 from iclbench.estimators.base import slices
 from iclbench.estimators.event_estimator import EventEstimator, EventSettings
 from iclbench.estimators.hawkes_likelihood import Hawkes, standard_errors

@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from iclbench.config.cards import PositiveInt, Strict
+from iclbench.core.settings import BaseSettings, PositiveInt
 from iclbench.estimators.base import Estimator
 
 
-class NeighbourSettings(Strict):
+class NeighbourSettings(BaseSettings):
     k: PositiveInt = 3
 
 

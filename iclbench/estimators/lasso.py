@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from iclbench.config.cards import PositiveFloat, Strict
+from iclbench.core.settings import BaseSettings, PositiveFloat
 from iclbench.core.task import TaskFacts
 from iclbench.estimators.base import Estimator, at_lengths
 from iclbench.estimators.homotopy import homotopy
@@ -35,7 +35,7 @@ _CHUNK = 2**19
 _MOST, _KEPT = 256, 2**25
 
 
-class LassoSettings(Strict):
+class LassoSettings(BaseSettings):
     alpha: PositiveFloat
 
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from iclbench.config.cards import NoSettings
+from iclbench.core.settings import NoSettings
 from iclbench.estimators.base import LinearEstimator
 from iclbench.estimators.recursive import minimum_norm, posterior_means
 

@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from iclbench.config.cards import PositiveFloat, PositiveInt, Strict
 from iclbench.core.seeds import generator
+from iclbench.core.settings import BaseSettings, PositiveFloat, PositiveInt
 from iclbench.estimators.base import Estimator
 
 # Networks trained side by side: enough to fill a core, few enough for their activations to stay in the cache.
@@ -24,7 +24,7 @@ _NETWORKS = 64
 Network = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
-class NetworkSettings(Strict):
+class NetworkSettings(BaseSettings):
     """`width` of the hidden layer: that of the task's own networks when not given. CoQE: 50 steps. Full batches."""
 
     width: PositiveInt | None = None

@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from iclbench.config.cards import NonNegativeFloat, PositiveFloat, Strict
 from iclbench.core.errors import UsageError
+from iclbench.core.settings import BaseSettings, NonNegativeFloat, PositiveFloat
 from iclbench.core.task import TaskFacts
 from iclbench.estimators.base import Estimator, LinearEstimator
 from iclbench.estimators.least_squares import least_squares
@@ -27,7 +27,7 @@ SMALLEST_PENALTY = 1e-9
 SMALLEST_NOISE = 1e-10
 
 
-class RidgeSettings(Strict):
+class RidgeSettings(BaseSettings):
     """`penalty`: lambda of |y - Xw|² + lambda |w|², or "noise": the task's noise-to-signal ratio (Bayes-optimal)."""
 
     penalty: NonNegativeFloat | Literal["noise"] = "noise"
@@ -94,7 +94,7 @@ class FeatureRidge(Ridge):
         return features.unflatten(0, x.shape[:-1])
 
 
-class KernelRidgeSettings(Strict):
+class KernelRidgeSettings(BaseSettings):
     """An RBF kernel variance * exp(-|a - b|² / (2 lengthscale²)), with observation noise of variance `noise`.
 
     `lengthscale`: a number, or "sqrt-dim" for the square root of the input dimension, which is the typical distance

@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from iclbench.config.cards import NoSettings
 from iclbench.core.errors import UsageError
+from iclbench.core.settings import NoSettings
 from iclbench.core.task import TaskFacts
 from iclbench.estimators.base import LinearEstimator
 

@@ -19,8 +19,8 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
-from iclbench.config.cards import NonNegativeFloat, PositiveFloat, PositiveInt, Strict
 from iclbench.core.errors import one_line
+from iclbench.core.settings import BaseSettings, NonNegativeFloat, PositiveFloat, PositiveInt
 from iclbench.estimators.base import Estimator, slices
 from iclbench.estimators.workers import fit_prefixes, in_threads, over_episodes
 
@@ -131,7 +131,7 @@ def answer_compiled(
 Backend = Literal["auto", "library"]
 
 
-class TreeSettings(Strict):
+class TreeSettings(BaseSettings):
     """`max_depth`: unlimited when not given. `random_state`: the order in which coordinates are tried.
 
     `backend`: `auto` fits on up to 128 points in compiled loops, with equal answers; `library` never does.
@@ -176,7 +176,7 @@ def _trees(
     return answers
 
 
-class BoostingSettings(Strict):
+class BoostingSettings(BaseSettings):
     """What is not given is left to the library. `sign`: see sign(x) only, for functions with thresholds at 0.
 
     `tree_method`, `max_bin`, `reg_lambda` and `min_child_weight` are the library's defaults, pinned: on few points

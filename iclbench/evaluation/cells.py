@@ -27,13 +27,13 @@ from iclbench import __version__, tables
 from iclbench.config.plugins import blamed
 from iclbench.core import devices
 from iclbench.core.errors import IclbenchError, one_line
+from iclbench.core.expected_metrics import lacking
 from iclbench.core.guard import guarded
 from iclbench.core.measure import Measure
 from iclbench.core.signals import heed_ctrl_c
 from iclbench.core.version import provenance
 from iclbench.evaluation.contestant import Contestant
 from iclbench.evaluation.contestants import PredictorContestant
-from iclbench.evaluation.metric_names import lacking
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.store import identity
 from iclbench.store.runs import writing
@@ -77,7 +77,7 @@ P = TypeVar("P", bound=AnyPromptSet)
 
 
 @dataclass(frozen=True)
-class Cell(Generic[P]):
+class CellResult(Generic[P]):
     """One cell of an evaluation, as it is reported while the evaluation runs.
 
     Attributes:
@@ -114,7 +114,7 @@ def is_done(results: Path, contestant: Contestant, prompts: AnyPromptSet) -> boo
     beside = [cell_path(results, contestant, prompts, name) for name in about.get("beside", "").split()]
     if about.get("cell") != own or any(tables.metadata(other).get("cell") != own for other in beside):
         return False
-    if not all(map(tables.is_whole, beside)):
+    if not all(map(tables.is_intact, beside)):
         return False
     try:
         values = tables.read("values", path)

@@ -15,14 +15,14 @@ from uuid import uuid4
 import torch
 
 from iclbench.backbones.base import Backbone
-from iclbench.config.cards import load_baseline, validate
+from iclbench.config.cards import load_baseline
 from iclbench.config.plugins import named
 from iclbench.config.rates import Rates
 from iclbench.config.registry import ESTIMATORS
 from iclbench.config.resolution import RunConfig, TaskConfig
 from iclbench.core.errors import UsageError
-from iclbench.core.hashing import content_hash
 from iclbench.core.predictor import Predictor
+from iclbench.core.settings import validate
 from iclbench.core.task import TaskFacts
 from iclbench.deep_thinking.backbones import ThinkingBackbone
 from iclbench.deep_thinking.methods import Method
@@ -98,10 +98,8 @@ def backbone(run: Run, device: str = "cpu", data_dir: Path | None = None) -> Pre
 def of_run(run: Run, model: Backbone, device: str) -> PredictorContestant:
     """The same where the model is there already, on the device."""
     # Loading has checked that the digest is that of the file.
-    depends_on: dict[str, Any] = {"config": run.hash, "weights": run.digest}
-    if digests_of_branches := run.branch_digests:
-        depends_on["branches"] = digests_of_branches
-    found = _of_run(run.name, run.config, model, depends_on, device)
+    of = identity.model_id(run.hash, run.digest, run.branch_digests)
+    found = _of_run(run.name, run.config, model, of, device)
     branches = {steps: partial(_branch, run, steps, model) for steps in run.branch_steps}
     tuned = _is_tuned(run.config, run.path.parent.parent)
     return replace(found, branches=branches, folder=run.path, tuned=tuned)
@@ -121,17 +119,15 @@ def _branch(run: Run, steps: int, model: Backbone) -> Backbone:
 def untrained(run: str, config: RunConfig, device: str = "cpu", data_dir: Path | None = None) -> PredictorContestant:
     """The backbone that a run starts from, under the run's name: for whatever does not depend on weights."""
     model = config.build(config.task.build(data_dir)).to(device).eval()
-    return _of_run(run, config, model, {"config": identity.training(config)}, device)
+    return _of_run(run, config, model, identity.unweighted_id(config), device)
 
 
-def _of_run(
-    run: str, config: RunConfig, model: Backbone, depends_on: dict[str, Any], device: str
-) -> PredictorContestant:
+def _of_run(run: str, config: RunConfig, model: Backbone, own_identity: str, device: str) -> PredictorContestant:
     return PredictorContestant(
         config.backbone.name,
         run,
         "backbone",
-        content_hash(depends_on),
+        own_identity,
         config.seed,
         identity.variant_id(config),
         model_name=config.backbone.name,
@@ -208,8 +204,8 @@ def thinking(plain: PredictorContestant, method: Method) -> PredictorContestant:
         applied=method.suffix,
         predictor=predictor,
         branches={},
-        identity=content_hash({"run": plain.identity, "method": method.hash}),
-        variant=content_hash({"run": plain.variant, "method": method.hash}, 8),
+        identity=identity.method_id(plain.identity, method.hash),
+        variant=identity.method_id(plain.variant, method.hash, 8),
     )
 
 
@@ -257,14 +253,12 @@ def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts)
     oracle = name in task.oracles
     lost = oracle and not prompts.family.keeps_oracle(name, prompts.shift)
     gaps = [gap for gap in (facts.mean_gap, facts.mean_first_gap) if gap is not None]
-    depends_on = content_hash(
-        {
-            **identity.baseline(card),
-            "facts": [facts.noise_to_signal, facts.hidden_width, *gaps],
-            # Our own algorithms are exact whatever the version; those of the libraries are what the library says.
-            "libraries": {name: libraries[name] for name in cls.libraries},
-            **({"oracle": False} if lost else {}),
-        }
+    depends_on = identity.baseline_id(
+        card,
+        [facts.noise_to_signal, facts.hidden_width, *gaps],
+        # Our own algorithms are exact whatever the version.
+        {name: libraries[name] for name in cls.libraries},
+        is_oracle=not lost,
     )
     kind = "oracle" if oracle and not lost else "baseline"
     episodes = getattr(settings, "episodes", None) or None

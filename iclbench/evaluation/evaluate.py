@@ -20,7 +20,7 @@ from iclbench.core.signals import heed_ctrl_c
 from iclbench.core.version import provenance
 from iclbench.deep_thinking.methods import Method
 from iclbench.evaluation import cells, contestants, examples, gaps, scores, targets
-from iclbench.evaluation.cells import Cell
+from iclbench.evaluation.cells import CellResult
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.next_points import score_next
 from iclbench.evaluation.prompt_set_rows import PromptSetRows
@@ -159,7 +159,7 @@ def evaluate_run(
     fresh: bool = False,
     begins: Begins | None = None,
     data_changed: bool = False,
-) -> Iterator[Cell]:
+) -> Iterator[CellResult]:
     """Evaluate a run and its baselines under each shift and by each evaluator, yielding every cell when it is done.
 
     Args:
@@ -210,7 +210,7 @@ def evaluate_baseline(
     evaluators: Sequence[str],
     *,
     seed: int = 0,
-) -> Iterator[Cell]:
+) -> Iterator[CellResult]:
     """Evaluate one baseline or oracle of a task without any run beside it; summaries are left to the caller."""
     family = task.build_held_out(context.data_dir)
     asked = prompt_sets(task, preset, shifts, evaluators, seed, context.data_dir, family)
@@ -240,7 +240,7 @@ def evaluate_cells(
     lookup: Lookup | None = None,
     fresh: bool = False,
     begins: Begins | None = None,
-) -> Iterator[Cell]:
+) -> Iterator[CellResult]:
     """Evaluate contestants on a prompt set, one after the other; what is there already is kept."""
     for contestant in field:
         heed_ctrl_c()
@@ -249,15 +249,15 @@ def evaluate_cells(
         if cells.is_done(results, contestant, prompts):
             source = cells.shipped_from(results, contestant, prompts)
             if not (fresh and source):
-                yield Cell(contestant, prompts, cached=True, shipped=source)
+                yield CellResult(contestant, prompts, cached=True, shipped=source)
                 continue
         found = lookup(contestant, prompts) if lookup is not None else None
         if found is not None:
             about = {"from": found.source} | {f"library.{k}": v for k, v in found.libraries.items()}
             cells.keep(results, contestant, prompts, found.tables, about)
-            yield Cell(contestant, prompts, cached=False, shipped=found.source)
+            yield CellResult(contestant, prompts, cached=False, shipped=found.source)
             continue
-        yield Cell(contestant, prompts, cached=False, reason=evaluate_cell(results, contestant, prompts))
+        yield CellResult(contestant, prompts, cached=False, reason=evaluate_cell(results, contestant, prompts))
 
 
 def summarise(results: Path, prompts: PromptSet) -> None:

@@ -72,7 +72,7 @@ def write_prompts(results: Path, prompts: PromptSet) -> None:
     """The points of the episodes themselves; nothing where the family does not say at which inputs to draw."""
     inputs = prompts.family.display_inputs()
     path = results / "tables" / prompts.id / "prompts.examples.parquet"
-    if inputs is None or tables.is_whole(path):
+    if inputs is None or tables.is_intact(path):
         return
     with writing(results):
         tables.write("examples", _points(prompts.episodes[:EPISODES], inputs, prompts), path, {})

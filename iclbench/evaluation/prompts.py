@@ -56,9 +56,9 @@ class PromptSet:
         return self.given or self.task.build_held_out(self.data_dir)
 
     @property
-    def together(self) -> int:
-        """Episodes per bootstrap block."""
-        return self.family.evaluators()[self.evaluator].together if self.evaluator else 1
+    def group_size(self) -> int:
+        """Neighbouring episodes that count as one, also in bootstraps."""
+        return self.family.evaluators()[self.evaluator].group_size if self.evaluator else 1
 
     @property
     def evaluation(self) -> str:
@@ -133,8 +133,8 @@ class PromptSet:
     def episodes(self) -> Episodes:
         """The frozen episodes, on the CPU: whole groups, where several count together; as many as there are, where the
         family has no end of them as many as the task says."""
-        groups = max(1, self.task.episodes // self.together)
-        number = min(groups * self.together, self.family.most_prompts or groups * self.together)
+        groups = max(1, self.task.episodes // self.group_size)
+        number = min(groups * self.group_size, self.family.most_prompts or groups * self.group_size)
         return self.draw(self.stream, number, self.task.drawn(self.context_points))
 
     @guarded

@@ -51,7 +51,7 @@ class TargetScores:
         return [n for n, bad in zip(self.n_related, np.asarray(self.failed.any(0)), strict=True) if bad]
 
     @property
-    def whole(self) -> dict[str, np.ndarray]:
+    def complete_scores(self) -> dict[str, np.ndarray]:
         """The scores without those of numbers of related datasets at which some failed: no paired comparison over the
         episodes that are left."""
         return {metric: np.where(self.failed.any(0), np.nan, scores) for metric, scores in self.scores.items()}
@@ -94,9 +94,9 @@ def target_scores(
     failed = _nonfinite(found, (int(taken.sum()), len(counts)))
     problem = _problem(found, failed, counts, np.flatnonzero(taken))
     failed = np.asarray(_among(taken, failed.astype(float)) == 1)
-    found = together({name: _among(taken, s) for name, s in found.items()}, prompts.together)
-    skipped = skipped.reshape(-1, prompts.together).any(1)
-    failed = np.asarray(failed.reshape(-1, prompts.together, len(counts)).any(1))
+    found = group_scores({name: _among(taken, s) for name, s in found.items()}, prompts.group_size)
+    skipped = skipped.reshape(-1, prompts.group_size).any(1)
+    failed = np.asarray(failed.reshape(-1, prompts.group_size, len(counts)).any(1))
     why = next((why for why in whys if why), None)
     return TargetScores(counts, found, family.normaliser, skipped, failed, why, problem)
 
@@ -110,7 +110,7 @@ def _among(taken: np.ndarray, scores: np.ndarray) -> np.ndarray:
     return found
 
 
-def together(scores: dict[str, np.ndarray], size: int) -> dict[str, np.ndarray]:
+def group_scores(scores: dict[str, np.ndarray], size: int) -> dict[str, np.ndarray]:
     """Scores `(episodes, columns)` of every `size` neighbouring episodes as one: right only where all of them are, by
     the mean for all else."""
     if size == 1:

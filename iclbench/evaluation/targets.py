@@ -31,9 +31,9 @@ def score_targets(contestant: PredictorContestant, prompts: PromptSet) -> cells.
         found = target_scores(contestant.predictor, prompts, contestant.device, contestant.episodes)
     if found.reason and not found.scores:
         return cells.skipped(prompts, cells.row(contestant, prompts, prompts.question), found.reason)
-    sizes = prompts.episodes.context.counts.numpy()[:: prompts.together, None]
+    sizes = prompts.episodes.context.counts.numpy()[:: prompts.group_size, None]
     # No paired comparison over the episodes that are left, which are the short ones.
-    kept = {} if found.reason else found.whole
+    kept = {} if found.reason else found.complete_scores
     return {
         "examples": examples.predicted(contestant, prompts, found.lost),
         "errors": cells.error_rows(contestant, prompts, kept, n_context=sizes, n_related=np.asarray(found.n_related)),
@@ -45,7 +45,7 @@ def score_targets(contestant: PredictorContestant, prompts: PromptSet) -> cells.
 def parts_of(prompts: PromptSet) -> list[tuple[dict[str, object], np.ndarray]]:
     """What episodes are averaged over: the columns that say so, and a mask over all episodes or groups of them."""
     episodes = prompts.episodes
-    found: list[tuple[dict[str, object], np.ndarray]] = [({}, np.ones(len(episodes) // prompts.together, dtype=bool))]
+    found: list[tuple[dict[str, object], np.ndarray]] = [({}, np.ones(len(episodes) // prompts.group_size, dtype=bool))]
     if prompts.evaluator:
         return found
     sizes = episodes.context.counts.numpy()

@@ -10,8 +10,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from iclbench.config.cards import load_baseline, validate
+from iclbench.config.cards import load_baseline
 from iclbench.config.registry import ESTIMATORS
+from iclbench.core.settings import validate
 from iclbench.core.standard import Standard
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.curves import Curve

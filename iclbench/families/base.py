@@ -18,10 +18,10 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor
 
-from iclbench.config.cards import Strict
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import DataChangedError, UnknownNameError
 from iclbench.core.guard import guarded
+from iclbench.core.settings import BaseSettings
 from iclbench.core.task import TaskFacts
 from iclbench.families.request import Request
 from iclbench.families.sampling import normal
@@ -39,13 +39,13 @@ class Evaluator:
 
     Attributes:
         chance: the accuracy of guessing among the admitted labels.
-        together: so many neighbouring episodes count as one, right only where all of them are.
+        group_size: so many neighbouring episodes count as one, right only where all of them are.
         knows: what the right answer can be learnt from: the context, so that a method fitted to it sets the mark; only
             the weights; or either of them, where the test tells which of two answers is given and neither is better.
     """
 
     chance: float
-    together: int = 1
+    group_size: int = 1
     knows: Literal["context", "weights", "either"] = "context"
 
 
@@ -80,7 +80,7 @@ class Family(ABC):
             from it draws something else, and vouches for its own alone (`vouches_for`).
     """
 
-    Parameters: ClassVar[type[Strict]]
+    Parameters: ClassVar[type[BaseSettings]]
     y_dim: int = 1
     classes: int | None = None
     marks: int | None = None
@@ -148,7 +148,7 @@ class Family(ABC):
         return {"fingerprint": self.training_fingerprint} if self.needs_data else {}
 
     def files(self) -> dict[str, str]:
-        """The parameters with `Mark.LOCATION`, resolved so that they name the same files from any folder."""
+        """The parameters with `Role.LOCATION`, resolved so that they name the same files from any folder."""
         return {}
 
     def check_data(self, learned: Mapping[str, Any] | None = None) -> None:
@@ -280,7 +280,7 @@ class Family(ABC):
         return self.sample_all_related(request)
 
 
-class FunctionParameters(Strict):
+class FunctionParameters(BaseSettings):
     """Parameters that all function classes share."""
 
     dim: Annotated[int, Field(gt=0, le=10_000)] = 20

@@ -11,8 +11,8 @@ from jaxtyping import Float
 from pydantic import model_validator
 from torch import Tensor
 
-from iclbench.config.cards import NonNegativeFloat, PositiveFloat, PositiveInt
 from iclbench.core.episodes import Points
+from iclbench.core.settings import NonNegativeFloat, PositiveFloat, PositiveInt
 from iclbench.families.base import FunctionFamily, FunctionParameters, Truth
 from iclbench.families.sampling import normal, skewed_inputs
 

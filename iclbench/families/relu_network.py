@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from iclbench.config.cards import PositiveInt, SeedInt
+from iclbench.core.settings import PositiveInt, SeedInt
 from iclbench.families.base import FunctionFamily, FunctionParameters, Truth
 from iclbench.families.sampling import fixed_normal, normal
 

@@ -37,9 +37,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from iclbench.config.registry import canonical
 from iclbench.core.episodes import Points, take
 from iclbench.core.errors import UnknownNameError, UsageError, shortened
+from iclbench.core.formats import canonical
 from iclbench.families.sampling import normal, orthogonal, random_signs, skewed_inputs
 
 

@@ -9,12 +9,12 @@ from importlib.metadata import version
 
 import torch
 
-from iclbench.core.hashing import content_hash
 from iclbench.deep_thinking.methods import Method
 from iclbench.evaluation.contestant import Contestant
 from iclbench.language.answering import majority
 from iclbench.language.models.model import LanguageModel
 from iclbench.language.prompting.fitting import Overlength
+from iclbench.store import identity
 
 # Raised whenever a change of tokenising, scoring or judging gives other values for the same model and prompts.
 VERSION = 2
@@ -39,21 +39,17 @@ def contestant(
     model: LanguageModel, method: Method, overlength: Overlength, beside: Sequence[Method] = ()
 ) -> LanguageContestant:
     """A model under a method, compared with the methods `beside`."""
-    what = {"model": model.identity, "method": method.hash}
     others = tuple({each.hash: each for each in beside if each.hash != method.hash}.values())
-    depends: dict[str, object] = {}
     rooms = {(each.times, min(each.passes, 2)) for each in others} - {(method.times, min(method.passes, 2))}
-    if overlength == "drop" and rooms:
-        depends["room"] = sorted(rooms)
-    identity = content_hash(what | {"version": VERSION, "overlength": overlength} | depends)
+    room = sorted(rooms) if overlength == "drop" else []
     libraries = {name: version(name) for name in ("transformers", "tokenizers")} | {"torch": torch.__version__}
     name = model.name + method.suffix
     return LanguageContestant(
         name,
         name,
         "backbone",
-        identity,
-        variant=content_hash(what, 8),
+        identity.language_model_id(model.identity, method.hash, VERSION, overlength, room),
+        variant=identity.language_variant_id(model.identity, method.hash),
         applied=method.suffix or None,
         model_name=model.name,
         device=model.device,
@@ -66,4 +62,4 @@ def contestant(
 
 def constant() -> LanguageContestant:
     """The most frequent answer."""
-    return LanguageContestant("majority", "majority", "baseline", content_hash({"majority": majority.VERSION}))
+    return LanguageContestant("majority", "majority", "baseline", identity.majority_id(majority.VERSION))

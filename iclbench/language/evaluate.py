@@ -20,7 +20,7 @@ from iclbench.core.errors import UsageError
 from iclbench.deep_thinking.methods import Method
 from iclbench.deep_thinking.methods import method as method_named
 from iclbench.evaluation import cells
-from iclbench.evaluation.cells import Cell
+from iclbench.evaluation.cells import CellResult
 from iclbench.language.answering.development import development
 from iclbench.language.cell import cell_tables, shared_columns
 from iclbench.language.contestants import LanguageContestant, constant, contestant
@@ -65,7 +65,7 @@ def evaluate_model(
     controls: bool = True,
     batch: int = 64,
     overlength: Overlength = "error",
-) -> Iterator[Cell]:
+) -> Iterator[CellResult]:
     """Evaluate a model under a method, yielding every cell when it is done; a cell that fails is a failed row, and the
     others go on.
 
@@ -156,7 +156,7 @@ def _comparisons(
         yield Comparison((zero,), (contestants.plain, *(each for each in contestants.others if each.model is None)))
 
 
-def _cells(results: Path, comparison: Comparison, batches: Batches, overlength: Overlength) -> Iterator[Cell]:
+def _cells(results: Path, comparison: Comparison, batches: Batches, overlength: Overlength) -> Iterator[CellResult]:
     for prompts in comparison.sets:
         cache = PromptCache()
         for each in comparison.contestants:
@@ -172,10 +172,10 @@ def _cell(
     one: LanguageContestant,
     prompts: LanguagePrompts,
     tables_of: Callable[[], tuple[cells.Tables, str]],
-) -> Cell:
+) -> CellResult:
     """The cell that is already there, or else computed."""
     if cells.is_done(results, one, prompts):
-        return Cell(one, prompts, True, None, _kept_note(results, one, prompts))
+        return CellResult(one, prompts, True, None, _kept_note(results, one, prompts))
     notes = [""]
 
     def work() -> cells.Tables:
@@ -183,7 +183,7 @@ def _cell(
         return found
 
     reason = cells.compute_cell(results, one, prompts, shared_columns(one, prompts), work)
-    return Cell(one, prompts, False, reason, notes[0])
+    return CellResult(one, prompts, False, reason, notes[0])
 
 
 def _kept_note(results: Path, one: LanguageContestant, prompts: LanguagePrompts) -> str:

@@ -14,13 +14,13 @@ import numpy as np
 import pandas as pd
 
 from iclbench import tables
-from iclbench.core.hashing import content_hash
 from iclbench.evaluation.cells import cell_path
 from iclbench.evaluation.contestant import Contestant
 from iclbench.language.accuracies import summarised
 from iclbench.language.cell import shared_columns
 from iclbench.language.prompting.prompts import LanguagePrompts
 from iclbench.language.tasks.cards import PRESET
+from iclbench.store import identity
 from iclbench.store.runs import writing
 from iclbench.tables.means import student
 
@@ -58,8 +58,8 @@ def write_summary(
 
 def summary_path(results: Path, run: str, prompts: LanguagePrompts) -> Path:
     """Where the means are of prompt sets that differ from this one in nothing but their demonstrations."""
-    drawn_from = {"data": prompts.pool.fingerprint, "episodes": prompts.episodes, "seed": prompts.seed}
-    folder = results / "tables" / f"{_stem(prompts)}-{content_hash(drawn_from, 8)}"
+    shared = identity.language_prompts_id(data=prompts.pool.fingerprint, episodes=prompts.episodes, seed=prompts.seed)
+    folder = results / "tables" / f"{_stem(prompts)}-{shared}"
     return folder / "summary" / f"{run}.values.parquet"
 
 

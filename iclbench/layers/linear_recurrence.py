@@ -98,7 +98,7 @@ def linear_recurrence(
     return outputs, after
 
 
-def whole(terms: Terms, chunk: int = CHUNK) -> Float[Tensor, "B H T V"]:
+def full_pass(terms: Terms, chunk: int = CHUNK) -> Float[Tensor, "B H T V"]:
     """The answers at all tokens of a sequence that begins with them, after which nothing is kept."""
     return _run(terms, None, None, chunk, keeps=False)[0]
 

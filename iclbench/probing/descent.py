@@ -14,11 +14,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iclbench.config import codes
-from iclbench.core.hashing import content_hash
 from iclbench.estimators.gradient_descent import DescentSettings, GradientDescent, StepSize, descent_curve, search_gamma
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.probing.probe_set import ProbeSet
+from iclbench.store import identity
 
 STEPS = 24
 # The stated search: 300 candidates from 1e-6 to 1e-3, a hundred per decade. It was made for d = 20 and 40 examples;
@@ -39,14 +38,11 @@ class Descent:
     @property
     def contestant(self) -> PredictorContestant:
         """A baseline; gamma belongs to the probe set and is found there."""
-        search = [*_DECADES, _LAST_DECADE, _PER_DECADE]
-        depends_on = {"estimator": "gradient-descent", "steps": STEPS, "step_size": self.step_size, "search": search}
-        depends_on["code"] = codes.of_estimator("gradient-descent")
         return PredictorContestant(
             self.name,
             self.name,
             "baseline",
-            content_hash(depends_on),
+            identity.descent_id(STEPS, self.step_size, [*_DECADES, _LAST_DECADE, _PER_DECADE]),
             libraries={"torch": torch.__version__},
             predictor=GradientDescent(DescentSettings(steps=STEPS)),
         )

@@ -24,7 +24,7 @@ from iclbench.core.errors import UsageError
 from iclbench.core.memory import IN_PROBES, advised
 from iclbench.evaluation import cells, contestants
 from iclbench.evaluation.bootstrap import summaries
-from iclbench.evaluation.cells import Cell, Rows, Tables
+from iclbench.evaluation.cells import CellResult, Rows, Tables
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.probing.descent import DESCENTS, STEPS, Descent, step_errors, tune_gamma
@@ -49,7 +49,7 @@ def probe(
     tasks: int = 128,
     shift: str = "none",
     seed: int = 0,
-) -> Iterator[Cell]:
+) -> Iterator[CellResult]:
     """Probe a run at each context size, yielding every cell when it is done.
 
     Args:
@@ -99,14 +99,14 @@ def kept(
     prompts: PromptSet,
     shared: dict[str, object],
     work: Callable[[], Tables],
-) -> Cell:
+) -> CellResult:
     """The cell that is already there, or else computed by `work`, skipped where the contestant does not take so many
     examples; `shared` as in `cells.compute_cell`."""
     cached = cells.is_done(results, contestant, prompts)
     if reason := contestant.predictor.too_long(prompts.context_points):
         work = partial(cells.skipped, prompts, shared, reason)
     reason = None if cached else cells.compute_cell(results, contestant, prompts, shared, advised(IN_PROBES)(work))
-    return Cell(contestant, prompts, cached, reason)
+    return CellResult(contestant, prompts, cached, reason)
 
 
 def references(prompts: ProbeSet) -> list[str]:

@@ -30,7 +30,7 @@ from iclbench.core.predictions import Categorical
 from iclbench.core.predictor import Predictor
 from iclbench.core.seeds import generator
 from iclbench.evaluation import cells, contestants
-from iclbench.evaluation.cells import Cell, Rows, Tables
+from iclbench.evaluation.cells import CellResult, Rows, Tables
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.probing.probe import NotProbedError, kept
 from iclbench.probing.probe_set import POINTS, ProbeSet
@@ -85,7 +85,7 @@ def probe_rank(
     queries: int = 128,
     shift: str = "none",
     seed: int = 0,
-) -> Iterator[Cell]:
+) -> Iterator[CellResult]:
     """Measure the rank of a run's matrix of predictions, with that of least squares and the oracles beside it.
 
     Args:

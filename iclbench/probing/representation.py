@@ -30,10 +30,9 @@ from iclbench.backbones.base import Backbone
 from iclbench.config import codes
 from iclbench.core.context import Context
 from iclbench.core.errors import NonFiniteError
-from iclbench.core.hashing import content_hash
 from iclbench.evaluation import cells, contestants
 from iclbench.evaluation.bootstrap import percentiles, resampled_counts
-from iclbench.evaluation.cells import Cell, Rows, Tables
+from iclbench.evaluation.cells import CellResult, Rows, Tables
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.probing.probe import NotProbedError, kept
@@ -78,7 +77,7 @@ class RepresentationSet(PromptSet):
         return others + torch.from_numpy(GRID)[:, None, None] * direction
 
 
-def probe_representation(context: Context, run: Run, *, seed: int = 0) -> Iterator[Cell]:
+def probe_representation(context: Context, run: Run, *, seed: int = 0) -> Iterator[CellResult]:
     """Score the sample representation of a run, beside the inputs themselves and the untrained model.
 
     Raises:
@@ -103,7 +102,7 @@ def probe_representation(context: Context, run: Run, *, seed: int = 0) -> Iterat
         f"{model.name}-untrained",
         f"{run.name}-untrained",
         "baseline",
-        content_hash({"config": run.hash, "untrained": True}),
+        identity.untrained_id(run.hash),
         libraries=model.libraries,
         predictor=untrained,
     )

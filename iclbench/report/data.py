@@ -16,8 +16,8 @@ from iclbench.analysis.comparable import trained_again
 from iclbench.analysis.episode_scores import EpisodeScores
 from iclbench.analysis.scores import comparable_rows
 from iclbench.analysis.slices import rows_of
-from iclbench.config.registry import canonical
 from iclbench.core.errors import UnknownNameError, UsageError
+from iclbench.core.formats import canonical
 from iclbench.report.language import PRESET, Language, answers, prepared
 from iclbench.report.style import Look, looks
 from iclbench.tables.evaluators import INSIDE

@@ -18,11 +18,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from iclbench.config.cards import cards_folder, validate
+from iclbench.config.cards import cards_folder
 from iclbench.config.resolution import RunConfig, without_codes
 from iclbench.core import digests
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.files import DIGEST, digest_path, save_tensors, write_text
+from iclbench.core.settings import validate
 from iclbench.store import runs
 from iclbench.store.runs import Run, check_name, digest_beside, writing
 

@@ -8,21 +8,25 @@ contain; only cells of a grid, which is planned without them, name their places.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from iclbench import __version__
 from iclbench.config import codes
-from iclbench.config.cards import BaselineCard, Mark, Strict, TrainSettings, load_baseline, validate
+from iclbench.config.cards import BaselineCard, TrainSettings, load_baseline
 from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES
 from iclbench.config.resolution import BackboneConfig, RunConfig, TaskConfig, backbone_class
 from iclbench.core.hashing import content_hash
+from iclbench.core.settings import BaseSettings, Role, validate
 
 if TYPE_CHECKING:
     from iclbench.evaluation.contestant import Contestant
     from iclbench.evaluation.prompts import PromptSet
     from iclbench.sweep.cells import GridCell
+    from iclbench.sweep.language_grids import LanguageCell
 
 
-def without_defaults(settings: Strict) -> dict[str, Any]:
+def without_defaults(settings: BaseSettings) -> dict[str, Any]:
     """The settings that differ from their defaults, in plain values."""
     return settings.model_dump(mode="json", exclude_defaults=True)
 
@@ -33,7 +37,7 @@ def training(config: RunConfig) -> dict[str, Any]:
     return {
         "preset": config.preset,
         "seed": config.seed,
-        "task": _task(config.task, Mark.TRAINED),
+        "task": _task(config.task, Role.TRAINED),
         "backbone": {"name": backbone.name, "code": backbone.code, "settings": _settings(backbone)},
         "train": without_defaults(config.train),
         "loss": codes.LOSS,
@@ -49,7 +53,9 @@ def variant_id(config: RunConfig) -> str:
     """The identity of a training without its seed and without what only observes it."""
     of = training(config)
     del of["seed"]
-    of["train"] = {key: value for key, value in of["train"].items() if key not in TrainSettings.marked(Mark.OBSERVING)}
+    of["train"] = {
+        key: value for key, value in of["train"].items() if key not in TrainSettings.with_role(Role.MONITORING)
+    }
     return content_hash(of, 8)
 
 
@@ -67,6 +73,60 @@ def prompts_id(prompts: PromptSet, **sizes: Any) -> str:
         "seed": prompts.seed,
     }
     return content_hash(of | sizes, 8)
+
+
+def model_id(run: str, weights: str | None, branches: Mapping[str, str | None]) -> str:
+    """The identity of a trained model: its run and the digests of its weights and branches."""
+    of: dict[str, Any] = {"config": run, "weights": weights}
+    return content_hash(of | {"branches": branches} if branches else of)
+
+
+def untrained_id(run: str) -> str:
+    """The identity of the untrained model that a run starts from."""
+    return content_hash({"config": run, "untrained": True})
+
+
+def unweighted_id(config: RunConfig) -> str:
+    """The identity of a model whose weights do not matter, as for costs."""
+    return content_hash({"config": training(config)})
+
+
+def method_id(model: str | None, method: str, length: int = 12) -> str:
+    """The identity of a model, or of its variant, to which a method is applied."""
+    return content_hash({"run": model, "method": method}, length)
+
+
+def baseline_id(
+    card: BaselineCard, facts: Sequence[float | None], libraries: Mapping[str, str], is_oracle: bool
+) -> str:
+    """The identity of a baseline on a task.
+
+    Args:
+        card: names the estimator and its settings.
+        facts: what the baseline knows of the task.
+        libraries: versions of the libraries that compute its answers.
+        is_oracle: False for an oracle of the task that is none under the shift of the prompts.
+    """
+    of = {**baseline(card), "facts": list(facts), "libraries": dict(libraries)}
+    return content_hash(of if is_oracle else of | {"oracle": False})
+
+
+def descent_id(steps: int, step_size: str | None, search: Sequence[object]) -> str:
+    """The identity of gradient descent (`step_size` None) or GD++ next to a probe."""
+    of = {"estimator": "gradient-descent", "steps": steps, "step_size": step_size, "search": list(search)}
+    return content_hash(of | {"code": codes.of_estimator("gradient-descent")})
+
+
+def costs_id(contestant: Contestant, task: TaskConfig, data: str | None) -> str:
+    """The identity of the costs of a contestant on a task; weights do not matter to them."""
+    of = {
+        "contestant": contestant.variant or contestant.identity,
+        "family": task.family,
+        "parameters": task.parameters,
+        "data": data,
+        "version": __version__,
+    }
+    return content_hash(of)
 
 
 def score_id(contestant: Contestant, prompt_set: str, family: str | None) -> str:
@@ -103,7 +163,7 @@ def cell_id(cell: GridCell) -> str:
     if cell.config is not None:
         of["trained"] = training(cell.config)
     if cell.kind in ("evaluate", "probe"):
-        of["task"] = _task(task, Mark.EVALUATED)
+        of["task"] = _task(task, Role.EVALUATED)
         of["codes"] = [codes.of_family(task.family), codes.of_prompts(task.family), codes.of_normaliser(task.family)]
         if cell.baseline is not None:
             of["baseline"] = baseline(load_baseline(cell.baseline)[1])
@@ -120,9 +180,62 @@ def cell_id(cell: GridCell) -> str:
     return content_hash(of, 16)
 
 
-def _task(task: TaskConfig, mark: Mark) -> dict[str, Any]:
-    """The keys of a task with a mark."""
-    plain = task.model_dump(mode="json", exclude_defaults=True, include=set(TaskConfig.marked(mark)))
+def episodes_id(task: TaskConfig, seed: int) -> str:
+    """The identity of the episodes that the cells of a grid share: what they are sampled from, and the seed."""
+    of = {"parameters": task.parameters, "points": task.points, "episodes": task.episodes, "question": task.question}
+    of |= {"files": task.files} if task.files else {}
+    return content_hash({"task": of, "seed": seed})
+
+
+def language_cell_id(cell: LanguageCell, versions: Sequence[int]) -> str:
+    """The identity of a cell of a language model; `versions` are those of the code that prompts and answers."""
+    of: dict[str, Any] = {"kind": cell.kind, "run": cell.run, "preset": cell.preset, "asked": cell.asked}
+    of |= {"task": [cell.task, cell.frozen.subset, cell.frozen.hash], "model": cell.identity}
+    return content_hash(of | {"versions": list(versions)}, 16)
+
+
+def language_model_id(model: str, method: str, version: int, overlength: str, room: Sequence[Any]) -> str:
+    """The identity of a language model under a method.
+
+    Args:
+        model: identity of the weights.
+        method: hash of the method.
+        version: of the code that answers.
+        overlength: treatment of prompts that are too long.
+        room: sizes that methods compared with this one leave for demonstrations.
+    """
+    of: dict[str, Any] = {"model": model, "method": method, "version": version, "overlength": overlength}
+    return content_hash(of | {"room": list(room)} if room else of)
+
+
+def language_variant_id(model: str, method: str) -> str:
+    """The identity of a language model under a method, whatever the treatment of its prompts."""
+    return content_hash({"model": model, "method": method}, 8)
+
+
+def majority_id(version: int) -> str:
+    """The identity of the most frequent answer."""
+    return content_hash({"majority": version})
+
+
+def language_prompts_id(**of: Any) -> str:
+    """The identity of the prompts of a language task, or of those that differ in their demonstrations alone."""
+    return content_hash(of, 8)
+
+
+def validation_id(prompt_sets: Sequence[str]) -> str:
+    """The identity of several validation prompt sets together."""
+    return content_hash({"sets": list(prompt_sets)}, 8)
+
+
+def bundle_id(cells: Sequence[str]) -> str:
+    """The identity of cells that one job works on."""
+    return content_hash({"cells": list(cells)}, 12)
+
+
+def _task(task: TaskConfig, role: Role) -> dict[str, Any]:
+    """The keys of a task with a role."""
+    plain = task.model_dump(mode="json", exclude_defaults=True, include=set(TaskConfig.with_role(role)))
     return plain | {"parameters": _parameters(task)}
 
 
@@ -132,7 +245,7 @@ def _parameters(task: TaskConfig) -> dict[str, Any]:
     if not codes.is_ours(FAMILIES, task.family):
         return task.parameters
     checked = task.checked
-    return checked.model_dump(mode="json", exclude_defaults=True, exclude=set(checked.marked(Mark.LOCATION)))
+    return checked.model_dump(mode="json", exclude_defaults=True, exclude=set(checked.with_role(Role.LOCATION)))
 
 
 def _settings(backbone: BackboneConfig) -> dict[str, Any]:

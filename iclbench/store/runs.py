@@ -23,14 +23,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from iclbench.config import codes
-from iclbench.config.cards import TrainSettings, names, read_toml, read_toml_of_many, validate
+from iclbench.config.cards import TrainSettings, names, read_toml, read_toml_of_many
 from iclbench.config.rates import Rates
 from iclbench.config.resolution import RunConfig, difference, evaluated_as, without_codes, without_learned
 from iclbench.core import digests, locks
 from iclbench.core.errors import DataChangedError, IclbenchError, UnknownNameError, UsageError
 from iclbench.core.files import digest_path, remove_leftovers, write_text
 from iclbench.core.memory import IN_EVALUATION, advised
+from iclbench.core.settings import validate
 from iclbench.store import identity
+from iclbench.store.state import is_intact
 
 if TYPE_CHECKING:
     from iclbench.backbones.base import Backbone
@@ -93,6 +95,11 @@ class Run:
             raise UsageError(
                 f"{error}; put the file back, or move {self.path} away or delete it and train the run again"
             ) from error
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether training has finished and all its files are intact."""
+        return self.finished and all(map(is_intact, self.written))
 
     @property
     def weights(self) -> Path:

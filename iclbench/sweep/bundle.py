@@ -18,11 +18,11 @@ from iclbench.config.registry import imported
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError, one_line
 from iclbench.core.files import write_text
-from iclbench.core.hashing import content_hash
 from iclbench.core.version import provenance
+from iclbench.store import identity
+from iclbench.store.outcome import Outcome
 from iclbench.store.runs import codes_then_and_now
 from iclbench.sweep.cells import GridCell
-from iclbench.sweep.outcome import Outcome
 from iclbench.tables.schema import SCHEMA
 
 Work = Callable[[GridCell, Context], Outcome]
@@ -43,7 +43,7 @@ class Bundle:
     @property
     def name(self) -> str:
         """From its cells alone."""
-        return content_hash({"cells": [cell.hash for cell in self.cells]}, 12)
+        return identity.bundle_id([cell.hash for cell in self.cells])
 
     def write(self, path: Path) -> None:
         """As JSON."""

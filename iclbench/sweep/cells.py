@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 from iclbench.config.cards import load_baseline
 from iclbench.config.resolution import RunConfig, TaskConfig
-from iclbench.core.hashing import content_hash
 from iclbench.store import identity
 from iclbench.sweep.grids import GridRun, grid_runs
 
@@ -82,7 +81,7 @@ class GridCell:
         return f"{self.task}-{self.preset}"
 
     @property
-    def together(self) -> str:
+    def affinity(self) -> str:
         """What cells have in common that are worked on one after the other: the group, but for language models."""
         return self.group
 
@@ -158,7 +157,7 @@ def _baselines(runs: Sequence[GridRun]) -> Iterator[GridCell]:
         if not run.evaluate or run.without:
             continue
         asked, task = _asked(run), run.config.task
-        episodes = _episodes(task, asked)
+        episodes = identity.episodes_id(task, asked["seed"])
         for name in run.beside:
             key = (own_name(name), episodes)
             known = wanted.setdefault(key, (name, task, asked))[2]
@@ -172,7 +171,7 @@ def _summaries(evaluated: Sequence[GridCell]) -> Iterator[GridCell]:
     """One cell for every set of episodes: what follows from all contestants together."""
     groups: dict[str, list[GridCell]] = {}
     for cell in evaluated:
-        groups.setdefault(_episodes(cell.frozen, cell.asked), []).append(cell)
+        groups.setdefault(identity.episodes_id(cell.frozen, cell.asked["seed"]), []).append(cell)
     for cells in groups.values():
         asked: dict[str, Any] = {}
         for cell in cells:
@@ -194,10 +193,3 @@ def _united(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
     """Everything that either is asked; both on prompts of one seed."""
     both = {key: list(dict.fromkeys([*a[key], *b[key]])) for key in ("shifts", "evaluators")}
     return {**both, "seed": a["seed"]}
-
-
-def _episodes(task: TaskConfig, asked: dict[str, Any]) -> str:
-    """A hash of what the episodes that are asked are made from."""
-    of = {"parameters": task.parameters, "points": task.points, "episodes": task.episodes, "question": task.question}
-    of |= {"files": task.files} if task.files else {}
-    return content_hash({"task": of, "seed": asked["seed"]})

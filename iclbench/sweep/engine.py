@@ -9,13 +9,13 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 from iclbench.core.context import Context
 from iclbench.core.errors import one_line
+from iclbench.store.cells import Store
+from iclbench.store.outcome import Outcome
 from iclbench.sweep.bundle import Bundle, Work, work_through
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.executor import Adopting, Executor, Submitting, WorkerStartError
 from iclbench.sweep.order import Order
-from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.plan import Plan
-from iclbench.sweep.store import Store
 from iclbench.sweep.work import work as work_on_cell
 
 # A cell whose worker died is tried so often in one sweep: whoever kills processes for want of memory may have meant

@@ -11,8 +11,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from iclbench.config.cards import PositiveInt, Strict, read_toml, validate
+from iclbench.config.cards import read_toml
 from iclbench.core.errors import UnknownNameError, UsageError
+from iclbench.core.settings import BaseSettings, PositiveInt, validate
 
 GROUP = "iclbench.engines"
 ENGINES = ("local", "slurm", "ray")
@@ -35,7 +36,7 @@ def _free(option: str) -> str:
     return option
 
 
-class GridEngine(Strict):
+class GridEngine(BaseSettings):
     """What a grid's card says of its jobs, in a table `[engine]`: what they need, but nothing that a shell runs, since
     cards come from anywhere.
 

@@ -21,10 +21,10 @@ import pandas as pd
 from iclbench import tables
 from iclbench.config.resolution import RunConfig
 from iclbench.core.errors import IclbenchError
+from iclbench.store.cells import Store
 from iclbench.store.runs import Run
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.plan import Plan
-from iclbench.sweep.store import Store, is_whole
 
 # Seconds after which no more steps are measured.
 BUDGET = 20.0
@@ -81,7 +81,7 @@ class Estimates:
         """Seconds of one cell on one worker; None: not known."""
         if cell.kind == "train" and cell.config is not None:
             run = self._run(cell)
-            if run.finished and all(map(is_whole, run.written)):  # outside of any sweep: only its row is missing
+            if run.is_intact:  # outside of any sweep: only its row is missing
                 return 0.0
             step = self._step_seconds(cell)
             return None if step is None else step * (cell.config.train.all_steps - run.reached)
@@ -107,7 +107,7 @@ class Estimates:
         if cell.kind != "train" or cell.config is None:
             return self._table_bytes.get(cell.kind, 0.0)
         run = self._run(cell)
-        if run.finished and all(map(is_whole, run.written)):
+        if run.is_intact:
             return 0.0
         train = cell.config.train
         weights = 1 + len(train.branches)

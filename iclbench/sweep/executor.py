@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from iclbench.core.errors import IclbenchError
-from iclbench.sweep.outcome import Outcome
+from iclbench.store.outcome import Outcome
 
 if TYPE_CHECKING:
     from iclbench.sweep.bundle import Bundle

@@ -15,23 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from iclbench.config.cards import (
-    Once,
-    PositiveInt,
-    PresetName,
-    SeedInt,
-    Strict,
-    load_baseline,
-    load_card,
-    load_task,
-    read_toml,
-)
+from iclbench.config.cards import PresetName, load_baseline, load_card, load_task, read_toml
 from iclbench.config.pairs import Pair
-from iclbench.config.registry import BACKBONES, canonical, spelling
+from iclbench.config.registry import BACKBONES, spelling
 from iclbench.config.resolution import RunConfig, parse_overrides, resolve_run, typed_tables, unfit
 from iclbench.config.sizes import missing_size, tell_once
 from iclbench.config.trust import UntrustedError
 from iclbench.core.errors import UnknownNameError, UsageError
+from iclbench.core.formats import canonical
+from iclbench.core.settings import BaseSettings, Once, PositiveInt, SeedInt
 from iclbench.store.runs import keeping_rate, run_name
 from iclbench.sweep.engines import GridEngine
 
@@ -61,7 +53,7 @@ Names = Annotated[list[str], Field(min_length=1), AfterValidator(_spelled), Once
 Seeds = Annotated[list[SeedInt], Field(min_length=1), Once]
 
 
-class Evaluate(Strict):
+class Evaluate(BaseSettings):
     """In-distribution always; up to `extrapolate` examples at each preset, in-distribution and under all `shifts`.
 
     Attributes:
@@ -92,7 +84,7 @@ class Evaluate(Strict):
         return value
 
 
-class Probe(Strict):
+class Probe(BaseSettings):
     """Which probes, and examples in context at each preset: the trained length where none are named.
 
     Attributes:
@@ -104,7 +96,7 @@ class Probe(Strict):
     contexts: dict[PresetName, list[Length]] = {}
 
 
-class Cost(Strict):
+class Cost(BaseSettings):
     """What runs cost, conditioned on so many points, and on as many as they were trained with.
 
     Attributes:
@@ -114,7 +106,7 @@ class Cost(Strict):
     points: Annotated[list[PositiveInt], Field(min_length=1), Once] = [40, 500]
 
 
-class Without(Strict):
+class Without(BaseSettings):
     """Pairs that make no sense: they stay in the tables, with the reason.
 
     Attributes:
@@ -128,7 +120,7 @@ class Without(Strict):
     reason: str
 
 
-class GridPart(Strict):
+class GridPart(BaseSettings):
     """Every task with every backbone, preset and seed, in every variant that `overrides` names for the preset.
 
     `overrides.<preset>.<variant>` is a list of `-o` settings. A preset without variants trains the cards as they are,

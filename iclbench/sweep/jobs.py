@@ -20,11 +20,11 @@ from typing import Any, ClassVar, Generic, TypeVar
 from iclbench.config.registry import imported
 from iclbench.core.errors import IclbenchError, Interrupted, one_line
 from iclbench.core.files import write_text
+from iclbench.store.outcome import Outcome
 from iclbench.store.runs import writing
 from iclbench.sweep.bundle import Bundle, other_commit, outcomes_of, plain_outcomes, read_outcomes, work_through
 from iclbench.sweep.engines import EngineSettings
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
-from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.work import share_cores
 
 log = logging.getLogger("iclbench")

@@ -13,29 +13,30 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from iclbench.config.cards import PositiveInt, Strict, cards_folder, load_card, names, read_toml
-from iclbench.config.registry import canonical
+from iclbench.config.cards import cards_folder, load_card, names, read_toml
 from iclbench.core.errors import IclbenchError, UsageError
-from iclbench.core.hashing import content_hash
+from iclbench.core.formats import canonical
+from iclbench.core.settings import BaseSettings, PositiveInt
 from iclbench.language.tasks.cards import PRESET, LanguageTask
 from iclbench.language.tasks.chosen import language_tasks
 from iclbench.language.tasks.ranges import written
+from iclbench.store.identity import language_cell_id
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.grids import Once, Seeds, Texts
 
 
-class Variant(Strict):
+class Variant(BaseSettings):
     """How the demonstrations are taken in: a method, and `-o` settings of it."""
 
     method: Literal["icl", "deep-thinking", "repeat"] = "icl"
     overrides: list[str] = []
 
 
-class LanguageGridCard(Strict):
+class LanguageGridCard(BaseSettings):
     """A grid: every model on every task, in every variant of `methods`.
 
     Attributes:
@@ -122,7 +123,7 @@ class LanguageCell(GridCell):
         return "language"
 
     @property
-    def together(self) -> str:
+    def affinity(self) -> str:
         """The model: a worker holds one at a time, and reads it once."""
         return self.run
 
@@ -137,10 +138,8 @@ class LanguageCell(GridCell):
         from iclbench.language.answering import majority
         from iclbench.language.prompting import prompts
 
-        of: dict[str, Any] = {"kind": self.kind, "run": self.run, "preset": self.preset, "asked": self.asked}
-        of |= {"task": [self.task, self.frozen.subset, self.frozen.hash], "model": self.identity}
-        of["versions"] = [methods.VERSION, contestants.VERSION, prompts.VERSION, majority.VERSION]
-        return content_hash(of, 16)
+        versions = [methods.VERSION, contestants.VERSION, prompts.VERSION, majority.VERSION]
+        return language_cell_id(self, versions)
 
 
 def language_cells(name: str) -> Iterator[LanguageCell]:

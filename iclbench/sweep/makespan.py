@@ -7,10 +7,10 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from iclbench.store.outcome import Outcome
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.engine import ALONE, Bundling
 from iclbench.sweep.order import Order
-from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.plan import Plan
 
 

@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from graphlib import TopologicalSorter
 
+from iclbench.store.outcome import Outcome
+from iclbench.store.state import State
 from iclbench.sweep.cells import GridCell
-from iclbench.sweep.outcome import Outcome, Status
 from iclbench.sweep.plan import Plan
 
 
@@ -24,8 +25,8 @@ class Order:
     def __init__(self, plan: Plan, slots: int) -> None:
         self._todo = {cell.hash: cell for cell in plan.todo}
         self._cells = {cell.hash: cell for cell in plan.cells}
-        self._status: dict[str, Status | None] = {
-            cell: None if cell in self._todo else status for cell, status in plan.status.items()
+        self._states: dict[str, State] = {
+            cell: "todo" if cell in self._todo else state for cell, state in plan.states.items()
         }
         self._reasons: dict[str, str] = {}
         self._waits = {c.hash: {n for n in c.needs if n in self._todo} for c in plan.todo}
@@ -35,8 +36,8 @@ class Order:
                 self._followed.setdefault(need, []).append(name)
         self._needs = TopologicalSorter(self._waits)
         self._needs.prepare()
-        places = {name: i for i, name in enumerate(dict.fromkeys(cell.together for cell in plan.cells))}
-        self._place = {cell.hash: (places[cell.together], i) for i, cell in enumerate(plan.todo)}
+        places = {name: i for i, name in enumerate(dict.fromkeys(cell.affinity for cell in plan.cells))}
+        self._place = {cell.hash: (places[cell.affinity], i) for i, cell in enumerate(plan.todo)}
         self._few = 2 * slots
         self._trainings_left = sum(cell.kind == "train" for cell in plan.todo)
         self._trainings: list[tuple[tuple[int, int], GridCell]] = []
@@ -70,7 +71,7 @@ class Order:
 
     def _has(self, cell: GridCell, before: set[str]) -> bool:
         """Whether all that it needs is done, but for these."""
-        return all(need in before or self._status.get(need) == "done" for need in cell.needs)
+        return all(need in before or self._states.get(need) == "done" for need in cell.needs)
 
     def reserve(self, cells: Iterable[GridCell]) -> bool:
         """Nobody else is to take these, which are being worked on already; false: none of them is to do."""
@@ -111,7 +112,7 @@ class Order:
     def settle(self, cell: GridCell, outcome: Outcome) -> None:
         """The cell is done, failed or skipped: those that waited for it may go."""
         self._claim(cell)
-        self._status[cell.hash] = outcome.status
+        self._states[cell.hash] = outcome.status
         self._trainings_left -= cell.kind == "train"
         if outcome.reason:
             self._reasons[cell.hash] = outcome.reason
@@ -136,8 +137,8 @@ class Order:
             self._given_up.append((cell, Outcome("skipped", cell.reason)))
             return
         # What follows from all evaluations of a task together follows from those that there are.
-        missing = [] if cell.is_summary else [n for n in cell.needs if self._status.get(n) != "done"]
-        known = [need for need in missing if self._status.get(need)]
+        missing = [] if cell.is_summary else [n for n in cell.needs if self._states.get(n) != "done"]
+        known = [need for need in missing if self._states.get(need, "todo") != "todo"]
         if not missing:
             self.put_back(cell)
         elif known:
@@ -147,8 +148,8 @@ class Order:
         """What becomes of a cell that needs one which is not done."""
         what = {"train": "its training", "evaluate": "its evaluation"}.get(need.kind, f"its {need.kind}")
         reason = self._reasons.get(need.hash) or need.reason or "see there"
-        if self._status[need.hash] == "skipped":
+        if self._states[need.hash] == "skipped":
             return Outcome("skipped", f"{what} makes no sense: {reason}")
-        if self._status[need.hash] == "diverged":
+        if self._states[need.hash] == "diverged":
             return Outcome("diverged", f"{what} diverged (run '{need.run}'): {reason}")
         return Outcome("failed", f"{what} failed (run '{need.run}'): {reason}")

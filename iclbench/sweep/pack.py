@@ -24,17 +24,16 @@ import numpy as np
 import pandas as pd
 
 from iclbench import tables
-from iclbench.config.registry import canonical
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.core.files import digest_path
-from iclbench.core.formats import plural
+from iclbench.core.formats import canonical, plural
 from iclbench.core.metrics import curve_metric, metric
 from iclbench.store import archives
+from iclbench.store.cells import Store, evaluates, row
+from iclbench.store.outcome import Outcome
 from iclbench.store.runs import Run, check_name, writing
 from iclbench.sweep.cells import SUMMARY, GridCell
-from iclbench.sweep.outcome import Outcome
-from iclbench.sweep.store import Store, evaluates, row
 from iclbench.tables import TableName
 from iclbench.tables.curves import heights
 from iclbench.tables.evaluators import HEADLINE, INSIDE
@@ -117,7 +116,7 @@ def _refuse_loss(cells: Sequence[GridCell], store: Store, out: Path) -> None:
     if not path.is_file():
         return
     rows = tables.read("cells", path)
-    kept = {cell.hash for cell in cells if store.status(cell) in ("done", "diverged")}
+    kept = {cell.hash for cell in cells if store.state(cell) in ("done", "diverged")}
     lost = rows[rows["status"].isin(["done", "diverged"]) & ~rows["cell"].isin(list(kept))]
     summaries = [cell for cell in cells if cell.is_summary]
     if any(cell.hash in kept for cell in summaries):
@@ -137,7 +136,7 @@ def _refuse_loss_of_weights(cells: Sequence[GridCell], store: Store, out: Path) 
     archive, held = archives.archive_path(out, cells[0].task, cells[0].preset), dict[str, archives.Packed]()
     with suppress(UsageError):  # of one that cannot be read nothing is lost
         held |= archives.entries(archive) if archive.is_file() else {}
-    asked = [cell for cell in cells if cell.kind == "train" and cell.weights and store.status(cell) == "done"]
+    asked = [cell for cell in cells if cell.kind == "train" and cell.weights and store.state(cell) == "done"]
     if lost := held.keys() - {cell.run for cell in asked}:
         raise UsageError(
             f"{archive} holds the weights of {plural(len(lost), 'run')} that would be lost ('{min(lost)}' and others), "
@@ -198,9 +197,9 @@ def _pack_group(cells: Sequence[GridCell], store: Store, out: Path) -> Iterator[
 def _standing(cells: Sequence[GridCell], store: Store, out: Path, values: Sequence[_Source]) -> Iterator[_Source]:
     """Scores and gaps of those who are there while others are not yet, which the summary waits for: they depend on
     nobody but the baselines and the oracle, who are summed up with them."""
-    if all(store.status(cell) == "done" for cell in cells if cell.is_summary):
+    if all(store.state(cell) == "done" for cell in cells if cell.is_summary):
         return
-    there = [cell.run for cell in cells if cell.kind == "evaluate" and store.status(cell) == "done"]
+    there = [cell.run for cell in cells if cell.kind == "evaluate" and store.state(cell) == "done"]
     prompt_sets = {name for source in values for name in source.rows["prompt_set"].dropna().unique()}
     packed = out / tables.packed_name("values", cells[0].task, cells[0].preset)
     own = sorted(store.results.glob(f"tables/{cells[0].group}-*/summary/*.values.parquet"))
@@ -223,7 +222,7 @@ def _pack_weights(cells: Sequence[GridCell], store: Store, out: Path, named: dic
         return archives.entries(archive)
 
     for cell in cells:
-        if cell.kind != "train" or not cell.weights or store.status(cell) != "done":
+        if cell.kind != "train" or not cell.weights or store.state(cell) != "done":
             continue
         assert cell.config is not None
         packed = _packed(cell.run, cell.config.trained, store, there)
@@ -254,17 +253,17 @@ def _packed(
 
 def _about(cell: GridCell, store: Store, files: list[str]) -> dict[str, object] | None:
     """The cell's row: as it was recorded, but for the files; None as long as nothing has become of it."""
-    status = store.status(cell)
-    if status is None:
+    state = store.state(cell)
+    if state == "todo":
         return None
     if not store.has_row(cell):
         return row(cell, Outcome("skipped", cell.reason), Context(store.results))
     recorded = store.rows.loc[cell.hash]
     about: dict[str, object] = {name: recorded[name] for name in tables.CELLS if name != "cell"}
     about["cell"] = cell.hash
-    if status in ("done", "diverged", "failed"):
+    if state in ("done", "diverged", "failed"):
         about["files"] = json.dumps(sorted(files))
-    if status == "done" and evaluates(cell):
+    if state == "done" and evaluates(cell):
         about["metrics"] = " ".join(sorted(store.metrics(cell))) or None
     return about
 

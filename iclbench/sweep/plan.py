@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from iclbench.config.resolution import TaskConfig
+from iclbench.store.cells import Store
 from iclbench.store.runs import Run
+from iclbench.store.state import State
 from iclbench.sweep.cells import GridCell
-from iclbench.sweep.outcome import Status
-from iclbench.sweep.store import Store
 
 
 @dataclass(frozen=True)
@@ -19,34 +19,34 @@ class Plan:
 
     Attributes:
         cells: all cells of the grid.
-        status: what is known of each, by hash.
-        todo: those to do, whoever is needed first; among them trainings whose rows are there, but not the weights that
-            another cell to do needs, and evaluations of which only packed values are there where a summary to do needs
-            the scores of all episodes.
-        waiting: those that would be to do, but need others that are left out.
+        states: the state of each cell, by hash.
+        todo: the cells to do, each after the cells that it needs. Among them are finished trainings whose weights are
+            missing and needed by another cell, and packed evaluations whose scores by episode a summary needs.
+        waiting: cells to do that need cells that are left out.
     """
 
     cells: tuple[GridCell, ...]
-    status: dict[str, Status | None]
+    states: dict[str, State]
     todo: tuple[GridCell, ...]
     waiting: tuple[GridCell, ...] = ()
 
     @property
     def again(self) -> tuple[GridCell, ...]:
-        """Those to do although they are done, for what others need of them."""
-        return tuple(cell for cell in self.todo if self.status[cell.hash] == "done")
+        """Finished cells that are computed again because other cells need what they leave."""
+        return tuple(cell for cell in self.todo if self.states[cell.hash] == "done")
 
 
 def plan(cells: Sequence[GridCell], store: Store) -> Plan:
-    """Cells without a row or with files missing are to do, and failed ones are tried again. Those that make no sense
-    are to do until a row says so, which takes no time; those that need a training that diverged, when that is to do
-    again or no longer diverged."""
-    status = {cell.hash: store.status(cell) for cell in cells}
-    # One that makes no sense is settled once, by a row with the reason.
-    todo = {cell.hash for cell in cells if status[cell.hash] in (None, "failed") or not store.has_row(cell)}
+    """Compare cells with the results folder.
+
+    Failed cells are tried again. A cell that is not applicable is to do until a row says so, which takes no time. A
+    cell that needs a diverged training is to do if that training is to do again or no longer diverged.
+    """
+    states = {cell.hash: store.state(cell) for cell in cells}
+    todo = {cell.hash for cell in cells if states[cell.hash] in ("todo", "failed") or not store.has_row(cell)}
     for cell in cells:
-        changed = (need in todo or status.get(need, "diverged") != "diverged" for need in cell.needs)
-        if status[cell.hash] == "diverged" and any(changed):
+        changed = (need in todo or states.get(need, "diverged") != "diverged" for need in cell.needs)
+        if states[cell.hash] == "diverged" and any(changed):
             todo.add(cell.hash)
     known = {cell.hash: cell for cell in cells}
     for cell in cells:
@@ -59,8 +59,8 @@ def plan(cells: Sequence[GridCell], store: Store) -> Plan:
     for cell in cells:
         of_weights = cell.config is not None and cell.needs and not cell.reason
         if cell.hash in todo and of_weights and not _has_weights(store.results, cell):
-            todo.update(need for need in cell.needs if status.get(need) != "diverged")
-    return Plan(tuple(cells), status, tuple(cell for cell in cells if cell.hash in todo))
+            todo.update(need for need in cell.needs if states.get(need) != "diverged")
+    return Plan(tuple(cells), states, tuple(cell for cell in cells if cell.hash in todo))
 
 
 def only(plan: Plan, store: Store, kinds: Sequence[str], contestants: Sequence[str] | None = None) -> Plan:
@@ -72,7 +72,7 @@ def only(plan: Plan, store: Store, kinds: Sequence[str], contestants: Sequence[s
         needs, left = set(cell.needs), out & set(cell.needs)
         summary = contestants is not None and cell.is_summary and bool(own & (needs - left))
         wanted = cell.kind in kinds and (cell.hash in own or summary)
-        if wanted and summary and left and all(plan.status[need] != "done" for need in left):
+        if wanted and summary and left and all(plan.states[need] != "done" for need in left):
             partial[cell.hash] = replace(cell, needs=tuple(need for need in cell.needs if need not in left))
             left = set()
         if wanted and (cell.reason is not None or not left):
@@ -80,13 +80,13 @@ def only(plan: Plan, store: Store, kinds: Sequence[str], contestants: Sequence[s
         out.add(cell.hash)
         if wanted:
             waiting.append(cell)
-    status = plan.status | {cell.hash: store.status(cell) for cell in partial.values()}
+    states = plan.states | {cell.hash: store.state(cell) for cell in partial.values()}
     todo = [partial.get(cell.hash, cell) for cell in plan.todo if cell.hash not in out]
     changed = {cell.hash for cell in todo}
     return Plan(
         tuple(partial.get(cell.hash, cell) for cell in plan.cells),
-        status,
-        tuple(cell for cell in todo if status[cell.hash] != "done" or not cell.is_summary or changed & set(cell.needs)),
+        states,
+        tuple(cell for cell in todo if states[cell.hash] != "done" or not cell.is_summary or changed & set(cell.needs)),
         tuple(waiting),
     )
 

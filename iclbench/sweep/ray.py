@@ -20,11 +20,11 @@ from typing import Any
 from iclbench.core.errors import Interrupted, UsageError, one_line
 from iclbench.core.formats import plural
 from iclbench.core.signals import ctrl_c_ignored
+from iclbench.store.outcome import Outcome
 from iclbench.sweep.bundle import Bundle, plain_outcomes
 from iclbench.sweep.engines import EngineSettings
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
 from iclbench.sweep.jobs import Files, Handed, JobExecutor, do_bundle, not_shared, result_of
-from iclbench.sweep.outcome import Outcome
 
 
 def _task(bundle: str, work: str, threads: int, folder: str, path: list[str]) -> dict[str, Any] | None:

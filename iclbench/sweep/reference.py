@@ -36,7 +36,7 @@ _Group: TypeAlias = tuple[str, dict[tables.TableName, pd.DataFrame]]
 _COPIED: tuple[tables.TableName, ...] = ("values", "errors", "examples")
 
 
-class Reference:
+class PackedBaselines:
     """Packed results, looked through for the cells of baselines.
 
     Args:

@@ -28,11 +28,11 @@ from typing import Any
 from iclbench.core.errors import IclbenchError, Interrupted, UsageError, one_line
 from iclbench.core.files import write_text
 from iclbench.core.formats import plural
+from iclbench.store.outcome import Outcome
 from iclbench.sweep.bundle import Bundle
 from iclbench.sweep.engines import EngineSettings, user_file
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
 from iclbench.sweep.jobs import Files, Handed, JobExecutor, do_bundle, not_shared
-from iclbench.sweep.outcome import Outcome
 
 log = logging.getLogger("iclbench")
 

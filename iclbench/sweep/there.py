@@ -14,7 +14,6 @@ from iclbench.core.errors import DataChangedError, DataError, IclbenchError, Usa
 from iclbench.store.runs import Run, TrainedOtherwiseError, refuse_other
 from iclbench.sweep.cells import KINDS, GridCell
 from iclbench.sweep.plan import Plan
-from iclbench.sweep.store import is_whole
 
 if TYPE_CHECKING:
     from iclbench.families.base import Family
@@ -55,7 +54,7 @@ def look(plan: Plan, context: Context) -> Found:
     settled = failing | {cell.hash for cell in there}
     left = replace(
         plan,
-        status={**plan.status, **{cell.hash: "done" for cell in there}},
+        states={**plan.states, **{cell.hash: "done" for cell in there}},
         todo=tuple(cell for cell in plan.todo if cell.hash not in settled),
     )
     found = Counter(cell.kind for cell in there)
@@ -121,7 +120,7 @@ def _is_there(cell: GridCell, context: Context) -> bool:
     """Whether everything that the cell would do is done."""
     if cell.kind == "train":
         run = Run(context.results / "runs" / cell.run)
-        return run.finished and all(map(is_whole, run.written))
+        return run.is_intact
     return cell.work == "evaluate" and not cell.is_summary and _is_evaluated(cell, context)
 
 

@@ -21,15 +21,15 @@ import numpy as np
 import pandas as pd
 
 from iclbench import __version__, tables
+from iclbench.core import kernels, machine
 from iclbench.core.context import Context
 from iclbench.core.errors import DataError, IclbenchError
-from iclbench.sweep import kernels
+from iclbench.store.cells import Store
+from iclbench.store.outcome import Outcome
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.executor import WorkerDiedError
 from iclbench.sweep.local import LocalPool
-from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.pack import value_rows
-from iclbench.sweep.store import Store, device_name, hardware, libraries
 from iclbench.sweep.work import set_up, work
 
 # Seconds that workers have to end when verifying is interrupted.
@@ -103,7 +103,7 @@ def verify(cells: Sequence[GridCell], store: Store, n: int, seed: int, context: 
 
 def chosen(cells: Sequence[GridCell], store: Store, n: int, seed: int, context: Context) -> list[GridCell]:
     """The evaluations that `verify` computes again, with its arguments and errors."""
-    finished = (cell for cell in cells if store.status(cell) == "done" or store.damaged(cell))
+    finished = (cell for cell in cells if store.state(cell) == "done" or store.damaged(cell))
     done = [cell for cell in finished if cell.kind == "evaluate" and not cell.is_summary]
     there = {group for group, cell in {cell.group: cell for cell in done}.items() if _has_data(cell, context)}
     done = [cell for cell in done if cell.group in there]
@@ -171,7 +171,7 @@ def _verified(cells: Sequence[GridCell], store: Store, context: Context, workers
                 shares.append(None)
                 continue
             try:
-                stored = value_rows(store, cell) if store.status(cell) == "done" else found.iloc[:0]
+                stored = value_rows(store, cell) if store.state(cell) == "done" else found.iloc[:0]
             except tables.TableError as error:
                 difference = difference or str(error)
                 shares.append(None)
@@ -250,12 +250,12 @@ def _elsewhere(store: Store, cell: GridCell, context: Context, used: str) -> tup
         return ()
     recorded = store.rows.loc[cell.hash]
     here = {
-        "device": device_name(context.device),
-        "hardware": hardware(),
+        "device": machine.device(context.device),
+        "hardware": machine.hardware(),
         "kernels": used,
         "threads": context.threads,
         "iclbench": __version__,
-        **json.loads(libraries()),
+        **json.loads(machine.libraries()),
     }
     there = {name: recorded[name] for name in ("device", "hardware", "kernels", "threads")}
     there |= {"iclbench": recorded["version"]}

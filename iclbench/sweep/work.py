@@ -17,18 +17,19 @@ from typing import TYPE_CHECKING, Any
 
 from iclbench import tables
 from iclbench.config.plugins import blamed
+from iclbench.core import kernels
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError, Interrupted, one_line
 from iclbench.core.signals import end_with_parent
+from iclbench.store.cells import paths, record
+from iclbench.store.outcome import Outcome
 from iclbench.store.runs import DivergedError, Run, TrainedOtherwiseError, create
-from iclbench.sweep import kernels
+from iclbench.store.state import is_intact
 from iclbench.sweep.cells import GridCell
-from iclbench.sweep.outcome import Outcome
-from iclbench.sweep.store import is_whole, paths, record
 from iclbench.sweep.there import in_the_way
 
 if TYPE_CHECKING:
-    from iclbench.evaluation.cells import Cell
+    from iclbench.evaluation.cells import CellResult
     from iclbench.language.models.model import LanguageModel
     from iclbench.sweep.language_grids import LanguageCell
 
@@ -126,7 +127,7 @@ def _train(cell: GridCell, context: Context) -> list[Path]:
 
     run = _run(cell, context)
     with run.lock(wait=True):
-        if run.finished and (broken := [path for path in run.written if not is_whole(path)]):
+        if run.finished and (broken := [path for path in run.written if not is_intact(path)]):
             # Something that training alone makes is gone or cut short, unless the file system does not give it now.
             for path in broken:
                 with suppress(FileNotFoundError):
@@ -181,7 +182,7 @@ def _probe(cell: GridCell, context: Context) -> list[Path]:
     from iclbench.probing.representation import probe_representation
 
     run, contexts = _run(cell, context), cell.asked["contexts"] or None
-    kinds: dict[str, Callable[[], Iterator[Cell]]] = {
+    kinds: dict[str, Callable[[], Iterator[CellResult]]] = {
         "layers": lambda: probe(context, run, contexts),
         "rank": lambda: probe_rank(context, run, contexts),
         "representation": lambda: probe_representation(context, run),
@@ -244,7 +245,7 @@ def _language(cell: LanguageCell, context: Context) -> list[Path]:
 
     asked = dict(cell.asked)
     model = _language_model(asked.pop("model"), asked.pop("dtype"), context.device)
-    found: list[Cell] = []
+    found: list[CellResult] = []
     for method in [method_as_typed(*each) for each in asked.pop("methods")]:
         found += evaluate_model(context, model, [cell.frozen], method, **asked)
     means = sorted({summary_path(context.results, each.contestant.run, each.prompts) for each in found})
@@ -281,7 +282,7 @@ class _FailedInPartError(IclbenchError):
         self.left = left
 
 
-def _files(results: Path, found: Iterable[Cell]) -> list[Path]:
+def _files(results: Path, found: Iterable[CellResult]) -> list[Path]:
     """The tables of these evaluation cells, once all are there.
 
     Raises:

@@ -130,7 +130,7 @@ def metadata(path: Path) -> dict[str, str]:
         return {}
 
 
-def is_whole(path: Path) -> bool:
+def is_intact(path: Path) -> bool:
     """Whether a parquet file is there, not cut short, and the one that was written: for thousands of files."""
     try:
         _opened(path).close()

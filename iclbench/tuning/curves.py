@@ -14,12 +14,13 @@ import pandas as pd
 import tomli_w
 
 from iclbench import tables
-from iclbench.config.cards import load_task, validate
+from iclbench.config.cards import load_task
 from iclbench.config.rates import Chosen, RateTable, Tuning, own_path, read_table, shipped_path
 from iclbench.config.resolution import RunConfig
 from iclbench.core import locks
 from iclbench.core.files import write_text
 from iclbench.core.formats import slug
+from iclbench.core.settings import validate
 from iclbench.store.runs import writing
 from iclbench.tuning.trials import Trial
 

@@ -9,10 +9,11 @@ from functools import cached_property
 from typing import Any
 
 from iclbench import __version__
-from iclbench.config.cards import TrainSettings, validate
+from iclbench.config.cards import TrainSettings
 from iclbench.config.resolution import RunConfig
 from iclbench.core.context import Context
 from iclbench.core.errors import NonFiniteError, one_line
+from iclbench.core.settings import validate
 from iclbench.store import identity
 
 # Seeds of trials count on from here: grids train from small ones.

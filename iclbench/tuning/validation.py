@@ -17,7 +17,6 @@ import pandas as pd
 from iclbench.analysis.evaluators import meaning
 from iclbench.config.resolution import TaskConfig
 from iclbench.core.errors import NonFiniteError
-from iclbench.core.hashing import content_hash
 from iclbench.core.heads import HEADS
 from iclbench.core.metrics import metric
 from iclbench.evaluation.prompts import PromptSet
@@ -82,7 +81,7 @@ class Objective:
         """The validation episodes, as the table `trials` names them."""
         if len(self.sets) == 1:
             return self.sets[0].id
-        digest = content_hash({"sets": [each.id for each in self.sets]}, 8)
+        digest = identity.validation_id([each.id for each in self.sets])
         return f"{self.sets[0].task.name}-{self.sets[0].preset}-{ValidationSet.stream}-{digest}"
 
     @property

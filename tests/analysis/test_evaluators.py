@@ -7,8 +7,9 @@ import pytest
 
 from iclbench.analysis import evaluators
 from iclbench.config import registry
-from iclbench.config.registry import TESTS, Registry, canonical
+from iclbench.config.registry import TESTS, Registry
 from iclbench.config.resolution import resolve_task
+from iclbench.core.formats import canonical
 from iclbench.core.meaning import Meaning
 
 

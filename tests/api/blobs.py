@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from iclbench.config.cards import Strict
 from iclbench.core.episodes import Episodes, Points
+from iclbench.core.settings import BaseSettings
 from iclbench.families.base import Family
 from iclbench.families.request import Request
 
@@ -27,7 +27,7 @@ CARD = {
 }
 
 
-class Parameters(Strict):
+class Parameters(BaseSettings):
     """How many features there are."""
 
     dim: int = 10

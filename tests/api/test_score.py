@@ -32,6 +32,7 @@ def typed(baselines: list[str]) -> list[str]:
     return [part for name in baselines for part in ("--baseline", name)]
 
 
+@pytest.mark.slow
 def test_rows_are_those_of_the_command(run: Run, linear: Task, results: Path) -> None:
     # A network has to be trained for every context and trees to be compiled first: the next test asks the former.
     quick = [name for name in linear.baselines if name not in ("mlp", "decision-tree-2")]

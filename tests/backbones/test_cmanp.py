@@ -168,6 +168,7 @@ def peak(work: str, count: int, chunk: int) -> int:
     return live.peak
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", ["condition", "update", "train"])
 def test_memory_does_not_grow_with_the_points(work: str) -> None:
     assert peak(work, 4096, chunk=64) / peak(work, 256, chunk=64) < 1.05

@@ -163,6 +163,7 @@ def peak(count: int, chunk: int, train: bool) -> int:
     return live.peak
 
 
+@pytest.mark.slow
 def test_memory_of_a_stream_does_not_grow_and_that_of_training_hardly_beyond_the_states() -> None:
     assert peak(4096, 32, train=False) < 1.05 * peak(128, 32, train=False)
     assert peak(128, 16, train=True) < 0.35 * peak(128, 10**6, train=True)

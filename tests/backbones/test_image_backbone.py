@@ -11,13 +11,13 @@ from torch import Tensor
 
 from iclbench.backbones.base import Backbone, BackboneSettings, EncoderName, TaskShape
 from iclbench.backbones.image_backbone import ImageBackbone, for_task
-from iclbench.config.cards import Strict
 from iclbench.config.registry import BACKBONES
 from iclbench.config.resolution import BackboneConfig
 from iclbench.contracts import example_episodes
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Categorical, Prediction
+from iclbench.core.settings import BaseSettings
 from iclbench.layers.vision.image_encoder import ImageEncoder
 
 SIDE = 12
@@ -103,7 +103,7 @@ def test_colour_images_and_other_sizes_are_refused() -> None:
 class ReadsPixels(Backbone):
     """A third party's, whose settings know nothing of encoders."""
 
-    Settings = Strict
+    Settings = BaseSettings
 
     def predict_targets(self, context: Points, x_target: Tensor, related: Points | None = None) -> Prediction:
         assert x_target.shape[-1] == self.shape.x_dim
@@ -111,7 +111,7 @@ class ReadsPixels(Backbone):
 
 
 def test_a_backbone_without_the_setting_reads_pixels() -> None:
-    model = for_task(ReadsPixels, Strict(), SHAPE)
+    model = for_task(ReadsPixels, BaseSettings(), SHAPE)
     episodes = image_episodes()
     assert isinstance(model, ReadsPixels) and episodes.targets is not None
     model.predict_targets(episodes.context, episodes.targets.x)

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from iclbench.backbones.base import TaskShape
 from iclbench.backbones.s4 import S4, S4D
-from iclbench.config.cards import TrainSettings, validate
+from iclbench.config.cards import TrainSettings
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import UsageError
+from iclbench.core.settings import validate
 from iclbench.training.step import make_optimiser
 
 KINDS = pytest.mark.parametrize("kind", [S4D, S4], ids=["s4d", "s4"])

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from iclbench.backbones import sequence
+from iclbench.backbones import pair_sequence
 from iclbench.backbones.base import TaskShape
 from iclbench.backbones.sequence import SequenceBackbone
 from iclbench.config.registry import BACKBONES
@@ -74,7 +74,7 @@ def test_segments_give_the_answers_of_one_pass(
             options = {"prefixes": prefixes, "x_query": points.x.flip(1) if forked else None}
             whole = backbone.predict_next(points, **options).mean
             with monkeypatch.context() as patched:
-                patched.setattr(sequence, "SEGMENT", segment)
+                patched.setattr(pair_sequence, "SEGMENT", segment)
                 walked = backbone.predict_next(points, **options).mean
             asked = points.mask if prefixes is None else points.mask[:, prefixes]
             torch.testing.assert_close(walked[asked], whole[asked], atol=1e-5, rtol=1e-5)
@@ -88,7 +88,7 @@ def test_a_context_taken_in_by_segments_answers_like_one_taken_in_at_once(
         for context in (draw(count=N - 1), with_holes(draw(count=N - 1))):
             whole = backbone.predict_targets(context, x).mean
             with monkeypatch.context() as patched:
-                patched.setattr(sequence, "SEGMENT", 5)
+                patched.setattr(pair_sequence, "SEGMENT", 5)
                 torch.testing.assert_close(backbone.predict_targets(context, x).mean, whole, atol=1e-5, rtol=1e-5)
 
 
@@ -98,7 +98,7 @@ def test_gradients_flow_through_the_segments(
 ) -> None:
     points, gradients = draw(), []
     for segment in (N, 5):
-        monkeypatch.setattr(sequence, "SEGMENT", segment)
+        monkeypatch.setattr(pair_sequence, "SEGMENT", segment)
         backbone.zero_grad()
         backbone.predict_next(points, x_query=points.x.flip(1) if forked else None).loss(points.y).mean().backward()
         gradients.append([p.grad.clone() for p in backbone.parameters() if p.grad is not None])
@@ -107,7 +107,7 @@ def test_gradients_flow_through_the_segments(
 
 @pytest.mark.parametrize("x_query", [None, draw(count=N + 1).x])
 def test_learned_positions_end_in_whichever_segment(x_query: Tensor | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sequence, "SEGMENT", 5)
+    monkeypatch.setattr(pair_sequence, "SEGMENT", 5)
     with pytest.raises(UsageError, match=f"end at {N} points"):
         model("gpt2-learned").predict_next(draw(count=N + 1), x_query=x_query)
 
@@ -138,13 +138,13 @@ def largest(name: str, count: int, forked: bool) -> int:
 def test_no_tensor_of_a_recurrent_model_grows_with_the_sequence(
     name: str, forked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sequence, "SEGMENT", 16)
+    monkeypatch.setattr(pair_sequence, "SEGMENT", 16)
     assert largest(name, 320, forked) == largest(name, 80, forked)
 
 
 @pytest.mark.parametrize("forked", [False, True])
 def test_attention_is_never_over_the_square_of_the_sequence(forked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sequence, "SEGMENT", 16)
+    monkeypatch.setattr(pair_sequence, "SEGMENT", 16)
     few, many = (largest("gpt2", n, forked) for n in (160, 640))
     # A segment of tokens against all tokens held; of queries, by two heads, against these and themselves.
     assert many == (2 * 16 * (2 * 640 + 1) if forked else 32 * 2 * 640)
@@ -157,4 +157,4 @@ def test_usual_lengths_are_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(backbone), "start", None)
     backbone.predict_next(draw())
     backbone.predict_next(draw(), x_query=draw().x)
-    assert sequence.SEGMENT >= 160
+    assert pair_sequence.SEGMENT >= 160

@@ -229,6 +229,7 @@ def test_unknown_labels_are_named_with_file_and_line(
     assert "sst2.jsonl" in said and "7" in said and "sad" in said and "positive" in said
 
 
+@pytest.mark.slow
 def test_a_prompt_beyond_the_context_names_the_numbers_and_finished_rows_stay(
     models, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -43,7 +43,7 @@ def heavy_imports(folder: Path, *commands: list[str]) -> dict[str, list[str]]:
 
 
 def test_light_commands_import_nothing_heavy(tmp_path: Path) -> None:
-    commands = ["--help"], ["list"], ["list", "tasks", "--json"], ["train", "--help"], ["--version"]
+    commands = ["--help"], ["list"], ["list", "tasks", "--json"], ["show", "linear"], ["train", "--help"], ["--version"]
     assert heavy_imports(tmp_path, *commands) == {}
 
 
@@ -209,6 +209,7 @@ def test_weights_of_another_model_are_refused(
         assert weights.read_bytes() == damaged
 
 
+@pytest.mark.slow
 def test_without_names_a_broken_run_does_not_stop_the_others(
     card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -49,6 +49,7 @@ def test_a_probe_ends_with_a_table_per_context_size(
     assert err.count("(kept)") == 2
 
 
+@pytest.mark.slow
 def test_json_results_are_rows(results: tuple[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run("probe", "--json", *SMALL, *results, capsys=capsys)
     assert code == 0
@@ -79,6 +80,7 @@ def test_a_wrong_request_is_one_line_and_exit_code_2(
     assert not (results[1] / "tables").exists()
 
 
+@pytest.mark.slow
 def test_runs_without_layers_are_refused_by_name_and_skipped_otherwise(
     results: tuple[str, Path], card_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -109,6 +111,7 @@ def test_a_shift_that_no_run_can_be_probed_under_is_one_usage_error(
     assert message in err and err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_context_that_a_run_does_not_take_is_a_skipped_row(
     results: tuple[str, Path], card_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,7 @@ from iclbench.cli.main import main
 from iclbench.cli.show import NO_PRESET
 from iclbench.cli.show_backbone import values_of
 from iclbench.config.cards import load_task, names
-from iclbench.config.registry import BACKBONES
+from iclbench.config.registry import BACKBONES, FAMILIES
 
 
 def shown(*arguments: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -32,7 +32,7 @@ def test_a_task_says_what_it_samples_how_big_and_beside_what(capsys: pytest.Capt
     out = " ".join(shown("gp-mixture", capsys=capsys).split())
     for said in (card.summary, card.source, *card.baselines, *card.oracles, *card.shifts, card.published[0].source):
         assert " ".join(said.split()) in out
-    assert "Gaussian process whose kernel is drawn per episode" in out
+    assert f"gp-mixture: {FAMILIES.entry('gp-mixture').summary}" in out
     for name, preset in card.presets.items():
         assert f"{name} {preset.points:,} {preset.episodes:,} {preset.train.steps:,} {preset.train.batch}" in out
     assert f"and {len(card.published) - 8} more" in out

@@ -21,9 +21,9 @@ from iclbench.cli.lm import tables as lm_tables
 from iclbench.cli.main import main
 from iclbench.config.resolution import resolve_task
 from iclbench.core.context import Context
+from iclbench.store.cells import Store
+from iclbench.store.outcome import Outcome
 from iclbench.sweep.cells import GridCell
-from iclbench.sweep.outcome import Outcome
-from iclbench.sweep.store import Store
 from iclbench.sweep.verify import Verified
 from tests.conftest import small_card
 from tests.tables.rows import complete
@@ -275,6 +275,7 @@ TABLES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [80, 200])
 @pytest.mark.parametrize("what", TABLES)
 def test_every_cell_of_every_command_is_printed_whole(

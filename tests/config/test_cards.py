@@ -24,11 +24,11 @@ from iclbench.config.cards import (
     names,
     read_toml,
     read_toml_of_many,
-    validate,
 )
 from iclbench.config.registry import FAMILIES
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.hashing import content_hash
+from iclbench.core.settings import validate
 
 TRAIN = {"steps": 10}
 CARD = {
@@ -319,6 +319,7 @@ def card_or_error(load, path):
         content_hash(card)
 
 
+@pytest.mark.slow
 @FUZZ
 @given(st.dictionaries(KEYS | st.text(max_size=8), VALUES, max_size=5))
 def test_any_dictionary_is_a_card_or_an_error(tmp_path, values):

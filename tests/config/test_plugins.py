@@ -29,13 +29,13 @@ import torch
 from torch import nn
 
 from iclbench.backbones.base import Backbone
-from iclbench.config.cards import Strict
+from iclbench.core.settings import BaseSettings
 from iclbench.families.linear import Linear
 from iclbench.core.joint import Samples
 from iclbench.core.predictions import Point
 
 
-class Nothing(Strict):
+class Nothing(BaseSettings):
     pass
 
 

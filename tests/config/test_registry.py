@@ -8,8 +8,9 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from iclbench.config import registry
-from iclbench.config.registry import FAMILIES, Entry, Registry, canonical
+from iclbench.config.registry import FAMILIES, Entry, Registry
 from iclbench.core.errors import UnknownNameError, UsageError
+from iclbench.core.formats import canonical
 
 
 @pytest.fixture

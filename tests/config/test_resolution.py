@@ -7,10 +7,11 @@ import tomli_w
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iclbench.config.cards import Curriculum, read_toml, validate
+from iclbench.config.cards import Curriculum, read_toml
 from iclbench.config.resolution import ROOTS, RunConfig, difference, parse_overrides, resolve_run
 from iclbench.config.sizes import missing_size
 from iclbench.core.errors import UsageError
+from iclbench.core.settings import validate
 from iclbench.store.identity import variant_id
 from tests.conftest import small_card
 

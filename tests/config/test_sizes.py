@@ -13,12 +13,13 @@ from iclbench.backbones.base import Backbone
 from iclbench.backbones.s4 import S4
 from iclbench.cli.main import main
 from iclbench.config import sizes
-from iclbench.config.cards import TOLERANCE, PositiveInt, Strict, deviation, load_task, names
+from iclbench.config.cards import TOLERANCE, deviation, load_task, names
 from iclbench.config.registry import BACKBONES
 from iclbench.config.resolution import backbone_class, resolve_run
 from iclbench.config.sizes import check_size, missing_size, sized
 from iclbench.core import bounds
 from iclbench.core.errors import UsageError
+from iclbench.core.settings import BaseSettings, PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.sweep.grids import grid_runs
 from tests.conftest import small_card
@@ -203,7 +204,7 @@ class Fixed(Backbone["Fixed.Settings"]):
 
     order = "set"
 
-    class Settings(Strict):
+    class Settings(BaseSettings):
         pass
 
     def __init__(self, settings: Any, shape: TaskShape) -> None:
@@ -221,7 +222,7 @@ class Growing(Fixed):
 
     grows: ClassVar[tuple[str, ...]] = ("units",)
 
-    class Settings(Strict):
+    class Settings(BaseSettings):
         units: PositiveInt = 3
 
     def __init__(self, settings: Any, shape: TaskShape) -> None:
@@ -232,7 +233,7 @@ class Growing(Fixed):
 class Unset(Fixed):
     """Its hidden width follows from the width unless somebody gives one."""
 
-    class Settings(Strict):
+    class Settings(BaseSettings):
         width: PositiveInt = 16
         hidden: PositiveInt | None = None
 

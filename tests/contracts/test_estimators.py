@@ -3,11 +3,12 @@
 import pytest
 import torch
 
-from iclbench.config.cards import load_baseline, names, validate
+from iclbench.config.cards import load_baseline, names
 from iclbench.config.registry import ESTIMATORS
 from iclbench.contracts import Contract, Tolerance, example_episodes
 from iclbench.core.episodes import Episodes
 from iclbench.core.events import EventPrediction
+from iclbench.core.settings import validate
 from iclbench.estimators.base import FittedPredictor, TaskFacts
 from iclbench.families.linear import SparseLinear
 from tests.contracts.together import check, picked

@@ -9,7 +9,7 @@ import torch
 
 from iclbench.config.resolution import resolve_run
 from iclbench.core.denormals import flushed
-from iclbench.layers.linear_recurrence import Terms, whole
+from iclbench.layers.linear_recurrence import Terms, full_pass
 from iclbench.training.fit import Training, fit
 
 DENORMAL = 1e-39
@@ -35,7 +35,7 @@ def test_the_thread_is_left_as_it_was() -> None:
 def test_a_recurrence_has_none() -> None:
     """Some processors take five times as long for one whose decays are strong."""
     one, tiny = torch.ones(1, 1, 4, 2), torch.full((1, 1, 4, 2), DENORMAL, requires_grad=True)
-    answers = whole(Terms(one, one, tiny))
+    answers = full_pass(Terms(one, one, tiny))
     answers.backward(torch.full_like(answers, DENORMAL))
     assert kept() and tiny.grad is not None
     assert answers.eq(0.0).all() and tiny.grad.eq(0.0).all()

@@ -118,7 +118,7 @@ def test_want_of_memory_is_not_taken_for_damage(trained: Run, monkeypatch: pytes
     with pytest.raises(OutOfMemoryError):
         holds_tensors(trained.weights)
     monkeypatch.setattr("pyarrow.parquet.ParquetFile", refuse)
-    for read in (tables.is_whole, lambda path: tables.read("values", path)):
+    for read in (tables.is_intact, lambda path: tables.read("values", path)):
         with pytest.raises(OutOfMemoryError):
             read(trained.path / "values.parquet")
 

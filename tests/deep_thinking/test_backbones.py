@@ -128,7 +128,9 @@ def test_learned_positions_are_refused_beyond_the_trained_ones_with_the_numbers(
 def others() -> list[tuple[Backbone, str]]:
     shape = TaskShape(x_dim=4, points=8)
     images = TaskShape(x_dim=256, points=8, classes=3, x_shape=(16, 16), head="categorical", question="targets")
+    events = TaskShape(x_dim=0, points=8, y_dim=3, marks=3, head="event")
     return [
+        (GPT2(GPT2.Settings(layers=1, width=8, heads=2), events), "this one reads events"),
         (Mamba(Mamba.Settings(layers=1, width=8), shape), "the state of this one is recurrent"),
         (TNP(TNP.Settings(layers=1, width=8, heads=2), shape), "this one reads a set"),
         (CoQE(CoQE.Settings(layers=1, width=8, heads=2), shape), "this one answers from something else"),
@@ -186,6 +188,7 @@ def test_the_run_that_thinks_stands_beside_the_plain_one_in_the_tables(results: 
     assert abs(curves.loc[8, THOUGHT] / curves.loc[8, RUN] - 1) > 1e-5
 
 
+@pytest.mark.slow
 def test_what_is_done_is_kept_and_other_settings_are_another_contestant(results: Path, capsys: Any) -> None:
     paths = list(tables.files("values", results / "tables"))
     before = {p: p.read_bytes() for p in paths}

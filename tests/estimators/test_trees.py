@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from iclbench.config.cards import load_baseline, validate
+from iclbench.config.cards import load_baseline
 from iclbench.core.episodes import Points
+from iclbench.core.settings import validate
 from iclbench.estimators import compiled_boosting, trees
 from iclbench.estimators.compiling import compiled
 from iclbench.estimators.trees import BoostingSettings, GreedyTree, LibraryEstimator, TreeSettings, XGBoost

@@ -15,6 +15,7 @@ from iclbench.core import digests
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.core.files import save_tensors
+from iclbench.core.hashing import content_hash
 from iclbench.core.predictions import Point
 from iclbench.core.predictor import Predictor
 from iclbench.deep_thinking.backbones import ThinkingBackbone
@@ -23,7 +24,7 @@ from iclbench.deep_thinking.settings import DeepThinking, PlainICL
 from iclbench.estimators.base import FittedPredictor
 from iclbench.evaluation import cells, contestants
 from iclbench.evaluation import evaluate as evaluation
-from iclbench.evaluation.cells import Cell
+from iclbench.evaluation.cells import CellResult
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.evaluate import (
     Shipped,
@@ -74,7 +75,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
     return found
 
 
-def told(found: list[Cell]) -> list[tuple[str, str, int, bool]]:
+def told(found: list[CellResult]) -> list[tuple[str, str, int, bool]]:
     return [(cell.contestant.name, cell.prompts.shift, cell.prompts.seed, cell.cached) for cell in found]
 
 
@@ -256,7 +257,7 @@ def test_the_identity_of_a_run_is_that_of_its_configuration_and_weights(config: 
         "torch": torch.__version__
     }
     assert model.order == "causal" and not model.predictor.training
-    assert model.identity == contestants.content_hash({"config": identity.training(config)})
+    assert model.identity == content_hash({"config": identity.training(config)})
     other = config.model_copy(update={"seed": 1})
     assert contestants.untrained(run.name, other).identity != model.identity
     found = []
@@ -266,7 +267,7 @@ def test_the_identity_of_a_run_is_that_of_its_configuration_and_weights(config: 
         found.append(contestants.backbone(run))
     assert found[0].identity == found[1].identity
     assert len({model.identity, found[0].identity, found[2].identity}) == 3
-    expected = contestants.content_hash({"config": run.hash, "weights": digests.of_file(run.weights)})
+    expected = content_hash({"config": run.hash, "weights": digests.of_file(run.weights)})
     assert found[2].identity == expected
     assert all(float(t.detach().abs().max()) == 1 for t in found[2].predictor.parameters())
 
@@ -313,11 +314,11 @@ def test_a_baseline_is_known_by_all_that_its_answers_depend_on(task: TaskConfig)
         "code": codes.of_estimator("knn"),
         "libraries": {},
     }
-    assert knn.identity == contestants.content_hash(expected)
+    assert knn.identity == content_hash(expected)
     of_tree = {"estimator": "decision-tree", "settings": {"max_depth": 2}}
     of_library = {"scikit-learn": tree.libraries["scikit-learn"]}
     of_tree |= {"code": codes.of_estimator("decision-tree"), "libraries": of_library}
-    assert tree.identity == contestants.content_hash(expected | of_tree)
+    assert tree.identity == content_hash(expected | of_tree)
 
 
 def test_a_run_that_thinks_is_another_contestant(config: RunConfig, tmp_path: Path) -> None:
@@ -329,7 +330,7 @@ def test_a_run_that_thinks_is_another_contestant(config: RunConfig, tmp_path: Pa
     other = contestants.thinking(plain, Method("deep-thinking", DeepThinking(passes=3)))
     assert len({plain.identity, found.identity, other.identity}) == 3
     assert len({plain.variant, found.variant, other.variant}) == 3
-    hashed = contestants.content_hash
+    hashed = content_hash
     assert found.identity == hashed({"run": plain.identity, "method": method.hash})
     assert found.variant == hashed({"run": "as trained", "method": method.hash}, 8)
     twin = contestants.thinking(replace(plain, identity="other weights"), method)

@@ -17,7 +17,7 @@ from iclbench.evaluation import contestants
 from iclbench.evaluation.evaluate import evaluate_run, evaluators_of
 from iclbench.evaluation.monitor import Monitor
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.evaluation.scoring import target_scores, together
+from iclbench.evaluation.scoring import group_scores, target_scores
 from iclbench.store.identity import variant_id
 from iclbench.store.runs import Run, create
 from iclbench.training.run import train
@@ -96,7 +96,7 @@ def test_groups_take_the_least_accuracy_and_the_mean_of_all_else() -> None:
         "accuracy": np.array([[1.0], [0.0], [1.0], [1.0]]),
         "cross_entropy": np.array([[1.0], [3.0], [0.0], [1.0]]),
     }
-    found = together(scores, 2)
+    found = group_scores(scores, 2)
     assert found["accuracy"].tolist() == [[0.0], [1.0]]
     assert found["cross_entropy"].tolist() == [[2.0], [0.5]]
 

@@ -336,6 +336,7 @@ def test_samples_of_the_first_episode_are_kept_and_hang_together_where_the_answe
     assert rows["functions"].groupby("set")["value"].mean().std() > 0.3
 
 
+@pytest.mark.slow
 def test_all_gaps_are_over_the_episodes_that_every_oracle_was_asked(prompts, model, tmp_path: Path):
     """Otherwise the gap of the oracle that was asked fewer stands beside gaps on other episodes."""
     task = PromptSet(prompts.task.model_copy(update={"oracles": ["prophet", "second"]}), "smoke")
@@ -376,6 +377,7 @@ def test_scores_are_adjusted_to_the_ceiling_of_the_task(prompts, model, tmp_path
     assert (oracle["value"], oracle["low"], oracle["high"]) == pytest.approx((-0.25, -0.2696, -0.2304))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [1, 2])
 def test_an_oracle_that_uses_related_datasets_stands_beside_who_has_as_many(model, tmp_path: Path, most: int):
     asked = resolve_task("gp-mixture", "smoke", SMALL | {"max_related": most})[0]

@@ -13,6 +13,8 @@ from iclbench.report.sections import named_pairs
 from tests.findings.quantities import ROOT, Reference, benchmark, nothing_but
 from tests.findings.text import check
 
+pytestmark = pytest.mark.docs
+
 # Rows of two small sweeps, as they were packed: what they say does not matter here.
 PACKED = ROOT / "tests" / "fixtures" / "packed"
 

@@ -16,10 +16,11 @@ from torch import Tensor
 from iclbench.backbones.base import Backbone, TaskShape
 from iclbench.config import codes
 from iclbench.config.cards import load_baseline, load_task, names
-from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES, canonical
+from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES
 from iclbench.config.resolution import resolve_tables, resolve_task
 from iclbench.contracts import example_episodes
 from iclbench.core.episodes import Episodes
+from iclbench.core.formats import canonical
 from iclbench.core.predictions import Prediction
 from iclbench.core.seeds import generator, global_stream
 from iclbench.evaluation import contestants

@@ -16,10 +16,10 @@ import os, sys, time, warnings
 import torch
 from torch import nn
 from iclbench.backbones.base import Backbone
-from iclbench.config.cards import Strict
+from iclbench.core.settings import BaseSettings
 {module}
 
-class Settings(Strict):
+class Settings(BaseSettings):
     width: int = 4
 
 class Net(Backbone):

@@ -18,7 +18,7 @@ from iclbench.core.context import Context
 from iclbench.core.errors import DataError, UsageError
 from iclbench.core.measure import Measure
 from iclbench.deep_thinking.methods import method
-from iclbench.evaluation.cells import Cell
+from iclbench.evaluation.cells import CellResult
 from iclbench.language.evaluate import evaluate_model
 from iclbench.language.models.model import LanguageModel, load
 from iclbench.language.prompting.fitting import PromptCache
@@ -73,7 +73,7 @@ def run(
     settings: dict | None = None,
     data_dir: Path | None = None,
     **options: object,
-) -> list[Cell]:
+) -> list[CellResult]:
     context, how = Context(results, data_dir), method(name, settings or {})
     return list(evaluate_model(context, model, tasks, how, **{"episodes": 8} | options))  # type: ignore[arg-type]
 
@@ -91,6 +91,7 @@ def one(frame: pd.DataFrame, column: str = "value") -> float:
 CELL = "axis == 'demo_seed' and metric == 'accuracy'"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["icl", "deep-thinking", "repeat"])
 @pytest.mark.parametrize("forgets", ["", "it is scripted to"])
 def test_a_model_that_copies_the_answer_is_always_right(
@@ -107,6 +108,7 @@ def test_a_model_that_copies_the_answer_is_always_right(
     assert (own.query("metric == 'log_likelihood'")["value"] > -0.01).all()
 
 
+@pytest.mark.slow
 def test_controls_are_scored_on_the_same_questions(reviews, tmp_path: Path) -> None:
     run(tmp_path, right([prompts(reviews)]), [reviews], "deep-thinking", demo_seeds=[0, 1], orders=[0, 2])
     found = values(tmp_path, "metric == 'accuracy' and axis in ['demo_seed', 'order']")
@@ -130,6 +132,7 @@ def test_controls_are_scored_on_the_same_questions(reviews, tmp_path: Path) -> N
     assert set(found["preset"]) == {"language"} and set(found["evaluator"]) == {"choice"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["reviews", pytest.param("letters", marks=pytest.mark.slow)])
 def test_thinking_without_moving_is_plain_icl_to_the_last_digit(task: str, model_of, tmp_path: Path, request) -> None:
     """Whether all queries share their demonstrations or each has its own."""
@@ -145,6 +148,7 @@ def test_thinking_without_moving_is_plain_icl_to_the_last_digit(task: str, model
     assert trace.loc[trace["run"].str.contains("eta-0"), "value"].eq(0).all() and (trace.loc[moved, "value"] > 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [pytest.param("reviews", marks=pytest.mark.slow), "letters"])
 def test_all_who_are_compared_see_the_same_demonstrations(task: str, tmp_path: Path, request) -> None:
     """Deep-Thinking has room for fewer than plain ICL."""
@@ -190,6 +194,7 @@ def test_what_deep_thinking_costs_is_measured_without_the_answers_after_earlier_
     assert spent[1] - spent[0] == 3 * demonstrations, "three more readings of the demonstrations"
 
 
+@pytest.mark.slow
 def test_nothing_is_computed_twice_and_a_changed_card_is_another_prompt_set(reviews, tmp_path: Path) -> None:
     model = right([prompts(reviews)])
     first = run(tmp_path, model, [reviews])

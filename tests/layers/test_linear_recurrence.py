@@ -10,7 +10,7 @@ from torch import Tensor
 
 from iclbench.evaluation.costs.live_bytes import LiveBytes
 from iclbench.layers import linear_recurrence as module
-from iclbench.layers.linear_recurrence import Terms, fork, linear_recurrence, peek, whole
+from iclbench.layers.linear_recurrence import Terms, fork, full_pass, linear_recurrence, peek
 
 B, H, K, V = 2, 3, 4, 5
 KINDS = [(decay, delta) for decay in ("none", "head", "row") for delta in (False, True)]
@@ -111,7 +111,7 @@ def test_a_whole_sequence_is_one_after_a_state_of_zeros(decay: str, delta: bool,
     expected, _ = by_token(every, torch.zeros_like(state()))
     true = torch.autograd.grad((expected * weight).sum(), leaves)
     for chunk in (1, 16, 64):
-        found = whole(given, chunk)
+        found = full_pass(given, chunk)
         torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
         for one, other in zip(torch.autograd.grad((found * weight).sum(), leaves), true, strict=True):
             torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
@@ -278,6 +278,7 @@ def test_gates_may_be_open_or_shut_for_thousands_of_tokens(decay: str, delta: bo
     assert all(t.grad is not None and bool(t.grad.isfinite().all()) for t in leaves.tensors().values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("decay", "delta"), [pytest.param(*kind, marks=pytest.mark.slow if kind == ("row", True) else []) for kind in KINDS]
 )

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from iclbench.backbones import gpt2, sequence
+from iclbench.backbones import gpt2, pair_sequence
 from iclbench.backbones.base import TaskShape
 from iclbench.backbones.gpt2 import GPT2Settings
 from iclbench.backbones.sequence import SequenceBackbone
@@ -105,7 +105,7 @@ def test_every_target_is_asked_after_one_explicit_sequence(backbone: SequenceBac
 def test_every_prefix_is_asked_after_one_explicit_sequence(
     backbone: SequenceBackbone, segment: int, shifted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sequence, "SEGMENT", segment)
+    monkeypatch.setattr(pair_sequence, "SEGMENT", segment)
     (points, related), queries = example(), draw(5, 7, seed=3).x
     with torch.no_grad():
         found = backbone.predict_next(points, related, x_query=queries if shifted else None).mean
@@ -126,7 +126,7 @@ def test_every_layer_is_read_after_the_related_datasets(backbone: SequenceBackbo
 def test_points_may_follow_in_any_portions(backbone: SequenceBackbone, monkeypatch: pytest.MonkeyPatch) -> None:
     (context, related), x = example(), draw(5, 2, seed=3).x
     whole = backbone.predict_targets(context, x, related).mean
-    monkeypatch.setattr(sequence, "SEGMENT", 4)
+    monkeypatch.setattr(pair_sequence, "SEGMENT", 4)
     for edges in ([0, 7], [3, 7], [0, 1, 5, 7]):
         state = backbone.condition(context.span(0, edges[0]), related)
         for start, stop in pairwise(edges):

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from iclbench.backbones.base import Backbone, TaskShape
-from iclbench.config.cards import Strict
 from iclbench.config.registry import BACKBONES
 from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.core.episodes import Points
 from iclbench.core.heads import HEADS
 from iclbench.core.predictions import Point
+from iclbench.core.settings import BaseSettings
 from iclbench.estimators.least_squares import LeastSquares
 from iclbench.probing.layers import decode_layers, fit_scale_and_shift, probe_layers
 from iclbench.probing.probe_set import ProbeSet
@@ -37,7 +37,7 @@ def probe_set(context: int = 7, tasks: int = 70, **more: int) -> ProbeSet:
 class Distorted(Backbone):
     """Solves linear tasks exactly; before that its layers answer a multiple of the answer plus a constant."""
 
-    Settings = Strict
+    Settings = BaseSettings
     distortions = ((0.5, -1.0), (-3.0, 0.25), (1.0, 0.0))
 
     def predict_targets(self, context: Points, x_target: torch.Tensor, related: Points | None = None) -> Point:
@@ -85,7 +85,7 @@ def test_the_decoded_last_layer_is_the_model(name: str, head: str) -> None:
 
 def test_scale_and_shift_of_distorted_layers_are_recovered() -> None:
     prompts = probe_set()
-    model = Distorted(Strict(), TaskShape(x_dim=3, points=12))
+    model = Distorted(BaseSettings(), TaskShape(x_dim=3, points=12))
     found = probe_layers(decode_layers(model, prompts), prompts.episodes.asked.y.double(), prompts.fit, 3.0)
     for layer, (a, b) in enumerate(model.distortions):
         torch.testing.assert_close(found.scale[:, layer], torch.full((70,), 1 / a).double(), atol=1e-5, rtol=1e-5)

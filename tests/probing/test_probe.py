@@ -9,13 +9,13 @@ import torch
 from iclbench import tables
 from iclbench.backbones.base import Backbone, TaskShape
 from iclbench.cli.probe_tables import depth_table
-from iclbench.config.cards import Strict
 from iclbench.config.resolution import resolve_run
 from iclbench.core.context import Context
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Point
-from iclbench.evaluation.cells import Cell
+from iclbench.core.settings import BaseSettings
+from iclbench.evaluation.cells import CellResult
 from iclbench.evaluation.evaluate import evaluate_run
 from iclbench.probing import probe as module
 from iclbench.probing.probe import NotProbedError, probe
@@ -29,9 +29,9 @@ FIELD = ["gpt2", "zero", "least-squares", "gd", "gd-plus-plus", "gd-plus-plus-tr
 class Unlayered(Backbone):
     """A plug-in that writes one of the two questions and nothing more."""
 
-    Settings = Strict
+    Settings = BaseSettings
 
-    def __init__(self, settings: Strict, shape: TaskShape) -> None:
+    def __init__(self, settings: BaseSettings, shape: TaskShape) -> None:
         super().__init__(settings, shape)
         self.weight = torch.nn.Parameter(torch.zeros(shape.x_dim, 1))
 
@@ -58,7 +58,7 @@ def trained(card: Path) -> Run:
 
 
 @pytest.fixture(scope="module")
-def probed(trained: Run, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Cell]]:
+def probed(trained: Run, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[CellResult]]:
     """A folder with one probe, which nobody adds to, and its cells."""
     folder = tmp_path_factory.mktemp("probed")
     return folder, list(probe(Context(folder), trained, **SIZES))
@@ -68,7 +68,7 @@ def values(results: Path) -> dict[str, bytes]:
     return {str(p.relative_to(results)): p.read_bytes() for p in tables.files("values", results / "tables")}
 
 
-def test_a_linear_task_meets_gradient_descent_and_reference_levels(probed: tuple[Path, list[Cell]]) -> None:
+def test_a_linear_task_meets_gradient_descent_and_reference_levels(probed: tuple[Path, list[CellResult]]) -> None:
     folder, cells = probed
     assert [c.contestant.name for c in cells] == FIELD
     assert {c.prompts.id for c in cells} == {cells[0].prompts.id}
@@ -89,7 +89,7 @@ def test_a_linear_task_meets_gradient_descent_and_reference_levels(probed: tuple
     assert "independent draw" in raw["reason"] and "20 tasks" in transformed["reason"]
 
 
-def test_the_rows_are_the_models_own_errors(trained: Run, probed: tuple[Path, list[Cell]]) -> None:
+def test_the_rows_are_the_models_own_errors(trained: Run, probed: tuple[Path, list[CellResult]]) -> None:
     """The last layer before scale and shift, from `predict_targets` and plain means."""
     folder, (cell, *_) = probed
     episodes = cell.prompts.episodes
@@ -116,7 +116,7 @@ def test_each_context_size_has_its_own_episodes(trained: Run, tmp_path: Path) ->
 
 
 def test_the_same_command_again_is_free_and_writes_the_same_bytes(
-    trained: Run, probed: tuple[Path, list[Cell]], tmp_path: Path
+    trained: Run, probed: tuple[Path, list[CellResult]], tmp_path: Path
 ) -> None:
     list(probe(Context(tmp_path), trained, **SIZES))
     before = values(tmp_path)

@@ -109,6 +109,7 @@ def test_figures_hold_the_tables_numbers_and_are_valid(blocks: dict[str, Table |
         vega_lite.validate(figure.live)
 
 
+@pytest.mark.slow
 def test_without_such_measurements_there_is_the_long_table_alone(loaded: Results) -> None:
     section = costs.section(loaded)
     assert section is not None

@@ -38,6 +38,7 @@ def gallery(targets_blocks: dict[str, Block]) -> Gallery:
     return block
 
 
+@pytest.mark.slow
 def test_bands_hold_the_tables_numbers_beside_the_oracles(
     targets_blocks: dict[str, Block], targets_results: Path
 ) -> None:

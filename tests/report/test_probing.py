@@ -142,6 +142,7 @@ def test_other_figures_and_tables_do_not_change(probed: Results, sections: list[
     }
 
 
+@pytest.mark.slow
 def test_both_probe_sets_stand_beside_the_prompts_and_in_the_provenance(
     probed: Results, blocks: dict[str, Figure | Table]
 ) -> None:

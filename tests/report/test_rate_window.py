@@ -98,6 +98,7 @@ def test_other_steps_or_settings_are_no_points_of_a_curve() -> None:
     assert rate_curves(tables.frame("trials", [])) is None
 
 
+@pytest.mark.slow
 def test_the_section(results: Path, loaded: Results, tmp_path: Path) -> None:
     task = next(each for each in loaded.slices if each.task == "linear")
     assert section(task) is None

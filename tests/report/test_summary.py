@@ -34,6 +34,7 @@ def not_computed(grid_results: Results) -> Results:
     return replace(grid_results, cells=cells, rows=rows)
 
 
+@pytest.mark.slow
 def test_what_was_compared_is_counted(glance: Glance) -> None:
     """One backbone has a single seed on a task."""
     assert glance.compared == ("Preset grid: 7 backbones and 3 classical methods on 10 tasks, up to 2 seeds.",)

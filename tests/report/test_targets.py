@@ -171,6 +171,7 @@ def test_who_was_asked_fewer_episodes_has_their_number_in_the_cell() -> None:
     assert [row[1].text for row in table.rows()] == ["-1.000", "-2.000 (128 episodes)", "–"]
 
 
+@pytest.mark.slow
 def test_published_numbers_compare_with_scores_under_the_ceiling_of_the_task(
     targets_results: Path, tmp_path: Path
 ) -> None:
@@ -284,6 +285,7 @@ def test_the_sections_of_the_other_question_are_absent(targets_sections: list[Se
     }
 
 
+@pytest.mark.slow
 def test_of_a_crowd_no_mean_is_over_the_runs_that_did_not_fail(
     targets_results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

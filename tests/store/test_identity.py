@@ -211,6 +211,7 @@ def test_a_run_whose_plug_in_was_edited_is_refused_until_the_sources_are_back(
     assert {path: path.read_bytes() for path in tmp_path.glob("tables/*/mine.values.parquet")} == cells
 
 
+@pytest.mark.slow
 def test_rows_of_an_edited_plug_in_are_not_printed_beside_others_and_its_weights_do_not_pass_for_those_of_today(
     tmp_path: Path, card_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

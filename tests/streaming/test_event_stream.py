@@ -156,6 +156,7 @@ def test_the_state_grows_only_where_it_is_said(name: str, caplog: pytest.LogCapt
     assert len([record for record in caplog.records if "grows" in record.message]) == grows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mamba", "s4d", "cmhp"])
 @pytest.mark.parametrize("count", [800, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_memory_does_not_grow_with_the_events(count: int, name: str) -> None:

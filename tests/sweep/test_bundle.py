@@ -12,10 +12,10 @@ from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES, Registry
 from iclbench.config.resolution import resolve_run
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError, Interrupted
+from iclbench.store.outcome import Outcome
 from iclbench.sweep.bundle import Bundle, other_commit, read_outcomes, work_through, write_outcomes
 from iclbench.sweep.cells import GridCell, grid_cells
 from iclbench.sweep.language_grids import language_cells
-from iclbench.sweep.outcome import Outcome
 from tests.conftest import raise_code
 from tests.sweep.test_engine import DONE, cell
 

@@ -13,14 +13,14 @@ import pytest
 from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError
+from iclbench.store.cells import Store
+from iclbench.store.outcome import Outcome
 from iclbench.sweep import engine
 from iclbench.sweep.bundle import Bundle
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
 from iclbench.sweep.makespan import Makespan, simulate
-from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.plan import Plan, only
-from iclbench.sweep.store import Store
 
 LINEAR = resolve_task("linear", "smoke")[0]
 DONE = Outcome("done")
@@ -95,7 +95,7 @@ def sweep(
     watch: Watch | None = None,
     done: tuple[Cell, ...] = (),
 ) -> dict[str, Outcome]:
-    status = {each.hash: "done" if each in done else None for each in cells}
+    status = {each.hash: "done" if each in done else "todo" for each in cells}
     plan = Plan(tuple(cells), status, tuple(each for each in cells if each not in done))
     context = Context(results)
     return engine.run(plan, Store(results), executor or Threads(slots), context, watch or Watch(), work)
@@ -205,7 +205,7 @@ def test_what_is_done_already_is_not_done_again_but_serves_those_that_need_it(tm
 def test_with_some_kinds_only_cells_whose_needs_are_missing_are_left_alone(tmp_path: Path) -> None:
     cells = rows("t", ("gpt2", "cnp"))
     done = {"train-gpt2-t"}
-    status = {each.hash: "done" if each.hash in done else None for each in cells}
+    status = {each.hash: "done" if each.hash in done else "todo" for each in cells}
     whole = Plan(tuple(cells), status, tuple(each for each in cells if each.hash not in done))
     plan = only(whole, Store(tmp_path), ["evaluate"])
     assert [each.hash for each in plan.todo] == ["evaluate-gpt2-t"]
@@ -268,7 +268,7 @@ class Dealt(Threads):
 def grouped(cells: list[Cell], results: Path, work: Callable[[GridCell, Context], Outcome], seconds: float) -> Dealt:
     """A sweep of bundles that are worth so many seconds, every cell taking one."""
     executor = Dealt()
-    plan = Plan(tuple(cells), {each.hash: None for each in cells}, tuple(cells))
+    plan = Plan(tuple(cells), {each.hash: "todo" for each in cells}, tuple(cells))
     bundling = engine.Bundling(seconds, lambda cell: 1.0)
     executor.outcomes = engine.run(plan, Store(results), executor, Context(results), Watch(), work, bundling)
     return executor
@@ -328,7 +328,7 @@ def test_a_cell_of_a_bundle_that_kills_its_worker_twice_is_failed_and_the_others
 
 def test_the_makespan_is_what_list_scheduling_gives(tmp_path: Path) -> None:
     cells = [cell("train", f"r{n}") for n in range(10)]
-    plan = Plan(tuple(cells), {each.hash: None for each in cells}, tuple(cells))
+    plan = Plan(tuple(cells), {each.hash: "todo" for each in cells}, tuple(cells))
     alone = engine.Bundling(0.0, lambda cell: 6.0, together=False)
     assert simulate(plan, 1, alone).seconds == 60 and simulate(plan, 4, alone).seconds == 18
     assert simulate(plan, 512, alone) == Makespan(6.0, (1,) * 10, 60.0, 512)
@@ -357,7 +357,7 @@ class Left(Dealt):
 def test_what_an_earlier_sweep_has_left_is_collected_and_not_done_again(tmp_path: Path) -> None:
     cells = rows("t", ("a", "b"))
     train, evaluate, probe, *others = cells
-    status = {each.hash: "done" if each is train else None for each in cells}
+    status = {each.hash: "done" if each is train else "todo" for each in cells}
     plan = Plan(tuple(cells), status, tuple(cells[1:]))  # type: ignore[arg-type]
     context = Context(tmp_path)
     foreign = Bundle((cell("train", "x", task="another"),), context)

@@ -150,6 +150,7 @@ def test_the_runs_of_a_grid_have_names_of_their_own(grid: str) -> None:
     assert len(set(found)) == len(found)
 
 
+@pytest.mark.slow
 def test_a_name_that_two_grids_share_means_the_same_run() -> None:
     known: dict[str, GridRun] = {}
     for grid in SHIPPED:

@@ -16,16 +16,16 @@ import typer
 from iclbench.cli.sweep_jobs import Cluster
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError, Interrupted, UsageError
+from iclbench.store.cells import Store
+from iclbench.store.outcome import Outcome
 from iclbench.sweep import engine, slurm
 from iclbench.sweep.bundle import Bundle, work_through
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.engines import EngineSettings
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
 from iclbench.sweep.jobs import Clock, Files
-from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.plan import Plan
 from iclbench.sweep.slurm import Job, SlurmExecutor, State
-from iclbench.sweep.store import Store
 from tests.sweep.test_engine import DONE, cell
 
 CELL = cell("train", "a")
@@ -334,7 +334,7 @@ def test_of_what_is_submitted_and_left_only_jobs_that_the_scheduler_took_are_cou
     executor._stopping.set()
     executor._thread.join()
     cells = tuple(cell("train", f"run-{i}") for i in range(3))
-    todo = Plan(cells, dict.fromkeys((each.hash for each in cells), None), cells)
+    todo = Plan(cells, dict.fromkeys((each.hash for each in cells), "todo"), cells)
     context = Context(tmp_path)
     found = engine.submit(todo, Store(tmp_path), executor, context, engine.Bundling(0.0, lambda each: None), finish)
     assert (found.jobs, found.cells, found.refused, found.left) == (1, 1, 2, 2)

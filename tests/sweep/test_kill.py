@@ -13,9 +13,9 @@ import pytest
 
 from iclbench import tables
 from iclbench.core.context import Context
+from iclbench.store.cells import Store
 from iclbench.sweep.cells import grid_cells
 from iclbench.sweep.plan import plan
-from iclbench.sweep.store import Store
 from iclbench.sweep.work import work
 from tests.conftest import heed_ctrl_c
 from tests.forked import Command

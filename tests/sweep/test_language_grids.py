@@ -19,10 +19,10 @@ from iclbench.core.errors import UsageError
 from iclbench.language.models.loading import DoesNotFitError
 from iclbench.language.tasks.cards import load_language_card
 from iclbench.language.tasks.ranges import parse, written
+from iclbench.store.cells import Store
 from iclbench.sweep.language_grids import commands, grid_tasks, is_language_grid, language_cells, load_language_grid
 from iclbench.sweep.order import Order
 from iclbench.sweep.plan import plan
-from iclbench.sweep.store import Store
 from iclbench.sweep.work import _LAST_MODEL, work
 from tests.language.tiny_models import tiny
 

@@ -11,19 +11,19 @@ from torch import Tensor
 from iclbench import tables
 from iclbench.config.cards import cards_folder
 from iclbench.core.context import Context
+from iclbench.core.expected_metrics import lacking
 from iclbench.core.heads import HEADS
 from iclbench.core.joint import JointGaussian
 from iclbench.core.predictions import Categorical, Gaussian, Point
 from iclbench.evaluation import cells as evaluation_cells
 from iclbench.evaluation import contestants
 from iclbench.evaluation.evaluate import evaluate_cells
-from iclbench.evaluation.metric_names import lacking
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.store.cells import Store
 from iclbench.sweep.cells import SUMMARY, GridCell, grid_cells
 from iclbench.sweep.pack import pack, value_rows
 from iclbench.sweep.plan import plan
-from iclbench.sweep.reference import Reference
-from iclbench.sweep.store import Store
+from iclbench.sweep.reference import PackedBaselines
 from iclbench.sweep.work import work
 from tests.conftest import small_card
 
@@ -102,11 +102,11 @@ def test_packed_cells_are_asked_as_well(
     (task,) = {cell.task: cell.frozen for cell in cells}.values()
     prompts = PromptSet(task, "smoke")
     zero = contestants.baselines(prompts, ["zero"])
-    assert Reference(clean)(zero[0], prompts) is not None
+    assert PackedBaselines(clean)(zero[0], prompts) is not None
     add()
     todo = [(cell.kind, cell.contestant) for cell in plan(cells, Store(clean)).todo]
     assert sorted(todo) == sorted([*EVALUATIONS, ("train", "gpt2")]), "weights are not unpacked by a sweep"
-    assert Reference(clean)(zero[0], prompts) is None
+    assert PackedBaselines(clean)(zero[0], prompts) is None
 
 
 def test_an_evaluation_is_computed_again_once(swept: tuple[Path, list[GridCell]], add: Callable[[], None]) -> None:

@@ -10,10 +10,10 @@ import tomli_w
 from iclbench import tables
 from iclbench.config.cards import load_task
 from iclbench.core.context import Context
+from iclbench.store.cells import Store
 from iclbench.sweep.cells import SUMMARY, GridCell, grid_cells
 from iclbench.sweep.pack import pack
 from iclbench.sweep.plan import plan
-from iclbench.sweep.store import Store
 from iclbench.sweep.work import work
 
 SHIFTS = ("none", "ood-lengthscale")

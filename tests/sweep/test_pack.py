@@ -27,12 +27,12 @@ from iclbench.report import data
 from iclbench.report.blocks import Figure, Table
 from iclbench.report.sections import heat_map, leaderboard
 from iclbench.store import archives
+from iclbench.store.cells import Store
+from iclbench.store.outcome import Outcome
 from iclbench.store.runs import Run, create
 from iclbench.sweep.cells import SUMMARY, GridCell, grid_cells
-from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.pack import _Compared, _packed, _sort, pack, value_rows
 from iclbench.sweep.plan import plan
-from iclbench.sweep.store import Store
 from iclbench.sweep.work import work
 from tests.conftest import raise_code, small_card
 from tests.prototypes import prototype_card
@@ -124,19 +124,20 @@ def todo(cells: list[GridCell], results: Path) -> set[tuple[str, str, str]]:
 def test_a_clean_checkout_has_every_cell_done(swept: tuple[Path, list[GridCell]], packed: Path) -> None:
     results, cells = swept
     store, before = Store(packed), Store(results)
-    statuses = {cell.hash: before.status(cell) for cell in cells}
+    statuses = {cell.hash: before.state(cell) for cell in cells}
     assert set(statuses.values()) == {"done", "failed", "skipped"}
     found = sorted(path.name for path in (packed / "reference").iterdir())
     kinds = ("cells", "costs", "errors", "values")
     parquet = [f"tiny-{task}-smoke.{kind}.parquet" for task in ("classes", "linear") for kind in kinds]
     assert found == [*parquet, *(f"tiny-linear-smoke.weights.safetensors{end}" for end in ("", ".sha256"))]
-    assert {cell.hash: store.status(cell) for cell in cells} == statuses
+    assert {cell.hash: store.state(cell) for cell in cells} == statuses
     assert {run for _, _, run in todo(cells, packed)} == {FAILED, SUMMARY}, "what failed is tried again"
     for name in ("reason", "seconds", "hardware", "libraries", "threads"):
         assert store.rows[name].equals(before.rows[name])
     assert store.rows.loc[store.rows["status"].eq("skipped"), "reason"].eq("no related datasets").all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", ["tiny-linear-gpt2-few-smoke-s0", "tiny-linear-transformer-branched-smoke-s0"])
 def test_weights_that_the_grid_asks_for_are_those_that_were_evaluated(
     run: str, swept: tuple[Path, list[GridCell]], clean: Path
@@ -160,7 +161,7 @@ def test_weights_that_the_grid_asks_for_are_those_that_were_evaluated(
     # A sweep wants its curve and costs as well, and trains it.
     (train,) = [cell for cell in cells if cell.run == run and cell.kind == "train"]
     assert work(train, Context(clean)).status == "done"
-    assert Store(clean).status(train) == "done" and Run(found.path).digest == found.digest
+    assert Store(clean).state(train) == "done" and Run(found.path).digest == found.digest
     assert list(Run(found.path).branch_digests.values()) == list(Run(results / "runs" / run).branch_digests.values())
     pd.testing.assert_frame_equal(after, before[before["axis"].ne("branch").fillna(True)].reset_index(drop=True))
 
@@ -280,8 +281,8 @@ def test_a_file_that_is_deleted_makes_exactly_its_cells_to_do(
     (clean / "reference" / name).unlink()
     after = plan(cells, Store(clean))
     group = name.split(".")[0]
-    lost = {c.hash for c in cells if c.group == group and before.status[c.hash] == "done" and deleted(c)}
-    gone = {c.hash for c in cells if before.status[c.hash] != after.status[c.hash]}
+    lost = {c.hash for c in cells if c.group == group and before.states[c.hash] == "done" and deleted(c)}
+    gone = {c.hash for c in cells if before.states[c.hash] != after.states[c.hash]}
     assert gone == lost, "those and no others"
     trained = {need for c in cells if c.hash in lost and c.config is not None for need in c.needs}
     summary = {c.hash for c in cells if c.run == SUMMARY and c.group == group}
@@ -289,6 +290,7 @@ def test_a_file_that_is_deleted_makes_exactly_its_cells_to_do(
     assert {c.hash for c in after.todo} == {c.hash for c in before.todo} | lost | trained | summary | skipped
 
 
+@pytest.mark.slow
 def test_a_summary_of_packed_rows_alone_is_that_of_the_whole_sweep(
     swept: tuple[Path, list[GridCell]], clean: Path
 ) -> None:
@@ -440,6 +442,7 @@ def test_packing_again_gives_the_same_bytes_also_from_packed_files(
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == expected
 
 
+@pytest.mark.slow
 def test_what_a_grid_no_longer_asks_for_is_left_out(swept: tuple[Path, list[GridCell]], clean: Path) -> None:
     fewer = [cell for cell in swept[1] if cell.kind != "cost" and cell.seed != 1 and cell.run != SUMMARY]
     pack(fewer, Store(clean), clean / "fewer")
@@ -484,7 +487,7 @@ def test_the_rows_of_one_cell_are_found_in_single_and_in_packed_files(
     single, together = Store(swept[0]), Store(packed)
     seen = 0
     for cell in swept[1]:
-        if single.status(cell) == "done":
+        if single.state(cell) == "done":
             rows = value_rows(single, cell)
             pd.testing.assert_frame_equal(value_rows(together, cell), rows, check_exact=True)
             seen += len(rows)
@@ -582,6 +585,7 @@ def test_scores_of_runs_of_another_task_are_not_packed(swept: tuple[Path, list[G
     assert "score" in set(found["metric"]) and found["trained_on"].isna().all() and "guest" not in set(found["run"])
 
 
+@pytest.mark.slow
 def test_packed_rows_name_the_card_that_gives_them_now(
     swept: tuple[Path, list[GridCell]], packed: Path, tmp_path: Path
 ) -> None:

@@ -8,11 +8,11 @@ import pytest
 from iclbench import tables
 from iclbench.config.resolution import resolve_run
 from iclbench.core.context import Context
+from iclbench.store.cells import Store, record
+from iclbench.store.outcome import Outcome
 from iclbench.store.runs import Run
 from iclbench.sweep.cells import SUMMARY, GridCell
-from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.plan import Plan, plan, weights
-from iclbench.sweep.store import Store, record
 
 CONFIG = resolve_run("linear", "gpt2", "smoke")
 ASKED = {"shifts": ["none"], "evaluators": [], "seed": 0}
@@ -99,4 +99,4 @@ def test_a_cell_that_turned_out_to_make_no_sense_is_not_tried_again(tmp_path: Pa
     settle(tmp_path, "done", TRAIN, ZERO, TOGETHER)
     settle(tmp_path, "skipped", EVALUATE)
     assert planned(tmp_path).todo == ()
-    assert planned(tmp_path).status[EVALUATE.hash] == "skipped"
+    assert planned(tmp_path).states[EVALUATE.hash] == "skipped"

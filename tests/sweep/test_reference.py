@@ -17,13 +17,13 @@ from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.estimators.knn import NearestNeighbours
 from iclbench.estimators.trees import GreedyTree
 from iclbench.evaluation import cells, contestants
-from iclbench.evaluation.cells import Cell
+from iclbench.evaluation.cells import CellResult
 from iclbench.evaluation.evaluate import evaluate_cells, summarise
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.store.cells import Store
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.pack import pack
-from iclbench.sweep.reference import Reference
-from iclbench.sweep.store import Store
+from iclbench.sweep.reference import PackedBaselines
 from tests.conftest import small_card
 from tests.sweep.test_pack import sweep
 
@@ -59,9 +59,11 @@ def packed(shipped: tuple[Path, Path], tmp_path: Path) -> Path:
     return tmp_path / "results"
 
 
-def evaluated(results: Path, prompts: PromptSet, names: Sequence[str] = NAMES, fresh: bool = False) -> dict[str, Cell]:
+def evaluated(
+    results: Path, prompts: PromptSet, names: Sequence[str] = NAMES, fresh: bool = False
+) -> dict[str, CellResult]:
     field = contestants.baselines(prompts, names)
-    found = evaluate_cells(results, prompts, field, None if fresh else Reference(results), fresh)
+    found = evaluate_cells(results, prompts, field, None if fresh else PackedBaselines(results), fresh)
     return {cell.contestant.name: cell for cell in found}
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from iclbench.config.cards import validate
 from iclbench.core.context import Context
 from iclbench.core.errors import UnknownNameError, UsageError
+from iclbench.core.settings import validate
+from iclbench.store.outcome import Outcome
 from iclbench.sweep import engines, slurm
 from iclbench.sweep.bundle import Bundle
 from iclbench.sweep.engines import EngineSettings
 from iclbench.sweep.grids import load_grid
-from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.slurm import SlurmExecutor, State
 from tests.sweep.conftest import tiny_grid
 

@@ -11,10 +11,10 @@ from iclbench import tables
 from iclbench.config.resolution import resolve_run
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
+from iclbench.store.cells import Store, record, row
+from iclbench.store.outcome import Outcome
 from iclbench.sweep.cells import GridCell
-from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.plan import plan
-from iclbench.sweep.store import Store, record, row
 from iclbench.sweep.work import work
 
 CONFIG = resolve_run("linear", "gpt2", "smoke")
@@ -48,15 +48,15 @@ def done(results: Path, *names: str) -> Outcome:
 def test_a_cell_is_done_until_one_of_its_files_is_gone_or_cut_short(tmp_path: Path) -> None:
     names = ("tables/a.values.parquet", "tables/b.values.parquet")
     record(tmp_path, cell(), done(tmp_path, *names), Context(tmp_path))
-    assert Store(tmp_path).status(cell()) == "done"
+    assert Store(tmp_path).state(cell()) == "done"
     assert Store(tmp_path).files(cell()) == tuple(tmp_path / name for name in names)
     whole = (tmp_path / names[1]).read_bytes()
     for broken in (b"", b"PAR", whole[: len(whole) // 2], whole[:-1]):
         (tmp_path / names[1]).write_bytes(broken)
-        assert Store(tmp_path).status(cell()) is None
+        assert Store(tmp_path).state(cell()) == "todo"
         assert Store(tmp_path).files(cell()) == ()
     (tmp_path / names[1]).unlink()
-    assert Store(tmp_path).status(cell()) is None
+    assert Store(tmp_path).state(cell()) == "todo"
 
 
 def test_a_row_cut_short_makes_its_cell_to_do_and_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -86,7 +86,7 @@ def test_files_that_are_no_list_are_a_cell_to_do(tmp_path: Path, caplog: pytest.
         "version": "0",
     }
     tables.write("cells", [row], tmp_path / "cells" / "a.cells.parquet", {})
-    assert Store(tmp_path).status(cell()) is None
+    assert Store(tmp_path).state(cell()) == "todo"
     assert not Store(tmp_path).is_packed(cell().hash)
     assert "its files cannot be read off its row" in caplog.text
 
@@ -111,10 +111,10 @@ def test_of_two_rows_of_a_cell_the_one_whose_files_are_there_counts(tmp_path: Pa
     record(tmp_path, cell(), own, Context(tmp_path))
     assert Store(tmp_path).rows.loc[cell().hash, "seconds"] == 2.0, "the own one comes first where both have theirs"
     (tmp_path / "tables/own.values.parquet").unlink()
-    assert Store(tmp_path).status(cell()) == "done"
+    assert Store(tmp_path).state(cell()) == "done"
     assert Store(tmp_path).rows.loc[cell().hash, "seconds"] == 1.0
     (tmp_path / "reference/x.values.parquet").unlink()
-    assert Store(tmp_path).status(cell()) is None
+    assert Store(tmp_path).state(cell()) == "todo"
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_what_failed_in_one_folder_hides_nothing_that_another_has_found(
         path = tmp_path / folder / "x.cells.parquet"
         tables.write("cells", [row(cell(), outcome, Context(tmp_path))], path, {})
     assert Store(tmp_path).rows.loc[cell().hash, "status"] == stronger
-    assert Store(tmp_path).status(cell()) == stronger
+    assert Store(tmp_path).state(cell()) == stronger
 
 
 def test_own_rows_come_before_packed_ones_whatever_their_folder_is_called(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_own_rows_come_before_packed_ones_whatever_their_folder_is_called(tmp_pa
     (tmp_path / "archive").mkdir()
     row.rename(tmp_path / "archive" / row.name)
     record(tmp_path, cell(), Outcome("done", files=("tables/x.values.parquet",)), Context(tmp_path))
-    assert Store(tmp_path).status(cell()) == "done"
+    assert Store(tmp_path).state(cell()) == "done"
 
 
 def test_a_row_says_where_and_with_what_the_cell_was_computed(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_row_says_where_and_with_what_the_cell_was_computed(tmp_path: Path) ->
 
 def test_what_makes_no_sense_is_settled_by_a_row_with_the_reason(tmp_path: Path) -> None:
     none = cell(reason="no related datasets")
-    assert Store(tmp_path).status(none) == "skipped"
+    assert Store(tmp_path).state(none) == "skipped"
     assert plan([none], Store(tmp_path)).todo == (none,)
     record(tmp_path, none, Outcome("skipped", none.reason), Context(tmp_path))
     assert not plan([none], Store(tmp_path)).todo
@@ -181,6 +181,6 @@ def test_a_results_folder_that_cannot_be_written_to_is_one_line_with_its_name(tm
 
 
 def test_an_empty_folder_and_none_know_of_nothing(tmp_path: Path) -> None:
-    assert Store(tmp_path).status(cell()) is None
-    assert Store(tmp_path / "none").status(cell()) is None
+    assert Store(tmp_path).state(cell()) == "todo"
+    assert Store(tmp_path / "none").state(cell()) == "todo"
     assert len(Store(tmp_path / "none").rows) == 0

@@ -24,13 +24,13 @@ from iclbench.cli.sweep_summary import print_dry_run, print_outcomes, untuned_li
 from iclbench.cli.sweep_view import label, view
 from iclbench.config.cards import cards_folder
 from iclbench.core.context import Context
+from iclbench.store.cells import Store, record
+from iclbench.store.outcome import Outcome
 from iclbench.sweep import pack, verify
 from iclbench.sweep.cells import grid_cells
 from iclbench.sweep.engines import EngineSettings
 from iclbench.sweep.estimate import Estimates
-from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.plan import Plan, plan
-from iclbench.sweep.store import Store, record
 from tests.here import Here
 from tests.sweep.conftest import tiny_grid
 
@@ -463,6 +463,7 @@ class Untuned(GPT2):
     """A model without a rate in any table."""
 
 
+@pytest.mark.slow
 def test_models_without_a_tuned_rate_are_named_with_the_command_that_tunes_them(tmp_path: Path) -> None:
     """The command names the tasks whose rates hold for those of the grid."""
     model, card = f"{__name__}:Untuned", tmp_path / "grid.toml"

@@ -12,11 +12,11 @@ from iclbench.cli.main import main
 from iclbench.config.cards import names
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError
+from iclbench.store.cells import Store
 from iclbench.sweep.cells import grid_cells
 from iclbench.sweep.grids import grid_runs
 from iclbench.sweep.language_grids import is_language_grid
 from iclbench.sweep.plan import plan
-from iclbench.sweep.store import Store
 from iclbench.sweep.there import Found, look
 from tests.sweep.conftest import tiny_grid
 

@@ -14,14 +14,14 @@ import tomli_w
 from iclbench import tables
 from iclbench.cli.main import main
 from iclbench.config.resolution import resolve_run
+from iclbench.core import kernels
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError
-from iclbench.sweep import kernels
+from iclbench.store.cells import Store
+from iclbench.store.outcome import Outcome
 from iclbench.sweep.cells import GridCell, grid_cells
-from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.pack import pack
 from iclbench.sweep.plan import plan
-from iclbench.sweep.store import Store
 from iclbench.sweep.verify import _has_data, _Workers, chosen, first_difference, share_of_interval, verify
 from iclbench.sweep.work import work
 from tests.conftest import small_card
@@ -116,6 +116,7 @@ def test_the_choice_is_a_function_of_the_seed(swept: tuple[Path, list[GridCell]]
     assert [each.cell.run for each in verify(only, store, 1, 3, context)] == [choice(3)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("shared")
 def test_a_changed_digit_and_another_place_are_found(swept: tuple[Path, list[GridCell]], tmp_path: Path) -> None:
     root, cells = swept
@@ -139,8 +140,9 @@ def test_a_changed_digit_and_another_place_are_found(swept: tuple[Path, list[Gri
     assert [line.split(":")[0] for line in found["knn-3"].elsewhere] == ["hardware", "threads"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("shared")
-@pytest.mark.skipif(kernels.here() not in ("default", "avx2", "avx512"), reason="instruction sets of x86")
+@pytest.mark.skipif(kernels.current() not in ("default", "avx2", "avx512"), reason="instruction sets of x86")
 @pytest.mark.parametrize(
     ("recorded", "used"),
     [pytest.param("default", "default", marks=pytest.mark.slow), ("avx4096", None), (None, None)],
@@ -168,7 +170,7 @@ def test_a_cell_is_computed_again_with_the_kernels_of_its_row(
     tables.write("cells", tables.read("cells", path).assign(kernels=recorded), path, tables.metadata(path))
     only = [cell for cell in cells if cell.baseline == "knn-3"]
     (found,) = verify(only, Store(tmp_path / "clean"), 1, 0, Context(tmp_path))
-    assert seen == [used or kernels.here()]
+    assert seen == [used or kernels.current()]
     assert [line.split(":")[0] for line in found.elsewhere] == (["kernels"] if recorded and not used else [])
 
 
@@ -199,6 +201,7 @@ def rows(**changes: object) -> pd.DataFrame:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [

@@ -13,12 +13,12 @@ from iclbench import tables
 from iclbench.core.context import Context
 from iclbench.evaluation.contestants import backbone
 from iclbench.evaluation.costs.costs import Sizes, measure_costs
+from iclbench.store.cells import Store, record
 from iclbench.store.runs import create, find
 from iclbench.sweep.cells import GridCell, grid_cells
 from iclbench.sweep.order import Order
 from iclbench.sweep.pack import pack
 from iclbench.sweep.plan import plan
-from iclbench.sweep.store import Store, record
 from iclbench.sweep.work import work
 from tests.conftest import small_card
 
@@ -247,10 +247,10 @@ def test_a_failing_cell_leaves_a_row_with_one_line_and_is_tried_again(tmp_path: 
     assert outcome.status == "failed"
     assert outcome.reason == f"run '{RUN}' has not finished training; continue it with iclbench train"
     store = Store(tmp_path / "results")
-    assert store.status(cells["evaluate"]) == "failed"
+    assert store.state(cells["evaluate"]) == "failed"
     assert store.rows.loc[cells["evaluate"].hash, "reason"] == outcome.reason
     assert do(tmp_path / "results", cells) == {"train": None, "evaluate": None}
-    assert Store(tmp_path / "results").status(cells["evaluate"]) == "done"
+    assert Store(tmp_path / "results").state(cells["evaluate"]) == "done"
 
 
 def diverging(folder: Path) -> dict[str, GridCell]:
@@ -271,7 +271,7 @@ def test_a_training_that_diverged_is_an_end_that_no_sweep_tries_again(tmp_path: 
     record(results, cell, without, Context(results))
     found = plan(list(cells.values()), Store(results))
     assert found.todo == ()
-    assert set(found.status.values()) == {"diverged"}
+    assert set(found.states.values()) == {"diverged"}
     rows = Store(results).rows["reason"]
     assert rows[cells["train"].hash] == outcome.reason
     assert rows[cells["evaluate"].hash].startswith(f"its training diverged (run '{RUN}')")

@@ -209,6 +209,7 @@ def test_metadata_of_what_is_no_table_is_empty(tmp_path: Path) -> None:
     assert tables.metadata(tmp_path / "none.parquet") == {}
 
 
+@pytest.mark.slow
 def test_one_flipped_bit_anywhere_in_a_table_is_noticed(tmp_path: Path) -> None:
     whole = _write(tmp_path, [ROW]).read_bytes()
     digests.check(whole)
@@ -229,7 +230,7 @@ def test_a_flipped_bit_of_a_number_is_one_line_with_the_fix_and_takes_no_other_f
     whole = bad.read_bytes()
     assert number in whole
     bad.write_bytes(whole.replace(number, np.float64(0.124).tobytes()))
-    assert not tables.is_whole(bad)
+    assert not tables.is_intact(bad)
     with pytest.raises(TableError, match=f"{bad} cannot be read .*delete it.*not as it was written"):
         tables.read("values", bad)
     with caplog.at_level(logging.WARNING):
@@ -242,7 +243,7 @@ def test_a_table_without_a_digest_is_refused(tmp_path: Path) -> None:
     arrow = pq.read_table(path)
     metadata = {key: text for key, text in arrow.schema.metadata.items() if key.startswith(b"iclbench.")}
     pq.write_table(arrow.replace_schema_metadata(metadata), path, compression="zstd")
-    assert not tables.is_whole(path)
+    assert not tables.is_intact(path)
     with pytest.raises(TableError, match=f"{path} cannot be read .*delete it.*no digest"):
         tables.read("values", path)
 

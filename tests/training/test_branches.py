@@ -13,16 +13,17 @@ from safetensors.torch import load_file
 
 from iclbench import tables
 from iclbench.backbones.gpt2 import GPT2
-from iclbench.config.cards import TrainSettings, decay_begins, validate
+from iclbench.config.cards import TrainSettings, decay_begins
 from iclbench.config.resolution import resolve_run
 from iclbench.core.context import Context
 from iclbench.core.errors import Interrupted, UsageError
+from iclbench.core.settings import validate
 from iclbench.evaluation.evaluate import evaluate_run
 from iclbench.evaluation.monitor import Monitor
 from iclbench.evaluation.reported_training import train_reported
 from iclbench.store.identity import variant_id
 from iclbench.store.runs import DivergedError, Run, create
-from iclbench.sweep.store import is_whole
+from iclbench.store.state import is_intact
 from iclbench.training import checkpoint, record
 from iclbench.training.fit import Training, fit
 from iclbench.training.run import train
@@ -93,6 +94,7 @@ def test_a_run_with_branches_is_another_run_of_the_same_variant() -> None:
     assert plain.trained != branched.trained, "the folder of one is not that of the other"
 
 
+@pytest.mark.slow
 def test_the_training_is_the_same_bit_for_bit_with_and_without_branches(
     straight: Run, card_path: Path, tmp_path: Path
 ) -> None:
@@ -151,6 +153,7 @@ def test_branches_count_in_the_steps_and_seconds_of_the_training(straight: Run) 
     assert costs["train_step", "seconds"] == pytest.approx(costs["train", "seconds"] / 46)
 
 
+@pytest.mark.slow
 def test_the_seconds_of_a_branch_are_told_to_the_training(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +222,7 @@ def test_killed_after_any_write_and_continued_gives_the_same_bytes(
         assert not list((run.path / "checkpoints").glob("branch-*")), deaths
 
 
+@pytest.mark.slow
 def test_a_branch_goes_on_from_its_own_checkpoint(
     card_path: Path, tmp_path: Path, straight: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,7 +251,7 @@ def test_a_branch_that_is_gone_or_damaged_is_trained_again(
 ) -> None:
     run = new_run(card_path, tmp_path, *BRANCHED)
     train(run)
-    assert all(map(is_whole, run.written)) and run.branch(20) in run.written
+    assert all(map(is_intact, run.written)) and run.branch(20) in run.written
     for spoil in (lambda path: path.unlink(), lambda path: path.write_bytes(path.read_bytes()[:-1] + b"x")):
         spoil(run.branch(20))
         assert not run.has_branch(20) and run.has_branch(10)

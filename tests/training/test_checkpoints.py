@@ -111,6 +111,7 @@ def without_a_moment(metadata: Claims, tensors: Tensors) -> None:
     del tensors["optimiser.0.exp_avg"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

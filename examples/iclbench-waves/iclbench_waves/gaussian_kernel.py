@@ -6,11 +6,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from iclbench.config.cards import PositiveFloat, Strict
+from iclbench.core.settings import BaseSettings, PositiveFloat
 from iclbench.estimators.base import Estimator
 
 
-class GaussianKernelSettings(Strict):
+class GaussianKernelSettings(BaseSettings):
     """`bandwidth`: standard deviation of the Gaussian."""
 
     bandwidth: PositiveFloat = 0.5

@@ -8,9 +8,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from iclbench.backbones.base import Backbone, BackboneSettings, TaskShape
-from iclbench.config.cards import PositiveInt
 from iclbench.core.episodes import Points
 from iclbench.core.predictions import Prediction
+from iclbench.core.settings import PositiveInt
 from iclbench.layers.perceptron import perceptron
 
 

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iclbench.config.cards import PositiveFloat
 from iclbench.core.errors import UsageError
+from iclbench.core.settings import PositiveFloat
 from iclbench.families.base import FunctionFamily, FunctionParameters, Truth
 from iclbench.families.sampling import normal
 

@@ -13,7 +13,7 @@ from iclbench.cli.options import RESULTS, DataDir, Device, Json, MaxBytes, Resul
 from iclbench.core.errors import DataError, Interrupted, UnknownNameError, UsageError
 
 if TYPE_CHECKING:
-    from iclbench.evaluation.cells import Cell
+    from iclbench.evaluation.cells import CellResult
     from iclbench.language.tasks.cards import LanguageTask
 
 _DTYPES = ("float32", "bfloat16", "float16", "auto")
@@ -117,7 +117,7 @@ def command(
     from iclbench.cli.lm.tables import print_language
     from iclbench.language.models.model import load
 
-    cells: list[Cell] = []
+    cells: list[CellResult] = []
     for each in model:
         try:
             loaded = load(

@@ -14,7 +14,7 @@ from iclbench.language.models.model import LanguageModel
 from iclbench.language.tasks.cards import LanguageTask
 
 if TYPE_CHECKING:
-    from iclbench.evaluation.cells import Cell
+    from iclbench.evaluation.cells import CellResult
 
 
 def evaluate_model(
@@ -22,7 +22,7 @@ def evaluate_model(
     model: LanguageModel,
     tasks: Sequence[LanguageTask],
     method: Method,
-    cells: list[Cell],
+    cells: list[CellResult],
     asked: dict[str, Any],
 ) -> int:
     """Evaluate one model under a bar and note its cells; returns how many cells and tasks failed.
@@ -53,7 +53,7 @@ def evaluate_model(
     return failed + len(refused)
 
 
-def remarks(task: str, cells: Sequence[Cell]) -> list[str]:
+def remarks(task: str, cells: Sequence[CellResult]) -> list[str]:
     """What is to be said of the cells of one task: a line for every contestant with cells that failed, one for every
     way of finding answers that is not plain."""
     broken: dict[str, list[str]] = {}

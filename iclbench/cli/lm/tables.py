@@ -12,7 +12,7 @@ from iclbench.cli.lm.overview import models_of, overview_board
 from iclbench.cli.result_rows import named
 from iclbench.cli.terminal import out, print_rows, table
 from iclbench.core.metrics import metric
-from iclbench.evaluation.cells import Cell
+from iclbench.evaluation.cells import CellResult
 from iclbench.language.summary import summary_path
 
 # With more tasks than these, one line each is enough.
@@ -21,7 +21,7 @@ DETAILED = 6
 _COLUMNS = 8
 
 
-def print_language(results: Path, cells: Sequence[Cell], json: bool = False) -> None:
+def print_language(results: Path, cells: Sequence[CellResult], json: bool = False) -> None:
     """Print what an evaluation found, or all its rows as JSON: of every cell, and means over demonstration seeds."""
     own = [results / "tables" / cell.prompts.id / f"{cell.contestant.run}.values.parquet" for cell in cells]
     means = _read(_summaries(results, cells))
@@ -33,7 +33,7 @@ def print_language(results: Path, cells: Sequence[Cell], json: bool = False) -> 
     print_summaries(means, sets, _read(own) if len(orders) > 1 else None)
 
 
-def _summaries(results: Path, cells: Sequence[Cell]) -> list[Path]:
+def _summaries(results: Path, cells: Sequence[CellResult]) -> list[Path]:
     """The files with the means over these cells' demonstration seeds."""
     return list(dict.fromkeys(summary_path(results, cell.contestant.run, cell.prompts) for cell in cells))
 

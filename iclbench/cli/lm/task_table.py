@@ -8,8 +8,8 @@ from pathlib import Path
 
 from iclbench.cli.terminal import echo, out, say, table
 from iclbench.config.cards import names
-from iclbench.config.registry import canonical
 from iclbench.core.errors import DataError, UsageError
+from iclbench.core.formats import canonical
 from iclbench.language.tasks.cards import LanguageTask, load_suite, shipped_tasks, suites
 
 _LEFT_OUT = "left out unless named"

@@ -38,7 +38,6 @@ from iclbench.core.context import Context
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import IclbenchError
 from iclbench.core.guard import guarded
-from iclbench.core.hashing import content_hash
 from iclbench.core.measure import peak_of, seconds_of
 from iclbench.core.memory import IN_COSTS, OutOfMemoryError, advised
 from iclbench.core.predictor import State
@@ -48,6 +47,7 @@ from iclbench.evaluation.costs.flops import UncountedError, count_flops
 from iclbench.families.base import Family
 from iclbench.families.request import Request
 from iclbench.families.shifts import Shift
+from iclbench.store import identity
 from iclbench.store.runs import writing
 from iclbench.training.step import TrainingData, autocast, descend, make_optimiser
 
@@ -184,16 +184,7 @@ def measure_costs(
     machine = re.sub(r"[^a-z0-9]+", "-", f"{device}-{threads}".lower())
     path = context.results / "tables" / "costs" / f"{task.name}-{preset}" / machine / f"{contestant.run}.costs.parquet"
     rows = [shared | {k: v for k, v in vars(cost).items() if v is not None} for cost in costs]
-    of = content_hash(
-        # Weights do not matter to what a backbone costs.
-        {
-            "contestant": contestant.variant or contestant.identity,
-            "family": task.family,
-            "parameters": task.parameters,
-            "data": family.fingerprint,
-            "version": __version__,
-        }
-    )
+    of = identity.costs_id(contestant, task, family.fingerprint)
     found = tables.frame("costs", rows)
     if path.exists():
         if tables.metadata(path).get("of") == of:

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from iclbench.config.cards import Mark
+from iclbench.core.settings import Role
 from iclbench.families.climate.patches import Patches, PatchParameters, Places
 from iclbench.families.climate.region import YEAR, steps_until
 from iclbench.families.climate.wfde5 import load_region
@@ -32,7 +32,7 @@ class ERA5Parameters(PatchParameters):
     """
 
     year: Annotated[int, Field(ge=1979, le=2100)] = YEAR
-    path: Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f]*$"), Mark.LOCATION] = "era5"
+    path: Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f]*$"), Role.LOCATION] = "era5"
 
 
 class ERA5(Patches):

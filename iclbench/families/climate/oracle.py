@@ -12,11 +12,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from iclbench.config.cards import NoSettings, Strict
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.joint import JointGaussian
 from iclbench.core.predictor import Oracle, State
+from iclbench.core.settings import BaseSettings, NoSettings
 from iclbench.core.task import TaskFacts
 from iclbench.families.climate.climate import Climate
 from iclbench.families.climate.weather import Weather, climate
@@ -34,7 +34,7 @@ class KnownWeather(State):
 class ClimateOracle(Oracle):
     """Temperatures given those of the context, noise included; raises `UsageError` for any other family."""
 
-    Settings: ClassVar[type[Strict]] = NoSettings
+    Settings: ClassVar[type[BaseSettings]] = NoSettings
     libraries: ClassVar[tuple[str, ...]] = ()
     heads = ("gaussian",)
 

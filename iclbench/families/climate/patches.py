@@ -34,9 +34,9 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor
 
-from iclbench.config.cards import Strict
 from iclbench.core.episodes import Episodes, Points, take
 from iclbench.core.errors import DataError, UsageError
+from iclbench.core.settings import BaseSettings
 from iclbench.families.base import Family
 from iclbench.families.climate.region import ROWS, STEP_HOURS, YEAR, Scale, latitudes, longitudes, steps_until
 from iclbench.families.request import Request
@@ -46,7 +46,7 @@ from iclbench.families.shifts import Kind, Shift
 _QUARTERS = ("january-march", "april-june", "july-september", "october-december")
 
 
-class PatchParameters(Strict):
+class PatchParameters(BaseSettings):
     """What patches are cut out and shown.
 
     Attributes:

@@ -26,7 +26,6 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from iclbench.config.cards import PositiveInt, Strict
 from iclbench.core import limits
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
@@ -34,6 +33,7 @@ from iclbench.core.events import GAP, MARK, marks_of
 from iclbench.core.joint import SampledEvent
 from iclbench.core.predictor import Predictor
 from iclbench.core.records import cat
+from iclbench.core.settings import BaseSettings, PositiveInt
 from iclbench.core.task import TaskFacts
 from iclbench.families.events.oracle import NO_MARK, answered, last_marks
 from iclbench.families.events.point_process import PointProcess
@@ -46,7 +46,7 @@ _NUMBERS = 500_000
 _FEWER = {"hawkes": 1, "self-correcting": 2, "renewal": 32, "poisson": 32}
 
 
-class BayesEventsSettings(Strict):
+class BayesEventsSettings(BaseSettings):
     """`processes`: Hawkes processes that are weighed, fewer of the simpler kinds; `components` of them, equally likely,
     are in one answer."""
 
@@ -57,7 +57,7 @@ class BayesEventsSettings(Strict):
 class BayesEvents(Predictor):
     """The posterior predictive distribution over all processes; raises `UsageError` for any other family."""
 
-    Settings: ClassVar[type[Strict]] = BayesEventsSettings
+    Settings: ClassVar[type[BaseSettings]] = BayesEventsSettings
     libraries: ClassVar[tuple[str, ...]] = ()
     order = "causal"
     heads = ("event",)

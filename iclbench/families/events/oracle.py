@@ -15,11 +15,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from iclbench.config.cards import NoSettings, Strict
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.events import GAP, MARK, HazardEvent, LogNormalEvent, MixedEvent, marks_of
 from iclbench.core.predictor import Oracle, State
+from iclbench.core.settings import BaseSettings, NoSettings
 from iclbench.core.task import TaskFacts
 from iclbench.families.events import hawkes
 from iclbench.families.events.point_process import PointProcess
@@ -74,7 +74,7 @@ class KnownProcess(State):
 class EventOracle(Oracle):
     """The next gap and mark given the history and the true parameters; raises `UsageError` for any other family."""
 
-    Settings: ClassVar[type[Strict]] = NoSettings
+    Settings: ClassVar[type[BaseSettings]] = NoSettings
     libraries: ClassVar[tuple[str, ...]] = ()
     order = "causal"
     heads = ("event",)

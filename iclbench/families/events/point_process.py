@@ -31,10 +31,10 @@ from jaxtyping import Bool, Float
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from iclbench.config.cards import Strict
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import UsageError
 from iclbench.core.records import cat
+from iclbench.core.settings import BaseSettings
 from iclbench.families.base import Family
 from iclbench.families.events import hawkes
 from iclbench.families.events.processes import KINDS, Processes
@@ -57,7 +57,7 @@ EVENT_KINDS = {
 }
 
 
-class PointProcessParameters(Strict):
+class PointProcessParameters(BaseSettings):
     """What episodes are drawn from; every range is (smallest, largest).
 
     Attributes:

@@ -30,10 +30,10 @@ from jaxtyping import Int
 from pydantic import Field
 from torch import Tensor
 
-from iclbench.config.cards import Mark, PositiveFloat, PositiveInt, SeedInt, Strict
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import DataError, UnknownNameError
 from iclbench.core.seeds import generator as stream
+from iclbench.core.settings import BaseSettings, PositiveFloat, PositiveInt, Role, SeedInt
 from iclbench.core.task import TaskFacts
 from iclbench.families.base import Family
 from iclbench.families.events.event_data import MOST_MARKS, EventData
@@ -50,7 +50,7 @@ _FEWEST = 5
 _LATE = 1000
 
 
-class EventParameters(Strict):
+class EventParameters(BaseSettings):
     """What a card or `-o task.KEY=VALUE` says of a file of sequences.
 
     Attributes:
@@ -71,7 +71,7 @@ class EventParameters(Strict):
             last event of the one before on; None: they stay whole, and an episode has their beginning.
     """
 
-    path: Annotated[str, Field(max_length=4096, pattern=r"^[^\x00-\x1f]*$"), Mark.LOCATION] = ""
+    path: Annotated[str, Field(max_length=4096, pattern=r"^[^\x00-\x1f]*$"), Role.LOCATION] = ""
     format: Literal["npz", "jsonl", "csv"] | None = None
     times: Literal["gaps", "absolute"] | None = None
     marks: Annotated[int, Field(ge=1, le=MOST_MARKS)] | None = None

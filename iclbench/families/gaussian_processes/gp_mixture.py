@@ -29,9 +29,9 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from iclbench.config.cards import PositiveFloat, PositiveInt, Strict
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import UsageError
+from iclbench.core.settings import BaseSettings, PositiveFloat, PositiveInt
 from iclbench.families.base import Ceiling, Family
 from iclbench.families.gaussian_processes.ceilings import CEILINGS
 from iclbench.families.gaussian_processes.kernels import KERNELS, PERIODIC, RBF, cosine_series, series_terms
@@ -59,7 +59,7 @@ PROCESS_KINDS = {
 _NOT_OF_THE_CEILING = {"targets", "max_related", "related_points", "per_batch"}
 
 
-class GPParameters(Strict):
+class GPParameters(BaseSettings):
     """`lengthscale` is the log-uniform range, `ood_lengthscale` how far the shift of that name reaches beyond it on
     either side; `context_low` the smallest context; `related_points` the smallest and largest related dataset."""
 

@@ -22,12 +22,12 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor
 
-from iclbench.config.cards import NoSettings, PositiveInt, Strict
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.joint import JointGaussian
 from iclbench.core.predictions import Mixture, Prediction
 from iclbench.core.predictor import Oracle, Predictor, State
+from iclbench.core.settings import BaseSettings, NoSettings, PositiveInt
 from iclbench.core.task import TaskFacts
 from iclbench.families.gaussian_processes.evidence import Evidence, Nodes
 from iclbench.families.gaussian_processes.gp_mixture import GPMixture
@@ -40,13 +40,13 @@ DROPPED = 1e-5
 _NODES = 256
 
 
-_Settings = TypeVar("_Settings", bound=Strict)
+_Settings = TypeVar("_Settings", bound=BaseSettings)
 
 
 class _GPOracle(Predictor, Generic[_Settings], abstract=True):
     """What both are built from; raises `UsageError` for any other family."""
 
-    Settings: ClassVar[type[Strict]] = NoSettings
+    Settings: ClassVar[type[BaseSettings]] = NoSettings
     libraries: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, settings: _Settings | None = None, facts: TaskFacts | None = None, seed: int = 0) -> None:
@@ -129,7 +129,7 @@ class PeriodicMean(OracleKernel):
         return replace(state, context=state.context.append(points))
 
 
-class BayesSettings(Strict):
+class BayesSettings(BaseSettings):
     """`rbf_nodes` in log l, periodic nodes at most `spacing` apart in 2 pi / l; `components` are at most that many
     periodic kernels in one answer; of a prompt set the first `episodes` are asked (0: all)."""
 

@@ -151,7 +151,7 @@ class Bursty(Family):
         two, all_labels = Evaluator(0.5), Evaluator(1 / self.split().training, knows="weights")
         iwl = ("iwl", "iwl_macro", "iwl_common", "iwl_rare", "iwl_new_drawings")
         flip = Evaluator(0.5, knows="either")
-        return {"icl": two, "icl_paired": Evaluator(0.25, together=2), "flip": flip, **dict.fromkeys(iwl, all_labels)}
+        return {"icl": two, "icl_paired": Evaluator(0.25, group_size=2), "flip": flip, **dict.fromkeys(iwl, all_labels)}
 
     def sample(self, request: Request) -> Episodes:
         episodes, points, generator = request.episodes, request.points, request.generator

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from iclbench.config.cards import NonNegativeFloat, SeedInt, Strict
+from iclbench.core.settings import BaseSettings, NonNegativeFloat, SeedInt
 from iclbench.families.images.omniglot import ALL_CLASSES, DRAWINGS, SIZE
 
 # Pairs in the context of every test: four images each of two classes.
@@ -21,7 +21,7 @@ def _labels(value: object) -> object:
     return value
 
 
-class BurstyParameters(Strict):
+class BurstyParameters(BaseSettings):
     """`classes` counts all, with `holdout` and `common`; `jitter` is for procedural glyphs; `split_seed` decides which
     classes are rare, common and held out, and their labels."""
 

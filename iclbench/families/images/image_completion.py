@@ -27,9 +27,9 @@ from jaxtyping import Float, Int, UInt8
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from iclbench.config.cards import PositiveFloat, Strict
 from iclbench.core.episodes import Episodes, Points, take
 from iclbench.core.errors import DataError, UsageError
+from iclbench.core.settings import BaseSettings, PositiveFloat
 from iclbench.families.base import Family
 from iclbench.families.images.celeba import CelebA
 from iclbench.families.images.image_sets import ImageSet, Part, emnist_images, glyph_images, mnist_images
@@ -44,7 +44,7 @@ FEWEST = 3
 _AT_ONCE = 1024
 
 
-class ImageParameters(Strict):
+class ImageParameters(BaseSettings):
     """`classes`, `drawings` (of each to train on) and `jitter` say which glyphs; `targets` is for `share` (0: all
     pixels that are not context), `budget` for `cmab`."""
 

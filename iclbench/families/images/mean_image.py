@@ -7,16 +7,16 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from iclbench.config.cards import NonNegativeFloat, Strict
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Gaussian
 from iclbench.core.predictor import Predictor
+from iclbench.core.settings import BaseSettings, NonNegativeFloat
 from iclbench.core.task import TaskFacts
 from iclbench.families.images.image_completion import ImageCompletion
 
 
-class MeanImageSettings(Strict):
+class MeanImageSettings(BaseSettings):
     """`floor`: the least standard deviation, that of the head which it is compared with."""
 
     floor: NonNegativeFloat = 0.1
@@ -33,7 +33,7 @@ class MeanImage(Predictor):
         DataError: the images are not there or damaged.
     """
 
-    Settings: ClassVar[type[Strict]] = MeanImageSettings
+    Settings: ClassVar[type[BaseSettings]] = MeanImageSettings
     libraries: ClassVar[tuple[str, ...]] = ()
     heads = ("gaussian",)
 

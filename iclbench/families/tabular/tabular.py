@@ -32,10 +32,10 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
-from iclbench.config.cards import PositiveFloat
 from iclbench.core.episodes import Episodes, Points, take
 from iclbench.core.errors import DataError, UnknownNameError
 from iclbench.core.formats import in_a_line
+from iclbench.core.settings import PositiveFloat
 from iclbench.core.standard import Standard
 from iclbench.families.base import Family, FunctionParameters
 from iclbench.families.request import Request

@@ -116,7 +116,7 @@ def ask(
         for _ in batches.run(lengths, own, equal=True):
             pass
     else:
-        _note(rounds[1], every, reply([question.whole() for question in questions], None, None))
+        _note(rounds[1], every, reply([question.unsplit() for question in questions], None, None))
     return rounds
 
 

@@ -21,11 +21,11 @@ import numpy as np
 
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import assignments
-from iclbench.core.hashing import content_hash
 from iclbench.core.seeds import stream_seed
 from iclbench.language.prompting.text import endings
 from iclbench.language.tasks.cards import PRESET, LanguageTask
 from iclbench.language.tasks.pools import Example, Pool
+from iclbench.store import identity
 
 # Raised whenever a change of the drawing gives other prompts for the same configuration.
 VERSION = 2
@@ -129,7 +129,7 @@ class LanguagePrompts:
             "card": [getattr(self.task.card, part) for part in _WRITTEN_AND_JUDGED],
         }
         which = f"{self.shots}shot-d{self.demo_seed}" + (f"-o{self.order}" if self.order else "")
-        return f"{self.task.name}-{PRESET}-{self.evaluation}-{which}-q{content_hash(drawn_from, 8)}"
+        return f"{self.task.name}-{PRESET}-{self.evaluation}-{which}-q{identity.language_prompts_id(**drawn_from)}"
 
     @property
     def evaluation(self) -> str:

@@ -55,7 +55,7 @@ class Question:
         """Tokens to be read after the demonstrations, at most."""
         return max(len(c.inputs) for c in self.continuations)
 
-    def whole(self) -> Question:
+    def unsplit(self) -> Question:
         """The same with nothing read beforehand."""
         return self._split(0)
 

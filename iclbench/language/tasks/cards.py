@@ -14,26 +14,19 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from iclbench.config.cards import (
-    PositiveInt,
-    Published,
-    Strict,
-    Values,
-    cards_folder,
-    load_card,
-    names,
-    validate,
-)
-from iclbench.config.registry import READERS, canonical
+from iclbench.config.cards import Published, Values, cards_folder, load_card, names
+from iclbench.config.registry import READERS
 from iclbench.core.errors import UnknownNameError, UsageError
+from iclbench.core.formats import canonical
 from iclbench.core.hashing import content_hash
+from iclbench.core.settings import BaseSettings, PositiveInt, validate
 from iclbench.language.tasks.pools import Pool, Reader
 
 # What stands in the column `preset` of all rows of language models, whose size is their own.
 PRESET = "language"
 
 
-class LanguageCard(Strict):
+class LanguageCard(BaseSettings):
     """A task, or as many tasks as it has subsets.
 
     Attributes:
@@ -107,7 +100,7 @@ class LanguageCard(Strict):
         return self
 
 
-class SuiteCard(Strict):
+class SuiteCard(BaseSettings):
     """Tasks whose mean is published.
 
     Attributes:

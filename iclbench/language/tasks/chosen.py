@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from iclbench.config.registry import canonical
 from iclbench.core.errors import UnknownNameError, UsageError
+from iclbench.core.formats import canonical
 from iclbench.language.tasks.cards import LanguageTask, load_language_card, shipped_tasks, suites, tasks_of
 from iclbench.language.tasks.own import own_task
 

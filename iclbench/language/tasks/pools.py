@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from iclbench.config.cards import Strict
 from iclbench.core.hashing import content_hash
+from iclbench.core.settings import BaseSettings
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Reader(ABC):
     """Reads the pool of a task from the card's parameters and the user's own copy of the data."""
 
     # What a card may say in `[parameters]`: nothing, unless a reader says otherwise.
-    Parameters: ClassVar[type[Strict]] = Strict
+    Parameters: ClassVar[type[BaseSettings]] = BaseSettings
     # Whether the examples come from files that the user has to bring.
     needs_data: ClassVar[bool] = False
 

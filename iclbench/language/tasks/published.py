@@ -7,8 +7,7 @@ from pathlib import Path
 
 from iclbench import tables
 from iclbench.config.cards import names
-from iclbench.config.registry import canonical
-from iclbench.core.formats import assignments
+from iclbench.core.formats import assignments, canonical
 from iclbench.core.hashing import content_hash
 from iclbench.core.version import provenance
 from iclbench.language.tasks.cards import PRESET, LanguageCard, LanguageTask, SuiteCard, load_suite

@@ -45,10 +45,10 @@ class Based(LinearAttention):
     def rows(keys: int) -> int:
         return (keys + 1) * (keys + 2) // 2
 
-    def whole(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+    def full_pass(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         """Of fewer tokens than rows the scores are cheaper than the features, whose products they are."""
         if x.shape[1] > self.kept[1]:
-            return super().whole(x)
+            return super().full_pass(x)
         before, rest = self.channels(x)
         u, _ = self.window(before, self.window.start(len(x), self._weight))
         with in_full(x):

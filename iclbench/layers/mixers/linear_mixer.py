@@ -75,12 +75,12 @@ class LinearMixer(Mixer):
             held = self.moved(held, x.shape[1])
         return self.out(o, terms, u, rest), (tail, held)
 
-    def whole(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T _"]:
+    def full_pass(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T _"]:
         before, rest = self.channels(x)
         u, _ = self.window(before, self.window.start(len(x), self._weight))
         with in_full(x):
             terms = self._terms(u, rest, self._weight, range(1, x.shape[1] + 1))
-            o = recurrence.whole(terms)
+            o = recurrence.full_pass(terms)
         return self.out(o, terms, u, rest)
 
     def peek(self, x: Float[Tensor, "B Q D"], state: MixerState) -> Float[Tensor, "B Q _"]:

@@ -95,7 +95,7 @@ class Mixer(nn.Module, ABC):
         """A chunk of tokens after a state, and the state after it. Where the mask is False there is no token; this may
         only be before an episode's first one, and leaves the start state as it is, exactly."""
 
-    def whole(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T _"]:
+    def full_pass(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T _"]:
         """A whole sequence, after which nothing is kept."""
         return self(x, self.start(len(x)))[0]
 

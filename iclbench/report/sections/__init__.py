@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from iclbench.config.registry import canonical
 from iclbench.core.errors import UnknownNameError
+from iclbench.core.formats import canonical
 from iclbench.report.blocks import Section
 from iclbench.report.data import Results, Slice
 from iclbench.report.sections import (

@@ -7,9 +7,9 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from iclbench.config.cards import validate
 from iclbench.core.episodes import Episodes
 from iclbench.core.errors import UsageError
+from iclbench.core.settings import validate
 from iclbench.families.climate import elevation
 from iclbench.families.climate.climate import Climate, ClimateParameters
 from iclbench.families.climate.region import Scale

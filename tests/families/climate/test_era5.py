@@ -11,9 +11,10 @@ import pytest
 import torch
 import xarray as xr
 
-from iclbench.config.cards import load_task, validate
+from iclbench.config.cards import load_task
 from iclbench.config.resolution import resolve_task
 from iclbench.core.errors import DataError
+from iclbench.core.settings import validate
 from iclbench.families.climate import wfde5
 from iclbench.families.climate.era5 import ERA5, ERA5Parameters
 from iclbench.families.climate.wfde5 import load_region
@@ -66,6 +67,7 @@ def whole_year(folder: Path) -> tuple[xr.DataArray, xr.DataArray]:
     return tair.sel(REGION), elevation.sel(REGION)
 
 
+@pytest.mark.slow
 def test_patches_are_what_xarray_selects(data: Path) -> None:
     tair, asurf = whole_year(data / "era5")
     for of in (family(data), family(data, clock="training").held_out()):
@@ -126,6 +128,7 @@ def test_every_hour_descending_latitudes_and_undeclared_fill_values_read_alike(f
         assert float(kept["Tair"].max()) > 1e19
 
 
+@pytest.mark.slow
 def test_what_was_read_is_kept_until_a_file_changes(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

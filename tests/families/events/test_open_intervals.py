@@ -271,6 +271,7 @@ def test_files_without_ends_have_no_open_interval(tmp_path: Path) -> None:
     assert "covered_50" in set(values["metric"]) and "nll_open" not in set(values["metric"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [END, None])
 @pytest.mark.parametrize("factor", [1e-4, 3600.0])
 def test_another_unit_of_time_moves_every_likelihood_by_its_logarithm_and_no_score(

@@ -188,6 +188,7 @@ def test_averaged_over_the_prior_of_the_rate_it_is_the_bayes_answer_to_a_poisson
     np.testing.assert_allclose(found, exact, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_averaged_over_the_prior_of_sigma_it_is_the_bayes_answer_to_a_renewal_process() -> None:
     y = doubled(draw(family("renewal"), 1, 10, seed=3)).context.y[0]
     edges = np.linspace(0.3, 1.5, 2001)

@@ -7,11 +7,11 @@ import pytest
 import torch
 from scipy import stats
 
-from iclbench.config.cards import validate
 from iclbench.config.resolution import TaskConfig
 from iclbench.core.episodes import Episodes
 from iclbench.core.errors import UsageError
 from iclbench.core.events import GAP, MARK, TIME
+from iclbench.core.settings import validate
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.events.point_process import PointProcess, PointProcessParameters
 from iclbench.families.events.processes import HAWKES, KINDS, SHORTEST_GAP
@@ -58,6 +58,7 @@ def test_a_stationary_hawkes_process_has_the_mean_rates_of_its_closed_form() -> 
         assert_mean((counts / window - rates[:, mark]) * rates[:, mark])
 
 
+@pytest.mark.slow
 def test_from_an_empty_past_the_first_events_of_a_hawkes_process_come_more_slowly() -> None:
     """E N(T) = rate (T - rho / ((1 - rho) decay) (1 - exp(-(1 - rho) decay T))), the solution of a linear equation."""
     rho, decay, base, window = 0.5, 0.5, 0.3, 20

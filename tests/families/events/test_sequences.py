@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from iclbench.config.cards import validate
 from iclbench.core.errors import DataError, UnknownNameError, UsageError
 from iclbench.core.events import GAP, MARK, TIME
+from iclbench.core.settings import validate
 from iclbench.families.events.sequences import EventParameters, Events
 from iclbench.families.request import Request
 from tests.families.events import made

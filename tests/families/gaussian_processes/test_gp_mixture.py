@@ -7,10 +7,10 @@ import pytest
 import torch
 from scipy import stats
 
-from iclbench.config.cards import validate
 from iclbench.config.resolution import resolve_task
 from iclbench.core.episodes import Episodes
 from iclbench.core.errors import UsageError
+from iclbench.core.settings import validate
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.gaussian_processes.gp_mixture import GPMixture, GPParameters
 from iclbench.families.gaussian_processes.kernels import PERIODIC, RBF

@@ -7,10 +7,10 @@ import pytest
 import torch
 from scipy import stats
 
-from iclbench.config.cards import validate
 from iclbench.config.resolution import resolve_task
 from iclbench.core.episodes import Episodes
 from iclbench.core.errors import DataError, UnknownNameError, UsageError
+from iclbench.core.settings import validate
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.images.bursty import Bursty
 from iclbench.families.images.bursty_parameters import BurstyParameters
@@ -227,7 +227,7 @@ def test_pairs_differ_in_nothing_but_exchanged_labels(which):
     for one, other in ((first.context.y, second.context.y), (first.targets.y, second.targets.y)):
         assert (one != other).all()
         assert first.choices.gather(1, one).all() and first.choices.gather(1, other).all()
-    assert bursty.evaluators()["icl_paired"].together == 2
+    assert bursty.evaluators()["icl_paired"].group_size == 2
 
 
 def test_flip_gives_two_trained_classes_each_others_label():
@@ -404,7 +404,7 @@ def test_what_every_test_can_be_answered_from_and_by_chance():
     """By hand: two labels; two of them, both right; all fifty trained ones, which only the weights tell."""
     found = family().evaluators()
     assert set(found) == set(TESTS)
-    said = {name: (each.chance, each.together, each.knows) for name, each in found.items()}
+    said = {name: (each.chance, each.group_size, each.knows) for name, each in found.items()}
     assert said.pop("icl") == (1 / 2, 1, "context")
     assert said.pop("icl_paired") == (1 / 4, 2, "context")
     assert said.pop("flip") == (1 / 2, 1, "either")

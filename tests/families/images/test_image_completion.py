@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from iclbench.config.cards import validate
 from iclbench.config.resolution import resolve_task
 from iclbench.core.errors import DataError, UsageError
 from iclbench.core.predictions import Gaussian, HeadSettings
+from iclbench.core.settings import validate
 from iclbench.families.images.glyphs import glyphs
 from iclbench.families.images.image_completion import INTENSITY, ImageCompletion, ImageParameters, _distinct
 from iclbench.families.images.image_sets import HELD_OUT, glyph_images
@@ -301,6 +301,7 @@ def test_real_mnist():
     assert found.truth["image"].max() >= 10_000 > test.truth["image"].max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", ["share", "cmab"])
 def test_the_normaliser_is_the_variance_of_the_intensities_that_are_predicted(sampling):
     """Of pixels from many images, on the scale of the task: about 1 where they are standardised."""
@@ -335,6 +336,7 @@ def test_celeba_is_trained_on_for_200_epochs_of_partitions_0_and_1(size, batch):
 
 
 # The other card says it in the same way, and to resolve its 270 runs takes seconds.
+@pytest.mark.slow
 @pytest.mark.parametrize("grid", ["cmab-table-2-emnist", pytest.param("cmab-table-2-celeba", marks=pytest.mark.slow)])
 def test_models_of_the_table_carry_the_norm_in_their_residual_branch(grid):
     latent = [run for run in grid_runs(grid) if run.backbone in ("lbanp", "cmanp")]

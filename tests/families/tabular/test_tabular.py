@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iclbench.config.cards import validate
 from iclbench.core.errors import DataError, UnknownNameError, UsageError
+from iclbench.core.settings import validate
 from iclbench.families.request import Request
 from iclbench.families.tabular.table_file import Table
 from iclbench.families.tabular.tabular import Tabular, distinct_rows

@@ -49,6 +49,7 @@ def written(model, shared: bool, tokens: int = TOKENS, size: int = 64) -> list[t
     return ask(model, method("icl"), asked, reply, batches, shared=shared, wanted={1})[1].replies
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*MEMORY, *RECURRENT, "mistral"])
 def test_tokens_are_those_of_transformers(kind: str, folder, model) -> None:
     module = AutoModelForCausalLM.from_pretrained(folder(kind), dtype=torch.float32).eval()
@@ -95,7 +96,7 @@ def test_answers_do_not_depend_on_the_batch_size(kind: str, model) -> None:
 def test_an_answer_ends_with_its_example_its_line_or_the_text() -> None:
     known = {"a->": "one\ntwo", "b->": "three", "c->": "a much too long answer"}
     model = Scripted(known)
-    asked = [q.whole() for q in questions(model.tokens, [prompt(UPPER, (), x) for x in "abc"], True)]
+    asked = [q.unsplit() for q in questions(model.tokens, [prompt(UPPER, (), x) for x in "abc"], True)]
     found = generate(model, asked, Batches(8), 10, endings(UPPER))
     assert [model.text(ids) for ids in found] == ["one\n", "three", "a much too"]
     assert [ids[-1] for ids in found] == [ord("\n"), 0, ord("o")]

@@ -120,13 +120,13 @@ def test_what_candidates_share_is_read_once(model, monkeypatch) -> None:
     asked = questions(llama.tokens, prompts()[:1], True)
     inputs = {c.inputs for c in asked[0].continuations}
     longest = [i for i in inputs if not any(o != i and o[: len(i)] == i for o in inputs)]
-    candidate_scores(llama, [asked[0].whole()], Batches(64))
+    candidate_scores(llama, [asked[0].unsplit()], Batches(64))
     assert read == [len(longest)] and len(longest) < len(CANDIDATES)
 
 
 def test_the_distribution_after_the_prompt_is_told_for_every_question(model) -> None:
     llama, told = model("llama"), {}
-    asked = [q.whole() for q in questions(llama.tokens, prompts(), True)]
+    asked = [q.unsplit() for q in questions(llama.tokens, prompts(), True)]
     candidate_scores(llama, asked, Batches(2), None, lambda some, next_: told.update(zip(some, next_, strict=True)))
     assert sorted(told) == [0, 1, 2]
     for number, question in enumerate(asked):

@@ -81,7 +81,7 @@ def test_shared_demonstrations_are_cut_back_to_what_all_queries_have_in_common()
     assert [len(q.demonstrations) - len(together[0].demonstrations) for q in apart] == [1, 2, 1]
     assert len({q.demonstrations for q in together}) == 1
     for one, other in zip(apart, together, strict=True):
-        assert one.whole() == other.whole()
+        assert one.unsplit() == other.unsplit()
 
 
 def test_the_answer_begins_with_the_first_token_that_reaches_beyond_the_prompt() -> None:

@@ -330,7 +330,7 @@ def test_a_mixer_computes_its_equation(name: str, conv: int | None) -> None:
     mixer, x = made(name, conv), tokens().requires_grad_()
     weight = tokens(2 * WIDTH if mixer.hands_on else WIDTH, seed=2)
     expected, leaves = EQUATIONS[name](mixer, x), [x, *mixer.parameters()]
-    outs = (expected, mixer(x, mixer.start(BATCH))[0], mixer.whole(x))
+    outs = (expected, mixer(x, mixer.start(BATCH))[0], mixer.full_pass(x))
     true, *each = (torch.autograd.grad((out * weight).sum(), leaves, allow_unused=True) for out in outs)
     for found, gradients in zip(outs[1:], each, strict=True):
         torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
@@ -338,7 +338,7 @@ def test_a_mixer_computes_its_equation(name: str, conv: int | None) -> None:
             torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-9)
     x, mixer = x.detach().float(), mixer.float()
     within = 1e-4 if name == "hyena" else 1e-5  # three layers of sines, ten times as steep, in its filter
-    for single in (mixer(x, mixer.start(BATCH))[0], mixer.whole(x)):
+    for single in (mixer(x, mixer.start(BATCH))[0], mixer.full_pass(x)):
         assert (single - expected).norm() < within * expected.norm()
 
 
@@ -349,7 +349,7 @@ def test_the_state_may_have_more_rows_or_fewer(name: str) -> None:
         if name != "mlstm":
             expected = EQUATIONS[name](mixer, x)
             torch.testing.assert_close(mixer(x, mixer.start(BATCH))[0], expected)
-            torch.testing.assert_close(mixer.whole(x), expected)
+            torch.testing.assert_close(mixer.full_pass(x), expected)
         kept = (rows + 1) * (rows + 2) // 2 if name == "based" else rows
         assert mixer.start(BATCH)[1].shape[-2] == kept
 
@@ -409,7 +409,7 @@ def test_in_half_precision_too_a_query_knows_nothing_of_later_tokens(name: str) 
     other[:, -2:] *= 100
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         one, another = (mixer.fork(each, q, mixer.start(BATCH))[1] for each in (x, other))
-        whole, chunk = mixer.whole(x), mixer(x, mixer.start(BATCH))[0]
+        whole, chunk = mixer.full_pass(x), mixer(x, mixer.start(BATCH))[0]
     torch.testing.assert_close(one, another, atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(whole, chunk)
 

@@ -108,6 +108,7 @@ def test_a_peek_is_a_step_that_leaves_no_trace() -> None:
         torch.testing.assert_close(answers[:, one], alone)
 
 
+@pytest.mark.slow
 def test_autograd_and_compile_see_one_operation() -> None:
     torch.library.opcheck(scan_torch._forward, [t.detach() for t in inputs()])
     torch.library.opcheck(scan_torch._forward, inputs(), test_utils="test_autograd_registration")

@@ -95,14 +95,14 @@ def _draw(
     x, y = trace(program._replace(**changed), *slips)
     x, y = (x - middle[0][..., None]) * scale[..., None], (y - middle[1][..., None]) * scale[..., None]
 
-    def whole(name: str, spread: tuple[float, float]) -> Float[np.ndarray, "classes drawers 1 1"]:
+    def variation(name: str, spread: tuple[float, float]) -> Float[np.ndarray, "classes drawers 1 1"]:
         hand = normal(seed, f"hand {name}", alphabet_of(classes)[:, None], drawers)
         single = normal(seed, f"drawing {name}", classes[:, None], drawers)
         return (haste * (spread[0] * hand + spread[1] * single))[..., None, None]
 
-    slant, turn = whole("slant", _SLANT), whole("turn", _TURN)
-    x, y = x * (1 + whole("width", _WIDTH)) + slant * y, y * (1 + whole("height", _HEIGHT))
-    return x - turn * y + whole("x", _SHIFT) + 0.5, y + turn * x + whole("y", _SHIFT) + 0.5
+    slant, turn = variation("slant", _SLANT), variation("turn", _TURN)
+    x, y = x * (1 + variation("width", _WIDTH)) + slant * y, y * (1 + variation("height", _HEIGHT))
+    return x - turn * y + variation("x", _SHIFT) + 0.5, y + turn * x + variation("y", _SHIFT) + 0.5
 
 
 def _placement(

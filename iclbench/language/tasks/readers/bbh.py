@@ -21,9 +21,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from iclbench.config.cards import PositiveInt, Strict
 from iclbench.core.errors import DataError
 from iclbench.core.json_text import parse_json
+from iclbench.core.settings import BaseSettings, PositiveInt
 from iclbench.language.tasks.pools import Example, Pool, Reader, fixed_shuffle, unique
 from iclbench.language.tasks.readers import files
 
@@ -33,7 +33,7 @@ _LETTERED = re.compile(r"(\([A-Z]\)) ?(.*)")
 _LISTED = re.compile(r"(- ?)(.*)")
 
 
-class BBHParameters(Strict):
+class BBHParameters(BaseSettings):
     """`options`: what stands for an option; `demonstrations` and `development`: examples set aside from every file."""
 
     options: Literal["texts", "letters"] = "texts"

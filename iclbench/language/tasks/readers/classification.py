@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from iclbench.config.cards import Strict
 from iclbench.core.errors import DataError
+from iclbench.core.settings import BaseSettings
 from iclbench.language.tasks.pools import Example, Pool, Reader, fixed_shuffle, unique
 from iclbench.language.tasks.readers import files
 from iclbench.language.tasks.readers.labelled import RowsOf, json_lines, prefixed, title_and_description
@@ -30,7 +30,7 @@ class Layout:
     optional: tuple[Split, ...] = ()
 
 
-class ClassificationParameters(Strict):
+class ClassificationParameters(BaseSettings):
     """`layout`: the public files that are looked for; `file`: the name of JSON Lines files, up to `.jsonl` or
     `.train.jsonl`, by default that of the layout."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from string import ascii_lowercase, ascii_uppercase
 from typing import Literal
 
-from iclbench.config.cards import Strict
+from iclbench.core.settings import BaseSettings
 from iclbench.language.tasks.pools import Example, Pool, Reader
 
 LENGTHS = (2, 3, 4)
@@ -14,7 +14,7 @@ LENGTHS = (2, 3, 4)
 LISTS = 600
 
 
-class GeneratedParameters(Strict):
+class GeneratedParameters(BaseSettings):
     kind: Literal["to-upper", "to-lower", "next-letter", "previous-letter", "list-first", "list-last"]
 
 

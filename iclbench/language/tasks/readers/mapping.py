@@ -11,14 +11,15 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from iclbench.config.cards import Strict, cards_folder
+from iclbench.config.cards import cards_folder
 from iclbench.core.errors import DataError
 from iclbench.core.json_text import parse_json
+from iclbench.core.settings import BaseSettings
 from iclbench.language.tasks.pools import Example, Pool, Reader
 from iclbench.language.tasks.readers import files
 
 
-class MappingParameters(Strict):
+class MappingParameters(BaseSettings):
     """`file`: absolute, or relative to the card, to our own cards or to the data folder; `reversed`: y -> x."""
 
     file: Annotated[str, Field(min_length=1)]

@@ -1,38 +1,61 @@
-"""What of a grid is there already: rows of the table `cells` and the files that they name.
+"""The cells of a results folder: rows of the table `cells` and the files that they name.
 
-Every cell leaves a row, `RESULTS/cells/TASK-PRESET/RUN.KIND-HASH.cells.parquet`. It is done as long as every file that
-its row names is there and not cut short, so that a file that is deleted makes exactly its cells to do; an evaluation,
-as long as it lacks no metric that today's code would compute. Reference results hold the rows of many cells in few
-files and are read in the same way.
+Every cell of a grid leaves a row, `RESULTS/cells/TASK-PRESET/RUN.KIND-HASH.cells.parquet`. A cell is done as long as
+every file that its row names is intact, and an evaluation as long as it has every metric that today's code computes. A
+deleted file makes exactly its own cells to do. Packed results hold the rows of many cells in few files and are
+read in the same way.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
-import platform
-import sys
 from collections.abc import Sequence
-from functools import cache, cached_property
-from importlib.metadata import PackageNotFoundError, version
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pandas as pd
 
 from iclbench import __version__, tables
+from iclbench.core import kernels, machine
 from iclbench.core.context import Context
-from iclbench.core.files import holds_tensors
+from iclbench.store.outcome import Outcome
 from iclbench.store.runs import writing
-from iclbench.sweep import kernels
-from iclbench.sweep.cells import GridCell
-from iclbench.sweep.outcome import Outcome, Status
+from iclbench.store.state import State, is_intact
 
 log = logging.getLogger("iclbench")
 
-# Whose versions the values of a cell may depend on.
-_LIBRARIES = ("torch", "numpy", "scipy", "scikit-learn", "xgboost")
+
+class AnyCell(Protocol):
+    """One unit of work of a grid, see `iclbench.sweep.cells.GridCell`."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def run(self) -> str: ...
+    @property
+    def contestant(self) -> str: ...
+    @property
+    def task(self) -> str: ...
+    @property
+    def preset(self) -> str: ...
+    @property
+    def seed(self) -> int | None: ...
+    @property
+    def frozen(self) -> Any: ...
+    @property
+    def asked(self) -> dict[str, Any]: ...
+    @property
+    def reason(self) -> str | None: ...
+    @property
+    def group(self) -> str: ...
+    @property
+    def work(self) -> str: ...
+    @property
+    def is_summary(self) -> bool: ...
+    @property
+    def hash(self) -> str: ...
 
 
 class Store:
@@ -65,8 +88,8 @@ class Store:
         return found.drop_duplicates("cell").sort_values("cell").set_index("cell")
 
     @cached_property
-    def _status(self) -> dict[str, Status]:
-        """Status of every cell that has a row and all files that it names."""
+    def _states(self) -> dict[str, State]:
+        """The state of every cell that has a row and all files that it names."""
         there = self.rows[self.rows["there"]]
         return dict(zip(there.index, there["status"], strict=True))
 
@@ -80,22 +103,22 @@ class Store:
         there = self.rows[self.rows["there"]]
         return {str(cell): _named(files) for cell, files in there["files"].items()}
 
-    def status(self, cell: GridCell) -> Status | None:
-        """What became of a cell; None: nothing yet, or some of its files are gone, or it lacks a metric."""
+    def state(self, cell: AnyCell) -> State:
+        """The state of a cell; `todo` also where files of it are missing or it lacks a metric."""
         if cell.reason:
             return "skipped"
-        status = self._status.get(cell.hash)
-        return None if status == "done" and self.lacks(cell) else status
+        state = self._states.get(cell.hash, "todo")
+        return "todo" if state == "done" and self.lacks(cell) else state
 
-    def lacks(self, cell: GridCell) -> set[str]:
+    def lacks(self, cell: AnyCell) -> set[str]:
         """The metrics that today's code would compute in a finished evaluation, and that it does not have."""
-        from iclbench.evaluation.metric_names import lacking  # needs torch
+        from iclbench.core.expected_metrics import lacking  # needs torch
 
         if cell.hash not in self._lacking:
             self._lacking[cell.hash] = lacking(self.metrics(cell), cell.frozen.question) if evaluates(cell) else set()
         return self._lacking[cell.hash]
 
-    def metrics(self, cell: GridCell) -> set[str]:
+    def metrics(self, cell: AnyCell) -> set[str]:
         """The metrics of a finished evaluation, and those that the code knew that computed it: as its row says, or, in
         older tables, those that have values in its files."""
         known = self.rows["metrics"].get(cell.hash)
@@ -119,20 +142,20 @@ class Store:
             self._metrics[file] = rows[rows["status"].eq("ok")].drop_duplicates()
         return self._metrics[file]
 
-    def has_row(self, cell: GridCell) -> bool:
+    def has_row(self, cell: AnyCell) -> bool:
         """Whether a row says what became of the cell."""
-        return cell.hash in self._status
+        return cell.hash in self._states
 
-    def files(self, cell: GridCell) -> tuple[Path, ...]:
+    def files(self, cell: AnyCell) -> tuple[Path, ...]:
         """The files that hold what a cell found, failed rows among it; none where it came to no end."""
-        ended = self.status(cell) in ("done", "diverged", "failed")
+        ended = self.state(cell) in ("done", "diverged", "failed")
         return tuple(self.results / file for file in self._files[cell.hash]) if ended else ()
 
     def is_packed(self, cell: str) -> bool:
         """Whether what the cell of this hash found is there in packed files alone."""
         return any(tables.is_packed(self.results / file, self.results) for file in self._files.get(cell, ()))
 
-    def has_episodes(self, cell: GridCell) -> bool:
+    def has_episodes(self, cell: AnyCell) -> bool:
         """Whether the scores of single episodes of an evaluation are there that a comparison with an oracle is made of:
         on every prompt set where an oracle has likelihoods its own, or the squared errors of one that has none."""
         values = self._rows_of("values", cell)
@@ -148,7 +171,7 @@ class Store:
         needed = pd.MultiIndex.from_frame(values.loc[own & (likely | of_points), ["prompt_set", "metric"]])
         return len(needed) > 0 and bool(needed.isin(known).all())
 
-    def _rows_of(self, table: tables.TableName, cell: GridCell) -> pd.DataFrame:
+    def _rows_of(self, table: tables.TableName, cell: AnyCell) -> pd.DataFrame:
         """All rows of the files that a cell names."""
         paths = [path for path in self.files(cell) if path.name.endswith(f"{table}.parquet")]
         return tables.union(table, [self._read(table, path) for path in paths])
@@ -167,10 +190,10 @@ class Store:
 
     def _is_readable(self, file: str) -> bool:
         if file not in self._readable:
-            self._readable[file] = is_whole(self.results / file)
+            self._readable[file] = is_intact(self.results / file)
         return self._readable[file]
 
-    def damaged(self, cell: GridCell) -> Path | None:
+    def damaged(self, cell: AnyCell) -> Path | None:
         """The first file that the row of a finished cell names, and that is there, but not as it was written."""
         if cell.hash not in self._gone:
             return None
@@ -181,25 +204,19 @@ class Store:
         broken = (self.results / file for file in named if not self._is_readable(file))
         return next((path for path in broken if path.is_file()), None)
 
-    def record(self, cell: GridCell, outcome: Outcome, context: Context) -> None:
+    def record(self, cell: AnyCell, outcome: Outcome, context: Context) -> None:
         """Write the row of a cell."""
         record(self.results, cell, outcome, context)
 
 
-def is_whole(path: Path) -> bool:
-    """Whether a file that cells write is there and not cut short."""
-    check = {".parquet": tables.is_whole, ".safetensors": holds_tensors}.get(path.suffix, Path.is_file)
-    return check(path)
-
-
-def record(results: Path, cell: GridCell, outcome: Outcome, context: Context) -> None:
+def record(results: Path, cell: AnyCell, outcome: Outcome, context: Context) -> None:
     """Write the row of a cell, whatever process knows what became of it."""
     path = results / "cells" / cell.group / f"{cell.run}.{cell.kind}-{cell.hash}.cells.parquet"
     with writing(results):
         tables.write("cells", [row(cell, outcome, context)], path, {})
 
 
-def row(cell: GridCell, outcome: Outcome, context: Context) -> dict[str, object]:
+def row(cell: AnyCell, outcome: Outcome, context: Context) -> dict[str, object]:
     """What the tables say of a cell."""
     about: dict[str, object] = {
         "cell": cell.hash,
@@ -219,15 +236,15 @@ def row(cell: GridCell, outcome: Outcome, context: Context) -> dict[str, object]
         "files": json.dumps(sorted(outcome.files)),
         "metrics": _metrics(context.results, outcome.files) if evaluates(cell) else None,
         "seconds": outcome.seconds,
-        "device": device_name(context.device),
-        "hardware": hardware(),
-        "kernels": kernels.here(),
+        "device": machine.device(context.device),
+        "hardware": machine.hardware(),
+        "kernels": kernels.current(),
         "threads": context.threads,
-        "libraries": libraries(),
+        "libraries": machine.libraries(),
     }
 
 
-def evaluates(cell: GridCell) -> bool:
+def evaluates(cell: AnyCell) -> bool:
     """Whether the metrics of a cell are those of predictions."""
     return cell.work == "evaluate" and not cell.is_summary
 
@@ -253,42 +270,3 @@ def _named(files: Any) -> tuple[str, ...]:
 def paths(results: Path, files: Sequence[Path]) -> tuple[str, ...]:
     """Files as a row names them: relative to the results folder."""
     return tuple(path.relative_to(results).as_posix() for path in files)
-
-
-def device_name(device: str) -> str:
-    """`cpu`, or the accelerator's own name."""
-    if device == "cpu":
-        return device
-    from iclbench.core.devices import label
-
-    return label(device)
-
-
-@cache
-def hardware() -> str:
-    """Processor, number of its cores and memory of this machine, as far as it says.
-
-    Family and model of the processor belong to it: generations may share a name.
-    """
-    said: dict[str, str] = {}
-    for path in (Path("/proc/cpuinfo"), Path("/proc/meminfo")):
-        for line in path.read_text().splitlines() if path.is_file() else []:
-            name, _, value = line.partition(":")
-            said.setdefault(name.strip(), value.strip())
-    processor = said.get("model name") or platform.processor() or platform.machine()
-    if "cpu family" in said:
-        processor += f" (family {said['cpu family']}, model {said.get('model', '?')})"
-    memory = [f"{round(int(said['MemTotal'].split()[0]) / 2**20)} GiB"] if "MemTotal" in said else []
-    return ", ".join([processor, f"{os.cpu_count()} cores", *memory])
-
-
-@cache
-def libraries() -> str:
-    """Python and the libraries that values may depend on, with their versions, as JSON."""
-    found = {"python": ".".join(str(part) for part in sys.version_info[:3])}
-    for name in _LIBRARIES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return json.dumps(found)

@@ -10,7 +10,7 @@ import os
 _X86 = {"default": "SSE41", "avx2": "AVX2", "avx512": "AVX512_CORE"}
 
 
-def here() -> str:
+def current() -> str:
     """The set that this process uses."""
     import torch
 
@@ -20,7 +20,7 @@ def here() -> str:
 
 def like(recorded: str | None) -> str:
     """The recorded set if this processor has it, otherwise that of this process."""
-    order, ours = [*_X86], here()
+    order, ours = [*_X86], current()
     if recorded in _X86 and ours in _X86 and order.index(recorded) <= order.index(ours):
         return recorded
     return ours

@@ -1,0 +1,103 @@
+"""Pairs as the elements of a causal sequence: x_1, y_1, ..., x_N, y_N (Garg et al. 2022), two tokens a point.
+
+The prediction of y_n is read at the token of x_n, after n - 1 pairs. A query is a token that comes next after a state.
+Related datasets are read before the context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import repeat
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from iclbench.backbones.causal_trunk import CausalTrunk
+from iclbench.backbones.elements import Elements
+from iclbench.core.episodes import Points
+from iclbench.core.predictor import State
+from iclbench.core.task import TaskShape
+from iclbench.layers.feature_read_in import FeatureReadIn
+from iclbench.layers.pair_read_in import PairReadIn
+from iclbench.layers.prompt import Prompt
+
+# Points that are taken in at once. Longer sequences are walked through in segments from state to state, so that
+# memory does not grow with them beyond the state. A constant, so that answers do not depend on the machine.
+SEGMENT = 512
+
+
+class Pairs(Elements[PairReadIn | FeatureReadIn]):
+    """Inputs with outputs."""
+
+    noun = "pairs"
+    has_inputs = True
+
+    def make_read_in(self, shape: TaskShape, width: int) -> PairReadIn:
+        return PairReadIn(shape, width)
+
+    def outputs(
+        self,
+        model: CausalTrunk[Any],
+        points: Points,
+        x_query: Float[Tensor, "B N Dx"] | None,
+        related: Points | None,
+    ) -> Float[Tensor, "B N raw"]:
+        state = None
+        if model.marks is not None and related is not None:
+            state = self.condition(model, points.span(0, 0), related)
+        if state is None and points.count <= SEGMENT:
+            return model.read_out(self._pass(model, points, x_query)[0])
+        state = model.start(len(points)) if state is None else state
+        queries: Iterable[Tensor | None] = repeat(None) if x_query is None else x_query.split(SEGMENT, 1)
+        parts = []
+        for segment, asked in zip(_segments(points), queries, strict=False):
+            hidden, state = self._pass(model, segment, asked, state)
+            parts.append(model.read_out(hidden))
+        return torch.cat(parts, 1)
+
+    def _pass(
+        self, model: CausalTrunk[Any], points: Points, x_query: Float[Tensor, "B N Dx"] | None, state: Any = None
+    ) -> tuple[Float[Tensor, "B N D"], State | None]:
+        """Hidden vectors at every position of a further segment and the state after it, or of a complete sequence."""
+        read_in = self.read_in(model)
+        tokens = read_in(points)
+        if x_query is not None:
+            return model.fork(tokens, read_in.inputs(x_query), state)
+        return (model.trunk(tokens), None) if state is None else model.advance(state, tokens)
+
+    def condition(self, model: CausalTrunk[Any], context: Points, related: Points | None = None) -> State:
+        """One pass over the batch whatever its masks: `update` would go through it in groups of equal counts."""
+        prompt = self.prompt(model, context, related)
+        complete = bool(prompt.points.mask.all())
+        state = model.start(len(context))
+        for segment in prompt.segments(SEGMENT):
+            mask = None if complete else segment.points.mask.repeat_interleave(2, 1)
+            state = model.absorb(state, self.tokens(model, segment), mask, segment.part)
+        return state
+
+    def prompt(self, model: CausalTrunk[Any], context: Points, related: Points | None = None) -> Prompt:
+        """What is read before a query, and what is missing of it on the side of the model's `padding`."""
+        prompt = Prompt.of(context, None if model.marks is None else related)
+        return prompt if bool(prompt.points.mask.all()) else prompt.aligned(model.padding)
+
+    def tokens(self, model: CausalTrunk[Any], prompt: Prompt) -> Float[Tensor, "B T D"]:
+        """Two tokens a point, before any position."""
+        tokens = self.read_in(model)(prompt.points)
+        return tokens if model.marks is None or prompt.part is None else model.marks(tokens, prompt.part)
+
+    def update(self, model: CausalTrunk[Any], state: Any, points: Points) -> State:
+        for segment in _segments(points):
+            state = model.resume(state, self.read_in(model)(segment), segment.mask.repeat_interleave(2, 1))
+        return state
+
+    def peek_layers(
+        self, model: CausalTrunk[Any], state: Any, x: Float[Tensor, "B Q Dx"]
+    ) -> Iterator[Float[Tensor, "B Q D"]]:
+        return model.peek_layers(state, self.read_in(model).inputs(x))
+
+
+def _segments(points: Points) -> Iterator[Points]:
+    """The points in stretches of at most `SEGMENT`; none where there are no points."""
+    return (points.span(start, start + SEGMENT) for start in range(0, points.count, SEGMENT))

@@ -1,0 +1,130 @@
+"""Settings that users write: their base class, the roles of keys, types of numbers, and one line for every mistake."""
+
+from __future__ import annotations
+
+import json
+import re
+import reprlib
+from enum import Enum, auto
+from functools import cache
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from iclbench.core.errors import UnknownNameError, UsageError, brief_line, shortened
+from iclbench.core.formats import plural
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+# Sizes stop where no machine follows, so that a slip of the finger is an error of the card and not of the allocator.
+PositiveInt = Annotated[int, Field(gt=0, le=1_000_000_000)]
+SeedInt = Annotated[int, Field(ge=0, lt=2**63)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+NonNegativeFloat = Annotated[float, Field(ge=0)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+# Heads whose answers have several components.
+MIXTURES = ("mixture", "event")
+
+
+def _once(value: list[Any]) -> list[Any]:
+    for item in value:
+        if value.count(item) > 1:
+            raise ValueError(f"{item!r} stands there twice")
+    return value
+
+
+# A list without repeated items.
+Once = AfterValidator(_once)
+
+
+class Role(Enum):
+    """What depends on a key of a configuration: `points: Annotated[PositiveInt, Role.TRAINED]`."""
+
+    TRAINED = auto()  # the weights depend on it
+    EVALUATED = auto()  # so do the numbers of an evaluation
+    TYPED = auto()  # `-o task.protocol.KEY` sets it; the default is the card's, or its preset's
+    MONITORING = auto()  # only how often training is evaluated, logged and saved
+    LOCATION = auto()  # where files are; their content is identified by a fingerprint
+    REPORTING = auto()  # no number: it describes them, or names what a report compares them with
+
+
+class BaseSettings(BaseModel):
+    """Base of everything a user can write: unknown keys, wrong types, NaN and infinities are errors."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    @classmethod
+    @cache
+    def with_role(cls, role: Role) -> frozenset[str]:
+        """The keys with this role."""
+        return frozenset(key for key, field in cls.model_fields.items() if role in field.metadata)
+
+
+class NoSettings(BaseSettings):
+    """Settings of what has nothing to set."""
+
+
+def validate(model: type[_Model], data: Any, where: str) -> _Model:
+    """Build `model` from `data`; the first problem becomes one line: where, key, expected and got."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        problems = error.errors(include_url=False)
+        # A mistyped key is both unknown and missing; the first says what to do.
+        first = next((e for e in problems if e["type"] == "extra_forbidden"), problems[0])
+    place = tuple(part for part in first["loc"] if part != "[key]")
+    key = shortened(brief_line(".".join(str(part) for part in place)))
+    if first["type"] == "extra_forbidden":
+        raise UsageError(f"{where}: {_unknown_key(model, place)}")
+    if first["type"] == "missing":
+        raise UsageError(f"{where}: {key}: expected {_meaning(model, place)}, but the key is missing")
+    prefix = f"{where}: {key}: " if key else f"{where}: "
+    if first["type"] == "value_error":
+        raise UsageError(prefix + brief_line(first["msg"].removeprefix("Value error, ")))
+    if first["type"] in ("model_type", "dict_type"):
+        expected = "expected a table of keys"
+    elif first["type"] in ("tuple_type", "list_type"):
+        one = json.dumps([first["input"]]) if isinstance(first["input"], str | int | float) else "[...]"
+        expected = f"expected a list, {one}"
+    elif first["type"] == "too_short":
+        expected = f"expected at least {plural(first['ctx']['min_length'], 'item')}"
+    else:
+        expected = re.sub(r"^\w+ should (be |have |match )?", "expected ", first["msg"])
+    raise UsageError(f"{prefix}{brief_line(expected)}, got {reprlib.repr(first['input'])}")
+
+
+def _nested(model: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:
+    """The model that describes the table at `location`."""
+    for part in location:
+        field = model.model_fields.get(str(part))
+        inner = _models_in(field.annotation) if field else []
+        # A step without a field is an index or a preset's name: still within the model that the step before led to.
+        model = inner[0] if inner else model
+    return model
+
+
+def _unknown_key(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
+    """The unknown key with its near matches in the table where it stood."""
+    prefix = brief_line("".join(f"{part}." for part in location[:-1]))
+    known = [prefix + key for key in _nested(model, location[:-1]).model_fields]
+    return str(UnknownNameError("key", prefix + brief_line(str(location[-1])), known))
+
+
+def _meaning(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
+    """What a missing key should hold: its description, or the kind of value."""
+    field = _nested(model, location[:-1]).model_fields.get(str(location[-1]))
+    if field is None:
+        return "a value"
+    if field.description:
+        return field.description
+    kinds = {int: "a whole number", float: "a number", str: "a string", list: "a list"}
+    annotation = getattr(field.annotation, "__origin__", field.annotation)
+    return kinds.get(annotation, "a table of keys")  # type: ignore[arg-type]
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [m for part in getattr(annotation, "__args__", ()) for m in _models_in(part)]

@@ -1,0 +1,24 @@
+"""The states that a unit of work can be in, and whether its files are intact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+# `failed` is tried again; `diverged` (a training without finite weights, or a cell that needs one) and `skipped` (not
+# applicable) are not.
+State = Literal["todo", "running", "done", "failed", "diverged", "skipped"]
+
+
+def is_intact(path: Path) -> bool:
+    """Whether a file exists and is not cut short."""
+    from iclbench import tables  # imports pandas
+    from iclbench.core.files import holds_tensors
+
+    check = {".parquet": tables.is_intact, ".safetensors": holds_tensors}.get(path.suffix, Path.is_file)
+    return check(path)
+
+
+def state_label(state: State) -> str:
+    """The state as tables for users name it."""
+    return "to do" if state == "todo" else state
