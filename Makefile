@@ -6,6 +6,7 @@
 # make test-trackers  TensorBoard, Weights & Biases (offline) and MLflow (installs them)
 # make test-docs  every block of the README and the pages of docs/, its output compared; long examples (minutes)
 # make docs       the pages of docs/ as HTML, below docs/_build (installs Sphinx)
+# make pages      README, guide and findings, rendered from docs/templates
 # make figures    the figures of the README, from the packed results
 # make mutation   which changes of the scientific core no test notices: MUTANTS="iclbench.evaluation.*" (hours for all)
 # make bench      speed as ratios against plain re-implementations
@@ -25,7 +26,7 @@ export OMP_WAIT_POLICY := passive
 # The tests start hundreds of processes: modules are compiled for the first of them alone.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-kernels test-engines test-trackers test-docs docs figures mutation lint bench clean
+.PHONY: demo test test-slow test-kernels test-engines test-trackers test-docs docs pages figures mutation lint bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/iclbench demo
@@ -49,14 +50,17 @@ test-trackers: $(VENV)/.installed-trackers
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/training/test_trackers.py
 
 test-docs: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m docs tests/pages tests/findings tests/test_docstrings.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m docs tests/pages tests/docs tests/test_docstrings.py
 
 docs: $(VENV)/.installed-docs
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
+pages: $(VENV)/.installed-dev
+	$(BIN)/python -m docs.render
+
 figures: $(VENV)/.installed-dev
-	$(BIN)/python -m tests.findings.figures
+	$(BIN)/python -m docs.draw_figures
 
 # Each mutant meets the tests that call the changed function, the fastest first. A pattern tries all that it fits;
 # MUTANTS= (nothing) goes on with whatever was not tried before, or has changed since, in all modules.

@@ -18,7 +18,7 @@ html_title = f"iclbench {version}"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "templates"]
 # Words in single backticks are code in our docstrings.
 default_role = "literal"
 autodoc_member_order = "bysource"

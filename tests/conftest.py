@@ -31,7 +31,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # what a shell's backgrou
 # packed results, trained runs, the sizes of backbones at a budget, the machine code of estimators.
 SHARED = (
     ("tests/report/",),
-    ("tests/findings/",),
+    ("tests/docs/",),
     ("tests/api/",),
     (
         "tests/sweep/test_grids.py",

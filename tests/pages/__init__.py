@@ -18,4 +18,5 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 # In the order in which they are read; what is generated runs nothing.
-PAGES = [README, *sorted(path for path in (ROOT / "docs").glob("**/*.md") if "reference" not in path.parts[-2:])]
+_GENERATED = {"reference", "templates"}
+PAGES = [README, *sorted(path for path in (ROOT / "docs").glob("**/*.md") if not _GENERATED & {*path.parts[-2:-1]})]

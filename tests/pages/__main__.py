@@ -1,10 +1,13 @@
-"""`python -m tests.pages [--write] [--long] [PAGE...]`: the blocks of pages whose output is another, or the pages with
-what is printed today. A page is a file; without any, all of them."""
+"""`python -m tests.pages [--write] [--long] [PAGE...]`: name the blocks of pages that print something else.
+
+Without PAGE, all pages are run. `--write` puts the output into the templates of the pages and renders them.
+"""
 
 import sys
 import tempfile
 from pathlib import Path
 
+import docs.render
 from tests.pages import PAGES, ROOT
 from tests.pages.session import Session, rewritten
 
@@ -13,15 +16,18 @@ def main(*words: str) -> int:
     pages = [Path(word).resolve() for word in words if not word.startswith("-")]
     wrong = False
     for path in pages or PAGES:
-        text = path.read_text()
+        template = docs.render.template(path)
+        text = template.read_text()
         with tempfile.TemporaryDirectory() as folder:
             found = list(Session(Path(folder), "--long" in words).run(text))
         for each in found:
             if each.wrong:
                 sys.stdout.write(f"{path.relative_to(ROOT)}:{each.line + 1}: {each.what}: {each.wrong}\n")
                 wrong = True
-        if "--write" in words and (new := rewritten(text, found)) != text:
-            path.write_text(new)
+        if "--write" in words:
+            template.write_text(rewritten(text, found))
+    if "--write" in words:
+        docs.render.main(*(str(path) for path in pages))
     return int(wrong)
 
 

@@ -1,4 +1,4 @@
-"""The figures of the README, drawn from the packed results: `python -m tests.findings.figures`."""
+"""The figures of the README, drawn from the packed results: `python -m docs.draw_figures`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+from docs.quantities import ROOT, nothing_but
 from iclbench.report.blocks import Figure, Section
 from iclbench.report.data import Results, load
 from iclbench.report.drawing import Drawer
 from iclbench.report.sections import extrapolation, heat_map
 from iclbench.report.style import vega_lite
-from tests.findings.quantities import ROOT, nothing_but
 
 FOLDER = ROOT / "docs" / "figures"
 # By the names of their files: those of the report.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.findings.quantities import Reference
+from docs.quantities import Reference
 
 
 @pytest.fixture(scope="session")

@@ -3,11 +3,11 @@
 import pandas as pd
 import pytest
 
+from docs.quantities import Reference
 from iclbench.analysis.scores import leaderboard
 from iclbench.report.blocks import Table
 from iclbench.report.sections import leaderboard as next_section
 from iclbench.report.sections import targets as targets_section
-from tests.findings.quantities import Reference
 
 QUESTIONS = {"next": (next_section, "auc"), "targets": (targets_section, "log_likelihood")}
 

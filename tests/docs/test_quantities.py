@@ -1,6 +1,5 @@
 """Quantities are what plain pandas makes of the packed tables, and move with them."""
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +7,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from iclbench import tables
+from docs.quantities import ROOT, Reference, benchmark, nothing_but
 from iclbench.report.sections import named_pairs
-from tests.findings.quantities import ROOT, Reference, benchmark, nothing_but
-from tests.findings.text import check
 
 pytestmark = pytest.mark.docs
 
@@ -154,40 +151,6 @@ def test_best_rates_are_those_of_the_packed_trials() -> None:
     assert found.best("gpt2") == means.idxmin() and found.expected("gpt2", 1) == pytest.approx(means.mean())
     with pytest.raises(LookupError, match="tabular has no trials"):
         reference.rates("tabular")
-
-
-TEXT = """Mamba is ahead on `linear` by {lead:.3f}. It scores {score:.3f}. A step costs {flops:.3f} GFLOP.
-<!-- numbers
-lead("mamba", "gpt2", "linear").value
-score("mamba", "linear")
-cost("mamba", "linear", "train_step", "flops") / 1e9
--->
-"""
-
-
-def test_a_packed_value_that_changes_is_told_with_its_sentence_alone(linear: Reference, tmp_path: Path) -> None:
-    text = TEXT.format(
-        lead=linear.lead("mamba", "gpt2", "linear").value,
-        score=linear.score("mamba", "linear"),
-        flops=linear.cost("mamba", "linear", "train_step", "flops") / 1e9,
-    )
-    assert check("a.md", text, linear.quantities) == []
-    for path in PACKED.glob("linear-grid.*.parquet"):
-        shutil.copy(path, tmp_path)
-    path = tmp_path / "linear-grid.values.parquet"
-    rows = tables.read("values", path)
-    mine = rows["run"].eq("linear-mamba-grid-s0") & rows["metric"].eq("score") & rows["shift"].eq("none")
-    tables.write(
-        "values", rows.assign(value=rows["value"].mask(mine, rows["value"] + 0.01)), path, {"packed": "linear"}
-    )
-    (problem,) = check("a.md", text, Reference(tmp_path, ["linear"]).quantities)
-    assert problem.sentence.startswith("It scores")
-
-
-def test_a_sentence_on_cells_that_are_gone_cannot_be_computed(linear: Reference) -> None:
-    text = "PT-TNP scores 0.5.\n<!-- numbers\nscore('pt-tnp', 'gp-mixture')\n-->\n"
-    (problem,) = check("a.md", text, linear.quantities)
-    assert "gp-mixture has no scores at grid" in problem.wrong
 
 
 def test_a_number_of_a_benchmark_is_read_from_its_table(tmp_path: Path) -> None:

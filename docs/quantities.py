@@ -1,7 +1,7 @@
-"""What sentences are about, computed from packed results: scores, paired differences, costs, cells, cards.
+"""The numbers of the documentation, computed from packed results: scores, paired differences, costs, cells, cards.
 
-Scores, differences and ranks are those of the report. A task is named as in its heat map (`linear`, `bursty · ICL`).
-What has no rows, because its cells await recomputation or never were, is an error that says so.
+Templates call these functions (`docs/render.py`). Scores, differences and ranks are those of the report. Tasks have the
+names of the heat map (`linear`, `bursty · ICL`). A number without rows is an error.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from iclbench.analysis.ranking import ranking
 from iclbench.analysis.rate_curves import RateCurves, rate_curves
 from iclbench.config.cards import TaskCard, load_task
 from iclbench.config.pairs import shipped_pairs
+from iclbench.config.registry import BACKBONES
 from iclbench.config.resolution import RunConfig, resolve_run
 from iclbench.core import limits
 from iclbench.core.errors import IclbenchError, Interrupted, UsageError
@@ -37,7 +38,7 @@ from iclbench.report.sections import named_pairs
 from iclbench.report.sections.over_training import trained as trained_for
 from iclbench.sweep.grids import GridCard, GridPart, load_grid
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 _NUMBER = re.compile(r"[−-]?\d[\d,]*(?:\.\d+)?")
 
 
@@ -73,7 +74,7 @@ class Reference:
 
     @cached_property
     def quantities(self) -> dict[str, Any]:
-        """What entries are written in: the public methods by name, and some of Python's functions."""
+        """The names that templates can use: public methods, functions of this module and lists of models and tasks."""
         own: list[Callable[..., Any]] = [
             self.score,
             self.scores,
@@ -126,8 +127,41 @@ class Reference:
             window_rule,
             language_tasks,
         ]
+        own += [
+            self.every_score,
+            self.every_accuracy,
+            self.ranked_on,
+            self.open_pairs,
+            self.loss_from_other_label,
+            self.periodic_gap,
+            self.periodic_gaps,
+            self.noise_agreements,
+            self.input_agreements,
+            self.seed_agreements,
+            self.early_agreements,
+            self.rises,
+            self.above_one,
+            self.first_two_on_linear_functions,
+            self.worst_under_noise,
+            self.mad_agreements,
+            self.by_rate,
+            self.rate_loss,
+            self.rate_agreements,
+            self.delta_rules_are_first_at_every_rate,
+        ]
         python = [abs, all, any, dict, float, len, max, min, set, sorted, sum]
+        core, functions = list(load_grid("reference")[1].parts[0].backbones), self._functions()
+        cards = [card(task).presets["grid"] for task in functions]
         return {f.__name__: f for f in (*own, *python, mean)} | {
+            "RANKED_CORE": sorted(core, key=lambda model: -mean(self.score(model, task) for task in functions)),
+            "SET_MODELS": [model for model in core if BACKBONES.get(model).order == "set"],
+            "CAUSAL_MODELS": [model for model in core if BACKBONES.get(model).order == "causal"],
+            "MIXER_TASKS": ["linear", "skewed-linear", "sparse-linear", "decision-tree", "relu-network"],
+            "HYENA_FILTER": 5 * 64 + 64 + 2 * (64 * 64 + 64) + 64,
+            "DIMS": [preset.parameters["dim"] for preset in cards],
+            "POINTS": [preset.points for preset in cards],
+            "PAIRS": grid("reference").pairs,
+            "PAIRS_TESTED": sum(len(named.tasks) for named in grid("reference").pairs),
             "CLASSES": [c.title for c in self._contests("grid") if c.evaluator == "next"],
             "TASKS": self.tasks_at("grid"),
             "BACKBONES": self.contestants("grid"),
@@ -184,6 +218,23 @@ class Reference:
         if who not in self._scores[task, preset]:
             raise LookupError(f"{who} has no score on {task} at {preset}")
         return list(map(float, self._scores[task, preset][who]))
+
+    def every_score(self, models: Iterable[str], task: str, preset: str = "grid") -> list[float]:
+        """The scores of all trainings of several models."""
+        return [score for model in models for score in self.scores(model, task, preset)]
+
+    def ranked_on(self, task: str, models: Sequence[str], preset: str = "grid") -> list[str]:
+        """Models by their mean score, the best first."""
+        return sorted(models, key=lambda model: -self.score(model, task, preset))
+
+    def rises(self, preset: str = "grid") -> list[float]:
+        """How much the mean score of each model of the core rises in the second half of training, by task."""
+        quantities = self.quantities
+        return [
+            self.score(model, task, preset) - self.after(model, task, 0.5, preset)
+            for model in quantities["CORE"]
+            for task in quantities["FUNCTIONS"]
+        ]
 
     def shifted(self, who: str, task: str, shift: str, preset: str = "grid") -> float:
         """The score under a shift, averaged over seeds."""
@@ -268,6 +319,52 @@ class Reference:
             raise LookupError(f"{a} and {b} lack some of the seeds {pair.seeds} on {task} at {preset}")
         return found
 
+    def open_pairs(self, a: str, b: str) -> int:
+        """The number of tasks of a named pair whose interval contains 0."""
+        tasks = next(named.tasks for named in grid("reference").pairs if (named.a, named.b) == (a, b))
+        return sum(self.pair(a, b, task).low < 0 < self.pair(a, b, task).high for task in tasks)
+
+    def loss_from_other_label(self, model: str) -> float:
+        """How much log-likelihood a model loses if it is given two images of another character."""
+        without, given = (
+            self.value(model, "image-completion", "grid", "log_likelihood", "other-label", n_related=n) for n in (0, 2)
+        )
+        return without - given
+
+    def periodic_gap(self, model: str) -> float:
+        """How far a model is behind the optimum on periodic functions of `gp-mixture`."""
+        gaps = (
+            self.value(name, "gp-mixture", "grid", "gap", axis="stratum:periodic", n_related=0)
+            for name in (model, "oracle-bayes")
+        )
+        return float(np.subtract(*gaps))
+
+    def periodic_gaps(self) -> list[float]:
+        """How far all models are behind the optimum on periodic functions."""
+        return [self.periodic_gap(model) for model in self.backbones_on("gp-mixture")]
+
+    def noise_agreements(self) -> list[float]:
+        """Kendall's tau between the orders of the core without and with label noise, by class of functions."""
+        tasks = [task for task in self.quantities["FUNCTIONS"] if task not in ("noisy-linear", "tabular")]
+        return [self.shift_agreement(self.quantities["CORE"], task, "noisy-1") for task in tasks]
+
+    def input_agreements(self) -> list[float]:
+        """Kendall's tau between the orders of the core on the inputs of training and on others, by class and shift."""
+        return [
+            self.shift_agreement(self.quantities["CORE"], task, shift)
+            for task in self.quantities["FUNCTIONS"]
+            if task != "tabular"
+            for shift in ("isotropic" if task == "skewed-linear" else "skewed", "orthants", "input-scale-2")
+        ]
+
+    def seed_agreements(self) -> list[float]:
+        """Kendall's tau between the orders of the core by the first and by the second seed, by class of functions."""
+        return [self.seed_agreement(self.quantities["CORE"], task) for task in self.quantities["FUNCTIONS"]]
+
+    def early_agreements(self) -> list[float]:
+        """Kendall's tau between the orders after half and after all of the steps, by class of functions."""
+        return [self.early_agreement(self.quantities["CORE"], task, 0.5) for task in self.quantities["FUNCTIONS"]]
+
     def holding(self, preset: str = "grid") -> list[tuple[str, str, str]]:
         """The named pairs whose differences hold beside each other (Holm), with their tasks."""
         rows = named_pairs.compared(self._contests(preset), preset)
@@ -336,6 +433,46 @@ class Reference:
         grouped = self.results.trials.groupby(["task", "preset"])
         return {(str(task), str(preset)): rate_curves(own) for (task, preset), own in grouped}
 
+    def above_one(self, task: str) -> list[str]:
+        """The mixers of docs/sequence-mixers.md whose trainings all score above 1."""
+        return [mixer for mixer in self._sequence_models() if min(self.scores(mixer, task)) > 1]
+
+    def first_two_on_linear_functions(self) -> list[str] | None:
+        """The two mixers with the highest mean scores, if they are the same on all linear tasks."""
+        firsts = {
+            tuple(sorted(self.ranked_on(task, self._sequence_models())[:2]))
+            for task in ("linear", "skewed-linear", "sparse-linear")
+        }
+        return list(*firsts) if len(firsts) == 1 else None
+
+    def worst_under_noise(self) -> str:
+        """The mixer with the lowest score on `linear` with label noise of standard deviation 1."""
+        return min(self._sequence_models(), key=lambda mixer: self.shifted(mixer, "linear", "noisy-1"))
+
+    def mad_agreements(self) -> list[float]:
+        """Kendall's tau between the order of mixers on MAD and the order here, by task."""
+        order = ["gpt2-learned", "mlstm", "rwkv7", "mamba", "gated-deltanet", "deltanet", "gla"]
+        return [self.agreement(order, task) for task in self.quantities["MIXER_TASKS"]]
+
+    def by_rate(self) -> list[str]:
+        """The mixers by their best area on validation episodes."""
+        return sorted(self._sequence_models(), key=lambda mixer: self.rates("linear").expected(mixer, 3))
+
+    def rate_loss(self, mixer: str) -> float:
+        """How much area one random rate costs a mixer, against its best rate."""
+        return float(self.rates("linear").expected(mixer, 1) - self.rates("linear").expected(mixer, 3))
+
+    def rate_agreements(self) -> list[float]:
+        """Kendall's tau between the order of mixers at one rate for all and at their best rates, by rate."""
+        rates = self.rates("linear").among(self._sequence_models())
+        return [rates.agreement(rate) for rate in rates.common]
+
+    def delta_rules_are_first_at_every_rate(self) -> bool:
+        """Whether DeltaNet and KDA have the first two places at every rate."""
+        rates = self.rates("linear")
+        firsts = [{name for name, place in rates.ranks(rate).items() if place in (1, 2)} for rate in rates.common]
+        return all(first == {"deltanet", "kda"} for first in firsts)
+
     def hours(self, preset: str = "grid", kind: str = "train") -> float:
         """What the cells of a kind took, in hours of one worker."""
         return float(self.cells("done", kind=kind, preset=preset)["seconds"].sum() / 3600)
@@ -363,6 +500,11 @@ class Reference:
         if rows.empty:
             raise LookupError(f"{who} has no accuracy on {test} at {preset}")
         return float(rows["value"].mean())
+
+    def every_accuracy(self, models: Iterable[str], test: str, preset: str = "grid") -> list[float]:
+        """The accuracies of all trainings of several models on a test of `bursty`."""
+        rows = [self._accuracies(model, test, preset) for model in models]
+        return [float(value) for each in rows for value in each.loc[each["axis"].isna(), "value"]]
 
     def peak(self, who: str, test: str, preset: str = "grid") -> float:
         """The highest of the accuracies while it trains, averaged over seeds."""

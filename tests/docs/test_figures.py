@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from docs.draw_figures import FOLDER, draw, figures, lines, numbers
+from docs.quantities import Reference
 from iclbench.report.blocks import Figure
-from tests.findings.figures import FOLDER, draw, figures, lines, numbers
-from tests.findings.quantities import Reference
 
 pytestmark = pytest.mark.docs
 

@@ -1,0 +1,191 @@
+"""Render the README, the guide and the findings from templates: `python -m docs.render [--check] [PAGE...]`.
+
+`docs/templates/NAME.md` becomes `docs/NAME.md`, except for those in `PLACES`. Templates are Jinja.
+`{{ number(score("mamba", "linear"), 2) }}` computes a number with the functions of `docs/quantities.py`. A sentence
+that is true only for the tables of today is in a block with its condition, and rendering fails when the condition no
+longer holds:
+
+    {% call when(lead("mamba", "s4d", "linear").low > 0) %}Mamba is ahead of S4D.{% endcall %}
+
+A digit in a sentence is computed or marked as given, `{{ given(95) }}`. Exempt are code, links, names (GPT-2, S4),
+figures and tables of papers, and years. Fenced blocks are copied as they are; `tests/pages` runs them.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined, TemplateError
+
+ROOT = Path(__file__).parents[1]
+TEMPLATES = ROOT / "docs" / "templates"
+PLACES = {"README.md": "README.md", "reference-results.md": "results/reference/README.md"}
+
+_FENCED = re.compile(r"^( *)(```+)[^\n]*\n.*?^\1\2 *$", re.MULTILINE | re.DOTALL)
+# Text in which digits need no mark, or a digit.
+_DIGIT = re.compile(
+    r"""(?P<exempt>^\ *(?P<fence>```+).*?^\ *(?P=fence)\ *$|^\ {4}[^\n]*$
+    |\{\{.*?\}\}|\{%.*?%\}|\{\#.*?\#\}|`[^`]*`|\$[^$]*\$
+    |\]\([^)]*\)|<[^>]*>|https?://\S+
+    |\b(?:[Ff]igures?|[Tt]ables?|[Ee]quations?|[Ss]ections?|[Aa]ppendix)\s\w?\.?\d+(?:\.\d+)*(?:(?:,|\sand|\sto)\s\d+)*
+    |\b(?:19|20)\d\d\b
+    |(?<![\w.])[A-Za-z][A-Za-z+-]*-?\d[\w-]*(?:\.\d+)*)
+    |(?P<digit>\d[\d.,]*)""",
+    re.MULTILINE | re.DOTALL | re.VERBOSE,
+)
+_WORDS = [
+    *("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"),
+    *("eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty"),
+]
+
+
+class StatementError(Exception):
+    """A statement no longer holds, or a digit is neither computed nor marked as given."""
+
+
+def unmarked(template: str) -> Iterator[tuple[int, str]]:
+    """Line and text of every digit that is neither computed nor marked as given."""
+    for match in _DIGIT.finditer(template):
+        if match["digit"]:
+            yield template.count("\n", 0, match.start()) + 1, match["digit"]
+
+
+def render(template: str, functions: Mapping[str, Any], name: str = "template") -> str:
+    """The Markdown of a template.
+
+    Args:
+        template: its text.
+        functions: the names that expressions may use.
+        name: of the file, for errors.
+
+    Raises:
+        StatementError: a statement no longer holds, a value cannot be computed, or a digit has no mark.
+    """
+    problems = [f"{name}:{line}: {digit} is neither computed nor given" for line, digit in unmarked(template)]
+    if problems:
+        raise StatementError("\n".join(problems))
+    environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True)
+    environment.globals = {**functions, **FORMATS}
+    source = _FENCED.sub(lambda match: "{% raw %}" + match[0] + "{% endraw +%}", template)
+    try:
+        return environment.from_string(source).render()
+    except (TemplateError, StatementError, LookupError, TypeError, ValueError, AttributeError) as error:
+        raise StatementError(f"{name}:{_line(error)}: {error}") from error
+
+
+def _line(error: BaseException) -> int:
+    """The line of the template at which an error was raised."""
+    lines = []
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == "<template>":
+            lines.append(trace.tb_lineno)
+        trace = trace.tb_next
+    return lines[-1] if lines else getattr(error, "lineno", 0)
+
+
+def number(value: float, decimals: int = 0) -> str:
+    """A number with thousands separated by commas and a true minus sign.
+
+    >>> number(-1234.567, 1)
+    '−1,234.6'
+    """
+    return f"{round(float(value), decimals) + 0.0:,.{decimals}f}".replace("-", "−")
+
+
+def interval(difference: Any, decimals: int = 3) -> str:
+    """A value with its interval: `0.064 [0.029, 0.099]`."""
+    value, low, high = (number(part, decimals) for part in (difference.value, difference.low, difference.high))
+    return f"{value} [{low}, {high}]"
+
+
+def between(values: Any, decimals: int = 2) -> str:
+    """The lowest and the highest of several numbers: `0.71 to 0.81`; one number if both are the same."""
+    low, high = number(min(values), decimals), number(max(values), decimals)
+    return low if low == high else f"{low} to {high}"
+
+
+def word(count: int) -> str:
+    """A count in words up to twenty, in digits beyond.
+
+    >>> word(9), word(21)
+    ('nine', '21')
+    """
+    return _WORDS[count] if 0 < count < len(_WORDS) else number(count)
+
+
+def power(value: float, decimals: int = 0) -> str:
+    """A number as `1e-2`."""
+    return re.sub(r"e([+-])0*(\d)", lambda match: f"e{match[1].strip('+')}{match[2]}", f"{float(value):.{decimals}e}")
+
+
+def given(value: float | str) -> str:
+    """A number that is not computed: a definition, a setting of the text, a figure from a paper."""
+    return value if isinstance(value, str) else f"{value:,}".replace("-", "−")
+
+
+def when(condition: object, caller: Callable[[], str]) -> str:
+    """The text of a block whose statement holds.
+
+    Raises:
+        StatementError: it does not.
+    """
+    text = caller()
+    if not condition:
+        raise StatementError(f"no longer holds: {' '.join(text.split())[:200]}")
+    return text
+
+
+def code(names: Any) -> str:
+    """Names as code, separated by commas."""
+    return ", ".join(f"`{name}`" for name in names)
+
+
+FORMATS: dict[str, Callable[..., Any]] = {
+    each.__name__: each for each in (number, interval, between, word, power, given, when, code)
+} | {"abs": abs, "len": len, "max": max, "min": min, "sorted": sorted, "sum": sum, "all": all, "any": any}
+
+
+def page(template: Path) -> Path:
+    """The file that a template is rendered to."""
+    return ROOT / PLACES.get(template.name, f"docs/{template.name}")
+
+
+def template(path: Path) -> Path:
+    """The template that a page is rendered from."""
+    relative = path.resolve().relative_to(ROOT).as_posix()
+    names = {place: name for name, place in PLACES.items()}
+    return TEMPLATES / names.get(relative, path.name)
+
+
+def main(*arguments: str) -> int:
+    """Render the pages, or with `--check` name those that differ from their template."""
+    from docs.quantities import Reference
+
+    functions = Reference().quantities
+    wanted = [Path(word).name for word in arguments if not word.startswith("-")]
+    failed = False
+    for template in sorted(TEMPLATES.glob("*.md")):
+        path = page(template)
+        if wanted and template.name not in wanted and path.name not in wanted:
+            continue
+        try:
+            text = render(template.read_text(), functions, str(template.relative_to(ROOT)))
+        except StatementError as error:
+            sys.stderr.write(f"{error}\n")
+            failed = True
+            continue
+        if "--check" not in arguments:
+            path.write_text(text)
+        elif not path.is_file() or path.read_text() != text:
+            sys.stderr.write(f"{path.relative_to(ROOT)} differs from its template: python -m docs.render\n")
+            failed = True
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,82 @@
+"""Pages are what their templates render to; a changed number, a false statement and an unmarked digit are errors."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from docs.quantities import ROOT, Reference
+from docs.render import TEMPLATES, StatementError, page, render, template, unmarked
+from iclbench import tables
+from tests.pages import PAGES
+
+PACKED = ROOT / "tests" / "fixtures" / "packed"
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in TEMPLATES.glob("*.md")))
+def test_a_page_is_what_its_template_renders_to(name: str, reference: Reference) -> None:
+    path = TEMPLATES / name
+    assert page(path).read_text() == render(path.read_text(), reference.quantities, name)
+
+
+def test_every_page_has_a_template() -> None:
+    assert [path for path in PAGES if not template(path).is_file()] == []
+
+
+def test_the_findings_are_short() -> None:
+    assert len((ROOT / "results" / "reference" / "README.md").read_text().split()) < 2500
+
+
+@pytest.fixture
+def changed(tmp_path: Path) -> Reference:
+    """Packed results in which one score of Mamba is higher by 0.01 and all errors of GPT-2 are those of Mamba."""
+    for path in PACKED.glob("linear-grid.*.parquet"):
+        shutil.copy(path, tmp_path)
+    path = tmp_path / "linear-grid.values.parquet"
+    rows = tables.read("values", path)
+    mine = rows["run"].eq("linear-mamba-grid-s0") & rows["metric"].eq("score") & rows["shift"].eq("none")
+    higher = rows["value"].mask(mine, rows["value"] + 0.01)
+    tables.write("values", rows.assign(value=higher), path, {"packed": "linear"})
+    return Reference(tmp_path, ["linear"])
+
+
+def test_a_changed_value_changes_the_page_and_reverses_a_statement(changed: Reference) -> None:
+    unchanged = Reference(PACKED, ["linear"])
+    text = 'Mamba scores {{ number(score("mamba", "linear"), 4) }}.'
+    assert render(text, unchanged.quantities) != render(text, changed.quantities)
+    before = unchanged.score("mamba", "linear")
+    statement = f'{{% call when(score("mamba", "linear") <= {before}) %}}It is as it was.{{% endcall %}}'
+    assert render(statement, unchanged.quantities) == "It is as it was."
+    with pytest.raises(StatementError, match="template:1: no longer holds: It is as it was"):
+        render(statement, changed.quantities)
+
+
+def test_a_value_without_rows_is_an_error_with_its_line(changed: Reference) -> None:
+    with pytest.raises(StatementError, match=r"a\.md:3: .*gp-mixture has no scores at grid"):
+        render('A\n\n{{ score("pt-tnp", "gp-mixture") }}', changed.quantities, "a.md")
+    with pytest.raises(StatementError, match=r"a\.md:2: .*nothing"):
+        render("A\n{{ nothing(1) }}", {}, "a.md")
+
+
+@pytest.mark.parametrize(
+    ("text", "digits"),
+    [
+        ("It scores 0.97.", [(1, "0.97.")]),
+        ("A\n\nof 12 models", [(3, "12")]),
+        ("| model | 0.5 |", [(1, "0.5")]),
+        ("{{ number(0.97, 2) }} {{ given(95) }} {# 3 #}", []),
+        ("GPT-2, S4D and Mamba-2 (Olsson et al. 2022), figure 3, `k = 3`, $x_1$, [a](b-2.md)", []),
+        ("```console\n$ echo 3\n3\n```\n\n    indented 4", []),
+        ("````\n```\n5\n```\n````\nsix 6", [(6, "6")]),
+    ],
+)
+def test_digits_are_computed_or_given(text: str, digits: list[tuple[int, str]]) -> None:
+    assert list(unmarked(text)) == digits
+    if digits:
+        with pytest.raises(StatementError, match="neither computed nor given"):
+            render(text, {})
+
+
+def test_fenced_blocks_are_copied_as_they_are() -> None:
+    text = "```python\nx = {{1: 2}}\n{% if %}\n```\n\nAfter.\n"
+    assert render(text, {}) == text
