@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from docs.quantities import ROOT, nothing_but
 from iclbench.report.blocks import Figure, Section
@@ -42,9 +43,17 @@ def draw(made: dict[str, Figure], folder: Path) -> list[Path]:
     """Write figures as SVG; which files they are."""
     with closing(Drawer(vega_lite())) as drawer:
         for file, figure in made.items():
-            if (reason := drawer.draw(figure.static, folder / file, ["svg"])) is not None:
+            if (reason := drawer.draw(first_panel(figure.static), folder / file, ["svg"])) is not None:
                 raise RuntimeError(f"{file}: {reason}")
     return [folder / f"{file}.svg" for file in made]
+
+
+def first_panel(spec: dict[str, Any]) -> dict[str, Any]:
+    """The first of several panels next to each other: of a heat map the models that meet most tasks."""
+    panels = spec.get("hconcat")
+    return (
+        {key: value for key, value in spec.items() if key not in ("hconcat", "spacing")} | panels[0] if panels else spec
+    )
 
 
 def numbers(svg: str) -> dict[tuple[str, str], str]:

@@ -25,7 +25,7 @@ COLUMNS = ["panel", "row", "contestant", "score", "lowest", "highest", "low", "h
 # Scores and their colours; between them red, green and blue are interpolated, beyond them the last one stays.
 KNOTS = {-1.0: (0xB3, 0x58, 0x06), 0.0: (0xFA, 0xFA, 0xFA), 1.0: (0x21, 0x66, 0xAC), 1.25: (0x05, 0x30, 0x61)}
 NO_SCORE = "#E4E4E4"
-MARKS = {"failed": "×", "diverged": "∞", "skipped": "n/a", "not run": "?"}
+MARKS = {"failed": "×", "diverged": "∞", "skipped": "n/a", "not run": "?", "not asked": ""}
 _CELL, _ROW = 33, 22
 
 
@@ -96,36 +96,37 @@ def figure(
         for score, status in zip(drawn["score"], drawn["status"], strict=True)
     ]
     shared: dict[str, Any] = {"config": CONFIG, "params": [HIGHLIGHT]}
-    height = _ROW * len(rows)
-    everybody = [name for names in panels.values() for name in names]
-    labels = {name: label for name, label in short(everybody).items() if label != name}
+    rows_of = {
+        panel: [row for row in rows if row in set(drawn.loc[drawn["panel"].eq(panel), "row"])] for panel in panels
+    }
+    names_of_all = [name for names in panels.values() for name in names]
+    labels = {name: label for name, label in short(names_of_all).items() if label != name}
+    first = next(iter(panels), "")
 
     def printed() -> dict[str, Any]:
         views = [
             {
                 "title": panel,
                 "width": _CELL * len(names),
-                "height": height,
-                "layer": _layers(rows, names, own, labels, first=not i, legend=True),
+                "height": _ROW * len(rows_of[panel]),
+                "layer": _layers(
+                    rows_of[panel], names, own, labels, first=panel == first or rows_of[panel] != rows, legend=True
+                ),
                 "data": {"values": records(drawn[drawn["panel"] == panel])},
             }
-            for i, (panel, names) in enumerate(panels.items())
+            for panel, names in panels.items()
         ]
         return shared | {"$schema": alt.SCHEMA_URL, "hconcat": views, "spacing": 14}
 
     def shown() -> dict[str, Any]:
-        as_it_is = {"height": height, "usermeta": {"height": "as it is"}}
-        return (
-            shared
-            | {"data": {"name": "rows"}, "width": "container", "layer": _layers(rows, None, own, labels)}
-            | as_it_is
-        )
+        size = {"width": {"step": _CELL}, "height": {"step": _ROW}, "usermeta": {"height": "as it is"}}
+        return shared | {"data": {"name": "rows"}, "layer": _layers(None, None, own, labels)} | size
 
     return Figure(
         name=name,
         title=title,
         caption=caption,
-        alt=f"{title}: scores of {', '.join(everybody)} on {', '.join(rows)}; the table below has the same numbers.",
+        alt=f"{title}: scores of {', '.join(names_of_all)} on {', '.join(rows)}; the table below has the same numbers.",
         data=drawn,
         printed=printed,
         shown=shown,
@@ -135,16 +136,24 @@ def figure(
 
 
 def _layers(
-    rows: Sequence[str],
+    rows: Sequence[str] | None,
     names: Sequence[str] | None,
     own: Collection[str],
     labels: Mapping[str, str],
     first: bool = True,
     legend: bool = False,
 ) -> list[dict[str, Any]]:
-    """Cells and their numbers; `names`: the columns in order, None: as they come in the data; `labels`: of columns that
-    do not stand under their names."""
-    key = alt.Legend(title="score", gradientLength=_ROW * min(len(rows), 8), orient="right") if legend else None
+    """Cells and their numbers.
+
+    Args:
+        rows: rows in order; None: the order of the data.
+        names: columns in order; None: the order of the data.
+        own: columns that stand out.
+        labels: headings of columns that differ from their names.
+        first: whether rows have labels.
+        legend: whether there is a legend of colours.
+    """
+    key = alt.Legend(title="score", gradientLength=_ROW * min(len(rows or ()), 8), orient="right") if legend else None
     scale = alt.Scale(
         domain=list(KNOTS),
         range=[f"#{r:02x}{g:02x}{b:02x}" for r, g, b in KNOTS.values()],
@@ -177,7 +186,13 @@ def _layers(
         sort=None,
         scale=alt.Scale(domain=list(names)) if names else alt.Undefined,
     )
-    y = alt.Y("row", type="nominal", axis=side, scale=alt.Scale(domain=list(rows)))
+    y = alt.Y(
+        "row",
+        type="nominal",
+        axis=side,
+        sort=None,
+        scale=alt.Scale(domain=list(rows)) if rows else alt.Undefined,
+    )
     scored = alt.Chart().transform_filter("isValid(datum.score)")
     fill = alt.Color("score", type="quantitative", scale=scale, legend=key)
     low, high = white_beyond()

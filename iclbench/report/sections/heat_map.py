@@ -1,4 +1,4 @@
-"""Every family against every backbone: one score each, the best baselines beside them."""
+"""Scores of all models and the best baselines on all task families."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pandas as pd
 from iclbench.analysis import normalised
 from iclbench.analysis.normalised import Contest
 from iclbench.analysis.separation import ENOUGH, Separation
-from iclbench.core.formats import fixed, integer, slug
+from iclbench.core.formats import fixed, integer, plural, slug
 from iclbench.core.metrics import NOBODIES, TOLD, metric
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results
@@ -20,16 +20,15 @@ from iclbench.report.sections.overview import shade
 BEST = "best baseline"
 # What became of a cell without a score, the most telling first.
 MISSING = ("diverged", "failed", "skipped")
-NOT_LEARNED = "not told apart from knowing nothing"
-_BACKBONES, _BASELINES = "backbones", "baselines"
+NOT_LEARNED = "not significantly different from 0"
+# Models that have at least half of the rows, the other models with the rows that any of them has, and baselines.
+_CORE, _FURTHER, _BASELINES = "models", "models on some tasks", "baselines"
 # Baselines that have columns of their own: the best, and so many that were asked on most rows.
 _COMMON = 5
 _READING = (
-    "Score: 0 is as good as always predicting zero (or guessing; of events, a Poisson process; of images, where it is "
-    "there and better, the mean of those that are trained on), 1 as good as the oracle (of several the one that is "
-    "told least) or, without one, the best baseline (where none is better than 0, as no error); below 0 is worse than "
-    "knowing nothing, above 1 better than that best. Mean over seeds; darker blue is better, orange is worse than "
-    "nothing."
+    "A score of 0 is as good as guessing: the zero predictor, the mean training image or a Poisson process. A score "
+    "of 1 is as good as the Bayes-optimal predictor or, where that is unknown, the best baseline. Scores are means "
+    "over seeds; blue is better, orange is worse than guessing."
 )
 
 
@@ -44,29 +43,32 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
     scores = normalised.all_scores(contests).assign(reason=None)
     rows = [contest.title for contest in contests]
     backbones = in_order(results, contests, scores)
+    core, further = on_most(scores, backbones)
     baselines = [BEST, *_common(scores)] if scores["kind"].eq("baseline").any() else []
     shown = pd.concat([scores, best(scores)], ignore_index=True)
-    panels = {title: names for title, names in ((_BACKBONES, backbones), (_BASELINES, baselines)) if names}
+    titled = ((_CORE, core), (_FURTHER, further), (_BASELINES, baselines))
+    panels = {title: names for title, names in titled if names}
     cells = pd.concat(
         [cells_of(results, contests, shown, names).assign(panel=panel) for panel, names in panels.items()],
         ignore_index=True,
     )
+    asked = cells.loc[cells["panel"].eq(_FURTHER) & ~cells["status"].isin(["not run", "skipped"]), "row"]
+    cells = cells[cells["panel"].ne(_FURTHER) | cells["row"].isin(asked)].reset_index(drop=True)
+    # A panel of models that meet few tasks is mostly empty: no grid of question marks.
+    cells["status"] = cells["status"].mask(cells["panel"].eq(_FURTHER) & cells["status"].eq("not run"), "not asked")
     title = f"{preset}: every family, every backbone"
     name = f"heat-map-{slug(preset)}"
     if backbones:
         marks = [
-            f"{mark}: {'makes no sense' if status == 'skipped' else status}"
+            f"{mark}: {'not applicable' if status == 'skipped' else status}"
             for status, mark in heat_map.MARKS.items()
-            if status in set(cells["status"])
+            if mark and status in set(cells["status"])
         ]
         yield heat_map.figure(
             name,
             title,
-            f"Preset {preset}. Backbones from the left by mean rank over rows, those that most rows lack last. "
-            "The best baseline is chosen row by row, on these very prompts. "
-            + (f"{'; '.join(marks)}; the reason shows on pointing. " if marks else "")
-            + _not_learned(cells)
-            + "The table below has the numbers, and what scores 1 in every row.",
+            f"Scores at preset {preset}, the model with the best mean rank first; the best baseline is chosen for each "
+            "row. " + (f"{'; '.join(marks)} (reasons in the tooltips). " if marks else "") + _not_learned(cells),
             cells,
             rows,
             panels,
@@ -80,9 +82,25 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
 
 
 def _not_learned(cells: pd.DataFrame) -> str:
-    """How many backbones have not learned how many rows, in a sentence."""
+    """A sentence with the number of scores that are not significantly above 0."""
     n = int(cells["reason"].eq(NOT_LEARNED).sum())
-    return f"{n} of the scores of backbones are not told apart from 0, which pointing tells, too. " if n else ""
+    return (
+        f"{plural(n, 'score')} of models {'is' if n == 1 else 'are'} not significantly different from 0." if n else ""
+    )
+
+
+def _on_some(scores: pd.DataFrame) -> set[str]:
+    """Backbones that have less than half of the rows."""
+    of = scores[scores["kind"] == "backbone"]
+    counts = of.groupby("contestant")["row"].nunique()
+    return set(counts.index[counts < of["row"].nunique() / 2])
+
+
+def on_most(scores: pd.DataFrame, backbones: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Backbones that have at least half of the rows, and the others; if no backbone has, all of them are the first."""
+    few = _on_some(scores) | (set(backbones) - set(scores["contestant"]))
+    core, further = ([name for name in backbones if (name in few) is asked] for asked in (False, True))
+    return (core, further) if core else (further, core)
 
 
 def in_order(results: Results, contests: Sequence[Contest], scores: pd.DataFrame) -> list[str]:
@@ -90,7 +108,7 @@ def in_order(results: Results, contests: Sequence[Contest], scores: pd.DataFrame
     and last those that have none because they failed or have diverged."""
     of = scores[scores["kind"] == "backbone"]
     rank = of.groupby("row")["score"].rank(ascending=False).groupby(of["contestant"]).mean()
-    lacking = of.groupby("contestant")["row"].nunique() < of["row"].nunique() / 2
+    lacking = rank.index.isin(list(_on_some(scores)))
     standing = pd.DataFrame({"lacking": lacking, "rank": rank}).rename_axis("contestant").reset_index()
     ranked = standing.sort_values(["lacking", "rank", "contestant"])["contestant"].astype(str)
     asked = {name for (_, name), why in _reasons(results, contests).items() if why.keys() - {"skipped"}}
@@ -208,12 +226,8 @@ def _numbers(contests: Sequence[Contest], scores: pd.DataFrame, names: Sequence[
     return Table(
         name=f"{name}-numbers",
         title=title,
-        caption="Scores, means over seeds. Last columns: which baseline is best, what scores 1, and what scores are "
-        "made of. No error at all scores 1 where no baseline is better than what scores 0, and being always right "
-        "where only training can teach the answer. Of images 0 is the mean of those that are trained on. With an "
-        "oracle that predicts distributions, scores are of log-likelihood, 0 is the Gaussian of mean zero with the "
-        "best constant variance, and 1 is the oracle that is told least. Related datasets are not used here. A dash: "
-        "no score.",
+        caption="Scores, means over seeds, with the best baseline, the predictor that scores 1 and the metric of each "
+        "row. Related datasets are not used. A dash: no score.",
         frame=frame,
         columns=(*columns, Column("one", "scores 1"), Column("metric", "score of")),
         folded=True,
@@ -232,10 +246,10 @@ def _separations(contests: Sequence[Contest], name: str) -> Table | None:
         return None
     return Table(
         name=f"{name}-separation",
-        title="Which rows tell backbones apart",
-        caption="The median of the four gaps between adjacent quartiles of the backbones' scores, best and worst left "
-        f"out, against the standard deviation over seeds, pooled: a row with a gap of more than {ENOUGH:g} standard "
-        "deviations tells architectures apart. In the others a rank may be luck.",
+        title="Rows that separate architectures",
+        caption="The median gap between adjacent quartiles of the models' scores (without the best and the worst) and "
+        f"the pooled standard deviation over seeds. A row separates architectures if the gap is more than {ENOUGH:g} "
+        "standard deviations; in other rows a rank may be chance.",
         frame=pd.DataFrame(rows),
         columns=(
             Column("row", "family"),
@@ -243,7 +257,7 @@ def _separations(contests: Sequence[Contest], name: str) -> Table | None:
             Column("gap", "gap between quartiles", _three, numeric=True),
             Column("sd", "sd over seeds", _three, numeric=True),
             Column("ratio", "gap / sd", _one, numeric=True),
-            Column("tells", "tells them apart"),
+            Column("tells", "separates"),
         ),
         folded=True,
     )
@@ -267,16 +281,15 @@ def _related(contests: Sequence[Contest], name: str) -> Table | None:
     frame = frame.sort_values(["row", "kind", f"n{counts[-1]}"], ascending=[True, True, False], ignore_index=True)
     return Table(
         name=f"{name}-related",
-        title="What related datasets add",
-        caption="Scores of those who use related datasets, by how many they were given, on the line of the heat map: "
-        "1 is what scores 1 without any, of the same metric: squared error where there is no oracle of distributions.",
+        title="Gain from related datasets",
+        caption="Scores of models that use related datasets, by their number, on the scale of the heat map.",
         frame=frame,
         columns=(
             Column("contestant", "contestant"),
             Column("row", "family"),
             Column("kind", "kind"),
             *(Column(f"n{n}", f"{integer(n)} related", _three, numeric=True) for n in counts),
-            Column("adds", "they add", _three, numeric=True),
+            Column("adds", "gain", _three, numeric=True),
         ),
         group="row",
     )
