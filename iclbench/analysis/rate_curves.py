@@ -92,6 +92,8 @@ class RateCurves:
         """Kendall's tau of the scores at one rate for all with those at everybody's best; who diverged is last. None:
         there is nothing to compare."""
         own, best = self.ranks(lr), self.ranks(None)
+        if len(own) < 2:
+            return None
         last = len(own) + 1
         tau = kendalltau([own[who] or last for who in own], [best[who] or last for who in own]).statistic
         return None if pd.isna(tau) else float(tau)

@@ -1,0 +1,43 @@
+"""Rows of the question `targets`: selected, counted and repeated for methods without related datasets."""
+
+import pandas as pd
+import pytest
+
+from iclbench.analysis.target_scores import counts, levelled, main_counts, overall, shifts
+
+
+def rows(**columns: list[object]) -> pd.DataFrame:
+    return pd.DataFrame(columns)
+
+
+def test_overall_rows_have_no_axis() -> None:
+    frame = rows(axis=[None, "n_context", None], metric=["gap", "gap", "squared_error"])
+    assert overall(frame).index.tolist() == [0, 2]
+    assert overall(frame, "gap").index.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "main"), [([0, 1, 2, 3], [0, 1, 3]), ([0, 4, 8], [0, 8]), ([2, 3], [3]), ([0], [0]), ([], []), ([1], [1])]
+)
+def test_main_counts_are_none_one_and_the_most(asked: list[int], main: list[int]) -> None:
+    frame = pd.DataFrame({"n_related": pd.Series([*asked, None], dtype="Int64")})
+    assert counts(frame) == sorted(asked)
+    assert main_counts(frame) == main
+
+
+def test_runs_without_related_datasets_are_repeated_at_every_number_of_them() -> None:
+    frame = rows(
+        run=["a", "a", "b", "c"],
+        n_related=[0, 2, 0, 0],
+        kind=["backbone", "backbone", "baseline", "published"],
+        value=[1, 2, 3, 4],
+    )
+    found = levelled(frame, [0, 1, 2])
+    copies = found[found["level"]]
+    assert copies[["run", "n_related", "value"]].to_numpy().tolist() == [["b", 1, 3], ["b", 2, 3]]
+    assert copies["note"].str.len().gt(0).all() and found.loc[~found["level"], "note"].eq("").all()
+    assert len(found) == 6
+
+
+def test_the_training_distribution_comes_before_shifts_by_name() -> None:
+    assert shifts(rows(shift=["b", "none", "a", "b"])) == ["none", "a", "b"]
