@@ -14,10 +14,10 @@ from pathlib import Path
 import pandas as pd
 
 from iclbench.config.cards import PRESETS, TOLERANCE, deviation, load_task, names
-from iclbench.config.registry import BACKBONES
 from iclbench.config.resolution import resolve_run, unfit
 from iclbench.core.errors import DataError
 from iclbench.core.formats import integer, plural
+from iclbench.registry import BACKBONES
 
 
 def main(out: Path, data_dir: Path | None) -> None:

@@ -27,13 +27,13 @@ import torch
 from torch import Tensor
 
 from iclbench.config.cards import load_baseline
-from iclbench.config.registry import ESTIMATORS
 from iclbench.core.episodes import Points
 from iclbench.core.predictions import Point
 from iclbench.core.settings import validate
 from iclbench.estimators.base import Estimator, TaskFacts
 from iclbench.estimators.gradient_descent import descent_curve
 from iclbench.estimators.lasso import ALPHAS, lasso_path
+from iclbench.registry import ESTIMATORS
 
 BATCH, DIM = 64, 20
 

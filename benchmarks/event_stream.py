@@ -23,9 +23,9 @@ from pathlib import Path
 import torch
 
 from iclbench.backbones.base import Backbone
-from iclbench.config.registry import BACKBONES
 from iclbench.config.sizes import sized
 from iclbench.core.task import TaskShape
+from iclbench.registry import BACKBONES
 from iclbench.streaming.clock import Clock
 from iclbench.streaming.event_lines import EventFormat
 from iclbench.streaming.stream import Stream

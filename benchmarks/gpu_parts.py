@@ -19,11 +19,11 @@ from torch import Tensor
 
 from iclbench.backbones.base import TaskShape
 from iclbench.config.cards import TrainSettings
-from iclbench.config.registry import BACKBONES, FAMILIES
 from iclbench.config.resolution import TaskConfig
 from iclbench.families.request import Request
 from iclbench.layers.scan import scan_mamba_ssm, scan_torch, scan_triton
 from iclbench.layers.scan.scan import chosen
+from iclbench.registry import BACKBONES, FAMILIES
 from iclbench.training.step import TrainingData, make_optimiser
 
 NAMES = ["y", "last", "u", "dt", "A", "B", "C", "h0"]

@@ -31,7 +31,6 @@ from torch import Tensor, nn
 from iclbench.backbones.base import Backbone
 from iclbench.backbones.sequence_model import SequenceModel
 from iclbench.config.cards import TrainSettings
-from iclbench.config.registry import BACKBONES
 from iclbench.config.resolution import resolve_run
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.formats import nbytes
@@ -42,6 +41,7 @@ from iclbench.layers.mixers.kda import KDA
 from iclbench.layers.mixers.mamba import Mamba
 from iclbench.layers.mixers.mamba2 import Mamba2
 from iclbench.layers.mixers.mixer import Mixer, Sizes
+from iclbench.registry import BACKBONES
 from iclbench.training.step import make_optimiser
 
 POINTS, TOTAL, QUERIES = (20, 100, 500, 2000), 2560, 40

@@ -23,11 +23,11 @@ from timing import warm
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from iclbench.backbones.base import Backbone
-from iclbench.config.registry import BACKBONES
 from iclbench.core.episodes import Points
 from iclbench.core.predictor import State
 from iclbench.core.task import TaskShape
 from iclbench.evaluation.costs.live_bytes import LiveBytes
+from iclbench.registry import BACKBONES
 
 MODELS = ("tnp-d", "eqtnp", "lbanp", "cmanp")
 FEW, SIZES = 64, (256, 512, 1024, 2048, 4096)

@@ -26,9 +26,9 @@ from torch import Tensor, nn
 
 from iclbench.backbones.base import Backbone, TaskShape
 from iclbench.config.cards import TrainSettings
-from iclbench.config.registry import BACKBONES
 from iclbench.core.episodes import Episodes, Points
 from iclbench.evaluation.costs.live_bytes import LiveBytes
+from iclbench.registry import BACKBONES
 from iclbench.training.step import make_optimiser
 
 BATCH, CONTEXT, TARGETS, SETS, RELATED = 16, 64, 128, 5, 128

@@ -26,9 +26,9 @@ from transformers.models.mamba.modeling_mamba import mamba_selective_scan
 
 from iclbench.backbones.base import Backbone, TaskShape
 from iclbench.config.cards import TrainSettings
-from iclbench.config.registry import BACKBONES
 from iclbench.core.episodes import Episodes, Points
 from iclbench.layers.scan.scan import selective_scan
+from iclbench.registry import BACKBONES
 from iclbench.training.step import make_optimiser
 
 TOKENS, CHANNELS, STATE = 82, 512, 16

@@ -35,11 +35,11 @@ from timing import cpu_seconds
 
 from iclbench.backbones.base import Backbone, TaskShape
 from iclbench.cli.main import main as iclbench
-from iclbench.config.registry import BACKBONES
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.records import TensorRecord
 from iclbench.evaluation.costs.live_bytes import LiveBytes
 from iclbench.layers.running_softmax import RunningSoftmax
+from iclbench.registry import BACKBONES
 from iclbench.store.runs import find
 from iclbench.streaming import window as rules
 from iclbench.streaming.lines import LineFormat

@@ -21,9 +21,9 @@ from iclbench.cli.lazy import COMMANDS, load, summary
 from iclbench.config.cards import BaselineCard, Curriculum, Preset, Published, Ramp, TaskCard, TrainSettings
 from iclbench.config.pairs import Pair
 from iclbench.config.rates import Chosen, RateTable, Tuning
-from iclbench.config.registry import BACKBONES
 from iclbench.core.task import TaskShape
 from iclbench.language.tasks.cards import LanguageCard, SuiteCard
+from iclbench.registry import BACKBONES
 from iclbench.sweep.grids import Cost, Evaluate, GridCard, GridPart, Probe, Without
 from iclbench.tables import schema
 

@@ -27,12 +27,12 @@ from iclbench.analysis.ranking import ranking
 from iclbench.analysis.rate_curves import RateCurves, rate_curves
 from iclbench.config.cards import TaskCard, load_task
 from iclbench.config.pairs import shipped_pairs
-from iclbench.config.registry import BACKBONES
 from iclbench.config.resolution import RunConfig, resolve_run
 from iclbench.core import limits
 from iclbench.core.errors import IclbenchError, Interrupted, UsageError
 from iclbench.language.tasks.cards import shipped_tasks
 from iclbench.language.tasks.chosen import language_tasks as known_tasks
+from iclbench.registry import BACKBONES
 from iclbench.report.data import Results, load
 from iclbench.report.sections import named_pairs
 from iclbench.report.sections.over_training import trained as trained_for

@@ -18,7 +18,7 @@ import tomli_w
 import torch
 
 if TYPE_CHECKING:
-    from iclbench.config.registry import Registry
+    from iclbench.registry import Registry
 
 # Thousands of small files are written, and no test pulls the plug: nobody waits for the disk.
 os.fsync = lambda fd: None

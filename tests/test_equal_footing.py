@@ -3,8 +3,8 @@
 import pytest
 
 from iclbench.config.cards import TOLERANCE, load_task, names
-from iclbench.config.registry import BACKBONES
 from iclbench.config.resolution import resolve_run, unfit
+from iclbench.registry import BACKBONES
 
 TASKS = [name for name in names("tasks") if "grid" in load_task(name)[1].presets]
 

@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 
 from iclbench.cli.lazy import COMMANDS
-from iclbench.config.registry import BACKBONES
+from iclbench.registry import BACKBONES
 from iclbench.tables.schema import SCHEMAS
 
 

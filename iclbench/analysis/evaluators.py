@@ -6,10 +6,10 @@ import logging
 
 import pandas as pd
 
-from iclbench.config.registry import TESTS
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import canonical
 from iclbench.core.meaning import Meaning
+from iclbench.registry import TESTS
 from iclbench.tables.evaluators import INSIDE, QUESTIONS
 
 log = logging.getLogger("iclbench")

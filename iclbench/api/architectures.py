@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from iclbench.api.models import backbone
 from iclbench.api.tasks import Task
 from iclbench.backbones.base import Backbone
-from iclbench.config.registry import BACKBONES
 from iclbench.core.guard import guarded
+from iclbench.registry import BACKBONES
 
 # The example of a docstring: a task, and its head. Models of events answer no other tasks.
 _EXAMPLE = ("gp-mixture", "gaussian")

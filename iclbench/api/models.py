@@ -12,13 +12,13 @@ from iclbench.api import arguments
 from iclbench.api.tasks import Task, given_task
 from iclbench.backbones.base import Backbone
 from iclbench.backbones.image_backbone import ImageBackbone
-from iclbench.config.registry import BACKBONES
 from iclbench.config.resolution import RunConfig, resolve_tables
 from iclbench.config.sizes import check_size
-from iclbench.config.trust import typed
 from iclbench.core.errors import UsageError
 from iclbench.core.guard import guarded
 from iclbench.core.predictor import Predictor
+from iclbench.core.trust import typed
+from iclbench.registry import BACKBONES
 
 
 @guarded

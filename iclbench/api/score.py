@@ -18,7 +18,6 @@ from iclbench.api.record import trainings, variant_of
 from iclbench.api.tasks import Task, given_task
 from iclbench.backbones.base import Backbone
 from iclbench.config.cards import load_baseline, names
-from iclbench.config.registry import BACKBONES
 from iclbench.core.devices import chosen_device
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import canonical
@@ -29,6 +28,7 @@ from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.evaluate import evaluate as evaluate_in_memory
 from iclbench.evaluation.evaluate import named_shifts, prompt_sets
 from iclbench.families.shifts import Shift
+from iclbench.registry import BACKBONES
 from iclbench.store.runs import Run, check_free
 
 # What can be scored: a model, a finished run, or the name of a baseline.

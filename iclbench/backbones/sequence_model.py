@@ -18,13 +18,13 @@ from torch import Tensor
 from iclbench.backbones.base import BackboneSettings, described, without_decay
 from iclbench.backbones.mixer_block import MixerBlock, norm, residual
 from iclbench.backbones.recurrent import RecurrentBackbone
-from iclbench.config.registry import MIXERS, spelling
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import plural
 from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.channel_mlp import ChannelMLP
 from iclbench.layers.mixers.mixer import Mixer, Mlp, Sizes
+from iclbench.registry import MIXERS, spelling
 
 _MAMBAFORMER = ("mamba", "attention")
 # Settings that not every mixer has a use for.

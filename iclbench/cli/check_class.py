@@ -7,24 +7,24 @@ from pathlib import Path
 from typing import Any
 
 from iclbench.backbones.base import Backbone
-from iclbench.config import trust
 from iclbench.config.cards import is_baseline, load_baseline, load_task, names
-from iclbench.config.plugins import blamed
-from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES
 from iclbench.config.resolution import family_class, resolve_task
 from iclbench.config.sizes import sized
 from iclbench.contracts import CONTRACTS, Tolerance
 from iclbench.contracts.examples import build, episodes_of, example_shape, small_settings
 from iclbench.contracts.families import FAMILY_CONTRACTS
+from iclbench.core import trust
 from iclbench.core.episodes import Episodes
 from iclbench.core.errors import UnknownNameError, UsageError, shortened
 from iclbench.core.formats import canonical, count, plural
+from iclbench.core.plugins import blamed
 from iclbench.core.predictor import Predictor
 from iclbench.core.settings import validate
 from iclbench.core.task import TaskFacts
 from iclbench.estimators.base import FittedPredictor
 from iclbench.families.base import Family
 from iclbench.families.linear import SparseLinear
+from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES
 
 # Numbers of related datasets: models are trained and scored on tasks of both kinds, by other methods of theirs.
 RELATED = (0, 3)

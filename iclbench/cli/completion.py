@@ -63,14 +63,14 @@ def presets() -> list[str]:
 
 
 def backbones() -> list[str]:
-    from iclbench.config.registry import BACKBONES
+    from iclbench.registry import BACKBONES
 
     return BACKBONES.names()
 
 
 def classes() -> list[str]:
     """The names that `iclbench check` takes."""
-    from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES
+    from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES
 
     return sorted({name for registry in (BACKBONES, ESTIMATORS, FAMILIES) for name in registry.names()})
 

@@ -53,8 +53,8 @@ def _facts(results: Path, data_dir: Path | None) -> dict[str, Any]:
     """What the table has, line by line."""
     from iclbench import __version__
     from iclbench.config.cards import names
-    from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES, READERS
     from iclbench.core.version import commit
+    from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES, READERS
 
     facts: dict[str, Any] = {
         "iclbench": __version__,

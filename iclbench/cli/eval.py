@@ -112,9 +112,9 @@ def command(
     from iclbench.cli.terminal import out, say
     from iclbench.config.cards import load_baseline, load_task
     from iclbench.config.resolution import parse_overrides
-    from iclbench.config.trust import UntrustedError
     from iclbench.core.context import Context
     from iclbench.core.signals import heed_ctrl_c
+    from iclbench.core.trust import UntrustedError
     from iclbench.deep_thinking.methods import method as method_of
     from iclbench.store.runs import CodeChangedError
 

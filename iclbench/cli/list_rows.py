@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from iclbench.config.cards import load_baseline, load_task, names
-from iclbench.config.registry import BACKBONES, FAMILIES, Registry
 from iclbench.core.errors import UsageError
+from iclbench.registry import BACKBONES, FAMILIES, Registry
 from iclbench.store import inventory
 from iclbench.store.runs import all_runs
 from iclbench.sweep.grids import load_grid

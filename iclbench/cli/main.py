@@ -15,11 +15,11 @@ import typer
 from iclbench.cli import completion
 from iclbench.cli.lazy import lazy_group, literal, with_debug
 from iclbench.cli.streams import print_anything
-from iclbench.config import trust
-from iclbench.config.plugins import blamed
+from iclbench.core import trust
 from iclbench.core.errors import IclbenchError, Interrupted, PluginError, brief, one_line, shortened
 from iclbench.core.formats import printable
 from iclbench.core.memory import IN_TRAINING, advice, is_out_of_memory
+from iclbench.core.plugins import blamed
 from iclbench.core.signals import ctrl_c_heard, heed_ctrl_c, leave_at_once
 
 INTERRUPTED = Interrupted.exit_code

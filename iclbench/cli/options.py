@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from iclbench.config import trust
-from iclbench.core import limits
+from iclbench.core import limits, trust
 from iclbench.core.errors import UsageError
 from iclbench.core.signals import held_back
 

@@ -11,9 +11,9 @@ import typer
 from iclbench.cli import probe_tables
 from iclbench.cli.summary import print_tables
 from iclbench.cli.terminal import say
-from iclbench.config.trust import UntrustedError
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
+from iclbench.core.trust import UntrustedError
 from iclbench.evaluation.cells import CellResult
 from iclbench.probing.probe import NotProbedError
 from iclbench.probing.probe import probe as probe_layers

@@ -9,7 +9,7 @@ import typer
 
 from iclbench.cli import completion
 from iclbench.cli.options import RESULTS, Json, Results
-from iclbench.config import trust
+from iclbench.core import trust
 from iclbench.core.errors import UsageError
 
 NO_PRESET = "--preset is of the values of a task and of a grid's runs and commands; drop it here"

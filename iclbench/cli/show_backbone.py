@@ -9,7 +9,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from iclbench.cli.terminal import out, table
-from iclbench.config.registry import BACKBONES
+from iclbench.registry import BACKBONES
 
 _ORDERS = {"causal": "in their order (causal)", "set": "as a set"}
 

@@ -9,8 +9,8 @@ import shlex
 from typing import Any
 
 from iclbench.cli.terminal import out, table
-from iclbench.config.registry import FAMILIES
 from iclbench.core.formats import assignments, count, number
+from iclbench.registry import FAMILIES
 
 # Published numbers that fit the screen.
 _PUBLISHED = 8

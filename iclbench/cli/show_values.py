@@ -12,13 +12,13 @@ from iclbench.cli import show_backbone, show_language
 from iclbench.cli.show_backbone import print_backbone
 from iclbench.cli.show_task import print_task
 from iclbench.cli.terminal import out, say
-from iclbench.config import trust
 from iclbench.config.cards import is_baseline, load_baseline, load_task, names
-from iclbench.config.registry import BACKBONES
 from iclbench.config.resolution import resolve_task
+from iclbench.core import trust
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import canonical
 from iclbench.core.hashing import content_hash
+from iclbench.registry import BACKBONES
 from iclbench.store.runs import all_runs
 from iclbench.sweep.grids import grid_runs, is_grid, load_grid
 from iclbench.sweep.language_grids import commands as language_commands

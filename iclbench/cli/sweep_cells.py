@@ -6,9 +6,9 @@ from collections.abc import Collection
 from pathlib import Path
 
 from iclbench.config.resolution import backbone_class
-from iclbench.config.trust import typed
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import canonical
+from iclbench.core.trust import typed
 from iclbench.sweep.cells import GridCell, grid_cells
 from iclbench.sweep.language_grids import is_language_grid, language_cells
 

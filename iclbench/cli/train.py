@@ -54,8 +54,8 @@ def command(
     from iclbench.cli.terminal import out, say, step_bar
     from iclbench.config.resolution import resolve_tables, typed_tables
     from iclbench.config.sizes import check_size
-    from iclbench.config.trust import typed
     from iclbench.core.context import Context
+    from iclbench.core.trust import typed
     from iclbench.store.runs import Run, check_name, keeping_rate, run_name
     from iclbench.training.processes import Processes, check_count, joined, own_device, started
     from iclbench.training.trackers import check_trackers

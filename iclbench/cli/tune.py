@@ -75,10 +75,10 @@ def command(
     from iclbench.cli.tune_tables import print_dry_run, print_pairs
     from iclbench.config.rates import own_path
     from iclbench.config.resolution import backbone_class
-    from iclbench.config.trust import typed
     from iclbench.core.context import Context
     from iclbench.core.formats import canonical, plural
     from iclbench.core.signals import sigterm_like_ctrl_c
+    from iclbench.core.trust import typed
     from iclbench.store.runs import writing
 
     search, preset = search_of(rates, trials), canonical(preset)

@@ -23,7 +23,6 @@ from pydantic import (
     model_validator,
 )
 
-from iclbench.config.registry import FAMILIES, is_target, spelling
 from iclbench.core import limits
 from iclbench.core.errors import UnknownNameError, UsageError, brief_line
 from iclbench.core.formats import canonical
@@ -39,6 +38,7 @@ from iclbench.core.settings import (
     validate,
 )
 from iclbench.core.version import checkout
+from iclbench.registry import FAMILIES, is_target, spelling
 
 PresetName = Literal["smoke", "grid", "small", "paper"]
 PRESETS: tuple[PresetName, ...] = ("smoke", "grid", "small", "paper")

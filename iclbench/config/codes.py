@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES, MIXERS, Entry, Registry, is_target
-from iclbench.config.sources import source_hash
+from iclbench.core.sources import source_hash
+from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES, MIXERS, Entry, Registry, is_target
 
 # How training sums up the losses of a batch, what a probe measures, and how the scores of a prompt set are summed up.
 LOSS = 1

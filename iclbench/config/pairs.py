@@ -13,10 +13,10 @@ from typing import Annotated
 from pydantic import Field, field_validator, model_validator
 
 from iclbench.config.cards import PresetName, cards_folder, names, read_toml
-from iclbench.config.registry import BACKBONES, spelling
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import canonical
 from iclbench.core.settings import BaseSettings, Once, SeedInt, validate
+from iclbench.registry import BACKBONES, spelling
 
 
 class Pair(BaseSettings):

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from iclbench.config.cards import ByBackbone, Preset, cards_folder, load_task, names, read_card
-from iclbench.config.registry import BACKBONES
 from iclbench.core.settings import BaseSettings, Decay, NonNegativeFloat, PositiveFloat, PositiveInt
+from iclbench.registry import BACKBONES
 
 
 class Chosen(BaseSettings):

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from iclbench.config import codes, plugins
+from iclbench.config import codes
 from iclbench.config.cards import (
     Head,
     Preset,
@@ -24,11 +24,12 @@ from iclbench.config.cards import (
     read_toml,
 )
 from iclbench.config.rates import Rates
-from iclbench.config.registry import BACKBONES, FAMILIES, imported, is_target, spelling
 from iclbench.config.sizes import sized
+from iclbench.core import plugins
 from iclbench.core.errors import UnknownNameError, UsageError, is_ours, shortened
 from iclbench.core.formats import assignments, canonical
 from iclbench.core.settings import MIXTURES, BaseSettings, NonNegativeFloat, PositiveInt, Role, SeedInt, validate
+from iclbench.registry import BACKBONES, FAMILIES, imported, is_target, spelling
 
 if TYPE_CHECKING:
     from iclbench.backbones.base import Backbone

@@ -15,10 +15,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from iclbench.config.cards import TOLERANCE, TaskCard, deviation, load_task
-from iclbench.config.registry import BACKBONES, imported, spelling
 from iclbench.core.errors import UsageError, is_ours
 from iclbench.core.formats import canonical, count
 from iclbench.core.settings import BaseSettings, validate
+from iclbench.registry import BACKBONES, imported, spelling
 
 if TYPE_CHECKING:
     from iclbench.backbones.base import Backbone

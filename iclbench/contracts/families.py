@@ -11,7 +11,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iclbench.config.cards import load_baseline
-from iclbench.config.registry import ESTIMATORS
 from iclbench.core.episodes import Episodes
 from iclbench.core.errors import UsageError
 from iclbench.core.events import CENSORED
@@ -21,6 +20,7 @@ from iclbench.core.settings import validate
 from iclbench.families.base import Family, FunctionFamily
 from iclbench.families.request import Request
 from iclbench.families.shifts import Kind, Shift
+from iclbench.registry import ESTIMATORS
 
 EPISODES, POINTS = 16, 8
 

@@ -24,12 +24,12 @@ import pandas as pd
 import torch
 
 from iclbench import __version__, tables
-from iclbench.config.plugins import blamed
 from iclbench.core import devices
 from iclbench.core.errors import IclbenchError, one_line
 from iclbench.core.expected_metrics import lacking
 from iclbench.core.guard import guarded
 from iclbench.core.measure import Measure
+from iclbench.core.plugins import blamed
 from iclbench.core.signals import heed_ctrl_c
 from iclbench.core.version import provenance
 from iclbench.evaluation.contestant import Contestant

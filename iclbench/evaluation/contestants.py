@@ -16,11 +16,10 @@ import torch
 
 from iclbench.backbones.base import Backbone
 from iclbench.config.cards import load_baseline
-from iclbench.config.plugins import named
 from iclbench.config.rates import Rates
-from iclbench.config.registry import ESTIMATORS
 from iclbench.config.resolution import RunConfig, TaskConfig
 from iclbench.core.errors import UsageError
+from iclbench.core.plugins import named
 from iclbench.core.predictor import Predictor
 from iclbench.core.settings import validate
 from iclbench.core.task import TaskFacts
@@ -30,6 +29,7 @@ from iclbench.estimators.base import FittedPredictor
 from iclbench.evaluation.contestant import Contestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Family
+from iclbench.registry import ESTIMATORS
 from iclbench.store import identity
 from iclbench.store.runs import Run
 

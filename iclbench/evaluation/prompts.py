@@ -14,12 +14,12 @@ from typing import ClassVar
 
 import torch
 
-from iclbench.config.plugins import named
 from iclbench.config.resolution import TaskConfig
 from iclbench.core.answers import check_episodes
 from iclbench.core.episodes import Episodes
 from iclbench.core.guard import guarded
 from iclbench.core.heads import HEADS
+from iclbench.core.plugins import named
 from iclbench.core.records import cat
 from iclbench.core.seeds import generator
 from iclbench.families.base import Family

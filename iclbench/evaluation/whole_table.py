@@ -11,7 +11,6 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from iclbench.config.cards import load_baseline
-from iclbench.config.registry import ESTIMATORS
 from iclbench.core.settings import validate
 from iclbench.core.standard import Standard
 from iclbench.evaluation.bootstrap import summaries
@@ -19,6 +18,7 @@ from iclbench.evaluation.curves import Curve
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.tabular.table_file import Table
 from iclbench.families.tabular.tabular import Tabular
+from iclbench.registry import ESTIMATORS
 
 FOLDS = 10
 # What was predicted for a table, by seed: several runs may be evaluated on one.

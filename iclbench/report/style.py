@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import cycle, product
 from typing import Any
 
-from iclbench.config.registry import BACKBONES, Backbones
+from iclbench.registry import BACKBONES, Backbones
 
 STRONG = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MUTED = ("#B2455A", "#5A4FA8", "#9A8A2E", "#2F8A57", "#3E8CA8", "#8F4478", "#A0603A", "#6E7F80")

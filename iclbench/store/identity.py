@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from iclbench import __version__
 from iclbench.config import codes
 from iclbench.config.cards import BaselineCard, TrainSettings, load_baseline
-from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES
 from iclbench.config.resolution import BackboneConfig, RunConfig, TaskConfig, backbone_class
 from iclbench.core.hashing import content_hash
 from iclbench.core.settings import BaseSettings, Role, validate
+from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES
 
 if TYPE_CHECKING:
     from iclbench.evaluation.contestant import Contestant

@@ -17,11 +17,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iclbench.backbones.base import Backbone
-from iclbench.config.plugins import named
 from iclbench.core.answers import check_answer
 from iclbench.core.episodes import Points
 from iclbench.core.errors import DataError, IclbenchError
 from iclbench.core.guard import fixed_state, guarded
+from iclbench.core.plugins import named
 from iclbench.core.predictor import State
 from iclbench.streaming.answers import answers
 from iclbench.streaming.clock import Clock

@@ -25,12 +25,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iclbench.backbones.base import Backbone
-from iclbench.config.registry import BACKBONES
 from iclbench.core.episodes import Points
 from iclbench.core.errors import DataError, UsageError
 from iclbench.core.formats import plural
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import State
+from iclbench.registry import BACKBONES
 
 # Steps of one update and one removal after which the state is conditioned on afresh.
 EVERY = 4096

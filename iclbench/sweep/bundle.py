@@ -14,11 +14,11 @@ from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter
 
-from iclbench.config.registry import imported
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError, one_line
 from iclbench.core.files import write_text
 from iclbench.core.version import provenance
+from iclbench.registry import imported
 from iclbench.store import identity
 from iclbench.store.outcome import Outcome
 from iclbench.store.runs import codes_then_and_now

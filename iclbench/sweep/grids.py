@@ -17,13 +17,13 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from iclbench.config.cards import PresetName, load_baseline, load_card, load_task, read_toml
 from iclbench.config.pairs import Pair
-from iclbench.config.registry import BACKBONES, spelling
 from iclbench.config.resolution import RunConfig, parse_overrides, resolve_run, typed_tables, unfit
 from iclbench.config.sizes import missing_size, tell_once
-from iclbench.config.trust import UntrustedError
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import canonical
 from iclbench.core.settings import BaseSettings, Once, PositiveInt, SeedInt
+from iclbench.core.trust import UntrustedError
+from iclbench.registry import BACKBONES, spelling
 from iclbench.store.runs import keeping_rate, run_name
 from iclbench.sweep.engines import GridEngine
 

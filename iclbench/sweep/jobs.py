@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from iclbench.config.registry import imported
 from iclbench.core.errors import IclbenchError, Interrupted, one_line
 from iclbench.core.files import write_text
+from iclbench.registry import imported
 from iclbench.store.outcome import Outcome
 from iclbench.store.runs import writing
 from iclbench.sweep.bundle import Bundle, other_commit, outcomes_of, plain_outcomes, read_outcomes, work_through

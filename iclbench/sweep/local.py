@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-from iclbench.config.plugins import blamed
 from iclbench.core.errors import IclbenchError, one_line
+from iclbench.core.plugins import blamed
 from iclbench.core.signals import held_back
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
 

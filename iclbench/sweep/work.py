@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from iclbench import tables
-from iclbench.config.plugins import blamed
 from iclbench.core import kernels
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError, Interrupted, one_line
+from iclbench.core.plugins import blamed
 from iclbench.core.signals import end_with_parent
 from iclbench.store.cells import paths, record
 from iclbench.store.outcome import Outcome

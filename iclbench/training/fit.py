@@ -21,13 +21,13 @@ from torch import Tensor
 
 from iclbench.backbones.base import Backbone
 from iclbench.config.cards import TrainSettings
-from iclbench.config.plugins import named
 from iclbench.config.resolution import TaskConfig
 from iclbench.core.answers import check_loss
 from iclbench.core.denormals import flushed
 from iclbench.core.errors import NonFiniteError, UsageError
 from iclbench.core.guard import guarded
 from iclbench.core.measure import Measure
+from iclbench.core.plugins import named
 from iclbench.core.seeds import generator
 from iclbench.families.base import Family
 from iclbench.training.processes import ALONE, Processes

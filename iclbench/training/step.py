@@ -10,10 +10,10 @@ import torch
 
 from iclbench.backbones.base import Backbone
 from iclbench.config.cards import TrainSettings
-from iclbench.config.plugins import named
 from iclbench.config.resolution import TaskConfig
 from iclbench.core.answers import check_episodes
 from iclbench.core.episodes import Episodes
+from iclbench.core.plugins import named
 from iclbench.core.seeds import generator
 from iclbench.families.base import Family
 from iclbench.families.request import Request

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from iclbench.config.plugins import blamed
 from iclbench.config.rates import Chosen
 from iclbench.config.resolution import resolve_tables, resolve_task
 from iclbench.core.context import Context
 from iclbench.core.errors import one_line
+from iclbench.core.plugins import blamed
 from iclbench.sweep.engine import ATTEMPTS, GRACE
 from iclbench.sweep.executor import Executor, WorkerDiedError, WorkerStartError
 from iclbench.tuning import trials

@@ -5,12 +5,12 @@ from importlib.metadata import EntryPoint
 import pandas as pd
 import pytest
 
+from iclbench import registry
 from iclbench.analysis import evaluators
-from iclbench.config import registry
-from iclbench.config.registry import TESTS, Registry
 from iclbench.config.resolution import resolve_task
 from iclbench.core.formats import canonical
 from iclbench.core.meaning import Meaning
+from iclbench.registry import TESTS, Registry
 
 
 @pytest.fixture

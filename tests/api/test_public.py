@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import iclbench as icl
-from iclbench.config.registry import BACKBONES
+from iclbench.registry import BACKBONES
 
 
 def test_the_import_waits_for_nothing_heavy() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from iclbench.config.registry import BACKBONES
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.task import TaskShape
+from iclbench.registry import BACKBONES
 
 SMALL: dict[str, Any] = {"layers": 2, "width": 8, "heads": 2}
 # Points of the context and targets of each episode of a batch.

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from iclbench.backbones.base import Backbone, BackboneSettings, EncoderName, TaskShape
 from iclbench.backbones.image_backbone import ImageBackbone, for_task
-from iclbench.config.registry import BACKBONES
 from iclbench.config.resolution import BackboneConfig
 from iclbench.contracts import example_episodes
 from iclbench.core.episodes import Episodes, Points
@@ -19,6 +18,7 @@ from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Categorical, Prediction
 from iclbench.core.settings import BaseSettings
 from iclbench.layers.vision.image_encoder import ImageEncoder
+from iclbench.registry import BACKBONES
 
 SIDE = 12
 SHAPE = TaskShape(x_dim=SIDE * SIDE, points=6, classes=5, head="categorical", question="targets", x_shape=(SIDE, SIDE))

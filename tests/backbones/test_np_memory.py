@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from iclbench.config.registry import BACKBONES
 from iclbench.core.episodes import Points
 from iclbench.core.task import TaskShape
 from iclbench.evaluation.costs.live_bytes import LiveBytes
+from iclbench.registry import BACKBONES
 
 SMALL = {"layers": 2, "width": 16, "heads": 2}
 

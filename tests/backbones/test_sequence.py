@@ -10,9 +10,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from iclbench.backbones import pair_sequence
 from iclbench.backbones.base import TaskShape
 from iclbench.backbones.sequence import SequenceBackbone
-from iclbench.config.registry import BACKBONES
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
+from iclbench.registry import BACKBONES
 
 SIZES = {
     "gpt2": {"layers": 2, "width": 16, "heads": 2, "init_std": 0.2},

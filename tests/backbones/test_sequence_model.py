@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from iclbench.backbones.sequence_model import SequenceModel, UniformModel
-from iclbench.config.registry import BACKBONES, MIXERS
 from iclbench.config.resolution import resolve_run
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.task import TaskShape
+from iclbench.registry import BACKBONES, MIXERS
 
 SHAPE = TaskShape(x_dim=4, points=12)
 ALONE = [name for name in BACKBONES.architectures() if issubclass(BACKBONES.get(name), UniformModel)]

@@ -8,10 +8,10 @@ import torch
 
 from iclbench.backbones.base import Backbone, TaskShape
 from iclbench.backbones.set_backbone import SetBackbone, SetSettings
-from iclbench.config.registry import BACKBONES
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Point
+from iclbench.registry import BACKBONES
 from tests.backbones.event_models import MARKS, events
 from tests.backbones.naive_np import arrays, perceptron
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from iclbench.backbones.base import Backbone, TaskShape
-from iclbench.config.registry import BACKBONES
 from iclbench.core.episodes import Points
 from iclbench.core.errors import DataError
+from iclbench.registry import BACKBONES
 
 SIZES = {
     "gpt2": {"layers": 2, "width": 16, "heads": 2},

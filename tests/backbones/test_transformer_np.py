@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from iclbench.backbones.base import Backbone, TaskShape
-from iclbench.config.registry import BACKBONES
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import UsageError
 from iclbench.layers.attention import AttentionLayer
+from iclbench.registry import BACKBONES
 from tests.backbones.naive_np import answer
 
 SMALL = {"layers": 3, "width": 16, "heads": 4}

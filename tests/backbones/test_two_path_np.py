@@ -8,8 +8,8 @@ import torch
 
 from iclbench.backbones import two_path_np
 from iclbench.backbones.base import TaskShape
-from iclbench.config.registry import BACKBONES
 from iclbench.core.errors import UsageError
+from iclbench.registry import BACKBONES
 from tests.backbones.naive_two_path import Naive
 from tests.backbones.two_path_models import SIZES, batch, build, rows
 

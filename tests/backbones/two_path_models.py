@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from iclbench.backbones.base import Backbone, TaskShape
-from iclbench.config.registry import BACKBONES
 from iclbench.core.episodes import Episodes, Points
+from iclbench.registry import BACKBONES
 
 SMALL = {"width": 8, "decoder_width": 6}
 # Points of the context of every episode in one batch.

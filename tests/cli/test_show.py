@@ -11,7 +11,7 @@ from iclbench.cli.main import main
 from iclbench.cli.show import NO_PRESET
 from iclbench.cli.show_backbone import values_of
 from iclbench.config.cards import load_task, names
-from iclbench.config.registry import BACKBONES, FAMILIES
+from iclbench.registry import BACKBONES, FAMILIES
 
 
 def shown(*arguments: str, capsys: pytest.CaptureFixture[str]) -> str:

@@ -25,10 +25,10 @@ from iclbench.config.cards import (
     read_toml,
     read_toml_of_many,
 )
-from iclbench.config.registry import FAMILIES
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.hashing import content_hash
 from iclbench.core.settings import validate
+from iclbench.registry import FAMILIES
 
 TRAIN = {"steps": 10}
 CARD = {

@@ -9,9 +9,9 @@ import tomli_w
 from iclbench.cli.main import main
 from iclbench.config.cards import card_file, load_task, names
 from iclbench.config.rates import Rates, own_path, read_table, shipped_path
-from iclbench.config.registry import BACKBONES
 from iclbench.config.resolution import resolve_run
 from iclbench.core.errors import UsageError
+from iclbench.registry import BACKBONES
 from iclbench.store.runs import Run, create, keeping_rate
 from iclbench.sweep.grids import grid_runs
 from tests.conftest import small_card

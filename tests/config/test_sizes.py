@@ -14,13 +14,13 @@ from iclbench.backbones.s4 import S4
 from iclbench.cli.main import main
 from iclbench.config import sizes
 from iclbench.config.cards import TOLERANCE, deviation, load_task, names
-from iclbench.config.registry import BACKBONES
 from iclbench.config.resolution import backbone_class, resolve_run
 from iclbench.config.sizes import check_size, missing_size, sized
 from iclbench.core import bounds
 from iclbench.core.errors import UsageError
 from iclbench.core.settings import BaseSettings, PositiveInt
 from iclbench.core.task import TaskShape
+from iclbench.registry import BACKBONES
 from iclbench.sweep.grids import grid_runs
 from tests.conftest import small_card
 

@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 import tomli_w
 
+from iclbench import registry
 from iclbench.backbones.base import Backbone
 from iclbench.cli.main import main
-from iclbench.config import cards, codes, registry
+from iclbench.config import cards, codes
 from iclbench.config.rates import Rates, learning_rate
-from iclbench.config.registry import BACKBONES, VARIANTS, Backbones, Entry, Variant
 from iclbench.config.resolution import resolve_run
 from iclbench.config.sizes import missing_size
 from iclbench.core.errors import UsageError
+from iclbench.registry import BACKBONES, VARIANTS, Backbones, Entry, Variant
 from iclbench.store.runs import run_name
 from tests.conftest import small_card
 

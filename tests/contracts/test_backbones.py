@@ -10,11 +10,11 @@ from iclbench.backbones.base import Backbone, TaskShape
 from iclbench.backbones.image_backbone import for_task
 from iclbench.backbones.sequence import SequenceBackbone
 from iclbench.backbones.sequence_model import UniformModel
-from iclbench.config.registry import BACKBONES
 from iclbench.contracts import CONTRACTS, Contract, Tolerance, example_episodes
 from iclbench.contracts.examples import CLASSES, CONTEXT, episodes_of, example_shape, without_zeros
 from iclbench.contracts.examples import build as build_for
 from iclbench.core.errors import UsageError
+from iclbench.registry import BACKBONES
 from tests.contracts.together import check, picked
 
 # Small settings that still have every part; a backbone that is not listed is built with its defaults.

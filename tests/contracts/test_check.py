@@ -15,12 +15,12 @@ from iclbench.backbones.recurrent import BlockState, RecurrentBackbone, Recurren
 from iclbench.backbones.thp import THP, THPSettings
 from iclbench.cli.check_class import _backbones
 from iclbench.cli.main import main
-from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES
 from iclbench.contracts import Tolerance, failures
 from iclbench.contracts.examples import BUDGETS, build, episodes_of, example_shape, small_settings
 from iclbench.core.episodes import Points
 from iclbench.core.predictions import Prediction
 from iclbench.core.task import TaskShape
+from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES
 
 
 class Settings(BackboneSettings):

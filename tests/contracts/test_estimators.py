@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from iclbench.config.cards import load_baseline, names
-from iclbench.config.registry import ESTIMATORS
 from iclbench.contracts import Contract, Tolerance, example_episodes
 from iclbench.core.episodes import Episodes
 from iclbench.core.events import EventPrediction
 from iclbench.core.settings import validate
 from iclbench.estimators.base import FittedPredictor, TaskFacts
 from iclbench.families.linear import SparseLinear
+from iclbench.registry import ESTIMATORS
 from tests.contracts.together import check, picked
 
 # What belongs to one family is tested with it.

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from iclbench.config.registry import FAMILIES
 from iclbench.contracts.families import (
     FAMILY_CONTRACTS,
     POINTS,
@@ -14,6 +13,7 @@ from iclbench.contracts.families import (
     the_oracles_it_vouches_for_are_beaten_by_none,
 )
 from iclbench.families.request import Request
+from iclbench.registry import FAMILIES
 from tests.families.climate import made as weather
 from tests.families.events import made
 

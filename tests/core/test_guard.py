@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from iclbench.config.registry import Entry
 from iclbench.core.guard import fixed_state, guarded
+from iclbench.registry import Entry
 
 
 def test_a_guard_restores_the_state_after_an_error() -> None:

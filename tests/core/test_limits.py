@@ -23,7 +23,6 @@ from iclbench import tables
 from iclbench.backbones.image_backbone import for_task
 from iclbench.cli.main import main
 from iclbench.config.cards import load_task, read_toml
-from iclbench.config.registry import BACKBONES
 from iclbench.config.resolution import backbone_class, resolve_run
 from iclbench.core import limits
 from iclbench.core.bounds import bounded
@@ -34,6 +33,7 @@ from iclbench.families.images.array_cache import cached
 from iclbench.families.images.idx_file import read_idx
 from iclbench.families.tabular.table_file import read_table
 from iclbench.language.tasks.readers.labelled import json_lines
+from iclbench.registry import BACKBONES
 from iclbench.store.runs import create
 
 MEGA = 1 << 20

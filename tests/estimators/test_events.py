@@ -6,12 +6,12 @@ import torch
 from scipy import stats
 
 from iclbench.config.cards import load_baseline
-from iclbench.config.registry import ESTIMATORS
 from iclbench.core.episodes import Points
 from iclbench.core.errors import DataError, UsageError
 from iclbench.core.events import CENSORED, EventPrediction
 from iclbench.estimators.base import TaskFacts
 from iclbench.estimators.event_estimator import EventEstimator
+from iclbench.registry import ESTIMATORS
 
 EPISODES, EVENTS, KINDS = 5, 20, 3
 NAMES = ["poisson", "renewal", "markov-marks", "hawkes-mle"]

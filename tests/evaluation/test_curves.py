@@ -12,13 +12,13 @@ import torch
 from scipy.stats import norm
 
 from iclbench.config import codes
-from iclbench.config.registry import ESTIMATORS
 from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.predictions import Categorical, Gaussian
 from iclbench.core.predictor import Oracle, Predictor
 from iclbench.evaluation.curves import Curve, learning_curve
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.registry import ESTIMATORS
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from iclbench import tables
 from iclbench.backbones.base import TaskShape
 from iclbench.backbones.icicl_tnp import ICICLTNP
 from iclbench.cli.summary import targets_board
-from iclbench.config.registry import ESTIMATORS
 from iclbench.config.resolution import resolve_task
 from iclbench.core.episodes import first_related
 from iclbench.core.errors import UsageError
@@ -28,6 +27,7 @@ from iclbench.evaluation.prompt_set_rows import PromptSetRows
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Ceiling
 from iclbench.families.gaussian_processes.gp_mixture import GPMixture, GPParameters
+from iclbench.registry import ESTIMATORS
 
 SMALL = {"episodes": 20, "points": 12, "targets": 5, "max_related": 2, "related_points": [4, 9]}
 

@@ -16,7 +16,6 @@ from torch import Tensor
 from iclbench.backbones.base import Backbone, TaskShape
 from iclbench.config import codes
 from iclbench.config.cards import load_baseline, load_task, names
-from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES
 from iclbench.config.resolution import resolve_tables, resolve_task
 from iclbench.contracts import example_episodes
 from iclbench.core.episodes import Episodes
@@ -26,6 +25,7 @@ from iclbench.core.seeds import generator, global_stream
 from iclbench.evaluation import contestants
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.request import Request
+from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES
 from iclbench.training.step import TrainingData, descend
 from tests.families.climate import made as weather
 

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 from iclbench.config.cards import load_baseline, load_task, names
-from iclbench.config.registry import ESTIMATORS, FAMILIES, canonical
 from iclbench.families.base import FunctionFamily
+from iclbench.registry import ESTIMATORS, FAMILIES, canonical
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,8 +10,8 @@ from pydantic import BaseModel
 
 from iclbench.config import codes
 from iclbench.config.cards import Curriculum, Ramp, TrainSettings
-from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES
 from iclbench.config.resolution import BackboneConfig, RunConfig, TaskConfig
+from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES
 
 PATH = Path(__file__).parent / "defaults.json"
 Known = dict[str, dict[str, Any]]

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import iclbench
-from iclbench.config.registry import BACKBONES
+from iclbench.registry import BACKBONES
 
 PATH = Path(iclbench.__file__).with_suffix(".pyi")
 _MODULE = ".api.architectures"

@@ -14,7 +14,7 @@ from tests.golden import cards, defaults, stub
 from tests.golden.answers import KINDS, answers, stored
 
 MISSING = "run: python -m tests.golden"
-CHANGED = f"if this is intended, raise its code in iclbench/config/registry.py, then {MISSING}"
+CHANGED = f"if this is intended, raise its code in iclbench/registry.py, then {MISSING}"
 
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, numbers in KINDS.items() for name in numbers])

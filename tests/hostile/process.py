@@ -38,7 +38,7 @@ MODULES = (
     "iclbench.cli.sweep_cells",
     "iclbench.cli.sweep_run",
     "iclbench.config.resolution",
-    "iclbench.config.registry",
+    "iclbench.registry",
     "iclbench.store.runs",
     "iclbench.training.run",
     "iclbench.evaluation.evaluate",

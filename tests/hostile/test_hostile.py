@@ -101,7 +101,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
         "cli.show",
         "cli.list",
         "store.runs",
-        "config.registry",
+        "registry",
     ):  # once, not in every fork
         importlib.import_module(f"iclbench.{module}")
     home = tmp_path_factory.mktemp("hostile")

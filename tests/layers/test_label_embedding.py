@@ -7,7 +7,7 @@ from torch import nn
 
 from iclbench.backbones.base import TaskShape
 from iclbench.backbones.image_backbone import for_task
-from iclbench.config.registry import BACKBONES
+from iclbench.registry import BACKBONES
 
 CLASSES = 500
 # `modules/embedding.py` of their code: haiku's TruncatedNormal(stddev=0.02), which is cut off at two of them.

@@ -11,11 +11,11 @@ from iclbench.backbones import gpt2, pair_sequence
 from iclbench.backbones.base import TaskShape
 from iclbench.backbones.gpt2 import GPT2Settings
 from iclbench.backbones.sequence import SequenceBackbone
-from iclbench.config.registry import BACKBONES
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import UsageError
 from iclbench.layers.positions import LearnedPositions
 from iclbench.layers.state_space.systems import LowRank
+from iclbench.registry import BACKBONES
 from tests.backbones.test_sequence import Largest
 
 SIZES = {

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from iclbench.backbones.base import Backbone, TaskShape
-from iclbench.config.registry import BACKBONES
 from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.core.episodes import Points
 from iclbench.core.heads import HEADS
@@ -16,6 +15,7 @@ from iclbench.core.settings import BaseSettings
 from iclbench.estimators.least_squares import LeastSquares
 from iclbench.probing.layers import decode_layers, fit_scale_and_shift, probe_layers
 from iclbench.probing.probe_set import ProbeSet
+from iclbench.registry import BACKBONES
 from tests.contracts.test_backbones import SMALL
 
 NUMERIC = [head for head in HEADS if head not in ("categorical", "event")]

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from iclbench import tables
-from iclbench.config.registry import BACKBONES, Backbones, Variant
 from iclbench.core.metrics import metric
+from iclbench.registry import BACKBONES, Backbones, Variant
 from iclbench.report import style
 from iclbench.report.blocks import Figure, Section
 from iclbench.report.data import Results

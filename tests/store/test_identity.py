@@ -10,10 +10,10 @@ import tomli_w
 from iclbench.cli.main import main
 from iclbench.config import codes
 from iclbench.config.cards import TrainSettings
-from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES, MIXERS, Entry, Registry
 from iclbench.config.resolution import RunConfig, resolve_run
 from iclbench.evaluation import contestants
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES, MIXERS, Entry, Registry
 from iclbench.store import identity
 from iclbench.store.runs import CodeChangedError, Run
 from iclbench.sweep.cells import GridCell, grid_cells

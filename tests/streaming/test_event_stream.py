@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from iclbench.backbones.base import Backbone, TaskShape
-from iclbench.config.registry import BACKBONES
 from iclbench.core.episodes import Points
 from iclbench.core.errors import DataError, UsageError
 from iclbench.core.events import TIME
 from iclbench.core.predictor import State
 from iclbench.core.records import read_about
 from iclbench.evaluation.costs.live_bytes import LiveBytes
+from iclbench.registry import BACKBONES
 from iclbench.streaming.answers import heading
 from iclbench.streaming.clock import Clock
 from iclbench.streaming.event_lines import EventFormat

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from iclbench.backbones.base import Backbone, TaskShape
-from iclbench.config.registry import BACKBONES
 from iclbench.core.errors import IclbenchError
+from iclbench.registry import BACKBONES
 from iclbench.streaming.lines import LineFormat
 from iclbench.streaming.related import read_related
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from iclbench.backbones.base import Backbone, TaskShape
-from iclbench.config.registry import BACKBONES
 from iclbench.core.episodes import Points
 from iclbench.core.errors import DataError
+from iclbench.registry import BACKBONES
 from iclbench.streaming.lines import Line
 from iclbench.streaming.stream import TOGETHER, Answer, Stream
 

@@ -8,10 +8,10 @@ import pytest
 
 from iclbench import tables
 from iclbench.config.cards import load_baseline
-from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES, Registry
 from iclbench.config.resolution import resolve_run
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError, Interrupted
+from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES, Registry
 from iclbench.store.outcome import Outcome
 from iclbench.sweep.bundle import Bundle, other_commit, read_outcomes, work_through, write_outcomes
 from iclbench.sweep.cells import GridCell, grid_cells

@@ -17,12 +17,12 @@ import torch
 from iclbench import tables
 from iclbench.analysis import normalised
 from iclbench.backbones.base import Backbone
-from iclbench.config.registry import ESTIMATORS
 from iclbench.config.resolution import resolve_run
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.core.files import save_tensors
 from iclbench.core.predictor import Predictor
+from iclbench.registry import ESTIMATORS
 from iclbench.report import data
 from iclbench.report.blocks import Figure, Table
 from iclbench.report.sections import heat_map, leaderboard

@@ -31,7 +31,6 @@ import torch
 from iclbench import __version__, tables
 from iclbench.backbones.base import Backbone
 from iclbench.config.cards import TrainSettings
-from iclbench.config.plugins import named
 from iclbench.config.resolution import TaskConfig
 from iclbench.core import devices
 from iclbench.core.context import Context
@@ -40,6 +39,7 @@ from iclbench.core.errors import IclbenchError
 from iclbench.core.guard import guarded
 from iclbench.core.measure import peak_of, seconds_of
 from iclbench.core.memory import IN_COSTS, OutOfMemoryError, advised
+from iclbench.core.plugins import named
 from iclbench.core.predictor import State
 from iclbench.core.seeds import generator
 from iclbench.evaluation.contestants import PredictorContestant

@@ -15,12 +15,12 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from iclbench.config.cards import Published, Values, cards_folder, load_card, names
-from iclbench.config.registry import READERS
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import canonical
 from iclbench.core.hashing import content_hash
 from iclbench.core.settings import BaseSettings, PositiveInt, validate
 from iclbench.language.tasks.pools import Pool, Reader
+from iclbench.registry import READERS
 
 # What stands in the column `preset` of all rows of language models, whose size is their own.
 PRESET = "language"
@@ -36,7 +36,7 @@ class LanguageCard(BaseSettings):
         summary: what it is, in a line.
         source: paper, with table or appendix.
         notes: what else a reader should know, such as deviations.
-        reader: what reads the examples (`iclbench.config.registry.READERS`), with `parameters`.
+        reader: what reads the examples (`iclbench.registry.READERS`), with `parameters`.
         parameters: the reader's.
         labels: names of classes in the data and the words that stand for them in the prompt, in the order in which
             candidates are scored.

@@ -10,7 +10,6 @@ import torch
 
 from iclbench import __version__, tables
 from iclbench.config.cards import TrainSettings
-from iclbench.config.registry import ESTIMATORS
 from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.core.context import Context
 from iclbench.core.hashing import content_hash
@@ -21,6 +20,7 @@ from iclbench.evaluation.costs import costs
 from iclbench.evaluation.costs.costs import Cost, Sizes, counted_costs, measure_costs, training_costs
 from iclbench.evaluation.costs.flops import count_flops
 from iclbench.families.request import Request
+from iclbench.registry import ESTIMATORS
 from tests.evaluation.costs.test_costs import contestant
 
 SETTINGS = TrainSettings(steps=1, batch=8, clip=0.3)

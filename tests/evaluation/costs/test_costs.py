@@ -11,13 +11,13 @@ import torch
 from iclbench import tables
 from iclbench.backbones.base import TaskShape
 from iclbench.config.cards import TrainSettings
-from iclbench.config.registry import BACKBONES, ESTIMATORS
 from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.core.context import Context
 from iclbench.core.measure import _reset_resident_peak
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.costs import costs
 from iclbench.evaluation.costs.costs import Sizes, measure_costs
+from iclbench.registry import BACKBONES, ESTIMATORS
 from tests.forked import answer
 
 WIDTH, LAYERS, EPISODES = 16, 2, 4

@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from iclbench.config.registry import BACKBONES
 from iclbench.config.resolution import resolve_task
 from iclbench.core.seeds import generator
 from iclbench.core.task import TaskShape
@@ -17,6 +16,7 @@ from iclbench.evaluation.costs.flops import UncountedError, _Counter, _name, cou
 from iclbench.families.request import Request
 from iclbench.layers.long_convolution import by_fft, by_toeplitz
 from iclbench.layers.scan.scan import selective_scan
+from iclbench.registry import BACKBONES
 
 B, T, D, H = 3, 7, 16, 4
 

@@ -20,7 +20,6 @@ from iclbench.analysis.episode_scores import EpisodeScores
 from iclbench.analysis.pairs import difference
 from iclbench.backbones.base import Backbone, BackboneSettings
 from iclbench.backbones.set_backbone import SetBackbone, SetSettings
-from iclbench.config.registry import BACKBONES
 from iclbench.config.resolution import resolve_task
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import DataError
@@ -32,6 +31,7 @@ from iclbench.evaluation.next_points import score_next
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.events.sequences import EventParameters, Events
 from iclbench.families.request import Request
+from iclbench.registry import BACKBONES
 from iclbench.training.processes import Processes
 from tests.families.events import made
 

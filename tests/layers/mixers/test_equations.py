@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from iclbench.config.registry import MIXERS
 from iclbench.layers.mixers.mixer import Mixer, Sizes
+from iclbench.registry import MIXERS
 
 WIDTH, HEADS, TOKENS, BATCH = 16, 2, 45, 2
 

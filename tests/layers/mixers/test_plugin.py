@@ -7,12 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from iclbench.config import registry
-from iclbench.config.registry import MIXERS, Registry
+from iclbench import registry
 from iclbench.layers.linear_recurrence import Terms
 from iclbench.layers.mixers.linear_mixer import LinearMixer
 from iclbench.layers.mixers.mixer import Sizes, divided, heads, joined
 from iclbench.layers.mixers.window import Window
+from iclbench.registry import MIXERS, Registry
 
 
 class Fading(LinearMixer):

@@ -10,10 +10,10 @@ import tomli_w
 
 from iclbench import analysis, report
 from iclbench.cli.main import main
-from iclbench.config import trust
-from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES
-from iclbench.config.trust import UntrustedError
+from iclbench.core import trust
 from iclbench.core.errors import UsageError
+from iclbench.core.trust import UntrustedError
+from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES
 from iclbench.sweep.grids import grid_runs
 from iclbench.sweep.local import LocalPool
 from tests.conftest import small_card
@@ -166,7 +166,7 @@ def test_the_report_loads_no_class_and_reads_no_run() -> None:
     imported = {line for text in files.values() for line in re.findall(r"(?:from|import) (iclbench[\w.]*)", text)}
     assert "iclbench.core.formats" in imported
     assert not imported & {"iclbench.config.resolution", "iclbench.store.runs"}
-    lines = [line for text in files.values() for line in re.findall(r"iclbench\.config\.registry import (.*)", text)]
+    lines = [line for text in files.values() for line in re.findall(r"iclbench\.registry import (.*)", text)]
     assert {name for line in lines for name in line.split(", ")} == {"BACKBONES", "Backbones", "TESTS"}
     assert not [
         file for file, text in files.items() if re.search(r"(TESTS|BACKBONES)\.(get|subclass|available)\(", text)

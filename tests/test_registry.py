@@ -7,10 +7,10 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from iclbench.config import registry
-from iclbench.config.registry import FAMILIES, Entry, Registry
+from iclbench import registry
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import canonical
+from iclbench.registry import FAMILIES, Entry, Registry
 
 
 @pytest.fixture

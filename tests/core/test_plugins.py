@@ -13,14 +13,14 @@ import torch
 from iclbench import tables
 from iclbench.backbones.base import Backbone, TaskShape
 from iclbench.cli.main import main
-from iclbench.config import trust
 from iclbench.config.cards import TrainSettings
-from iclbench.config.plugins import named
-from iclbench.config.registry import BACKBONES, FAMILIES
+from iclbench.core import trust
 from iclbench.core.answers import check_normaliser
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import PluginError
+from iclbench.core.plugins import named
 from iclbench.families.request import Request
+from iclbench.registry import BACKBONES, FAMILIES
 from iclbench.training.step import TrainingData
 from tests.conftest import small_card
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from iclbench.config.sources import source_hash
 from iclbench.core.errors import UsageError
+from iclbench.core.sources import source_hash
 
 NET = '''"""A net."""
 import helper_of_net

@@ -31,7 +31,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from iclbench.config import plugins, trust
+from iclbench.core import plugins, trust
 from iclbench.core.errors import UnknownNameError, UsageError, one_line, said, shortened
 from iclbench.core.formats import canonical
 from iclbench.core.signals import heed_ctrl_c
@@ -194,7 +194,7 @@ class Registry:
         """The class behind `name`.
 
         Raises:
-            UntrustedError: a target outside the registry whose module nobody has trusted (`iclbench.config.trust`).
+            UntrustedError: a target outside the registry whose module nobody has trusted (`iclbench.core.trust`).
         """
         if ":" in name:
             trust.require(name)
