@@ -105,7 +105,7 @@ class Entry:
         except Exception as error:  # whatever a third party's module does when it is imported
             heed_ctrl_c(error)
             raise UsageError(f"cannot load '{self.target}' (from {self.package}): {said(error)}") from error
-        if isinstance(found, type):
+        if isinstance(found, type) and not ours:
             plugins.check_settings(found, self.target)
         return found
 

@@ -153,13 +153,14 @@ def print_outcomes(plan: Plan, outcomes: dict[str, Outcome], json: bool = False)
 def untuned_in(plan: Plan, results: Path) -> list[tuple[str, str, str]]:
     """Preset, task and backbone of trainings to do without a learning rate chosen for the backbone, where the preset
     has a table of rates."""
-    triples: dict[tuple[str, str, str], None] = {}
-    for cell in plan.todo:
-        if cell.kind == "train" and cell.config is not None and cell.reason is None:
-            rates = Rates.of(cell.preset, cell.task, cell.config.task.card, results)
-            if rates.chosen and cell.contestant not in rates.chosen:
-                triples[cell.preset, cell.task, cell.contestant] = None
-    return list(triples)
+    trainings = [cell for cell in plan.todo if cell.kind == "train" and cell.reason is None]
+    triples = {(cell.preset, cell.task, cell.contestant): cell.frozen.card for cell in trainings}
+    found = []
+    for (preset, task, contestant), card in triples.items():
+        rates = Rates.of(preset, task, card, results)
+        if rates.chosen and contestant not in rates.chosen:
+            found.append((preset, task, contestant))
+    return found
 
 
 def untuned_lines(plan: Plan, results: Path) -> Iterator[str]:

@@ -81,7 +81,7 @@ def render(parts: Sequence[Part], title: str, subtitle: str, vega: str, undrawn:
             subtitle=subtitle,
             style=Markup(_asset("page.css")),
             script=Markup(_asset("page.js")),
-            vega=Markup(vega),
+            vega=vega and zipped(vega),
             choices=choices([each.section for each in parts]),
             undrawn=undrawn,
         )
@@ -115,7 +115,12 @@ def packed(figure: Figure) -> str:
     megabytes."""
     content = {"spec": figure.live, "behind": figure.behind, "rows": columns(figure.data)}
     text = json.dumps(printable_all(content), separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    return b64encode(gzip.compress(text.encode("ascii"), mtime=0)).decode("ascii")
+    return zipped(text)
+
+
+def zipped(text: str) -> str:
+    """A text as the page's script unzips it."""
+    return b64encode(gzip.compress(text.encode(), mtime=0)).decode("ascii")
 
 
 def contents(sections: Sequence[Part]) -> dict[str, list[Part]]:

@@ -37,9 +37,9 @@ def loss(run: Run) -> float | None:
     found: Any = None
     if run.finished:
         values = rows(run.path / "values.parquet", ("metric", "axis", "axis_value", "value", "normaliser"))
-        curve = [row for row in values if row["metric"] == "loss" and row["axis"] == "train_step"]
-        last = max(curve, key=lambda row: row["axis_value"] or 0.0, default={"value": None})
-        found = None if last["value"] is None else last["value"] * (last.get("normaliser") or 1.0)
+        curve = [row for row in values if row["metric"] == "loss" and row.get("axis") == "train_step"]
+        last = max(curve, key=lambda row: row["axis_value"] or 0.0, default={})
+        found = None if last.get("value") is None else last["value"] * (last.get("normaliser") or 1.0)
     elif run.checkpoints:
         from safetensors import SafetensorError, safe_open
 
@@ -58,20 +58,20 @@ def scores(results: Path) -> dict[str, float]:
     found: dict[str, tuple[tuple[int, str, int], float]] = {}
     for path in sorted((results / "tables").glob("*/summary/scores.values.parquet")):
         for row in rows(path, columns):
-            whole = row["shift"] == "none" and row["axis"] is None and row["n_context"] is None
-            whole &= row.get("trained_on") is None  # a column that older tables do not have
-            if not whole or row["metric"] != "score" or row["value"] is None:
+            apart = any(row.get(column) is not None for column in ("axis", "n_context", "trained_on"))
+            if apart or row["shift"] != "none" or row["metric"] != "score" or row.get("value") is None:
                 continue
             name = row["evaluator"]
             rank = _EVALUATORS.index(name) if name in _EVALUATORS else len(_EVALUATORS)
-            order = (rank, path.parts[-3], row["n_related"] or 0)
+            order = (rank, path.parts[-3], row.get("n_related") or 0)
             if row["run"] not in found or order < found[row["run"]][0]:
                 found[row["run"]] = (order, row["value"])
     return {run: value for run, (_, value) in found.items()}
 
 
 def rows(path: Path, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """These columns of a table, row by row; none of one that cannot be read or is not as it was written."""
+    """These columns of a table, row by row, without those that the file lacks; no row of a file that cannot be read or
+    is not as it was written."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -18,22 +18,31 @@
     return Array.from({ length }, (_, i) => Object.fromEntries(names.map((name, k) => [name, read[k](i)])));
   }
 
-  async function inflate(base64) {
-    const bytes = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+  async function unzip(script) {
+    const bytes = Uint8Array.from(atob(script.textContent), (character) => character.charCodeAt(0));
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-    return JSON.parse(await new Response(stream).text());
+    return new Response(stream).text();
+  }
+
+  // Vega, for the first figure that is drawn.
+  let vega;
+  async function load() {
+    const script = document.createElement("script");
+    script.textContent = await unzip(document.getElementById("vega"));
+    document.head.append(script);
   }
 
   // A figure's specification, its rows, and which of their columns were measured.
   function content(figure) {
     if (!contents.has(figure)) {
-      const packed = figure.querySelector("script.content").textContent;
-      contents.set(figure, inflate(packed).then((found) => ({ ...found, rows: unpack(found.rows) })));
+      const packed = unzip(figure.querySelector("script.content")).then((text) => JSON.parse(text));
+      contents.set(figure, packed.then((found) => ({ ...found, rows: unpack(found.rows) })));
     }
     return contents.get(figure);
   }
 
   async function embed(plot) {
+    await (vega ??= load());
     const { spec, rows } = await content(plot.closest("figure"));
     const where = Object.entries(JSON.parse(plot.dataset.where));
     const own = rows.filter((row) => where.every(([key, value]) => row[key] === value));
