@@ -128,7 +128,7 @@ class Family(ABC):
 
     @property
     def most_prompts(self) -> int | None:
-        """How many different episodes there are to evaluate on, of data that are drawn whole; None: no end of them.
+        """How many different episodes there are to evaluate on, if each is drawn complete; None: unlimited.
         Prompt sets have no more, since an episode that comes twice makes nothing surer."""
         return None
 
@@ -153,19 +153,20 @@ class Family(ABC):
 
     def check_data(self, learned: Mapping[str, Any] | None = None) -> None:
         """Raise `DataChangedError` where the data are not those that a run has `learned` from; None: this family's."""
-        then = (self.learned if learned is None else learned).get("fingerprint")
-        if then is not None and then != self.training_fingerprint:
-            raise DataChangedError(str(then), self.training_fingerprint)
+        fingerprint = (self.learned if learned is None else learned).get("fingerprint")
+        if fingerprint is not None and fingerprint != self.training_fingerprint:
+            raise DataChangedError(str(fingerprint), self.training_fingerprint)
 
     @property
     def trained_data(self) -> str | None:
         """Fingerprint of the data that the run was trained on, where the data are others; None: they are the same."""
-        then = self.learned.get("fingerprint")
-        return None if then is None or then == self.training_fingerprint else str(then)
+        fingerprint = self.learned.get("fingerprint")
+        return None if fingerprint is None or fingerprint == self.training_fingerprint else str(fingerprint)
 
     @classmethod
     def known_shift(cls, name: str) -> Shift:
-        """The named shift, if families of this class can be evaluated under it; `none` and `points-N` are for all.
+        """The named shift, if families of this class can be evaluated under it; all families have `none` and
+        `points-N`.
 
         Raises:
             UsageError: it has no such kind, and those it has are listed; or parts do not combine.
@@ -173,7 +174,7 @@ class Family(ABC):
         return Shift.parse(name, cls.shift_kinds)
 
     def parse_shift(self, name: str) -> Shift:
-        """The same, with these parameters.
+        """The named shift, if a family with these parameters can be evaluated under it.
 
         Raises:
             UsageError: as `known_shift`; or a number does not fit.
@@ -195,14 +196,14 @@ class Family(ABC):
         return 100
 
     def facts(self, shift: str = "none") -> TaskFacts:
-        """What estimators may know of it beside the points."""
+        """What estimators may know of the task in addition to the points."""
         return TaskFacts(self.noise_to_signal(shift), self.hidden_width, self, shift, self.classes, self.marks)
 
     @classmethod
     def counts_vary(cls, parameters: Any, points: int) -> bool:
         """Whether the episodes of a training batch differ in how many of their positions are scored, with these
-        parameters and `points` asked for. A family that does not say is taken to be one where they do: its runs are
-        told apart from those that version 0.1.0 trained by another loss."""
+        parameters and this number of `points`. By default they do: the runs of such a family are
+        distinguished from those that version 0.1.0 trained by another loss."""
         return True
 
     def held_out(self) -> Family:
@@ -241,7 +242,7 @@ class Family(ABC):
         return None
 
     def strata(self, episodes: Episodes) -> dict[str, Bool[Tensor, " B"]]:
-        """Named parts of these episodes that are reported on their own too (read off the truth)."""
+        """Named parts of these episodes that are also reported separately (by the truth)."""
         return {}
 
     def display_inputs(self) -> Float[Tensor, "points Dx"] | None:
@@ -269,12 +270,12 @@ class Family(ABC):
 
     @guarded
     def sample_all_related(self, request: Request) -> Episodes:
-        """Episodes with as many related datasets as there ever are: what costs are asked with."""
+        """Episodes with the largest number of related datasets, with which costs are measured."""
         return self.sample(replace(request, related=self.related_sets or None))
 
     @guarded
     def sample_prompts(self, request: Request) -> Episodes:
-        """Frozen episodes to evaluate on, with as many related datasets as there ever are. A family of several kinds of
+        """Frozen episodes to evaluate on, with the largest number of related datasets. A family of several kinds of
         functions may draw them stratified: every mean over them has the expectation that it has over free draws, and
         a smaller error."""
         return self.sample_all_related(request)
@@ -312,14 +313,14 @@ class FunctionFamily(Family):
         return 1.0
 
     def noise_to_signal(self, shift: str = "none") -> float:
-        named = self.parse_shift(shift)
-        noise, scale = named.value("noisy", self.noise), named.value("weight-scale", 1.0)
+        parsed = self.parse_shift(shift)
+        noise, scale = parsed.value("noisy", self.noise), parsed.value("weight-scale", 1.0)
         return noise**2 / (self.weight_variance * scale**2)
 
     def keeps_oracle(self, oracle: str, shift: str) -> bool:
         """Not where a query repeats a point with its noise: then that point's own label is right."""
-        named = self.parse_shift(shift)
-        return named.part("repeated-query") is None or not named.value("noisy", self.noise)
+        parsed = self.parse_shift(shift)
+        return parsed.part("repeated-query") is None or not parsed.value("noisy", self.noise)
 
     def inputs(self, episodes: int, points: int, generator: torch.Generator) -> Float[Tensor, "B N Dx"]:
         """Inputs of the training distribution; what belongs to the episode (a rotation) is drawn here."""
@@ -335,10 +336,10 @@ class FunctionFamily(Family):
 
     def sample(self, request: Request) -> Episodes:
         episodes, points, generator = request.episodes, request.points, request.generator
-        named = self.parse_shift(request.shift)
+        shift = self.parse_shift(request.shift)
         # The functions are drawn first, so that a shift meets the same ones as the task itself.
         truth = self.draw(episodes, generator, request.active_dims)
-        kinds = [(self.shift_kinds[part.kind], part.value) for part in named.parts if part.kind in self.shift_kinds]
+        kinds = [(self.shift_kinds[part.kind], part.value) for part in shift.parts if part.kind in self.shift_kinds]
         if any(kind.isotropic for kind, _ in kinds):
             inputs = Inputs(normal((episodes, points, self.x_dim), generator))
         else:
@@ -347,10 +348,10 @@ class FunctionFamily(Family):
             if kind.place is not None:
                 inputs = kind.place(inputs, value, generator)
         x, queries, defined = inputs.truncate(request.active_dims)
-        noise, scale = named.value("noisy", self.noise), named.value("weight-scale", 1.0)
+        noise, scale = shift.value("noisy", self.noise), shift.value("weight-scale", 1.0)
         context = self.observe(truth, x, generator, noise, scale)
         targets = None
-        if named.part("repeated-query"):
+        if shift.part("repeated-query"):
             targets, defined = repeated(context, generator)
         elif queries is not None:
             targets = self.observe(truth, queries, generator, noise, scale)

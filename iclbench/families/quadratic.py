@@ -11,8 +11,7 @@ from iclbench.families.linear import Linear
 
 
 class Quadratic(Linear):
-    """w ~ N(0, I); E[x⁴] = 3 makes the variance d. Not linear in x: least squares on x is no oracle here, on
-    x² it is."""
+    """w ~ N(0, I); E[x⁴] = 3 makes the variance d. Not linear in x: the oracle is least squares on x², not on x."""
 
     linear_in_x = False
     oracles = frozenset({"oracle-features"})

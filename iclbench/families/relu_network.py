@@ -45,7 +45,7 @@ class ReluNetwork(FunctionFamily):
 
     @property
     def weight_variance(self) -> float:
-        """Of an output weight, where all tasks have the same hidden ones."""
+        """Prior variance of an output weight, where all tasks have the same hidden ones."""
         return 2 / int(self.parameters.hidden) if self.parameters.shared_hidden else 1.0
 
     def draw(self, episodes: int, generator: torch.Generator, active_dims: int | None = None) -> Truth:

@@ -15,13 +15,13 @@ class Request:
         episodes: how many.
         points: context points per episode (families with variable contexts: at most so many). For the question `next`
             the last of them is only ever asked, so a trained length of 40 examples needs 41 points.
-        generator: where all randomness comes from; its device is where the tensors live.
+        generator: the source of all randomness; the episodes are on its device.
         active_dims: a curriculum's input dimensions in use; the others are 0. None: all.
         shift: a named change of the distribution, `none` for none.
-        related: exactly so many related datasets in every episode; None: a number drawn per episode. Given the same
-            generator, all else is the same whatever this says.
-        before: of a prompt set, so many episodes are drawn by the requests before this one. Families that have only so
-            many episodes go on behind them, so that none comes twice while there are others.
+        related: exact number of related datasets in every episode; None: a number drawn per episode. Nothing else in
+        the episodes depends on it.
+        before: number of episodes that earlier requests of the prompt set draw. A family with finitely many episodes
+        continues after them, so that none repeats before all are used.
     """
 
     episodes: int

@@ -58,8 +58,8 @@ def spread(group: Int[Tensor, " B"], generator: torch.Generator) -> Float[Tensor
     order."""
     u = torch.rand(len(group), generator=generator, device=group.device, dtype=torch.float64)
     place = torch.empty_like(u)
-    for each in group.unique():
-        rows = (group == each).nonzero().squeeze(1)
+    for number in group.unique():
+        rows = (group == number).nonzero().squeeze(1)
         order = torch.randperm(len(rows), generator=generator, device=group.device)
         place[rows] = (order + u[rows]) / len(rows)
     return place

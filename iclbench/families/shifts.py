@@ -6,10 +6,10 @@ part is a kind and, for some kinds, a number, with one name however it is writte
 set the same. Kinds belong to a family, in the order in which they take effect, which is also their order in the name of
 the shift (`Shift.name`); `points-N` (N context examples instead of the trained number, drawn by the caller) is for all.
 
-The kinds of functions stand here (Garg et al. 2022, section 4; Grazzi et al. 2024, figures 1 and 9); the functions are
-those of the task itself. The papers evaluate all of them on inputs from N(0, I), models trained on skewed inputs
+The kinds of functions are listed here (Garg et al. 2022, section 4; Grazzi et al. 2024, figures 1 and 9); the functions
+are those of the task itself. The papers evaluate all of them on inputs from N(0, I), models trained on skewed inputs
 included (appendix A.1.3; the released evaluation fixes Gaussian data). Here kinds that constrain directions do so, too;
-the others keep the task's own inputs, and `isotropic+` before them stands for the papers' inputs:
+the others keep the task's own inputs, and `isotropic+` before them gives the papers' inputs:
 
 - `isotropic`, `skewed`: inputs of N(0, I), of the skewed family;
 - `subspace`: coordinates from ceil(d/2) on set to 0 (paper); `subspace-random`: a random ceil(d/2)-dimensional
@@ -90,19 +90,19 @@ class Shift:
         """Read the parts of a shift; `kinds` are those of the family, in order.
 
         Raises:
-            UsageError: the family has no such kind; a number is missing, not positive, or goes with a kind that has
+            UsageError: the family has no such kind; a number is missing, not positive, or given to a kind that has
                 none; or two parts set the same.
         """
-        known = {**kinds, **EVERYWHERE}
+        allowed = {**kinds, **EVERYWHERE}
         written = canonical(name)
         if written == "none":
             return cls()
-        order = list(known)
-        parts = sorted((_part(text, name, known) for text in written.split("+")), key=lambda p: order.index(p.kind))
-        for one, other in combinations(parts, 2):
-            both = set(known[one.kind].sets) & set(known[other.kind].sets)
-            if both:
-                raise UsageError(f"shift '{name}': '{one.text}' and '{other.text}' both set {min(both)}; leave one out")
+        order = list(allowed)
+        parts = sorted((_part(text, name, allowed) for text in written.split("+")), key=lambda p: order.index(p.kind))
+        for a, b in combinations(parts, 2):
+            shared = set(allowed[a.kind].sets) & set(allowed[b.kind].sets)
+            if shared:
+                raise UsageError(f"shift '{name}': '{a.text}' and '{b.text}' both set {min(shared)}; leave one out")
         return cls(tuple(parts))
 
     @property
@@ -144,30 +144,30 @@ class Shift:
         return Shift((*self.parts, Part(_EXAMPLES, float(n), f"{_EXAMPLES}-{n}")))
 
 
-def _part(text: str, shift: str, known: Kinds) -> Part:
-    found = re.fullmatch(r"(.+?)(?:-([0-9.]+))?", text)
-    kind, number = found.groups() if found else (text, None)
+def _part(text: str, shift: str, kinds: Kinds) -> Part:
+    match = re.fullmatch(r"(.+?)(?:-([0-9.]+))?", text)
+    kind, number = match.groups() if match else (text, None)
     if kind == "none":
         raise UsageError(f"shift '{shift}': 'none' is no change, and joins no other")
-    if kind not in known:
-        if get_close_matches(kind, known, 1, 0.75):
-            raise UnknownNameError("shift", kind, known)
-        all_known = ", ".join(sorted([*known, "none"]))
-        raise UsageError(f"the shift {shortened(kind)!r} does not apply to this task; known: {all_known}")
-    carried = known[kind].number
+    if kind not in kinds:
+        if get_close_matches(kind, kinds, 1, 0.75):
+            raise UnknownNameError("shift", kind, kinds)
+        known = ", ".join(sorted([*kinds, "none"]))
+        raise UsageError(f"the shift {shortened(kind)!r} does not apply to this task; known: {known}")
+    number_kind = kinds[kind].number
     if number is None:
-        if carried is None:
+        if number_kind is None:
             return Part(kind, text=kind)
-        if carried.default is None:
+        if number_kind.default is None:
             raise UsageError(f"shift '{kind}' needs a number, like {kind}-2")
-        return _numbered(kind, carried.default)
-    if carried is None:
-        numbered = ", ".join(sorted(name for name, other in known.items() if other.number))
-        raise UsageError(f"shift '{shift}': a number goes only with {numbered}; write '{kind}'")
+        return _numbered(kind, number_kind.default)
+    if number_kind is None:
+        numbered = ", ".join(sorted(name for name, entry in kinds.items() if entry.number))
+        raise UsageError(f"shift '{shift}': only {numbered} take a number; write '{kind}'")
     value = _positive(number)
-    if value is None or (carried.whole and not value.is_integer()):
-        wanted = "a whole number of at least 1" if carried.whole else "a positive number"
-        raise UsageError(f"shift '{shift}': expected {wanted} after '{kind}-', got '{number}'")
+    if value is None or (number_kind.whole and not value.is_integer()):
+        expected = "a whole number of at least 1" if number_kind.whole else "a positive number"
+        raise UsageError(f"shift '{shift}': expected {expected} after '{kind}-', got '{number}'")
     return _numbered(kind, value)
 
 
@@ -192,15 +192,15 @@ class Inputs(NamedTuple):
     defined: Bool[Tensor, "B N"] | None = None
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Inputs:
-        """The context's inputs and the queries changed alike."""
+        """Apply the same change to the context's inputs and the queries."""
         return self._replace(x=change(self.x), queries=None if self.queries is None else change(self.queries))
 
     def truncate(self, active_dims: int | None) -> Inputs:
         """Only the first dimensions in use, all others 0."""
         if active_dims is None:
             return self
-        used = torch.arange(self.x.shape[-1], device=self.x.device) < active_dims
-        return self.map(lambda x: x * used)
+        in_use = torch.arange(self.x.shape[-1], device=self.x.device) < active_dims
+        return self.map(lambda x: x * in_use)
 
 
 # Where context and queries lie, from where they lay before: inputs, the number of the kind, randomness.
@@ -276,10 +276,10 @@ FUNCTION_KINDS: Mapping[str, FunctionKind] = {
 def repeated(context: Points, generator: torch.Generator) -> tuple[Points, Bool[Tensor, "B N"]]:
     """For every n a random one of the first n points, and whether there is one (n > 0)."""
     batch, points = context.mask.shape
-    before = torch.arange(points, device=generator.device)
+    counts = torch.arange(points, device=generator.device)
     uniform = torch.rand((batch, points), generator=generator, device=generator.device)
-    earlier = (uniform * before).long()
-    return context.map(lambda t: take(t, earlier)), (before > 0).expand(batch, points)
+    earlier = (uniform * counts).long()
+    return context.map(lambda t: take(t, earlier)), (counts > 0).expand(batch, points)
 
 
 def _orthogonal_to_earlier(x: Float[Tensor, "B N D"], drawn: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:

@@ -92,7 +92,7 @@ class Climate(Patches):
 
     @cached_property
     def y_moments(self) -> tuple[float, float]:
-        """Of the climate at all times and cells, and the weather's mean variance; the noise is left out."""
+        """Moments of the climate at all times and cells plus the weather's mean variance, without the noise."""
         hours = STEP_HOURS * torch.arange(steps_until(7, self.year), dtype=torch.float64)
         grid = (hours[:, None, None], latitudes()[:, None], longitudes(), self.elevation)
         expected = climate(torch.stack(torch.broadcast_tensors(*grid), -1))[:, self.elevation.isfinite()]
@@ -110,12 +110,14 @@ class Climate(Patches):
     def temperatures(
         self, places: Places, physical: Float[Tensor, "B S P 4"], generator: torch.Generator
     ) -> tuple[Float[Tensor, "B S P"], dict[str, Tensor]]:
-        chosen = self.parameters
+        parameters = self.parameters
         ranges = zip(
-            (chosen.space, chosen.time, chosen.amplitude), self.uniform(3, len(physical), generator), strict=True
+            (parameters.space, parameters.time, parameters.amplitude),
+            self.uniform(3, len(physical), generator),
+            strict=True,
         )
         weather = Weather(*(low * (high / low) ** u for (low, high), u in ranges))
-        sizes = (*physical.shape[:2], chosen.times, chosen.cells, chosen.cells)
+        sizes = (*physical.shape[:2], parameters.times, parameters.cells, parameters.cells)
         normals, noise = torch.randn((2, *sizes), generator=generator, device=physical.device, dtype=torch.float64)
-        field = weather.draw(normals) + chosen.noise * noise
+        field = weather.draw(normals) + parameters.noise * noise
         return climate(physical) + field.flatten(2), weather.tensors()

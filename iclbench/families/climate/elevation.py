@@ -46,7 +46,8 @@ def embedded_elevation() -> Float[Tensor, "22 40"]:
     north = NORTH * (latitudes() - SOUTH).unsqueeze(1)
     east = EAST * (longitudes() - WEST).unsqueeze(0)
     ridges, troughs = (
-        torch.stack([_profile(*each, north, east) for each in part]).sum(0) for part in (_RIDGES, _TROUGHS)
+        torch.stack([_profile(*segment, north, east) for segment in segments]).sum(0)
+        for segments in (_RIDGES, _TROUGHS)
     )
     valleys = 1 + 0.3 * torch.sin(2 * torch.pi * east / 160) * torch.sin(2 * torch.pi * north / 130)
     height = PLAIN + ridges * valleys - troughs

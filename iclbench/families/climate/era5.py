@@ -68,8 +68,8 @@ class ERA5(Patches):
 
     def files(self) -> dict[str, str]:
         """The folder by its path below the data folder, or by its absolute path."""
-        here, folder = Path(self.parameters.path), self._folder
-        return {"path": self.parameters.path if folder != here else str(here.absolute())}
+        path, folder = Path(self.parameters.path), self._folder
+        return {"path": self.parameters.path if folder != path else str(path.absolute())}
 
     @property
     def apart(self) -> int:
@@ -81,15 +81,15 @@ class ERA5(Patches):
 
     @property
     def y_moments(self) -> tuple[float, float]:
-        first = self._data("cpu")[1 : 1 + steps_until(7, self.year)].double()
-        on_land = first[:, self.elevation.isfinite()]
+        training_half = self._data("cpu")[1 : 1 + steps_until(7, self.year)].double()
+        on_land = training_half[:, self.elevation.isfinite()]
         return float(on_land.mean()), float(on_land.std(correction=0))
 
     def temperatures(
         self, places: Places, physical: Float[Tensor, "B S P 4"], generator: torch.Generator
     ) -> tuple[Float[Tensor, "B S P"], dict[str, Tensor]]:
-        found = self._data(generator.device)[1 + places.step, places.row, places.column]
-        return found.double().flatten(2), {}
+        kelvin = self._data(generator.device)[1 + places.step, places.row, places.column]
+        return kelvin.double().flatten(2), {}
 
     def _data(self, device: torch.device | str) -> Float[Tensor, "fields 22 40"]:
         """Elevation and temperatures."""
@@ -102,6 +102,6 @@ class ERA5(Patches):
     @property
     def _folder(self) -> Path:
         """The folder in the data folder or, where there is none, at this path."""
-        here = Path(self.parameters.path)
-        within = here if self.data_dir is None else self.data_dir / here
-        return here if here.is_dir() and not within.is_dir() else within
+        path = Path(self.parameters.path)
+        in_data_dir = path if self.data_dir is None else self.data_dir / path
+        return path if path.is_dir() and not in_data_dir.is_dir() else in_data_dir

@@ -1,6 +1,6 @@
 """The ceiling of the synthetic climate: the exact posterior under the true climate and the true kernel of the weather.
 
-Related datasets are other draws of the weather and tell nothing more to who knows its kernel.
+Related datasets are other draws of the weather and add no information once its kernel is known.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ClimateOracle(Oracle):
 
     def condition(self, context: Points, related: Points | None = None) -> KnownWeather:
         if self.truth is None:
-            raise UsageError("oracle-climate must be told the weather first: informed(episodes.truth)")
+            raise UsageError("oracle-climate needs the weather first: informed(episodes.truth)")
         weather = Weather(*(self.truth[name] for name in ("space", "time", "amplitude")))
         return KnownWeather(context, weather, self.truth["start"][:, 0])
 
@@ -72,19 +72,19 @@ class ClimateOracle(Oracle):
         Williams 2006, equations 2.23 and 2.24). Masked points do not count; without any point it is the prior."""
         scale, weather = self.family.scale.to(x.device), state.weather
         noise = self.family.parameters.noise**2
-        seen, asked = (self.family.physical(t, state.start) for t in (state.context.x, x))
-        there = state.context.mask.double()
-        gram = weather.covariance(seen, seen) * there[:, :, None] * there[:, None, :]
+        context_x, target_x = (self.family.physical(t, state.start) for t in (state.context.x, x))
+        valid = state.context.mask.double()
+        gram = weather.covariance(context_x, context_x) * valid[:, :, None] * valid[:, None, :]
         # A masked point is noise that nothing else correlates with.
         gram.diagonal(dim1=1, dim2=2).add_(torch.where(state.context.mask, noise, 1.0))
-        cross = weather.covariance(seen, asked) * there[:, :, None]
+        cross = weather.covariance(context_x, target_x) * valid[:, :, None]
         y = state.context.y.squeeze(-1).double() * scale.y_std + scale.y_mean
-        y = torch.where(state.context.mask, y - climate(seen), 0.0)
+        y = torch.where(state.context.mask, y - climate(context_x), 0.0)
         factor = torch.linalg.cholesky(gram)
         solved = torch.linalg.solve_triangular(factor, torch.cat([cross, y.unsqueeze(-1)], -1), upper=False)
         cross, y = solved[..., :-1], solved[..., -1:]
-        mean = climate(asked) + (cross.mT @ y).squeeze(-1)
-        covariance = weather.covariance(asked, asked) - cross.mT @ cross
+        mean = climate(target_x) + (cross.mT @ y).squeeze(-1)
+        covariance = weather.covariance(target_x, target_x) - cross.mT @ cross
         # Rounding may leave less than nothing of the field's variance where points are close.
         covariance.diagonal(dim1=1, dim2=2).clamp_(min=0).add_(noise)
         return (mean - scale.y_mean) / scale.y_std, covariance / scale.y_std**2

@@ -95,7 +95,7 @@ class Places:
 
 
 class Patches(Family):
-    """Base of the families whose episodes are patches; they say what is measured where.
+    """Base of the families whose episodes are patches; a subclass says what is measured where.
 
     `points` is the largest context, under `points-N` every context has exactly N points.
     """
@@ -136,7 +136,7 @@ class Patches(Family):
     def temperatures(
         self, places: Places, physical: Float[Tensor, "B S P 4"], generator: torch.Generator
     ) -> tuple[Float[Tensor, "B S P"], dict[str, Tensor]]:
-        """What is measured at these hours, degrees and metres, in float64, and what is known of it; at sea anything."""
+        """Temperatures at these hours, degrees and metres, in float64 (any value at sea), and their truth."""
 
     @classmethod
     def counts_vary(cls, parameters: PatchParameters, points: int) -> bool:
@@ -147,36 +147,36 @@ class Patches(Family):
         return 4
 
     def held_out(self) -> Patches:
-        """The same from July to December."""
+        """The same task on July to December."""
         other = copy(self)
         other._evaluated = True
         return other
 
     def parse_shift(self, name: str) -> Shift:
-        named = super().parse_shift(name)
-        if named.examples and named.examples >= self.parameters.fewest:
+        shift = super().parse_shift(name)
+        if shift.examples and shift.examples >= self.parameters.fewest:
             raise UsageError(
                 f"shift '{name}': a patch may have as few as {self.parameters.fewest} points on land, and one must be "
                 "left to predict"
             )
-        return named
+        return shift
 
     def strata(self, episodes: Episodes) -> dict[str, Bool[Tensor, " B"]]:
         """Episodes by the quarter of the year in which their context begins."""
         start = episodes.truth["start"][:, 0]
         ends = [steps_until(month, self.year) for month in (1, 4, 7, 10, 13)]
         quarters = zip(_QUARTERS, ends, ends[1:], strict=False)
-        return {name: (first <= start) & (start < end) for name, first, end in quarters}
+        return {name: (begin <= start) & (start < end) for name, begin, end in quarters}
 
     @cached_property
     def corners(self) -> Int[Tensor, "places 2"]:
         """Where a patch may begin: first rows and columns."""
         size = self.parameters.cells
         land = self.elevation.isfinite().unfold(0, size, 1).unfold(1, size, 1).sum((-1, -2))
-        found = (2 * land >= size**2).nonzero()
-        if not len(found):
+        first_cells = (2 * land >= size**2).nonzero()
+        if not len(first_cells):
             raise DataError(f"no patch of {size} x {size} cells has land in half of them; lower task.cells")
-        return found
+        return first_cells
 
     @cached_property
     def scale(self) -> Scale:
@@ -191,9 +191,9 @@ class Patches(Family):
 
     def physical(self, x: Float[Tensor, "B N 4"], start: Int[Tensor, " B"]) -> Float[Tensor, "B N 4"]:
         """Hours of the year, degrees and metres of inputs of patches that begin at these steps, in float64."""
-        found = self.scale.to(x.device).physical(x)
-        found[..., 0] += self._origin(start).unsqueeze(1)
-        return found
+        coordinates = self.scale.to(x.device).physical(x)
+        coordinates[..., 0] += self._origin(start).unsqueeze(1)
+        return coordinates
 
     def _origin(self, start: Int[Tensor, "*B"]) -> Int[Tensor, "*B"]:
         """The hour from which time is counted."""
@@ -201,19 +201,19 @@ class Patches(Family):
 
     def sample(self, request: Request) -> Episodes:
         episodes, generator = request.episodes, request.generator
-        named, device = self.parse_shift(request.shift), generator.device
+        shift, device = self.parse_shift(request.shift), generator.device
         corner = self.corners.to(device)
-        chosen = torch.randint(len(corner), (episodes,), generator=generator, device=device)
-        corner, start = corner[chosen], self._starts(episodes, named, generator)
+        index = torch.randint(len(corner), (episodes,), generator=generator, device=device)
+        corner, start = corner[index], self._starts(episodes, shift, generator)
         places = Places.of(corner, start, self.parameters.cells, self.parameters.times)
         physical, land = self._cut(places)
         scale = self.scale.to(device)
         y, truth = self.temperatures(places, physical, generator)
         y = ((y - scale.y_mean) / scale.y_std).masked_fill(~land.unsqueeze(1), 0).float()
         physical[..., 0] -= self._origin(start).unsqueeze(2)
-        whole = Points(scale.inputs(physical).float(), y.unsqueeze(-1), land.unsqueeze(1).expand(y.shape))
-        shuffled = _shuffled(whole, generator)
-        context, targets = self._split(shuffled.map(lambda t: t[:, 0]), request.points, named, generator)
+        points = Points(scale.inputs(physical).float(), y.unsqueeze(-1), land.unsqueeze(1).expand(y.shape))
+        shuffled = _shuffled(points, generator)
+        context, targets = self._split(shuffled.map(lambda t: t[:, 0]), request.points, shift, generator)
         return Episodes(
             context=context,
             targets=targets,
@@ -225,8 +225,8 @@ class Patches(Family):
     def uniform(self, numbers: int, episodes: int, generator: torch.Generator) -> Float[Tensor, "numbers B"]:
         """Numbers in [0, 1) that an episode is drawn by; of frozen prompts each spread evenly over the episodes."""
         if self.stratified:
-            alike = torch.zeros(episodes, dtype=torch.long, device=generator.device)
-            return torch.stack([spread(alike, generator) for _ in range(numbers)])
+            groups = torch.zeros(episodes, dtype=torch.long, device=generator.device)
+            return torch.stack([spread(groups, generator) for _ in range(numbers)])
         return torch.rand((numbers, episodes), generator=generator, device=generator.device, dtype=torch.float64)
 
     def _starts(self, episodes: int, shift: Shift, generator: torch.Generator) -> Int[Tensor, "B S"]:
@@ -256,32 +256,32 @@ class Patches(Family):
         physical = torch.stack(torch.broadcast_tensors(*coordinates), -1).flatten(2, 4)
         return physical, elevation.isfinite().flatten(1).repeat(1, self.parameters.times)
 
-    def _split(self, whole: Points, points: int, shift: Shift, generator: torch.Generator) -> tuple[Points, Points]:
+    def _split(self, patches: Points, points: int, shift: Shift, generator: torch.Generator) -> tuple[Points, Points]:
         """The first points of every patch as context, and those behind them as targets."""
-        counts, parameters = whole.counts, self.parameters
+        counts, parameters = patches.counts, self.parameters
         high = (counts // 3).clamp(max=points)
         low = torch.minimum(_hundredth(counts), high)
-        sizes = low + (self.uniform(1, len(whole), generator)[0] * (high - low + 1)).long()
+        sizes = low + (self.uniform(1, len(patches), generator)[0] * (high - low + 1)).long()
         if shift.examples:
             sizes = torch.full_like(sizes, shift.examples)
         most = min(parameters.targets or parameters.most, parameters.most - 1)
-        return _span(whole, torch.zeros_like(sizes), sizes, points), _span(whole, sizes, counts - sizes, most)
+        return _span(patches, torch.zeros_like(sizes), sizes, points), _span(patches, sizes, counts - sizes, most)
 
-    def _related(self, whole: Points, asked: int | None, generator: torch.Generator) -> Points | None:
+    def _related(self, patches: Points, count: int | None, generator: torch.Generator) -> Points | None:
         """All related datasets that there can be, those beyond the number asked for (None: drawn) masked."""
         sets = self.related_sets
         if not sets:
             return None
-        counts, device = whole.counts, generator.device
-        numbers = torch.randint(sets + 1, (len(whole), 1), generator=generator, device=device)
-        if asked is not None:
-            numbers = torch.full_like(numbers, asked)
+        counts, device = patches.counts, generator.device
+        numbers = torch.randint(sets + 1, (len(patches), 1), generator=generator, device=device)
+        if count is not None:
+            numbers = torch.full_like(numbers, count)
         low, high = _related_sizes(self.parameters.related_sizes, counts)
         uniform = torch.rand(counts.shape, generator=generator, device=device, dtype=torch.float64)
         sizes = (low + (uniform * (high - low + 1)).long()) * (torch.arange(sets, device=device) < numbers)
-        flat, sizes = whole.map(lambda t: t.flatten(0, 1)), sizes.flatten()
-        shown = _span(flat, torch.zeros_like(sizes), sizes, self.related_points)
-        return shown.map(lambda t: t.unflatten(0, counts.shape))
+        flat, sizes = patches.map(lambda t: t.flatten(0, 1)), sizes.flatten()
+        related = _span(flat, torch.zeros_like(sizes), sizes, self.related_points)
+        return related.map(lambda t: t.unflatten(0, counts.shape))
 
 
 _Count = TypeVar("_Count", int, Tensor)
@@ -298,15 +298,16 @@ def _related_sizes(sizes: str, counts: _Count) -> tuple[_Count, _Count]:
 
 
 def _shuffled(points: Points, generator: torch.Generator) -> Points:
-    """Every set in random order, points that are not there last."""
+    """Every set in random order, masked points last."""
     order = torch.rand(points.mask.shape, generator=generator, device=generator.device) + ~points.mask
     flat = points.map(lambda t: t.flatten(0, 1))
     return flat.map(lambda t: take(t, order.flatten(0, 1).argsort(1)).unflatten(0, order.shape[:2]))
 
 
 def _span(points: Points, start: Int[Tensor, " B"], sizes: Int[Tensor, " B"], width: int) -> Points:
-    """`width` points per episode from a place on, of which the first so many are there; what is masked is 0."""
+    """`width` points per episode from position `start` on, of which the first `sizes` are valid; masked values are
+    0."""
     steps = torch.arange(width, device=start.device)
     mask = steps < sizes.unsqueeze(1)
-    shown = points.map(lambda t: take(t, (start.unsqueeze(1) + steps).clamp(max=points.count - 1)))
-    return Points(shown.x * mask.unsqueeze(-1), shown.y * mask.unsqueeze(-1), mask)
+    window = points.map(lambda t: take(t, (start.unsqueeze(1) + steps).clamp(max=points.count - 1)))
+    return Points(window.x * mask.unsqueeze(-1), window.y * mask.unsqueeze(-1), mask)

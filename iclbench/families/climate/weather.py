@@ -69,7 +69,8 @@ class Weather(TensorRecord):
         return self.amplitude.view(-1, 1, 1, 1, 1) * fields
 
     def covariance(self, a: Float[Tensor, "B N 4"], b: Float[Tensor, "B M 4"]) -> Float[Tensor, "B N M"]:
-        """Of f between two sets of hours, latitude, longitude (and elevation, on which it does not depend)."""
+        """Covariance of f between two sets of hours, latitude, longitude (and elevation, on which it does not
+        depend)."""
         lengths = torch.stack([self.time, self.space / NORTH, self.space / EAST], -1).unsqueeze(1)
         a, b = a[..., :3] / lengths, b[..., :3] / lengths
         squared = sum(

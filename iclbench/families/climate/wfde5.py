@@ -3,9 +3,9 @@
 The Climate Data Store offers them as netCDF, one file per month, `Tair_WFDE5_CRU_201901_v2.1.nc` with the variable
 `Tair` (time, lat, lon) in K for every hour, and one file with the elevation of the cells, `ASurf_WFDE5_CRU_v2.1.nc`
 with `ASurf` (lat, lon) in m. Both are missing over sea. Files of the whole world and of an area around the region are
-read alike, with latitudes in either order, and those that hold every sixth hour only.
+both read, with latitudes in either order, and so are files that hold every sixth hour only.
 
-Reading takes a while, so what is used of them is kept as one compact file (`iclbench.families.images.array_cache`).
+Reading takes a while, so the region is cached as one compact file (`iclbench.families.images.array_cache`).
 """
 
 from __future__ import annotations
@@ -58,17 +58,18 @@ def load_region(folder: Path, year: int) -> Float32[np.ndarray, "fields 22 40"]:
 def _files(folder: Path, year: int) -> list[Path]:
     """The file of the elevation, and those of the twelve months."""
     patterns = ["ASurf_WFDE5_CRU_v*.nc", *(f"Tair_WFDE5_CRU_{year}{month:02}_v*.nc" for month in range(1, 13))]
-    found = [sorted(folder.glob(pattern)) for pattern in patterns]
-    missing = [pattern.replace("*", "2.1") for pattern, paths in zip(patterns, found, strict=True) if not paths]
+    matches = [sorted(folder.glob(pattern)) for pattern in patterns]
+    missing = [pattern.replace("*", "2.1") for pattern, paths in zip(patterns, matches, strict=True) if not paths]
     if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        more_files = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise DataError(
-            f"{folder} lacks {missing[0]}{more}: the elevation and all months of {year} are needed, of {_HOME}; put "
+            f"{folder} lacks {missing[0]}{more_files}: the elevation and all months of {year} are needed, of {_HOME}; "
+            "put "
             "them there, or point --data-dir or ICLBENCH_DATA at the folder above, or -o task.path at the folder itself"
         )
-    if twice := next((paths for paths in found if len(paths) > 1), None):
-        raise DataError(f"{folder} holds {' and '.join(path.name for path in twice)}; leave one of them there")
-    return [paths[0] for paths in found]
+    if duplicates := next((paths for paths in matches if len(paths) > 1), None):
+        raise DataError(f"{folder} holds {' and '.join(path.name for path in duplicates)}; leave one of them there")
+    return [paths[0] for paths in matches]
 
 
 def _read(files: list[Path], year: int) -> Float32[np.ndarray, "fields 22 40"]:
@@ -80,8 +81,8 @@ def _read(files: list[Path], year: int) -> Float32[np.ndarray, "fields 22 40"]:
         height = _region(array, elevation)
     parts = [_month(path, year, month) for month, path in enumerate(months, 1)]
     temperature = np.concatenate(parts)
-    there = np.isfinite(temperature)
-    gaps = np.argwhere(~there & there.any(0))
+    valid = np.isfinite(temperature)
+    gaps = np.argwhere(~valid & valid.any(0))
     if len(gaps):
         step, row, column = gaps[0]
         month = next(month for month in range(1, 13) if step < steps_until(month + 1, year))
@@ -90,7 +91,7 @@ def _read(files: list[Path], year: int) -> Float32[np.ndarray, "fields 22 40"]:
             f"{longitudes()[column]:g} E ({len(gaps):,} gaps in all), where there are others of the year; download it "
             "again"
         )
-    land = np.isfinite(height) & there[0]
+    land = np.isfinite(height) & valid[0]
     if not land.any():
         raise DataError(
             f"{elevation.parent}: no cell of the region has elevation and temperatures; download them again"
@@ -100,19 +101,19 @@ def _read(files: list[Path], year: int) -> Float32[np.ndarray, "fields 22 40"]:
 
 def _month(path: Path, year: int, month: int) -> Float64[np.ndarray, "steps 22 40"]:
     """Every sixth hour of a month."""
-    first, end = (steps_until(each, year) for each in (month, month + 1))
-    wanted = np.datetime64(f"{year}-01-01T00", "h") + STEP_HOURS * np.arange(first, end)
+    first, end = (steps_until(m, year) for m in (month, month + 1))
+    times = np.datetime64(f"{year}-01-01T00", "h") + STEP_HOURS * np.arange(first, end)
     with _variable(path, "Tair", ("time", "lat", "lon"), "K") as array:
-        held = array["time"].values
-        steps = np.flatnonzero(np.isin(held, wanted)) if held.dtype.kind == "M" else np.empty(0, int)
-        if not np.array_equal(held[steps], wanted):
+        file_times = array["time"].values
+        steps = np.flatnonzero(np.isin(file_times, times)) if file_times.dtype.kind == "M" else np.empty(0, int)
+        if not np.array_equal(file_times[steps], times):
             raise DataError(
                 f"{path}: not all of the times {_time(year, first)}, {_time(year, first + 1)}, ..., "
                 f"{_time(year, end - 1)} in their order; download the whole month"
             )
         values = _region(array, path)[steps]
-    there = values[np.isfinite(values)]
-    if there.size and ((least := there.min()) < _COLDEST) | ((most := there.max()) > _HOTTEST):
+    kelvin = values[np.isfinite(values)]
+    if kelvin.size and ((least := kelvin.min()) < _COLDEST) | ((most := kelvin.max()) > _HOTTEST):
         raise DataError(f"{path}: temperatures from {least:g} to {most:g}, which are not in K; convert them")
     return values
 
@@ -140,12 +141,12 @@ def _variable(path: Path, name: str, dims: tuple[str, ...], unit: str) -> Iterat
 
 def _checked(dataset: Dataset, path: Path, name: str, dims: tuple[str, ...], unit: str) -> DataArray:
     if name not in dataset.data_vars:
-        known = ", ".join(map(str, dataset.data_vars)) or "none"
-        raise DataError(f"{path}: no variable '{name}' (there is {known}); expected the files of {_HOME}")
+        available = ", ".join(map(str, dataset.data_vars)) or "none"
+        raise DataError(f"{path}: no variable '{name}' (there is {available}); expected the files of {_HOME}")
     array = dataset[name]
     if set(array.dims) != set(dims) or any(dim not in array.coords for dim in dims):
-        known, expected = (", ".join(map(str, axes)) for axes in (array.dims, dims))
-        raise DataError(f"{path}: '{name}' is over ({known}), expected ({expected}), each with coordinates")
+        available, expected = (", ".join(map(str, axes)) for axes in (array.dims, dims))
+        raise DataError(f"{path}: '{name}' is over ({available}), expected ({expected}), each with coordinates")
     if array.attrs.get("units") != unit:
         raise DataError(f"{path}: '{name}' is in '{array.attrs.get('units', '')}', expected '{unit}'; convert it")
     for dim in dims:
@@ -159,28 +160,29 @@ def _region(array: DataArray, path: Path) -> Float64[np.ndarray, "*steps 22 40"]
     columns = _cells(array["lon"].values, longitudes().numpy(), "longitude", path)
     # As contiguous parts of the file, then in our order.
     south, west = rows.min(), columns.min()
-    part = array.isel(lat=slice(south, rows.max() + 1), lon=slice(west, columns.max() + 1))
-    limits.check(8 * part.size, f"{path}: its part in the region takes")
-    values = part.values[..., rows - south, :][..., columns - west].astype(np.float64)
+    region = array.isel(lat=slice(south, rows.max() + 1), lon=slice(west, columns.max() + 1))
+    limits.check(8 * region.size, f"{path}: its part in the region takes")
+    values = region.values[..., rows - south, :][..., columns - west].astype(np.float64)
     return np.where(np.abs(values) < _FILL, values, np.nan)
 
 
 def _cells(
-    held: Float64[np.ndarray, " held"] | Float32[np.ndarray, " held"],
-    wanted: Float64[np.ndarray, " cells"],
+    axis: Float64[np.ndarray, " axis"] | Float32[np.ndarray, " axis"],
+    centres: Float64[np.ndarray, " cells"],
     name: str,
     path: Path,
 ) -> np.ndarray:
-    """Where the wanted cell centres stand on an axis of a file."""
-    spacing = float(np.median(np.abs(np.diff(held)))) if len(held) > 1 else 0.0
+    """Indices of the cell centres on an axis of a file."""
+    spacing = float(np.median(np.abs(np.diff(axis)))) if len(axis) > 1 else 0.0
     if abs(spacing - SPACING) > 1e-3:
         raise DataError(
             f"{path}: a grid of {spacing:g} degrees in {name}, expected {SPACING:g}; take WFDE5 on its own grid"
         )
-    nearest = np.abs(held[:, None] - wanted).argmin(0)
-    if np.abs(held[nearest] - wanted).max() > 1e-3:
+    nearest = np.abs(axis[:, None] - centres).argmin(0)
+    if np.abs(axis[nearest] - centres).max() > 1e-3:
         raise DataError(
-            f"{path}: a {name} from {held.min():g} to {held.max():g} without all of {wanted[0]:g}, {wanted[1]:g}, ..., "
-            f"{wanted[-1]:g}; download the world, or 42 to 53 N and 8 to 28 E"
+            f"{path}: a {name} from {axis.min():g} to {axis.max():g} without all of {centres[0]:g}, {centres[1]:g}, "
+            "..., "
+            f"{centres[-1]:g}; download the world, or 42 to 53 N and 8 to 28 E"
         )
     return nearest

@@ -1,10 +1,10 @@
-"""The attainable ceiling of the synthetic point processes: the next event given the events so far, and what processes
-are drawn from.
+"""The attainable ceiling of the synthetic point processes: the next event given the events so far and the distribution
+of processes.
 
-`oracle-events` is told the process; whoever has to infer it cannot do as well. This one is told the distribution of
-processes only. It weighs many of them, drawn from where those of the episodes come from, by how likely each makes the
-events so far, and answers with their mixture: on average nobody who has to infer the process does better, but for what
-the processes in between would add. Of chains of marks none is drawn: the posterior of a row is known (Dirichlet).
+`oracle-events` knows the process; a model that has to infer it cannot do as well. This predictor knows only the
+distribution of processes. It draws many processes from it, weighs each by the likelihood of the events so far, and
+answers with their mixture: on average no model that has to infer the process does better, except for what the
+processes in between would add. Chains of marks are not drawn: the posterior of a row is known (Dirichlet).
 
 That is for sequences as tasks have them: twice as many processes change the mean over 33 events by less than 0.001
 nats, and 512 components in place of 64 by about as much. Over 2,000 fresh sequences of 33 events its central 50 % and
@@ -35,15 +35,15 @@ from iclbench.core.predictor import Predictor
 from iclbench.core.records import cat
 from iclbench.core.settings import BaseSettings, PositiveInt
 from iclbench.core.task import TaskFacts
-from iclbench.families.events.oracle import NO_MARK, answered, last_marks
+from iclbench.families.events.oracle import NO_MARK, last_marks, next_event
 from iclbench.families.events.point_process import PointProcess
 from iclbench.families.events.processes import HAWKES, POISSON, RENEWAL, SELF_CORRECTING, SHORTEST_GAP, Processes
 
 _LOG_2PI = math.log(2 * math.pi)
 # Numbers held at once for so many episodes, which bounds memory and keeps them in the cache.
 _NUMBERS = 500_000
-# A Hawkes process has many parameters, a self-correcting one two, the others one: so many fewer of them are drawn.
-_FEWER = {"hawkes": 1, "self-correcting": 2, "renewal": 32, "poisson": 32}
+# A Hawkes process has many parameters, a self-correcting one two, the others one: of those fewer are drawn.
+_DIVISORS = {"hawkes": 1, "self-correcting": 2, "renewal": 32, "poisson": 32}
 
 
 class BayesEventsSettings(BaseSettings):
@@ -79,115 +79,126 @@ class BayesEvents(Predictor):
         x_query: Float[Tensor, "B N 0"] | None = None,
         prefixes: Sequence[int] | None = None,
     ) -> SampledEvent:
-        asked = [int(n) for n in (range(points.count) if prefixes is None else prefixes)]
-        together = max(1, _NUMBERS // (len(self._believed[1]) * self.family.parameters.marks))
-        parts = (points[start : start + together] for start in range(0, max(1, len(points)), together))
-        return cat([self._answer(part, asked).to(dtype=points.y.dtype) for part in parts])
+        lengths = [int(n) for n in (range(points.count) if prefixes is None else prefixes)]
+        chunk_size = max(1, _NUMBERS // (len(self._candidates[1]) * self.family.parameters.marks))
+        chunks = (points[start : start + chunk_size] for start in range(0, max(1, len(points)), chunk_size))
+        return cat([self._answer(chunk, lengths).to(dtype=points.y.dtype) for chunk in chunks])
 
     @cached_property
-    def _believed(self) -> tuple[Processes, Float[Tensor, " S"]]:
-        """Processes, kind by kind, and the logarithm of the share of all that each stands for."""
-        counts = {kind: max(1, self.settings.processes // fewer) for kind, fewer in _FEWER.items()}
+    def _candidates(self) -> tuple[Processes, Float[Tensor, " S"]]:
+        """Processes, kind by kind, and the log share of all processes that each represents."""
+        counts = {kind: max(1, self.settings.processes // divisor) for kind, divisor in _DIVISORS.items()}
         limits.check(
             16 * max(counts.values()) * self.family.parameters.marks**2,
             "the processes that a Bayes answer weighs: matrices of",
         )
-        processes, share = self.family.believed(self.facts.shift, counts, torch.Generator().manual_seed(0))
+        processes, share = self.family.assumed_processes(self.facts.shift, counts, torch.Generator().manual_seed(0))
         order = _neighbours(processes)
         return processes[order], share[order]
 
-    def _answer(self, points: Points, asked: list[int]) -> SampledEvent:
-        """One walk along the events, after each of which the processes weigh more unlike each other."""
-        processes, weights = self._believed[0].to(points.y.device), self._believed[1].to(points.y.device)
+    def _answer(self, points: Points, lengths: list[int]) -> SampledEvent:
+        """Go through the events once and reweight the processes after each."""
+        processes, weights = self._candidates[0].to(points.y.device), self._candidates[1].to(points.y.device)
         kinds = {kind: processes.kind == kind for kind in processes.kind.unique().tolist()}
-        of_kind = {kind: processes[rows] for kind, rows in kinds.items()}
-        there = points.mask & (points.y[..., MARK] >= 0)
+        by_kind = {kind: processes[rows] for kind, rows in kinds.items()}
+        valid = points.mask & (points.y[..., MARK] >= 0)
         # The shortest gap is that of the process before a shift scales its time.
         shortest = SHORTEST_GAP * self.family.parse_shift(self.facts.shift).value("time-scale", 1.0)
-        gaps = points.y[..., GAP].double().clamp(min=shortest).masked_fill(~there, 1)
-        marks = marks_of(points.y).masked_fill(~there, 0)
-        next_marks = _next_marks(marks, there, self.family.parameters.marks)
+        gaps = points.y[..., GAP].double().clamp(min=shortest).masked_fill(~valid, 1)
+        marks = marks_of(points.y).masked_fill(~valid, 0)
+        next_marks = _next_marks(marks, valid, self.family.parameters.marks)
         children = processes.branching.permute(2, 0, 1) * processes.decay.unsqueeze(-1)
         elapsed = count = gaps.new_zeros(len(points), 1)
         weights = weights.expand(len(points), -1)
         excitation = processes.excitation.expand(len(points), -1, -1)
-        answers, wanted = {}, asked or [0]
-        for n in range(max(wanted) + 1):
-            if n in wanted:
-                chosen = _in_equal_shares(weights.softmax(-1), self.settings.components)
-                episode = torch.arange(len(points), device=chosen.device).unsqueeze(1)
-                excited = excitation[episode, chosen]
-                answers[n] = answered(processes[chosen], elapsed, count, excited, next_marks[:, n].unsqueeze(1))
+        answers, needed_lengths = {}, lengths or [0]
+        for n in range(max(needed_lengths) + 1):
+            if n in needed_lengths:
+                components = _resample(weights.softmax(-1), self.settings.components)
+                episode = torch.arange(len(points), device=components.device).unsqueeze(1)
+                excited = excitation[episode, components]
+                answers[n] = next_event(processes[components], elapsed, count, excited, next_marks[:, n].unsqueeze(1))
             if n == points.count:
                 break
-            gap, mark, on = gaps[:, n : n + 1], marks[:, n], there[:, n : n + 1]
+            gap, mark, is_event = gaps[:, n : n + 1], marks[:, n], valid[:, n : n + 1]
             log_mark = next_marks[:, n].gather(1, mark.unsqueeze(1)).log()
-            faded = torch.exp(-processes.decay * gap)
+            fade = torch.exp(-processes.decay * gap)
             likelihood = torch.empty_like(weights)
             for kind, rows in kinds.items():
-                own = of_kind[kind]
+                candidates = by_kind[kind]
                 likelihood[:, rows] = (
-                    _of_hawkes(own, excitation[:, rows], faded[:, rows], gap, mark)
+                    _hawkes_log_density(candidates, excitation[:, rows], fade[:, rows], gap, mark)
                     if kind == HAWKES
-                    else log_mark + _of_time(kind, own, elapsed, count, gap)
+                    else log_mark + _gap_log_density(kind, candidates, elapsed, count, gap)
                 )
-            # What none of the processes makes tells nothing of them.
-            weighed = weights + likelihood
-            weights = torch.where(on & weighed.isfinite().any(1, keepdim=True), weighed, weights)
-            excitation = torch.where(on.unsqueeze(-1), excitation * faded.unsqueeze(-1) + children[mark], excitation)
-            elapsed, count = elapsed + gap * on, count + on
-        each = [answers[n].map(lambda t: t.unsqueeze(0)) for n in wanted]
-        return SampledEvent(cat(each).map(lambda t: t.transpose(0, 1)[:, : len(asked)]))
+            # An event that no process can produce leaves the weights unchanged.
+            posterior = weights + likelihood
+            weights = torch.where(is_event & posterior.isfinite().any(1, keepdim=True), posterior, weights)
+            excitation = torch.where(
+                is_event.unsqueeze(-1), excitation * fade.unsqueeze(-1) + children[mark], excitation
+            )
+            elapsed, count = elapsed + gap * is_event, count + is_event
+        events = [answers[n].map(lambda t: t.unsqueeze(0)) for n in needed_lengths]
+        return SampledEvent(cat(events).map(lambda t: t.transpose(0, 1)[:, : len(lengths)]))
 
 
-def _of_time(
-    kind: int, own: Processes, elapsed: Float[Tensor, "B 1"], count: Float[Tensor, "B 1"], gap: Float[Tensor, "B 1"]
+def _gap_log_density(
+    kind: int,
+    processes: Processes,
+    elapsed: Float[Tensor, "B 1"],
+    count: Float[Tensor, "B 1"],
+    gap: Float[Tensor, "B 1"],
 ) -> Float[Tensor, "B S"]:
     """Log-density of a gap under processes of a kind whose marks do not depend on it."""
     if kind == POISSON:
-        return own.rate.log() - own.rate * gap
+        return processes.rate.log() - processes.rate * gap
     if kind == RENEWAL:
-        standard = (gap.log() - own.location) / own.sigma
-        return -(standard.square() + _LOG_2PI) / 2 - own.sigma.log() - gap.log()
+        standard = (gap.log() - processes.location) / processes.sigma
+        return -(standard.square() + _LOG_2PI) / 2 - processes.sigma.log() - gap.log()
     assert kind == SELF_CORRECTING
-    rate = own.initial.log() + own.trend * elapsed - own.alpha * count
-    return rate + own.trend * gap - rate.exp() * torch.expm1(own.trend * gap) / own.trend
+    rate = processes.initial.log() + processes.trend * elapsed - processes.alpha * count
+    return rate + processes.trend * gap - rate.exp() * torch.expm1(processes.trend * gap) / processes.trend
 
 
-def _of_hawkes(
-    own: Processes,
+def _hawkes_log_density(
+    processes: Processes,
     excitation: Float[Tensor, "B S K"],
-    faded: Float[Tensor, "B S"],
+    fade: Float[Tensor, "B S"],
     gap: Float[Tensor, "B 1"],
     mark: Int[Tensor, " B"],
 ) -> Float[Tensor, "B S"]:
-    """Log-density of a gap and a mark under Hawkes processes; `faded` is what the gap leaves of the excitation."""
+    """Log-density of a gap and a mark under Hawkes processes; `fade` is what the gap leaves of the excitation."""
     episode = torch.arange(len(mark), device=mark.device)
-    rate = own.base.T[mark] + excitation.movedim(2, 1)[episode, mark] * faded
-    return rate.log() - own.base.sum(-1) * gap - excitation.sum(-1) * (1 - faded) / own.decay
+    rate = processes.base.T[mark] + excitation.movedim(2, 1)[episode, mark] * fade
+    return rate.log() - processes.base.sum(-1) * gap - excitation.sum(-1) * (1 - fade) / processes.decay
 
 
-def _next_marks(marks: Int[Tensor, "B N"], there: Bool[Tensor, "B N"], kinds: int) -> Float[Tensor, "B N_and_1 K"]:
+def _next_marks(marks: Int[Tensor, "B N"], valid: Bool[Tensor, "B N"], kinds: int) -> Float[Tensor, "B N_and_1 K"]:
     """Probabilities of the next mark of a Markov chain whose rows come from a Dirichlet distribution with all
     parameters 1, after 0, 1, ..., N events: those that followed the last one's mark so far, and one of each."""
-    last = last_marks(marks.new_full((len(marks),), NO_MARK), marks, there)
-    before = torch.ones(last.shape[1], marks.shape[1], dtype=torch.bool, device=marks.device).tril(-1)
-    counted = (last[:, None, :-1] == last.unsqueeze(2)) & (last != NO_MARK).unsqueeze(2) & there.unsqueeze(1) & before
-    counts = counted.double() @ F.one_hot(marks, kinds).double()
+    last_mark = last_marks(marks.new_full((len(marks),), NO_MARK), marks, valid)
+    is_earlier = torch.ones(last_mark.shape[1], marks.shape[1], dtype=torch.bool, device=marks.device).tril(-1)
+    followed = (
+        (last_mark[:, None, :-1] == last_mark.unsqueeze(2))
+        & (last_mark != NO_MARK).unsqueeze(2)
+        & valid.unsqueeze(1)
+        & is_earlier
+    )
+    counts = followed.double() @ F.one_hot(marks, kinds).double()
     return (counts + 1) / (counts.sum(-1, keepdim=True) + kinds)
 
 
 def _neighbours(processes: Processes) -> Int[Tensor, " S"]:
-    """An order in which processes of a kind stand by one of their parameters: an answer that has not all of them takes
-    every so many-th (`_in_equal_shares`), and neighbours should be alike."""
-    by = [processes.rate, processes.sigma, processes.trend, processes.base.sum(-1)]
-    order = torch.stack(by, 1).gather(1, processes.kind.unsqueeze(1)).squeeze(1).argsort()
+    """Processes of each kind sorted by one of their parameters: `_resample` takes every n-th of them, so neighbours
+    should be similar."""
+    keys = [processes.rate, processes.sigma, processes.trend, processes.base.sum(-1)]
+    order = torch.stack(keys, 1).gather(1, processes.kind.unsqueeze(1)).squeeze(1).argsort()
     return order[processes.kind[order].argsort(stable=True)]
 
 
-def _in_equal_shares(weights: Float[Tensor, "B S"], count: int) -> Int[Tensor, "B M"]:
-    """So many of S, as often as their weights say: those at the middles of `count` equal parts of the sum (Kitagawa
-    1996, stratified resampling, without the drawing)."""
+def _resample(weights: Float[Tensor, "B S"], count: int) -> Int[Tensor, "B M"]:
+    """`count` indices below S in proportion to the weights: those at the middles of `count` equal parts of their sum
+    (Kitagawa 1996, stratified resampling, without random numbers)."""
     middles = (torch.arange(count, dtype=weights.dtype, device=weights.device) + 0.5) / count
     upto = weights.cumsum(-1)
     return torch.searchsorted(upto, middles * upto[:, -1:]).clamp(max=weights.shape[-1] - 1)

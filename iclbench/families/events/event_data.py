@@ -1,6 +1,6 @@
 """Event sequences in memory, as a reader of files hands them over, and what is done with them before they are drawn.
 
-All sequences stand in flat arrays, one behind the other. Times are kept as gaps: the gap of an event is the time since
+All sequences are in flat arrays, one after the other. Times are stored as gaps: the gap of an event is the time since
 the event before it in its sequence, or since the start of the observation.
 """
 
@@ -33,7 +33,7 @@ class EventData:
         counts: events of every sequence; 0: a window in which nothing happened.
         open: how long a sequence was observed after its last event; NaN: not longer.
         kinds: number of marks K.
-        place: where an event stands in the file, in words, by its number there.
+        place: position of an event in the file, in words, by its number there.
         events: numbers of the events in the file, counted over all of its sequences.
         sequences: numbers of the sequences in the file.
     """
@@ -64,7 +64,7 @@ class EventData:
         """
         bad = np.flatnonzero(~np.isfinite(gaps))
         if len(bad):
-            raise DataError(f"{place(int(bad[0]))}: a time that is not finite; remove the event or mend its time")
+            raise DataError(f"{place(int(bad[0]))}: a time that is not finite; remove the event or fix its time")
         open_after = np.full(len(counts), np.nan) if open_after is None else open_after
         return cls(gaps, marks, counts, open_after, kinds, place, np.arange(len(gaps)), np.arange(len(counts)))
 
@@ -98,7 +98,7 @@ class EventData:
         return begun._without(begun.begins)
 
     def settled(self, ties: str) -> EventData:
-        """The same with times that increase.
+        """These sequences with increasing times.
 
         Args:
             ties: what becomes of events at one time, the start of the observation counting as one: `refuse`;
@@ -127,41 +127,42 @@ class EventData:
         Raises:
             DataError: they do.
         """
-        first, later = self.gaps[self.begins], self.gaps[~self.begins]
-        if len(first) and len(later) and np.median(first) > most * np.median(later):
+        first_gaps, later_gaps = self.gaps[self.begins], self.gaps[~self.begins]
+        if len(first_gaps) and len(later_gaps) and np.median(first_gaps) > most * np.median(later_gaps):
             raise DataError(
-                f"{self.place(int(self.events[0]))}: first events come {np.median(first):.3g} after time 0, and events "
-                f"{np.median(later):.3g} after one another (medians), so times seem to count from elsewhere; "
+                f"{self.place(int(self.events[0]))}: first events come {np.median(first_gaps):.3g} after time 0, and "
+                "events "
+                f"{np.median(later_gaps):.3g} after one another (medians), so times seem to count from elsewhere; "
                 f"{_FIX_START}; if sequences were observed from time 0 on: -o task.start=zero"
             )
 
     def _refuse(self, wrong: Bool[np.ndarray, " events"], message: str) -> None:
-        found = np.flatnonzero(wrong)
-        if not len(found):
+        bad = np.flatnonzero(wrong)
+        if not len(bad):
             return
-        event, more = int(found[0]), len(found) - 1
+        event, more = int(bad[0]), len(bad) - 1
         is_first = bool(self.begins[event])
-        said = message.format(
+        text = message.format(
             gap=self.gaps[event],
             before="the start of the observation, which is time 0" if is_first else "the event before",
             others=f" (and {more:,} more events)" if more else "",
             fix=_FIX_TIES,
         )
-        raise DataError(f"{self.place(int(self.events[event]))}: {said}" + (f"; or {_FIX_START}" if is_first else ""))
+        raise DataError(f"{self.place(int(self.events[event]))}: {text}" + (f"; or {_FIX_START}" if is_first else ""))
 
     def _without(self, left_out: Bool[np.ndarray, " events"]) -> EventData:
-        """The same without some events, whose gaps are 0 or which are the start of the observation."""
+        """These sequences without some events, whose gaps are 0 or which are the start of the observation."""
         upto = np.concatenate([[0], np.cumsum(~left_out)])
-        kept = upto[self.first + self.counts] - upto[self.first]
-        there = (kept > 0) | ~np.isnan(self.open)
+        counts = upto[self.first + self.counts] - upto[self.first]
+        nonempty = (counts > 0) | ~np.isnan(self.open)
         return replace(
             self,
             gaps=self.gaps[~left_out],
             marks=self.marks[~left_out],
             events=self.events[~left_out],
-            counts=kept[there],
-            open=self.open[there],
-            sequences=self.sequences[there],
+            counts=counts[nonempty],
+            open=self.open[nonempty],
+            sequences=self.sequences[nonempty],
         )
 
     def _spread(self, tied: Bool[np.ndarray, " events"]) -> EventData:
@@ -177,24 +178,24 @@ class EventData:
         late = step * (np.arange(len(group)) - leads[group] + with_start[group]) / size[group]
         before = np.concatenate([[0.0], late[:-1]])
         before[self.begins] = 0.0
-        left = self.open.copy()
-        some = self.counts > 0
-        left[some] -= late[(self.first + self.counts - 1)[some]]
-        return replace(self, gaps=self.gaps + late - before, open=np.where(left > 0, left, np.nan))
+        open_after = self.open.copy()
+        has_events = self.counts > 0
+        open_after[has_events] -= late[(self.first + self.counts - 1)[has_events]]
+        return replace(self, gaps=self.gaps + late - before, open=np.where(open_after > 0, open_after, np.nan))
 
-    def part(self, chosen: Int64[np.ndarray, " chosen"]) -> EventData:
+    def part(self, sequences: Int64[np.ndarray, " sequences"]) -> EventData:
         """These sequences only, in this order."""
-        counts = self.counts[chosen]
+        counts = self.counts[sequences]
         start = np.cumsum(counts) - counts
-        events = np.repeat(self.first[chosen] - start, counts) + np.arange(counts.sum())
+        events = np.repeat(self.first[sequences] - start, counts) + np.arange(counts.sum())
         return replace(
             self,
             gaps=self.gaps[events],
             marks=self.marks[events],
             events=self.events[events],
             counts=counts,
-            open=self.open[chosen],
-            sequences=self.sequences[chosen],
+            open=self.open[sequences],
+            sequences=self.sequences[sequences],
         )
 
     def windows(self, most: int) -> EventData:
@@ -206,9 +207,9 @@ class EventData:
         last = np.cumsum(pieces) - 1
         counts = np.full(int(pieces.sum()), most)
         counts[last] = self.counts - most * (pieces - 1)
-        after = np.full(len(counts), np.nan)
-        after[last] = self.open
-        return replace(self, counts=counts, open=after, sequences=np.repeat(self.sequences, pieces))
+        open_after = np.full(len(counts), np.nan)
+        open_after[last] = self.open
+        return replace(self, counts=counts, open=open_after, sequences=np.repeat(self.sequences, pieces))
 
     @property
     def mean_gap(self) -> float:
@@ -218,7 +219,7 @@ class EventData:
 
     @property
     def mean_first_gap(self) -> float:
-        """The same of the time to the first event of a sequence."""
+        """Mean time to the first event of a sequence, open intervals included."""
         first, empty = self.begins, self.counts == 0
         return float((self.gaps[first].sum() + np.nansum(self.open[empty])) / first.sum())
 

@@ -72,24 +72,24 @@ def excitations(
     excitation: Float[Tensor, "B K"],
     gaps: Float[Tensor, "B N"],
     marks: Int[Tensor, "B N"],
-    there: Bool[Tensor, "B N"],
+    valid: Bool[Tensor, "B N"],
 ) -> Float[Tensor, "B N+1 K"]:
-    """X right after each of the first 0, 1, ..., N events; events that are not there change nothing.
+    """X right after each of the first 0, 1, ..., N events; invalid events change nothing.
 
     X_n = a_n X_(n-1) + b_n with a_n = exp(-decay gap_n) and b_n the jump: by a scan that doubles its reach, so in
     log N steps. No factor is above 1 and nothing is divided by one, so that it is as stable as the recurrence.
     """
-    kept = torch.exp(-decay.unsqueeze(1) * gaps).masked_fill(~there, 1).unsqueeze(-1)
-    added = jumps(branching, decay, marks).masked_fill(~there.unsqueeze(-1), 0)
-    kept = torch.cat([kept.new_ones(len(kept), 1, 1), kept], 1)
-    found = torch.cat([excitation.unsqueeze(1), added], 1)
+    factors = torch.exp(-decay.unsqueeze(1) * gaps).masked_fill(~valid, 1).unsqueeze(-1)
+    added = jumps(branching, decay, marks).masked_fill(~valid.unsqueeze(-1), 0)
+    factors = torch.cat([factors.new_ones(len(factors), 1, 1), factors], 1)
+    sums = torch.cat([excitation.unsqueeze(1), added], 1)
     reach = 1
-    while reach < found.shape[1]:
-        later = kept[:, reach:]
-        found = torch.cat([found[:, :reach], later * found[:, :-reach] + found[:, reach:]], 1)
-        kept = torch.cat([kept[:, :reach], later * kept[:, :-reach]], 1)
+    while reach < sums.shape[1]:
+        later_factors = factors[:, reach:]
+        sums = torch.cat([sums[:, :reach], later_factors * sums[:, :-reach] + sums[:, reach:]], 1)
+        factors = torch.cat([factors[:, :reach], later_factors * factors[:, :-reach]], 1)
         reach *= 2
-    return found
+    return sums
 
 
 def excitation_of_past(
@@ -107,23 +107,23 @@ def excitation_of_past(
     device = base.device
     excitation = torch.zeros_like(base)
     numbers = torch.poisson(base * past.unsqueeze(1), generator=generator)
-    owner, mark = _each(numbers)
+    owner, mark = _rows_and_columns(numbers)
     uniform = torch.rand(len(owner), generator=generator, device=device, dtype=base.dtype)
-    when = -past[owner] * uniform
+    times = -past[owner] * uniform
     while len(owner):
         column = branching[owner, :, mark]
         rate = decay[owner]
-        excitation.index_add_(0, owner, column * (rate * torch.exp(rate * when)).unsqueeze(1))
-        parent, mark = _each(torch.poisson(column, generator=generator))
+        excitation.index_add_(0, owner, column * (rate * torch.exp(rate * times)).unsqueeze(1))
+        parent, mark = _rows_and_columns(torch.poisson(column, generator=generator))
         wait = torch.empty(len(parent), device=device, dtype=base.dtype).exponential_(generator=generator)
-        when, owner = when[parent] + wait / rate[parent], owner[parent]
-        before = when < 0
-        when, owner, mark = when[before], owner[before], mark[before]
+        times, owner = times[parent] + wait / rate[parent], owner[parent]
+        is_past = times < 0
+        times, owner, mark = times[is_past], owner[is_past], mark[is_past]
     return excitation
 
 
-def _each(numbers: Float[Tensor, "R K"]) -> tuple[Int[Tensor, " E"], Int[Tensor, " E"]]:
-    """Row and column of every one of so many events, row by row."""
+def _rows_and_columns(numbers: Float[Tensor, "R K"]) -> tuple[Int[Tensor, " E"], Int[Tensor, " E"]]:
+    """Row and column of every event, given the numbers of events per row and column."""
     cells = torch.arange(numbers.numel(), device=numbers.device)
     cell = cells.repeat_interleave(numbers.flatten().long())
     return cell // numbers.shape[-1], cell % numbers.shape[-1]

@@ -1,7 +1,7 @@
 """The ceiling of the synthetic point processes: the exact distribution of the next event under the true parameters.
 
-It is told kind and parameters of every episode (`iclbench.families.events.processes`), so that only the history is left
-to be read. A shift that changes the process changes the parameters that it is told.
+It knows kind and parameters of every episode (`iclbench.families.events.processes`), so that only the history is left
+to be read. A shift that changes the process changes these parameters.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ class History(State):
 
     @classmethod
     def empty(cls, processes: Processes) -> History:
-        none = torch.zeros_like(processes.rate)
-        return cls(none, none, torch.full_like(processes.kind, NO_MARK), processes.excitation)
+        zeros = torch.zeros_like(processes.rate)
+        return cls(zeros, zeros, torch.full_like(processes.kind, NO_MARK), processes.excitation)
 
-    def followed(self, processes: Processes, events: Points) -> History:
+    def prefixes(self, processes: Processes, events: Points) -> History:
         """N + 1 histories per episode, `(B, N + 1)`: this one with the first 0, 1, ..., N of these events."""
-        there = events.mask & (events.y[..., MARK] != NO_MARK)
-        gaps, marks = (t.masked_fill(~there, 0) for t in (events.y[..., GAP].double(), marks_of(events.y)))
+        valid = events.mask & (events.y[..., MARK] != NO_MARK)
+        gaps, marks = (t.masked_fill(~valid, 0) for t in (events.y[..., GAP].double(), marks_of(events.y)))
         before = torch.zeros_like(self.mark).unsqueeze(1)
         return History(
             self.elapsed.unsqueeze(1) + torch.cat([before, gaps], 1).cumsum(1),
-            self.count.unsqueeze(1) + torch.cat([before, there], 1).cumsum(1),
-            last_marks(self.mark, marks, there),
-            hawkes.excitations(processes.branching, processes.decay, self.excitation, gaps, marks, there),
+            self.count.unsqueeze(1) + torch.cat([before, valid], 1).cumsum(1),
+            last_marks(self.mark, marks, valid),
+            hawkes.excitations(processes.branching, processes.decay, self.excitation, gaps, marks, valid),
         )
 
 
@@ -101,8 +101,8 @@ class EventOracle(Oracle):
         prefixes: Sequence[int] | None = None,
     ) -> MixedEvent:
         processes = self._processes()
-        histories = History.empty(processes).followed(processes, points).map(lambda t: t[:, :-1])
-        answer = _of_known(processes, histories).to(dtype=points.y.dtype)
+        histories = History.empty(processes).prefixes(processes, points).map(lambda t: t[:, :-1])
+        answer = _next_known_event(processes, histories).to(dtype=points.y.dtype)
         return answer if prefixes is None else answer.at(torch.as_tensor(prefixes, device=points.y.device).long())
 
     def condition(self, context: Points, related: Points | None = None) -> KnownProcess:
@@ -110,31 +110,31 @@ class EventOracle(Oracle):
         return self.update(KnownProcess(processes, History.empty(processes)), context)
 
     def query(self, state: KnownProcess, x: Float[Tensor, "B Q 0"]) -> MixedEvent:
-        """The same answer for every query: there is nothing that one could differ in."""
+        """The same answer for every query: events have no x."""
         histories = state.history.map(lambda t: t.unsqueeze(1))
-        answer = _of_known(state.processes, histories).to(dtype=x.dtype)
+        answer = _next_known_event(state.processes, histories).to(dtype=x.dtype)
         return answer.map(lambda t: t.expand(-1, x.shape[1], *t.shape[2:]))
 
     def update(self, state: KnownProcess, points: Points) -> KnownProcess:
-        histories = state.history.followed(state.processes, points)
+        histories = state.history.prefixes(state.processes, points)
         return KnownProcess(state.processes, histories.map(lambda t: t[:, -1]))
 
     def _processes(self) -> Processes:
         if self.truth is None:
-            raise UsageError("oracle-events must be told the processes first: informed(episodes.truth)")
+            raise UsageError("oracle-events needs the processes first: informed(episodes.truth)")
         return Processes(**self.truth)
 
 
 def last_marks(
-    first: Int[Tensor, " B"], marks: Int[Tensor, "B N"], there: Bool[Tensor, "B N"]
+    initial: Int[Tensor, " B"], marks: Int[Tensor, "B N"], valid: Bool[Tensor, "B N"]
 ) -> Int[Tensor, "B N_and_1"]:
-    """The mark of the last event that is there, after 0, 1, ..., N events; `first` before any of them."""
-    places = torch.arange(1, marks.shape[1] + 1, device=marks.device).expand_as(marks).masked_fill(~there, 0)
-    return torch.cat([first.unsqueeze(1), marks], 1).gather(1, F.pad(places, (1, 0)).cummax(1).values)
+    """The mark of the last event that is there, after 0, 1, ..., N events; `initial` before any of them."""
+    places = torch.arange(1, marks.shape[1] + 1, device=marks.device).expand_as(marks).masked_fill(~valid, 0)
+    return torch.cat([initial.unsqueeze(1), marks], 1).gather(1, F.pad(places, (1, 0)).cummax(1).values)
 
 
-def answered(
-    own: Processes,
+def next_event(
+    processes: Processes,
     elapsed: Float[Tensor, "*#P"],
     count: Float[Tensor, "*#P"],
     excitation: Float[Tensor, "*P K"],
@@ -143,32 +143,32 @@ def answered(
     """The distribution of the next event, in float64, of processes and histories whose shapes broadcast.
 
     Args:
-        own: the processes.
+        processes: the processes.
         elapsed, count, excitation: as in `History`.
         marks: probabilities of the next mark where it does not depend on the time, so of all kinds but `hawkes`.
     """
-    poisson, growing, hawkes_kind = (own.kind == kind for kind in (POISSON, SELF_CORRECTING, HAWKES))
-    intensity = own.initial * torch.exp(own.trend * elapsed - own.alpha * count)
+    poisson, growing, hawkes_kind = (processes.kind == kind for kind in (POISSON, SELF_CORRECTING, HAWKES))
+    intensity = processes.initial * torch.exp(processes.trend * elapsed - processes.alpha * count)
     marks = marks.expand(*intensity.shape, marks.shape[-1])
     # Where no hazard holds it is a constant one.
-    rate = torch.where(poisson, own.rate, torch.where(growing, 0.0, 1.0)).unsqueeze(-1)
+    rate = torch.where(poisson, processes.rate, torch.where(growing, 0.0, 1.0)).unsqueeze(-1)
     excited = torch.where(growing, intensity, 0.0).unsqueeze(-1)
     hazard = HazardEvent(
-        torch.where(hawkes_kind.unsqueeze(-1), own.base, rate * marks),
+        torch.where(hawkes_kind.unsqueeze(-1), processes.base, rate * marks),
         torch.where(hawkes_kind.unsqueeze(-1), excitation, excited * marks),
-        torch.where(hawkes_kind, own.decay, torch.where(growing, -own.trend, 1.0)).expand_as(intensity),
+        torch.where(hawkes_kind, processes.decay, torch.where(growing, -processes.trend, 1.0)).expand_as(intensity),
     )
-    renewal = (own.kind == RENEWAL).expand_as(intensity)
-    loc = torch.where(renewal, own.location, 0.0).unsqueeze(-1)
-    scale = torch.where(renewal, own.sigma, 1.0).unsqueeze(-1)
+    renewal = (processes.kind == RENEWAL).expand_as(intensity)
+    loc = torch.where(renewal, processes.location, 0.0).unsqueeze(-1)
+    scale = torch.where(renewal, processes.sigma, 1.0).unsqueeze(-1)
     return MixedEvent(LogNormalEvent(torch.zeros_like(loc), loc, scale, marks.log()), hazard, renewal)
 
 
-def _of_known(processes: Processes, histories: History) -> MixedEvent:
+def _next_known_event(processes: Processes, histories: History) -> MixedEvent:
     """After each of P histories per episode, `(B, P)`."""
-    own = processes.map(lambda t: t.unsqueeze(1))
-    episode = torch.arange(len(own.kind), device=own.kind.device).unsqueeze(1)
-    uniform = torch.full_like(own.base, 1 / own.base.shape[-1])
+    unsqueezed = processes.map(lambda t: t.unsqueeze(1))
+    episode = torch.arange(len(unsqueezed.kind), device=unsqueezed.kind.device).unsqueeze(1)
+    uniform = torch.full_like(unsqueezed.base, 1 / unsqueezed.base.shape[-1])
     chain = processes.chain[episode, histories.mark.clamp(min=0)]
     marks = torch.where((histories.mark == NO_MARK).unsqueeze(-1), uniform, chain)
-    return answered(own, histories.elapsed, histories.count, histories.excitation, marks)
+    return next_event(unsqueezed, histories.elapsed, histories.count, histories.excitation, marks)

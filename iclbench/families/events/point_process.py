@@ -1,7 +1,7 @@
 """Synthetic point processes of four kinds, with marks: Poisson, renewal, self-correcting and Hawkes.
 
-An episode is one sequence of events. Its kind is drawn uniformly from `kinds`, its parameters from ranges; whoever has
-read the first n events has to infer both. `iclbench.families.events.processes` says what the kinds are.
+An episode is one sequence of events. Its kind is drawn uniformly from `kinds`, its parameters from ranges; a model has
+to infer both from the events. `iclbench.families.events.processes` says what the kinds are.
 
 Log-uniform are rates (`rate`, `base`) and the decay of Hawkes kernels, uniform all other ranges. Gaps of a renewal
 process have the mean 1. Rows of a Markov chain of marks come from a Dirichlet distribution with all parameters 1. The
@@ -10,10 +10,10 @@ matrix of a Hawkes process has entries from a unit exponential, scaled to a spec
 The observation begins at time 0 with an empty past. A Hawkes process comes from there to its stationary rates
 (I - A)^-1 base only after a while: at a spectral radius of 0.5 and a decay of 0.42 to 0.55 the first 20 time units hold
 9 to 12 % fewer events; over a time T about rho / ((1 - rho) decay T) fewer, of one mark in the limit exactly so. With
-`burn_in` it began 20 / (decay (1 - rho)) earlier: these events are not shown, and what they leave behind is in the
-truth.
+`burn_in` it began 20 / (decay (1 - rho)) earlier: these events are not shown, and the excitation that they leave is in
+the truth.
 
-Frozen prompts are stratified, block by block of those that are drawn at once: as many episodes of every kind, give or
+Frozen prompts are stratified within each block that is drawn at once: as many episodes of every kind, give or
 take one, and within a kind one value of each of `rate`, `sigma`, `trend`, `alpha`, `radius` and `decay` in each of as
 many equal parts of its range. Training draws freely.
 """
@@ -125,14 +125,14 @@ class PointProcess(Family):
         return 0
 
     def parse_shift(self, name: str) -> Shift:
-        named, (shortest, longest) = super().parse_shift(name), TIME_SCALES
-        if not shortest <= named.value("time-scale", 1.0) <= longest:
+        shift, (shortest, longest) = super().parse_shift(name), TIME_SCALES
+        if not shortest <= shift.value("time-scale", 1.0) <= longest:
             raise UsageError(f"shift '{name}': expected a time scale from {shortest:g} to {longest:g}")
         largest = 0.95 if self.parameters.burn_in else LARGEST_RADIUS
-        if named.value("branching", 0.0) > largest:
+        if shift.value("branching", 0.0) > largest:
             stationary = " (with burn_in the process must be stationary)" if self.parameters.burn_in else ""
             raise UsageError(f"shift '{name}': expected a spectral radius of at most {largest:g}{stationary}")
-        return named
+        return shift
 
     def strata(self, episodes: Episodes) -> dict[str, Bool[Tensor, " B"]]:
         """Episodes by kind."""
@@ -145,38 +145,38 @@ class PointProcess(Family):
         return prompts.sample_all_related(request)
 
     def sample(self, request: Request) -> Episodes:
-        named = self.parse_shift(request.shift)
+        shift = self.parse_shift(request.shift)
         # Processes are drawn before their events, so that sequences of another length are of the same processes.
-        processes = self._processes(request.episodes, named, request.generator)
+        processes = self._processes(request.episodes, shift, request.generator)
         gaps, marks = processes.sample(request.points, request.generator)
-        scale = named.value("time-scale", 1.0)
+        scale = shift.value("time-scale", 1.0)
         gaps = gaps * scale
         y = torch.stack([gaps, marks.to(gaps), gaps.cumsum(1)], -1).float()
         context = Points.full(y.new_empty(*y.shape[:2], 0), y)
         return Episodes(context=context, scored=context.mask, truth=processes.slowed(scale).tensors())
 
-    def believed(
+    def assumed_processes(
         self, shift: str, counts: Mapping[str, int], generator: torch.Generator
     ) -> tuple[Processes, Float[Tensor, " S"]]:
-        """What episodes under a shift come from: so many processes of each kind, spread over its parameters, and the
-        logarithm of the share of all episodes that each stands for."""
-        named = self.parse_shift(shift)
-        kinds, parts, shares = self._kinds(named), [], []
+        """The distribution of episodes under a shift: `counts` processes of each kind, spread over its parameters, and
+        the log share of all episodes that each represents."""
+        parsed = self.parse_shift(shift)
+        kinds, parts, shares = self._kinds(parsed), [], []
         for kind in kinds:
-            of_kind = copy(self)
-            of_kind.stratified, of_kind.parameters = True, self.parameters.model_copy(update={"kinds": (kind,)})
-            parts.append(of_kind._processes(counts[kind], named, generator))
+            single = copy(self)
+            single.stratified, single.parameters = True, self.parameters.model_copy(update={"kinds": (kind,)})
+            parts.append(single._processes(counts[kind], parsed, generator))
             shares.append(torch.full((counts[kind],), -math.log(len(kinds) * counts[kind]), dtype=torch.float64))
-        return cat(parts).slowed(named.value("time-scale", 1.0)), torch.cat(shares)
+        return cat(parts).slowed(parsed.value("time-scale", 1.0)), torch.cat(shares)
 
-    def _kinds(self, named: Shift) -> tuple[str, ...]:
+    def _kinds(self, shift: Shift) -> tuple[str, ...]:
         """The kinds of process that a shift leaves."""
-        only = next((kind for kind in KINDS if named.part(f"only-{kind}")), None)
-        return ("hawkes",) if named.part("branching") else (only,) if only else self.parameters.kinds
+        only = next((kind for kind in KINDS if shift.part(f"only-{kind}")), None)
+        return ("hawkes",) if shift.part("branching") else (only,) if only else self.parameters.kinds
 
-    def _processes(self, episodes: int, named: Shift, generator: torch.Generator) -> Processes:
-        chosen, k, device = self.parameters, self.parameters.marks, generator.device
-        names = self._kinds(named)
+    def _processes(self, episodes: int, shift: Shift, generator: torch.Generator) -> Processes:
+        parameters, k, device = self.parameters, self.parameters.marks, generator.device
+        names = self._kinds(shift)
         blank = torch.zeros(episodes, dtype=torch.float64, device=device)
         places = torch.rand((7, episodes), generator=generator, dtype=torch.float64, device=device)
         if self.stratified:
@@ -190,25 +190,27 @@ class PointProcess(Family):
             torch.empty((episodes, k, k), dtype=torch.float64, device=device).exponential_(generator=generator)
             for _ in range(2)
         )
-        sigma = _uniform(chosen.sigma, sigma)
-        radius = _uniform(chosen.radius, radius)
-        if named.part("branching"):
-            radius = torch.full_like(radius, named.value("branching", 1.0))
+        sigma = _uniform(parameters.sigma, sigma)
+        radius = _uniform(parameters.radius, radius)
+        if shift.part("branching"):
+            radius = torch.full_like(radius, shift.value("branching", 1.0))
         processes = Processes(
             kind=torch.tensor([KINDS.index(name) for name in names], device=device)[index],
             chain=chain / chain.sum(-1, keepdim=True),
-            rate=_log_uniform(chosen.rate, rate),
+            rate=_log_uniform(parameters.rate, rate),
             location=-sigma.square() / 2,
             sigma=sigma,
-            trend=_uniform(chosen.trend, trend),
-            alpha=_uniform(chosen.alpha, alpha),
+            trend=_uniform(parameters.trend, trend),
+            alpha=_uniform(parameters.alpha, alpha),
             initial=torch.ones_like(blank),
-            base=_log_uniform(chosen.base, base),
+            base=_log_uniform(parameters.base, base),
             branching=matrix * (radius / hawkes.spectral_radius(matrix))[:, None, None],
-            decay=_log_uniform(chosen.decay, decay),
+            decay=_log_uniform(parameters.decay, decay),
             excitation=torch.zeros_like(base),
         )
-        return processes.with_past(20 / (processes.decay * (1 - radius)), generator) if chosen.burn_in else processes
+        return (
+            processes.with_past(20 / (processes.decay * (1 - radius)), generator) if parameters.burn_in else processes
+        )
 
 
 def _uniform(edges: tuple[float, float], place: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:

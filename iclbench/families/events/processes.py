@@ -66,9 +66,9 @@ class Processes(TensorRecord):
 
     def with_past(self, past: Float[Tensor, " B"], generator: torch.Generator) -> Processes:
         """The same processes, those of kind `hawkes` begun so long before time 0."""
-        own, excitation = self[self.kind == HAWKES], self.excitation.clone()
+        subset, excitation = self[self.kind == HAWKES], self.excitation.clone()
         excitation[self.kind == HAWKES] = hawkes.excitation_of_past(
-            own.base, own.branching, own.decay, past[self.kind == HAWKES], generator
+            subset.base, subset.branching, subset.decay, past[self.kind == HAWKES], generator
         )
         return replace(self, excitation=excitation)
 
@@ -86,29 +86,29 @@ class Processes(TensorRecord):
         rows = self.kind == POISSON
         gaps[rows] = waits[rows] / self.rate[rows].unsqueeze(1)
         rows = self.kind == RENEWAL
-        own = self[rows]
-        gaps[rows] = (own.location.unsqueeze(1) + own.sigma.unsqueeze(1) * normals[rows]).exp()
+        subset = self[rows]
+        gaps[rows] = (subset.location.unsqueeze(1) + subset.sigma.unsqueeze(1) * normals[rows]).exp()
         rows = self.kind == SELF_CORRECTING
         gaps[rows] = _self_correcting(self[rows], waits[rows])
         rows = self.kind != HAWKES
         marks[rows] = _markov_chain(self.chain[rows], uniforms[rows])
         rows = self.kind == HAWKES
-        own = self[rows]
+        subset = self[rows]
         gaps[rows], marks[rows] = hawkes.sample(
-            own.base, own.branching, own.decay, own.excitation, exponentials[rows], uniforms[rows]
+            subset.base, subset.branching, subset.decay, subset.excitation, exponentials[rows], uniforms[rows]
         )
         return gaps.clamp(min=SHORTEST_GAP), marks
 
 
-def _self_correcting(own: Processes, waits: Float[Tensor, "S N"]) -> Float[Tensor, "S N"]:
+def _self_correcting(processes: Processes, waits: Float[Tensor, "S N"]) -> Float[Tensor, "S N"]:
     """Gaps over which the intensity integrates to the given waits.
 
     Within a gap it grows as exp(trend s), so that it integrates to (exp(trend gap) - 1) / trend times what it was.
     """
-    intensity, shrink, gaps = own.initial, torch.exp(-own.alpha), []
+    intensity, shrink, gaps = processes.initial, torch.exp(-processes.alpha), []
     for wait in waits.unbind(1):
-        gaps.append(torch.log1p(own.trend * wait / intensity) / own.trend)
-        intensity = (intensity + own.trend * wait) * shrink
+        gaps.append(torch.log1p(processes.trend * wait / intensity) / processes.trend)
+        intensity = (intensity + processes.trend * wait) * shrink
     return torch.stack(gaps, 1)
 
 

@@ -6,13 +6,13 @@ A file holds many sequences, and one episode is one of them from its beginning o
 fifth is evaluated on; no sequence is in two parts. Training draws sequences with replacement, prompts are the sequences
 one after the other in a fixed random order, each once as long as there are enough.
 
-Choices that results depend on are parameters, and stand in every run:
+Choices that results depend on are parameters, and are recorded in every run:
 
 - `ties`: real clocks have steps, so that events share a time, and a density at a gap of 0 can be made as large as one
   likes. Public code adds a number to every gap (Meta TPP 1e-12, neural flows 1e-8) or makes it at least so large
   (Shchur et al. 2020: 1e-10), and its likelihoods depend on that number. The Wikipedia sequences that Shchur et al.
   made from a file of JODIE lack its events at the time of the one before: `keep-first` does the same. The default is to
-  refuse such events and to say where the first stands.
+  refuse such events and to say where the first one is.
 - `start`: the observation starts at time 0 of the file, or with a sequence's first event, which is not an event then.
   Where first events come so late that times look like dates (`_LATE`), one of both must be typed.
 - `time_scale`: the unit of time. Log-likelihoods move by its logarithm, errors are multiples of it.
@@ -68,7 +68,7 @@ class EventParameters(BaseSettings):
         split_seed: of the random order, and of the order in which prompts are taken.
         time_scale: what times are divided by; `mean-gap`: the mean gap of the sequences trained on.
         max_events: longer sequences are cut into consecutive ones of at most so many events, each observed from the
-            last event of the one before on; None: they stay whole, and an episode has their beginning.
+            last event of the one before on; None: they are not cut, and an episode has their beginning.
     """
 
     path: Annotated[str, Field(max_length=4096, pattern=r"^[^\x00-\x1f]*$"), Role.LOCATION] = ""
@@ -106,16 +106,16 @@ class Events(Family):
 
     def held_out(self) -> Events:
         """The same task on the sequences that are never trained on; what is loaded is shared."""
-        return self._of("test")
+        return self._with_part("test")
 
     def validation(self) -> Events:
         """The same task on the sequences that neither training nor prompts have."""
-        return self._of("validation")
+        return self._with_part("validation")
 
-    def _of(self, part: Part) -> Events:
-        other = copy.copy(self)
-        other._part = part
-        return other
+    def _with_part(self, part: Part) -> Events:
+        events = copy.copy(self)
+        events._part = part
+        return events
 
     @property
     def x_dim(self) -> int:
@@ -149,16 +149,16 @@ class Events(Family):
     @property
     def _path(self) -> Path:
         if "path" not in self._shared:
-            self._shared["path"] = _found(self.data_dir, self.parameters.path)
-        found: Path = self._shared["path"]
-        return found
+            self._shared["path"] = _find_file(self.data_dir, self.parameters.path)
+        path: Path = self._shared["path"]
+        return path
 
     @property
     def file(self) -> EventData:
-        """The sequences as they stand in the file."""
+        """The sequences as they are in the file."""
         if "file" not in self._shared:
-            wanted = self.parameters
-            self._shared["file"] = read_events(self._path, wanted.format, wanted.marks, wanted.times)
+            parameters = self.parameters
+            self._shared["file"] = read_events(self._path, parameters.format, parameters.marks, parameters.times)
         return self._shared["file"]
 
     def _sequences(self, part: Part) -> EventData:
@@ -177,19 +177,21 @@ class Events(Family):
                     f"{self._path}: {len(data)} sequence(s) with events, fewer than the {_FEWEST} that make "
                     "parts to train, to choose and to evaluate on; give a file with more"
                 )
-            trained = int(_TRAINED * len(data))
-            chosen = trained + int(_CHOOSING * len(data))
+            training_end = int(_TRAINED * len(data))
+            choosing_end = training_end + int(_CHOOSING * len(data))
             order = torch.arange(len(data))
             if self.parameters.split == "seeded":
                 order = torch.randperm(len(data), generator=stream(self.parameters.split_seed, "split"))
-            for name, numbers in zip(get_args(Part), order.tensor_split([trained, chosen]), strict=True):
-                found = data.part(numbers.numpy())
-                if not len(found.gaps):
+            for name, numbers in zip(get_args(Part), order.tensor_split([training_end, choosing_end]), strict=True):
+                sequences = data.part(numbers.numpy())
+                if not len(sequences.gaps):
                     raise DataError(
-                        f"{self._shared['path']}: none of the {len(found)} sequence(s) of the part '{name}' has an "
+                        f"{self._shared['path']}: none of the {len(sequences)} sequence(s) of the part '{name}' has an "
                         "event; give a file with more events, or another -o task.split_seed"
                     )
-                self._shared[name] = found.windows(self.parameters.max_events) if self.parameters.max_events else found
+                self._shared[name] = (
+                    sequences.windows(self.parameters.max_events) if self.parameters.max_events else sequences
+                )
         return self._shared[part]
 
     @property
@@ -205,9 +207,9 @@ class Events(Family):
 
     @property
     def time_unit(self) -> float:  # type: ignore[override]
-        given = self.parameters.time_scale
-        if given != "mean-gap":
-            return given
+        time_scale = self.parameters.time_scale
+        if time_scale != "mean-gap":
+            return time_scale
         return float(self.learned.get("time_unit") or self._sequences("train").gaps.mean())
 
     def _packed(self, device: torch.device) -> Packed:
@@ -222,25 +224,25 @@ class Events(Family):
     def sample(self, request: Request) -> Episodes:
         """Sequences drawn with replacement."""
         packed, device = self._packed(request.generator.device), request.generator.device
-        which = torch.randint(len(packed), (request.episodes,), generator=request.generator, device=device)
-        return self._episodes(packed, which, request)
+        numbers = torch.randint(len(packed), (request.episodes,), generator=request.generator, device=device)
+        return self._episodes(packed, numbers, request)
 
     def sample_prompts(self, request: Request) -> Episodes:
         """Sequences one after the other in a fixed random order, behind those of the blocks before."""
         packed, device = self._packed(request.generator.device), request.generator.device
         order = torch.randperm(len(packed), generator=stream(self.parameters.split_seed, "prompts")).to(device)
-        which = order[(request.before + torch.arange(request.episodes, device=device)) % len(packed)]
-        return self._episodes(packed, which, request)
+        numbers = order[(request.before + torch.arange(request.episodes, device=device)) % len(packed)]
+        return self._episodes(packed, numbers, request)
 
-    def _episodes(self, packed: Packed, which: Int[Tensor, " B"], request: Request) -> Episodes:
+    def _episodes(self, packed: Packed, numbers: Int[Tensor, " B"], request: Request) -> Episodes:
         self.parse_shift(request.shift)
-        y, there, events = packed.beginnings(which, request.points)
-        x = torch.zeros(*there.shape, 0, device=y.device)
-        truth = {"sequence": packed.sequence[which], "event": packed.event[which]}
-        return Episodes(context=Points(x, y, there), scored=events, truth=truth)
+        y, valid, events = packed.beginnings(numbers, request.points)
+        x = torch.zeros(*valid.shape, 0, device=y.device)
+        truth = {"sequence": packed.sequence[numbers], "event": packed.event[numbers]}
+        return Episodes(context=Points(x, y, valid), scored=events, truth=truth)
 
 
-def _found(data_dir: Path | None, name: str) -> Path:
+def _find_file(data_dir: Path | None, name: str) -> Path:
     """The file of this name in the data folder or, where there is none, at this path; without a name the only file in
     the data folder."""
     advice = "name the file of your sequences (.npz, .jsonl or .csv): -o task.path=my.jsonl"
@@ -251,19 +253,21 @@ def _found(data_dir: Path | None, name: str) -> Path:
             if path.exists():
                 return path
     try:
-        known = sorted(p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES) if folder else []
+        candidates = sorted(p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES) if folder else []
     except OSError:
-        known = []
+        candidates = []
     if name:
-        where = f"in {folder} or the current folder" if folder else "in the current folder"
-        if known:
-            raise UnknownNameError("file of sequences", name, [p.name for p in known], hint=f"({where})")
+        location = f"in {folder} or the current folder" if folder else "in the current folder"
+        if candidates:
+            raise UnknownNameError("file of sequences", name, [p.name for p in candidates], hint=f"({location})")
         advice = advice.replace("name the file of your sequences", "or name another file")
         if Path(name).is_absolute():
             raise DataError(f"no file '{name}'; {advice.removeprefix('or ')}")
-        raise DataError(f"no file '{name}' {where}; put it into 'events' below --data-dir or ICLBENCH_DATA, {advice}")
-    if len(known) == 1:
-        return known[0]
-    if known:
-        raise DataError(f"{folder} holds {len(known)} files; {advice.replace('my.jsonl', known[0].name)}")
+        raise DataError(
+            f"no file '{name}' {location}; put it into 'events' below --data-dir or ICLBENCH_DATA, {advice}"
+        )
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates:
+        raise DataError(f"{folder} holds {len(candidates)} files; {advice.replace('my.jsonl', candidates[0].name)}")
     raise DataError(f"the events family reads sequences of your own; {advice}")

@@ -1,8 +1,8 @@
 """What `oracle-kernel` scores on average over all episodes of the Gaussian-process task, as `benchmarks/gp_ceilings.py`
 computed it.
 
-A frozen prompt set has a ceiling of its own, a little above or below. The difference between the two is what the set's
-luck gave to everybody, and has to be taken out before a score stands beside one that was published for other draws.
+A frozen prompt set has a ceiling of its own, a little above or below. The difference between the two is common to all
+models on the set, and has to be subtracted before a score is compared with one that was published for other draws.
 """
 
 from iclbench.families.base import Ceiling

@@ -66,7 +66,7 @@ class Nodes:
                 _rbf(low, high, rbf, prior) if kernel == RBF else _periodic(low, high, step)
                 for low, high in prior.intervals
             ]
-            scale, weight = (torch.cat(both) for both in zip(*parts, strict=True))
+            scale, weight = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
             lengthscales.append(scale)
             weights.append((weight / weight.sum() / len(prior.kernels)).log())
             kernels.append(torch.full((len(scale),), kernel))
@@ -123,16 +123,16 @@ class Evidence:
         if (width := float(x.max() - x.min())) > self.span:
             raise UsageError(f"two inputs are {width:g} apart; the task's ranges allow at most {self.span:g}")
         x, y = x.double(), y.double()
-        found = [self._of_block(series, *_running_sums(series, x, y), y) for series in self._rbf]
+        blocks = [self._block_evidence(series, *_running_sums(series, x, y), y) for series in self._rbf]
         if self._periodic:
             table = _table(self._nodes.step, 2 * HARMONICS * int(self._nodes.multiple.max()), x, y)
             order = torch.arange(2 * HARMONICS + 1)
             for series, multiple in zip(self._periodic, self._multiples, strict=True):
                 plain, weighted = table[:, multiple[:, None] * order]
-                found.append(self._of_block(series, plain, weighted, y))
-        return torch.cat(found)
+                blocks.append(self._block_evidence(series, plain, weighted, y))
+        return torch.cat(blocks)
 
-    def _of_block(
+    def _block_evidence(
         self, series: CosineSeries, plain: Complex[Tensor, "S M"], weighted: Complex[Tensor, "S M"], y: Tensor
     ) -> Float[Tensor, " S"]:
         variance = self.noise**2
@@ -147,12 +147,12 @@ class Evidence:
 
 def _blocks(kernel: int, nodes: Nodes, span: float) -> Iterator[CosineSeries]:
     """The nodes of one kind in their order, in pieces with one number of terms."""
-    left = nodes.lengthscale[nodes.kernel == kernel]
-    while len(left):
-        terms = series_terms(kernel, float(left[0]), span)
+    lengthscales = nodes.lengthscale[nodes.kernel == kernel]
+    while len(lengthscales):
+        terms = series_terms(kernel, float(lengthscales[0]), span)
         size = math.ceil(_ENTRIES / (2 * terms + 1) ** 2)
-        yield cosine_series(kernel, left[:size], span, terms)
-        left = left[size:]
+        yield cosine_series(kernel, lengthscales[:size], span, terms)
+        lengthscales = lengthscales[size:]
 
 
 def _running_sums(
@@ -173,9 +173,9 @@ def _running_sums(
 def _table(step: float, most: int, x: Float[Tensor, " N"], y: Float[Tensor, " N"]) -> Complex[Tensor, "2 M"]:
     """sum_n exp(i t step x_n), and the same weighted by y_n, for t = 0, ..., `most` (and some beyond)."""
     fine = math.isqrt(most) + 1
-    one = torch.ones((), dtype=torch.float64)
-    coarse_turns = torch.polar(one, torch.arange(fine)[:, None] * (fine * step * x))
-    fine_turns = torch.polar(one, torch.arange(fine)[:, None] * (step * x))
+    unit = torch.ones((), dtype=torch.float64)
+    coarse_turns = torch.polar(unit, torch.arange(fine)[:, None] * (fine * step * x))
+    fine_turns = torch.polar(unit, torch.arange(fine)[:, None] * (step * x))
     return (torch.cat([coarse_turns, coarse_turns * y]) @ fine_turns.T).view(2, -1)
 
 
@@ -185,8 +185,8 @@ def _gram(
     """W'W and W'y; the columns of W are cosines 0, ..., K and sines 1, ..., K times the roots of their coefficients."""
     terms = power.shape[1] - 1
     first, second, sign = _products(terms)
-    both = torch.cat([plain.real, plain.imag], 1)
-    gram = both.index_select(1, first).add_(both.index_select(1, second).mul_(sign)).unflatten(1, (2 * terms + 1, -1))
+    sums = torch.cat([plain.real, plain.imag], 1)
+    gram = sums.index_select(1, first).add_(sums.index_select(1, second).mul_(sign)).unflatten(1, (2 * terms + 1, -1))
     root = power.sqrt()
     root = torch.cat([root, root[:, 1:]], 1)
     projected = torch.cat([weighted.real[:, : terms + 1], weighted.imag[:, 1 : terms + 1]], 1)
@@ -196,16 +196,16 @@ def _gram(
 
 @cache
 def _products(terms: int) -> tuple[Int[Tensor, " entries"], Int[Tensor, " entries"], Float[Tensor, " entries"]]:
-    """Which two sums make up twice the product of columns k and l, and the sign of the second. With C_m and S_m the
-    sums of cos and sin: cos k cos l is C_|k-l| + C_(k+l), sin k sin l is C_|k-l| - C_(k+l), cos k sin l is
-    S_(k+l) + sign(l - k) S_|k-l|; the S_m stand behind the C_m."""
+    """Which two sums make up twice the product of columns k and m, and the sign of the second. With C_n and S_n the
+    sums of cos and sin: cos k cos m is C_|k-m| + C_(k+m), sin k sin m is C_|k-m| - C_(k+m), cos k sin m is
+    S_(k+m) + sign(m - k) S_|k-m|; the S follow the C."""
     order = torch.cat([torch.arange(terms + 1), torch.arange(1, terms + 1)])
     sine = torch.arange(len(order)) > terms
-    k, other = order[:, None], order[None, :]
-    mixed, both = sine[:, None] ^ sine[None, :], sine[:, None] & sine[None, :]
+    k, m = order[:, None], order[None, :]
+    mixed, both_sines = sine[:, None] ^ sine[None, :], sine[:, None] & sine[None, :]
     offset = mixed * (2 * terms + 1)
-    ahead = torch.where(sine[None, :], other - k, k - other)  # the sine's order minus the cosine's
-    sign = torch.where(mixed, ahead.sign(), torch.where(both, -1, 1))
-    first = torch.where(mixed, k + other, (k - other).abs()) + offset
-    second = torch.where(mixed, (k - other).abs(), k + other) + offset
+    ahead = torch.where(sine[None, :], m - k, k - m)  # the sine's order minus the cosine's
+    sign = torch.where(mixed, ahead.sign(), torch.where(both_sines, -1, 1))
+    first = torch.where(mixed, k + m, (k - m).abs()) + offset
+    second = torch.where(mixed, (k - m).abs(), k + m) + offset
     return first.flatten(), second.flatten(), sign.flatten().double()

@@ -55,7 +55,7 @@ PROCESS_KINDS = {
 }
 
 
-# Parameters that the mean score of who knows the kernel does not depend on.
+# Parameters that the mean score of `oracle-kernel` does not depend on.
 _NOT_OF_THE_CEILING = {"targets", "max_related", "related_points", "per_batch"}
 
 
@@ -119,16 +119,16 @@ class KernelPrior:
         if stratified:
             kind = spread(torch.zeros(count, dtype=torch.long, device=generator.device), generator)
             index = (kind * len(self.kernels)).long()
-            part = spread(index, generator)
+            position = spread(index, generator)
         else:
-            kind, part = torch.rand(2, count, generator=generator, device=generator.device, dtype=torch.float64)
+            kind, position = torch.rand(2, count, generator=generator, device=generator.device, dtype=torch.float64)
             index = (kind * len(self.kernels)).long()
         kernels = torch.tensor(self.kernels, device=index.device)[index]
-        left = part * self.log_range
-        logarithm = torch.full_like(left, math.log(self.shortest))
+        remaining = position * self.log_range
+        logarithm = torch.full_like(remaining, math.log(self.shortest))
         for low, high in self.intervals:
-            logarithm = torch.where(left >= 0, math.log(low) + left, logarithm)
-            left = left - math.log(high / low)
+            logarithm = torch.where(remaining >= 0, math.log(low) + remaining, logarithm)
+            remaining = remaining - math.log(high / low)
         return kernels, logarithm.exp()
 
 
@@ -180,26 +180,26 @@ class GPMixture(Family):
         return max(edges) - min(edges)
 
     def parse_shift(self, name: str) -> Shift:
-        named = super().parse_shift(name)
-        single = named.part(*KERNELS)
+        shift = super().parse_shift(name)
+        single = shift.part(*KERNELS)
         if single and not SHORTEST <= single.value <= LONGEST:
             raise UsageError(f"shift '{name}': expected a lengthscale from {SHORTEST:g} to {LONGEST:g}")
-        return named
+        return shift
 
     def prior(self, shift: str = "none") -> KernelPrior:
         """What the context's kernel is drawn from under a shift."""
-        named = self.parse_shift(shift)
-        if named.part(*MISMATCHED):
+        parsed = self.parse_shift(shift)
+        if parsed.part(*MISMATCHED):
             return KernelPrior.only(PERIODIC, 1.85)
-        if single := named.part(*KERNELS):
+        if single := parsed.part(*KERNELS):
             return KernelPrior.only(KERNELS.index(single.kind), single.value)
         (low, high), (lowest, highest) = self.parameters.lengthscale, self.parameters.ood_lengthscale
-        intervals = ((lowest, low), (high, highest)) if named.part("ood-lengthscale") else ((low, high),)
+        intervals = ((lowest, low), (high, highest)) if parsed.part("ood-lengthscale") else ((low, high),)
         return KernelPrior(tuple(KERNELS.index(name) for name in self.parameters.kernels), intervals)
 
-    def believed(self, shift: str = "none") -> KernelPrior:
-        """What a predictor that is not told the kernel may take it to be drawn from: the distribution of the shift;
-        where that is a single kernel, the task's, or that of `ood-lengthscale` when the kernel is outside of it."""
+    def assumed_prior(self, shift: str = "none") -> KernelPrior:
+        """The distribution of kernels assumed by a predictor without access to the kernel: that of the shift; where
+        that is a single kernel, the task's, or that of `ood-lengthscale` when the kernel is outside of it."""
         prior = self.prior(shift)
         if prior.log_range:
             return prior
@@ -209,7 +209,7 @@ class GPMixture(Family):
     def keeps_oracle(self, oracle: str, shift: str) -> bool:
         """An oracle that infers the kernel is optimal only if the kernels are distributed as it assumes: not under
         shifts to a single kernel. The `mismatch-*` shifts are such, and most of their related datasets mislead it."""
-        return oracle == "oracle-kernel" or self.believed(shift) == self.prior(shift)
+        return oracle == "oracle-kernel" or self.assumed_prior(shift) == self.prior(shift)
 
     def held_out(self) -> GPMixture:
         """Episodes to evaluate on have draws of their own under `per_batch`, too: intervals are over kernels."""
@@ -222,14 +222,14 @@ class GPMixture(Family):
 
     def sample_prompts(self, request: Request) -> Episodes:
         """Stratified by kernel, lengthscale and context size."""
-        spread = copy(self)
-        spread.stratified = True
-        return spread.sample_all_related(request)
+        prompts = copy(self)
+        prompts.stratified = True
+        return prompts.sample_all_related(request)
 
     def ceiling(self, oracle: str, points: int, shift: str = "none") -> Ceiling | None:
-        drawn = self.parameters.model_dump(exclude=_NOT_OF_THE_CEILING)
-        known = GPParameters().model_dump(exclude=_NOT_OF_THE_CEILING)
-        return CEILINGS.get((points, shift)) if oracle == "oracle-kernel" and drawn == known else None
+        parameters = self.parameters.model_dump(exclude=_NOT_OF_THE_CEILING)
+        published = GPParameters().model_dump(exclude=_NOT_OF_THE_CEILING)
+        return CEILINGS.get((points, shift)) if oracle == "oracle-kernel" and parameters == published else None
 
     def strata(self, episodes: Episodes) -> dict[str, Bool[Tensor, " B"]]:
         """Episodes by kernel."""
@@ -241,66 +241,66 @@ class GPMixture(Family):
 
     def sample(self, request: Request) -> Episodes:
         episodes, generator = request.episodes, request.generator
-        named, prior = self.parse_shift(request.shift), self.prior(request.shift)
-        chosen, width = self.parameters, named.examples or request.points
-        draws = 1 if chosen.per_batch else episodes
+        shift, prior = self.parse_shift(request.shift), self.prior(request.shift)
+        parameters, width = self.parameters, shift.examples or request.points
+        draws = 1 if parameters.per_batch else episodes
         kernel, lengthscale = (t.expand(episodes) for t in prior.draw(draws, generator, self.stratified))
         process = Process(kernel, lengthscale, prior.shortest)
-        low = width if named.examples else min(chosen.context_low, width)
+        low = width if shift.examples else min(parameters.context_low, width)
         if self.stratified:
             sizes = low + (spread(kernel, generator) * (width - low + 1)).long().unsqueeze(1)
         else:
             sizes = _integers((draws, 1), low, width, generator).expand(episodes, 1)
-        inside = _uniform((episodes, 1, width), chosen.context_range, generator)
-        asked = _uniform((episodes, 1, chosen.targets), chosen.target_range, generator)
-        grid = self.display_inputs().to(inside).mT.expand(episodes, 1, -1)
-        x, shown = torch.cat([inside, asked], -1), grid.shape[-1]
-        one = torch.ones((episodes, 1), dtype=torch.bool, device=x.device)
-        functions, mean = self._functions(process, torch.cat([x, grid], -1), one, generator)
-        values, display = functions.tensor_split([-shown], -1)
-        every = self._observe(x, values, generator).map(lambda t: t[:, 0])
-        targets = every.span(width)
+        context_x = _uniform((episodes, 1, width), parameters.context_range, generator)
+        target_x = _uniform((episodes, 1, parameters.targets), parameters.target_range, generator)
+        grid = self.display_inputs().to(context_x).mT.expand(episodes, 1, -1)
+        x, grid_size = torch.cat([context_x, target_x], -1), grid.shape[-1]
+        present = torch.ones((episodes, 1), dtype=torch.bool, device=x.device)
+        functions, mean = self._functions(process, torch.cat([x, grid], -1), present, generator)
+        values, display = functions.tensor_split([-grid_size], -1)
+        points = self._observe(x, values, generator).map(lambda t: t[:, 0])
+        targets = points.span(width)
         truth = {"kernel": kernel, "lengthscale": lengthscale, "mean": mean[:, 0], "display": display.float().mT}
-        if mismatched := named.part(*MISMATCHED):
+        if mismatched := shift.part(*MISMATCHED):
             process = Process.same(episodes, *MISMATCHED[mismatched.kind], generator.device)
         return Episodes(
-            context=_first(every.span(0, width), sizes[:, 0]),
+            context=_first_points(points.span(0, width), sizes[:, 0]),
             targets=targets,
             scored=targets.mask,
             related=self._related(process, draws, request.related, generator),
             truth=truth,
         )
 
-    def _related(self, process: Process, draws: int, asked: int | None, generator: torch.Generator) -> Points | None:
+    def _related(self, process: Process, draws: int, count: int | None, generator: torch.Generator) -> Points | None:
         """All related datasets that there can be, those beyond the number asked for (None: drawn) masked."""
         sets, (low, high), episodes = self.related_sets, self.parameters.related_points, len(process.kernel)
         if not sets:
             return None
-        if asked == 0:  # nothing is drawn after the related datasets
+        if count == 0:  # nothing is drawn after the related datasets
             blank = torch.zeros((episodes, sets, high, 1), device=generator.device)
             return Points(blank, blank, torch.zeros(blank.shape[:-1], dtype=torch.bool, device=blank.device))
         numbers = _integers((draws, 1), 0, sets, generator).expand(episodes, 1)
-        if asked is not None:
-            numbers = torch.full_like(numbers, asked)
+        if count is not None:
+            numbers = torch.full_like(numbers, count)
         sizes = _integers((episodes, sets), low, high, generator)
         x = _uniform((episodes, sets, high), self.parameters.target_range, generator)
-        present = torch.arange(sets, device=numbers.device) < numbers
-        values, _ = self._functions(process, x, present, generator)
-        return _first(self._observe(x, values, generator), sizes * present)
+        is_present = torch.arange(sets, device=numbers.device) < numbers
+        values, _ = self._functions(process, x, is_present, generator)
+        return _first_points(self._observe(x, values, generator), sizes * is_present)
 
     def _functions(
-        self, process: Process, x: Float[Tensor, "B S N"], there: Bool[Tensor, "B S"], generator: torch.Generator
+        self, process: Process, x: Float[Tensor, "B S N"], present: Bool[Tensor, "B S"], generator: torch.Generator
     ) -> tuple[Float[Tensor, "B S N"], Float[Tensor, "B S"]]:
         """S functions of every process at their inputs, in float64, and the means of periodic ones over a period; 0 for
         those that are not there, though the random numbers are drawn for all."""
         terms = [series_terms(kernel, process.shortest, self.span) for kernel in (RBF, PERIODIC)]
-        shape = (*there.shape, 1 + max(terms), 2)
+        shape = (*present.shape, 1 + max(terms), 2)
         normals = torch.randn(shape, generator=generator, device=x.device, dtype=torch.float64)
         values = torch.zeros_like(x, dtype=torch.float64)
-        means = torch.zeros_like(there, dtype=torch.float64)
-        lengthscale = process.lengthscale.unsqueeze(1).expand(there.shape)
+        means = torch.zeros_like(present, dtype=torch.float64)
+        lengthscale = process.lengthscale.unsqueeze(1).expand(present.shape)
         for kernel, most in zip((RBF, PERIODIC), terms, strict=True):
-            rows = there & (process.kernel == kernel).unsqueeze(1)
+            rows = present & (process.kernel == kernel).unsqueeze(1)
             series = cosine_series(kernel, lengthscale[rows], self.span, most)
             values[rows] = series.functions(normals[rows][:, : most + 1], x[rows].double())
             if kernel == PERIODIC:
@@ -324,7 +324,7 @@ def _integers(shape: tuple[int, ...], low: int, high: int, generator: torch.Gene
     return torch.randint(low, high + 1, shape, generator=generator, device=generator.device)
 
 
-def _first(points: Points, sizes: Int[Tensor, "*B"]) -> Points:
-    """Only the first so many points of every set; the others are 0 and masked."""
+def _first_points(points: Points, sizes: Int[Tensor, "*B"]) -> Points:
+    """The first `sizes` points of every set; the others are 0 and masked."""
     mask = torch.arange(points.count, device=sizes.device) < sizes.unsqueeze(-1)
     return Points(points.x * mask.unsqueeze(-1), points.y * mask.unsqueeze(-1), mask)

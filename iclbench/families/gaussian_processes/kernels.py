@@ -27,7 +27,7 @@ from iclbench.core.records import TensorRecord
 KERNELS = ("rbf", "periodic")
 RBF, PERIODIC = range(2)
 LAMBDA = math.log(2)
-# What the series may differ from the kernel by, at any distance within the span.
+# The largest difference between series and kernel, at any distance within the span.
 TOLERANCE = 5e-10
 # How many lengthscales away an RBF kernel has fallen to it.
 REACH = math.sqrt(-2 * math.log(TOLERANCE))
@@ -42,12 +42,12 @@ def covariance(
     b: Float[Tensor, "S P 1"],
 ) -> Float[Tensor, "S N P"]:
     """The kernel of every one of S processes between two sets of inputs, in float64."""
-    over = (a.double() - b.double().transpose(1, 2)) / lengthscale.double()[:, None, None]
-    result = torch.empty_like(over)
+    scaled = (a.double() - b.double().transpose(1, 2)) / lengthscale.double()[:, None, None]
+    values = torch.empty_like(scaled)
     rbf = kernel == RBF
-    result[rbf] = torch.exp(-0.5 * over[rbf].square())
-    result[~rbf] = torch.exp(-2 / LAMBDA * torch.sin(math.pi * over[~rbf]).square())
-    return result
+    values[rbf] = torch.exp(-0.5 * scaled[rbf].square())
+    values[~rbf] = torch.exp(-2 / LAMBDA * torch.sin(math.pi * scaled[~rbf]).square())
+    return values
 
 
 @dataclass(frozen=True)
@@ -87,13 +87,13 @@ def cosine_series(kernel: int, lengthscale: Float[Tensor, " S"], span: float, te
     """The series of one kind of kernel at S lengthscales, for distances up to `span` and K = `terms`."""
     scale = lengthscale.double()
     k = torch.arange(terms + 1, dtype=torch.float64, device=scale.device)
-    once = torch.where(k == 0, 1.0, 2.0)
+    multiplicity = torch.where(k == 0, 1.0, 2.0)
     if kernel == PERIODIC:
-        return CosineSeries(2 * math.pi / scale, (once * _bessel(terms, scale.device)).expand(len(scale), -1))
+        return CosineSeries(2 * math.pi / scale, (multiplicity * _bessel(terms, scale.device)).expand(len(scale), -1))
     period = span + REACH * scale  # the tails of the copies do not reach the interval
     frequency = 2 * math.pi / period
     spectrum = torch.exp(-0.5 * (frequency * scale).unsqueeze(1).square() * k.square())
-    return CosineSeries(frequency, once * spectrum * (math.sqrt(2 * math.pi) * scale / period).unsqueeze(1))
+    return CosineSeries(frequency, multiplicity * spectrum * (math.sqrt(2 * math.pi) * scale / period).unsqueeze(1))
 
 
 def mean_variance() -> float:
@@ -104,7 +104,7 @@ def mean_variance() -> float:
 
 @cache
 def _bessel(terms: int, device: torch.device) -> Float[Tensor, " terms"]:
-    """I_k(1/lambda) e^(-1/lambda) for k = 0, ..., terms; kept, since every sample asks for them."""
+    """I_k(1/lambda) e^(-1/lambda) for k = 0, ..., terms; cached, since every sample needs them."""
     from scipy.special import ive
 
     return torch.as_tensor(ive(np.arange(terms + 1), 1 / LAMBDA), device=device)

@@ -1,10 +1,10 @@
-"""The two ceilings of the Gaussian-process task, and the level that a model without periods comes to.
+"""The two ceilings of the Gaussian-process task, and the level of a model that has not learned periods.
 
-`oracle-kernel` is told the kernel of every episode: the exact posterior, which no related dataset can better.
-`oracle-bayes` is told the distribution of kernels only and infers the kernel from context and related datasets: the
+`oracle-kernel` knows the kernel of every episode: the exact posterior, which no related dataset can improve.
+`oracle-bayes` knows only the distribution of kernels and infers the kernel from context and related datasets: the
 posterior over nodes (`gp_evidence`) times the posterior under each. Its density is the best that any predictor can give
 on average, and the Gaussian with its mean and variance the best that a Gaussian head can. Under shifts to a single
-kernel it still assumes a distribution (`GPMixture.believed`), and under most of `mismatch-*` its related datasets
+kernel it still assumes a distribution (`GPMixture.assumed_prior`), and under most of `mismatch-*` its related datasets
 mislead it: there it is a baseline (`GPMixture.keeps_oracle`). `periodic-mean` has access to the
 kernel, too, and of a periodic function uses the mean only.
 """
@@ -44,7 +44,7 @@ _Settings = TypeVar("_Settings", bound=BaseSettings)
 
 
 class _GPOracle(Predictor, Generic[_Settings], abstract=True):
-    """What both are built from; raises `UsageError` for any other family."""
+    """Base of the oracles; raises `UsageError` for any other family."""
 
     Settings: ClassVar[type[BaseSettings]] = NoSettings
     libraries: ClassVar[tuple[str, ...]] = ()
@@ -83,7 +83,7 @@ class OracleKernel(_GPOracle[NoSettings], Oracle):
 
     def condition(self, context: Points, related: Points | None = None) -> KnownKernel:
         if self.truth is None:
-            raise UsageError("oracle-kernel must be told the kernels first: informed(episodes.truth)")
+            raise UsageError("oracle-kernel needs the kernels first: informed(episodes.truth)")
         return KnownKernel(context, self.truth["kernel"], self.truth["lengthscale"])
 
     def query(self, state: KnownKernel, x: Float[Tensor, "B Q 1"]) -> JointGaussian:
@@ -96,7 +96,7 @@ class OracleKernel(_GPOracle[NoSettings], Oracle):
 
 @dataclass(frozen=True)
 class KnownMean(KnownKernel):
-    """And the mean of every function over a period; it means nothing for RBF kernels."""
+    """With the mean of every function over a period (meaningless for RBF kernels)."""
 
     mean: Float[Tensor, " B"]
 
@@ -104,18 +104,18 @@ class KnownMean(KnownKernel):
 class PeriodicMean(OracleKernel):
     """`oracle-kernel` on RBF functions; of a periodic one it knows the mean over a period and nothing else.
 
-    What has learned smooth functions and no periods comes near it, whatever it makes of the context besides: on the
+    A model that has learned smooth functions but no periods comes near it. On the
     periodic half it scores -log(2 pi e (1 - p_0 + sigma²)) / 2 = -1.214 on average, with p_0 the variance of the mean
     (`gp_kernels.mean_variance`).
     """
 
     def condition(self, context: Points, related: Points | None = None) -> KnownMean:
-        known = super().condition(context, related)
+        state = super().condition(context, related)
         assert self.truth is not None
-        return KnownMean(known.context, known.kernel, known.lengthscale, self.truth["mean"])
+        return KnownMean(state.context, state.kernel, state.lengthscale, self.truth["mean"])
 
     def query(self, state: KnownMean, x: Float[Tensor, "B Q 1"]) -> JointGaussian:  # type: ignore[override]
-        """Of periodic functions the outputs are independent: what is left of them is taken for noise."""
+        """Outputs of periodic functions are independent: their deviation from the mean counts as noise."""
         smooth = super().query(state, x)
         periodic = (state.kernel == PERIODIC)[:, None, None]
         mean, std = state.mean[:, None, None], math.sqrt(1 - mean_variance() + self.noise**2)
@@ -155,7 +155,7 @@ class OracleBayes(_GPOracle[BayesSettings]):
     def predict_by_related(
         self, context: Points, x_target: Float[Tensor, "B Q 1"], related: Points | None, counts: Sequence[int]
     ) -> Iterator[Mixture]:
-        """The evidence of every dataset is computed once, whatever is asked of it."""
+        """Predictions with the first `counts` related datasets; the evidence of every dataset is computed once."""
         weights = self._nodes.log_prior + self._evidence_of(context)
         used = 0
         for count in counts:
@@ -174,8 +174,8 @@ class OracleBayes(_GPOracle[BayesSettings]):
     ) -> dict[str, Float[Tensor, " B"]]:
         """Exactly, by the evidence of context and targets over that of the context alone."""
         before = self._posterior(context, related)
-        known = self._evidence_of(context.append(replace(targets, mask=targets.mask & scored)))
-        after = before - self._evidence_of(context) + known
+        joint = self._evidence_of(context.append(replace(targets, mask=targets.mask & scored)))
+        after = before - self._evidence_of(context) + joint
         return {"log_likelihood_joint": (after.logsumexp(1) - before.logsumexp(1)) / scored.sum(1)}
 
     def sample_targets(
@@ -202,49 +202,49 @@ class OracleBayes(_GPOracle[BayesSettings]):
         """Log weights of the nodes, not normalised."""
         weights = self._nodes.log_prior + self._evidence_of(context)
         if related is not None:
-            for used in range(related.mask.shape[1]):
-                weights = weights + self._evidence_of(related[:, used])
+            for index in range(related.mask.shape[1]):
+                weights = weights + self._evidence_of(related[:, index])
         return weights
 
     @cached_property
     def _nodes(self) -> Nodes:
-        return Nodes.of(self.family.believed(self.facts.shift), self.settings.rbf_nodes, self.settings.spacing)
+        return Nodes.of(self.family.assumed_prior(self.facts.shift), self.settings.rbf_nodes, self.settings.spacing)
 
     @cached_property
     def _evidence(self) -> Evidence:
         return Evidence(self._nodes, self.noise, self.family.span)
 
     @cached_property
-    def _known(self) -> dict[bytes, Float[Tensor, "B S"]]:
+    def _evidence_by_data(self) -> dict[bytes, Float[Tensor, "B S"]]:
         """Evidence by dataset: the same ones come with every number of related datasets, and for the joint score."""
         return {}
 
     def _evidence_of(self, points: Points) -> Float[Tensor, "B S"]:
         """The log evidence of one dataset per episode at every node."""
         key = b"".join(t.cpu().numpy().tobytes() for t in points.tensors().values())
-        if key not in self._known:
-            each = zip(points.x[..., 0], points.y[..., 0], points.mask, strict=True)
-            found = torch.stack([self._evidence(x[mask], y[mask]) for x, y, mask in each])
-            while len(self._known) > self.family.related_sets + 1:
-                del self._known[next(iter(self._known))]
-            self._known[key] = found
-        return self._known[key]
+        if key not in self._evidence_by_data:
+            datasets = zip(points.x[..., 0], points.y[..., 0], points.mask, strict=True)
+            evidence = torch.stack([self._evidence(x[mask], y[mask]) for x, y, mask in datasets])
+            while len(self._evidence_by_data) > self.family.related_sets + 1:
+                del self._evidence_by_data[next(iter(self._evidence_by_data))]
+            self._evidence_by_data[key] = evidence
+        return self._evidence_by_data[key]
 
     def _predict(self, weights: Float[Tensor, "B S"], context: Points, x: Float[Tensor, "B Q 1"]) -> Mixture:
         """One component per kernel that matters, padded with components of logit -inf."""
-        chosen = [self._components(w) for w in weights]
-        shape = (*x.shape[:2], max(len(node) for node, _ in chosen))
+        components = [self._components(w) for w in weights]
+        shape = (*x.shape[:2], max(len(node) for node, _ in components))
         logits, means, stds = x.new_full(shape, -torch.inf), x.new_zeros(shape), x.new_ones(shape)
-        for episode, (node, logit) in enumerate(chosen):
-            seen = context[episode][context.mask[episode]]
-            parts = [self._under(part, seen, x[episode]) for part in node.split(_NODES)]
-            mean, std = (torch.cat(both).T for both in zip(*parts, strict=True))
+        for episode, (node, logit) in enumerate(components):
+            points = context[episode][context.mask[episode]]
+            parts = [self._posterior_under(chunk, points, x[episode]) for chunk in node.split(_NODES)]
+            mean, std = (torch.cat(tensors).T for tensors in zip(*parts, strict=True))
             logits[episode, :, : len(node)] = logit.to(x.dtype)
             means[episode, :, : len(node)] = mean.to(x.dtype)
             stds[episode, :, : len(node)] = std.to(x.dtype)
         return Mixture(logits, means.unsqueeze(-1), stds.unsqueeze(-1))
 
-    def _under(
+    def _posterior_under(
         self, node: Int[Tensor, " K"], context: Points, x: Float[Tensor, "Q 1"]
     ) -> tuple[Float[Tensor, "K Q"], Float[Tensor, "K Q"]]:
         """The posterior of one episode under each of some kernels."""
@@ -258,14 +258,14 @@ class OracleBayes(_GPOracle[BayesSettings]):
         Nodes below `DROPPED` / S are left out. Where more periodic ones than `components` remain, the one at the centre
         of mass stands for its neighbours: then the posterior is so broad that they differ little.
         """
-        kept = (weights > math.log(DROPPED / len(weights))).nonzero().squeeze(1)
-        fine = kept[self._nodes.kernel[kept] == PERIODIC]
+        nodes = (weights > math.log(DROPPED / len(weights))).nonzero().squeeze(1)
+        fine = nodes[self._nodes.kernel[nodes] == PERIODIC]
         if len(fine) <= self.settings.components:
-            return kept, weights[kept]
-        together = math.ceil(len(fine) / self.settings.components)
-        padded = torch.nn.functional.pad(weights[fine], (0, -len(fine) % together), value=-torch.inf)
-        groups = padded.unflatten(0, (-1, together))
-        inside = (groups.softmax(1) * torch.arange(together)).sum(1).round().long()
-        central = fine[inside + together * torch.arange(len(groups))]
-        rest = kept[self._nodes.kernel[kept] != PERIODIC]
-        return torch.cat([rest, central]), torch.cat([weights[rest], groups.logsumexp(1)])
+            return nodes, weights[nodes]
+        group_size = math.ceil(len(fine) / self.settings.components)
+        padded = torch.nn.functional.pad(weights[fine], (0, -len(fine) % group_size), value=-torch.inf)
+        groups = padded.unflatten(0, (-1, group_size))
+        central_index = (groups.softmax(1) * torch.arange(group_size)).sum(1).round().long()
+        central = fine[central_index + group_size * torch.arange(len(groups))]
+        others = nodes[self._nodes.kernel[nodes] != PERIODIC]
+        return torch.cat([others, central]), torch.cat([weights[others], groups.logsumexp(1)])

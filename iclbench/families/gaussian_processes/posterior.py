@@ -19,8 +19,8 @@ def posterior(
 ) -> tuple[Float[Tensor, "S Q"], Float[Tensor, "S Q"]]:
     """Mean and standard deviation of the noisy output at every input, each on its own; float64. Masked points do not
     count, and without any point the answer is the prior."""
-    mean, known = _explained(kernel, lengthscale, context, x, noise)
-    variance = (1 + noise**2 - known.square().sum(1)).clamp_min(noise**2)
+    mean, explained = _explained(kernel, lengthscale, context, x, noise)
+    variance = (1 + noise**2 - explained.square().sum(1)).clamp_min(noise**2)
     return mean, variance.sqrt()
 
 
@@ -32,10 +32,10 @@ def joint_posterior(
     noise: float,
 ) -> tuple[Float[Tensor, "S Q"], Float[Tensor, "S Q Q"]]:
     """Mean of the noisy outputs and the Cholesky factor of their covariance; else as `posterior`."""
-    mean, known = _explained(kernel, lengthscale, context, x, noise)
-    rest = covariance(kernel, lengthscale, x, x) - known.mT @ known
-    rest.diagonal(dim1=1, dim2=2).add_(noise**2)
-    return mean, torch.linalg.cholesky(rest)
+    mean, explained = _explained(kernel, lengthscale, context, x, noise)
+    remaining = covariance(kernel, lengthscale, x, x) - explained.mT @ explained
+    remaining.diagonal(dim1=1, dim2=2).add_(noise**2)
+    return mean, torch.linalg.cholesky(remaining)
 
 
 def _explained(
@@ -46,13 +46,13 @@ def _explained(
     noise: float,
 ) -> tuple[Float[Tensor, "S Q"], Float[Tensor, "S N Q"]]:
     """The mean at every input, and V such that V'V is how much less the outputs vary than before."""
-    there = context.mask.double()
-    gram = covariance(kernel, lengthscale, context.x, context.x) * there[:, :, None] * there[:, None, :]
+    valid = context.mask.double()
+    gram = covariance(kernel, lengthscale, context.x, context.x) * valid[:, :, None] * valid[:, None, :]
     # A masked point is noise that nothing else correlates with.
     gram.diagonal(dim1=1, dim2=2).add_(torch.where(context.mask, noise**2, 1.0))
-    cross = covariance(kernel, lengthscale, context.x, x) * there[:, :, None]
+    cross = covariance(kernel, lengthscale, context.x, x) * valid[:, :, None]
     y = torch.where(context.mask, context.y.squeeze(-1).double(), 0.0)
     factor = torch.linalg.cholesky(gram)
     solved = torch.linalg.solve_triangular(factor, torch.cat([cross, y.unsqueeze(-1)], -1), upper=False)
-    known, y = solved[..., :-1], solved[..., -1:]
-    return (known * y).sum(1), known
+    explained, y = solved[..., :-1], solved[..., -1:]
+    return (explained * y).sum(1), explained

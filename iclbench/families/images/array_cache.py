@@ -1,7 +1,7 @@
-"""Arrays that take long to make, kept as files: in the user's cache folder, or beside the data where that cannot be.
+"""Arrays that take long to compute, cached as files: in the user's cache folder, or next to the data if that fails.
 
-A name carries a hash of what the array was made from, so that nothing is ever out of date; a file that cannot be read
-is made again; where nothing can be written, everything still works.
+A name carries a hash of what the array was made from, so that no cached array is out of date. An array is recomputed
+if its file cannot be read, and not cached if no file can be written.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from iclbench.core import limits
 from iclbench.core.files import atomic
 
 
-def cached(name: str, beside: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
-    """The array that was kept as `name`; made, and kept if possible, where there is none.
+def cached(name: str, data_folder: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
+    """The array that is cached as `name`; computed, and cached if possible, where there is none.
 
     Args:
         name: file name, without a folder.
-        beside: the folder of the data.
+        data_folder: the folder of the data.
         make: makes the array.
     """
-    places = [folder / f"{name}.npz" for folder in _folders(beside)]
+    places = [folder / f"{name}.npz" for folder in _folders(data_folder)]
     for path in places:
         try:
-            return _kept(path)
+            return _read_cached(path)
         except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError):
             continue
     array = make()
@@ -45,8 +45,8 @@ def cached(name: str, beside: Path, make: Callable[[], np.ndarray]) -> np.ndarra
     return array
 
 
-def _kept(path: Path) -> np.ndarray:
-    """The array in a file, which may lie beside data from elsewhere: it has to be as large as it says.
+def _read_cached(path: Path) -> np.ndarray:
+    """The array in a file, which may come from elsewhere: it has to be as large as it says.
 
     Raises:
         ValueError: it is not, or beyond the limit; or what `zipfile` and NumPy raise for files that are damaged.
@@ -57,14 +57,14 @@ def _kept(path: Path) -> np.ndarray:
         shape, fortran, dtype = header(file)
         size = math.prod(shape) * dtype.itemsize
         if dtype.hasobject or fortran or min(shape, default=0) < 0 or size > limits.max_bytes():
-            raise ValueError("not an array that was kept here")
+            raise ValueError("not an array that was cached here")
         data = file.read(size + 1)
     if len(data) != size:
         raise ValueError("not as long as its header says")
     return np.frombuffer(bytearray(data), dtype).reshape(shape)  # of bytes, it could not be written to
 
 
-def _folders(beside: Path) -> Iterator[Path]:
+def _folders(data_folder: Path) -> Iterator[Path]:
     with contextlib.suppress(RuntimeError):  # a user without a home
         yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "iclbench"
-    yield beside
+    yield data_folder

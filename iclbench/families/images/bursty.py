@@ -108,7 +108,7 @@ class Bursty(Family):
         Raises:
             UsageError: the task leaves fewer of Omniglot's characters unused.
         """
-        other, split, p = copy.copy(self), self.split(), self.parameters
+        bursty, split, p = copy.copy(self), self.split(), self.parameters
         if p.glyphs == "omniglot":
             unused = torch.tensor(sorted({*range(ALL_CLASSES)} - {*split.glyph.tolist()}), dtype=torch.long)
             if len(unused) < split.holdout:
@@ -118,11 +118,11 @@ class Bursty(Family):
                 )
         else:
             unused = torch.arange(p.classes, p.classes + split.holdout)
-            other._drawn = p.classes + split.holdout
+            bursty._drawn = p.classes + split.holdout
         glyph = split.glyph.clone()
         glyph[split.training : split.training + split.holdout] = unused[: split.holdout]
-        other._splits = {torch.device("cpu"): replace(split, glyph=glyph)}
-        return other
+        bursty._splits = {torch.device("cpu"): replace(split, glyph=glyph)}
+        return bursty
 
     @property
     def fingerprint(self) -> str:
@@ -163,10 +163,10 @@ class Bursty(Family):
         free = free + split.training * anchor
         context = _shuffled(torch.cat([pair.repeat_interleave(shots, 1), free], 1), generator)
         bursty = torch.cat([context, pair.gather(1, _coins(episodes, generator))], 1)
-        chosen = torch.rand((episodes, 1), generator=generator, device=generator.device) < self.parameters.p_bursty
+        is_bursty = torch.rand((episodes, 1), generator=generator, device=generator.device) < self.parameters.p_bursty
         independent = split.zipf((episodes, points + 1), generator)
-        drawn = self._trained(torch.where(chosen, bursty, independent), generator)
-        return self._episodes(drawn, request.active_dims)
+        sequences = self._with_own_labels(torch.where(is_bursty, bursty, independent), generator)
+        return self._episodes(sequences, request.active_dims)
 
     def check_test(self, evaluator: str) -> None:
         super().check_test(evaluator)
@@ -180,66 +180,66 @@ class Bursty(Family):
         self.check_test(evaluator)
         match evaluator:
             case "icl":
-                drawn = self._icl(episodes, generator)
+                sequences = self._icl(episodes, generator)
             case "icl_paired":
                 if episodes % 2:
                     raise UsageError(f"icl_paired asks for pairs of episodes, got {episodes}; make task.episodes even")
-                drawn = self._exchanged(self._icl(episodes // 2, generator))
+                sequences = self._exchanged(self._icl(episodes // 2, generator))
             case "flip":
                 # Always two: one class under its own label would be right both in context and in weights.
                 pair = self.split(generator.device).ranked[self._pair(episodes, generator, apart=True)]
-                drawn = self._of_two(pair, pair.flip(1), self.parameters.train_drawings, generator)
+                sequences = self._two_class_sequences(pair, pair.flip(1), self.parameters.train_drawings, generator)
             case _:
-                drawn = self._iwl(evaluator, episodes, generator)
-        return self._episodes(drawn)
+                sequences = self._iwl(evaluator, episodes, generator)
+        return self._episodes(sequences)
 
     def _pair(self, episodes: int, generator: torch.Generator, apart: bool) -> Int[Tensor, "B 2"]:
         """Two ranks of training classes for every sequence, different ones where they are to be `apart`."""
         split = self.split(generator.device)
-        first = split.zipf((episodes, 1), generator)
-        second = split.zipf_beside(first, generator) if apart else split.zipf((episodes, 1), generator)
-        return torch.cat([first, second], 1)
+        ranks = split.zipf((episodes, 1), generator)
+        other_ranks = split.zipf_except(ranks, generator) if apart else split.zipf((episodes, 1), generator)
+        return torch.cat([ranks, other_ranks], 1)
 
     def _icl(self, episodes: int, generator: torch.Generator) -> Sequences:
         split, device = self.split(generator.device), generator.device
         first = torch.randint(split.holdout, (episodes, 1), generator=generator, device=device)
         low = 0 if self.parameters.anchor_compat else 1
-        away = torch.randint(low, split.holdout, (episodes, 1), generator=generator, device=device)
-        pair = split.training + torch.cat([first, (first + away) % split.holdout], 1)
+        offset = torch.randint(low, split.holdout, (episodes, 1), generator=generator, device=device)
+        pair = split.training + torch.cat([first, (first + offset) % split.holdout], 1)
         # Either class is as likely to be the first, so the labels are assigned at random already.
-        return self._of_two(pair, self._icl_labels(episodes, generator), DRAWINGS, generator)
+        return self._two_class_sequences(pair, self._icl_labels(episodes, generator), DRAWINGS, generator)
 
     def _icl_labels(self, episodes: int, generator: torch.Generator) -> Int[Tensor, "B 2"]:
-        split, wanted = self.split(generator.device), self.parameters.icl_labels
-        if wanted == "random":
+        split, choice = self.split(generator.device), self.parameters.icl_labels
+        if choice == "random":
             first = torch.randint(split.training, (episodes, 1), generator=generator, device=generator.device)
-            away = torch.randint(1, split.training, (episodes, 1), generator=generator, device=generator.device)
-            return torch.cat([first, (first + away) % split.training], 1)
-        named = {"first": torch.arange(2), "rarest": split.ranked[-2:], "common": split.ranked[:2]}
-        pair = named[wanted] if isinstance(wanted, str) else torch.tensor(wanted)
+            offset = torch.randint(1, split.training, (episodes, 1), generator=generator, device=generator.device)
+            return torch.cat([first, (first + offset) % split.training], 1)
+        pairs = {"first": torch.arange(2), "rarest": split.ranked[-2:], "common": split.ranked[:2]}
+        pair = pairs[choice] if isinstance(choice, str) else torch.tensor(choice)
         return pair.to(generator.device).expand(episodes, 2)
 
-    def _of_two(
+    def _two_class_sequences(
         self, pair: Int[Tensor, "B 2"], labels: Int[Tensor, "B 2"], drawings: int, generator: torch.Generator
     ) -> Sequences:
         """Equally many images of both classes under these labels, shuffled; the query is one more of either."""
-        places = (torch.arange(TESTED, device=pair.device) % 2).expand(len(pair), TESTED)
-        places = torch.cat([_shuffled(places, generator), _coins(len(pair), generator)], 1)
-        classes = pair.gather(1, places)
+        sides = (torch.arange(TESTED, device=pair.device) % 2).expand(len(pair), TESTED)
+        sides = torch.cat([_shuffled(sides, generator), _coins(len(pair), generator)], 1)
+        classes = pair.gather(1, sides)
         choices = torch.zeros((len(pair), self.parameters.classes), dtype=torch.bool, device=pair.device)
-        which = distinct_drawings(classes, drawings, generator)
-        return Sequences(classes, labels.gather(1, places), which, choices.scatter(1, labels, True))
+        drawing_numbers = distinct_drawings(classes, drawings, generator)
+        return Sequences(classes, labels.gather(1, sides), drawing_numbers, choices.scatter(1, labels, True))
 
     @staticmethod
-    def _exchanged(drawn: Sequences) -> Sequences:
+    def _exchanged(sequences: Sequences) -> Sequences:
         """Every sequence a second time, right behind itself, each of its two labels in the place of the other."""
-        twice = Sequences(*(t.repeat_interleave(2, 0) for t in drawn))
-        both = twice.choices.nonzero()[:, 1].reshape(-1, 2).sum(1, keepdim=True)
-        second = (torch.arange(len(both), device=both.device) % 2 == 1).unsqueeze(1)
-        return twice._replace(labels=torch.where(second, both - twice.labels, twice.labels))
+        doubled = Sequences(*(t.repeat_interleave(2, 0) for t in sequences))
+        label_sums = doubled.choices.nonzero()[:, 1].reshape(-1, 2).sum(1, keepdim=True)
+        is_second = (torch.arange(len(label_sums), device=label_sums.device) % 2 == 1).unsqueeze(1)
+        return doubled._replace(labels=torch.where(is_second, label_sums - doubled.labels, doubled.labels))
 
     def _iwl(self, evaluator: str, episodes: int, generator: torch.Generator) -> Sequences:
-        split, known = self.split(generator.device), self.parameters.train_drawings
+        split, trained_drawings = self.split(generator.device), self.parameters.train_drawings
         ranks = {
             "iwl_macro": (0, split.training),
             "iwl_common": (0, split.common),
@@ -249,35 +249,37 @@ class Bursty(Family):
             query = torch.randint(*ranks[evaluator], (episodes, 1), generator=generator, device=generator.device)
         else:
             query = split.zipf((episodes, 1), generator)
-        context = split.zipf_beside(query.expand(episodes, TESTED), generator)
-        drawn = self._trained(torch.cat([context, query], 1), generator)
+        context = split.zipf_except(query.expand(episodes, TESTED), generator)
+        sequences = self._with_own_labels(torch.cat([context, query], 1), generator)
         if evaluator == "iwl_new_drawings":
-            new = torch.randint(known, DRAWINGS, (episodes, 1), generator=generator, device=generator.device)
-            drawn = drawn._replace(drawings=torch.cat([drawn.drawings[:, :-1], new], 1))
-        return drawn
+            new_drawings = torch.randint(
+                trained_drawings, DRAWINGS, (episodes, 1), generator=generator, device=generator.device
+            )
+            sequences = sequences._replace(drawings=torch.cat([sequences.drawings[:, :-1], new_drawings], 1))
+        return sequences
 
-    def _trained(self, ranks: Int[Tensor, "B T"], generator: torch.Generator) -> Sequences:
+    def _with_own_labels(self, ranks: Int[Tensor, "B T"], generator: torch.Generator) -> Sequences:
         """Images of training classes under their own labels; ranks count on from the first behind the last."""
         split = self.split(generator.device)
         classes = split.ranked[ranks % split.training]
         choices = torch.arange(self.parameters.classes, device=classes.device) < split.training
-        which = distinct_drawings(ranks, self.parameters.train_drawings, generator)
-        return Sequences(classes, classes, which, choices.repeat(len(classes), 1))
+        drawing_numbers = distinct_drawings(ranks, self.parameters.train_drawings, generator)
+        return Sequences(classes, classes, drawing_numbers, choices.repeat(len(classes), 1))
 
-    def _episodes(self, drawn: Sequences, active_dims: int | None = None) -> Episodes:
-        of_data = self.split(drawn.classes.device).glyph[drawn.classes]
-        x = self.characters.read(of_data, drawn.drawings).float() / 255
+    def _episodes(self, sequences: Sequences, active_dims: int | None = None) -> Episodes:
+        data_classes = self.split(sequences.classes.device).glyph[sequences.classes]
+        x = self.characters.read(data_classes, sequences.drawings).float() / 255
         if active_dims is not None:
             x = x * (torch.arange(x.shape[-1], device=x.device) < active_dims)
-        every = Points.full(x, drawn.labels)
-        targets = every.span(-1)
+        points = Points.full(x, sequences.labels)
+        targets = points.span(-1)
         return Episodes(
-            context=every.span(0, -1),
+            context=points.span(0, -1),
             targets=targets,
             scored=targets.mask,
             classes=self.classes,
-            choices=drawn.choices,
-            truth={"class": of_data, "drawing": drawn.drawings},
+            choices=sequences.choices,
+            truth={"class": data_classes, "drawing": sequences.drawings},
         )
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from iclbench.core.records import TensorRecord
 from iclbench.core.seeds import generator as stream
 
-# What the weights add up to, about: far beyond what anybody counts, within what a float64 holds exactly.
+# About the sum of the weights: large enough that rounding does not matter, and exact in float64.
 _TOTAL = 2**50
 
 
@@ -71,10 +71,10 @@ class ClassSplit(TensorRecord):
         """Independent ranks."""
         return torch.searchsorted(self.ends, _below(self.ends[-1].expand(shape), generator), right=True)
 
-    def zipf_beside(self, taken: Int[Tensor, "*shape"], generator: torch.Generator) -> Int[Tensor, "*shape"]:
-        """Independent ranks, each given that it is not the one in its place of `taken`."""
-        end = self.ends[taken]
-        start = torch.where(taken > 0, self.ends[(taken - 1).clamp(min=0)], 0)
+    def zipf_except(self, excluded: Int[Tensor, "*shape"], generator: torch.Generator) -> Int[Tensor, "*shape"]:
+        """Independent ranks, each different from `excluded` at its place."""
+        end = self.ends[excluded]
+        start = torch.where(excluded > 0, self.ends[(excluded - 1).clamp(min=0)], 0)
         number = _below(self.ends[-1] - (end - start), generator)
         return torch.searchsorted(self.ends, number + (number >= start) * (end - start), right=True)
 
@@ -82,22 +82,22 @@ class ClassSplit(TensorRecord):
 def distinct_drawings(classes: Int[Tensor, "B T"], drawings: int, generator: torch.Generator) -> Int[Tensor, "B T"]:
     """For the images of every sequence, the query last, which drawing of their class they are: all different.
 
-    Of `classes` only counts which are equal. A class that stands there more often than it has drawings goes round
-    again, leaving out the query's.
+    Only which classes are equal matters. A class that occurs more often than it has drawings repeats them, without the
+    query's.
     """
-    # The query first, so that the drawings after it can go round without it.
+    # The query first, so that its drawing can be left out when drawings repeat.
     ordered = classes.roll(1, 1)
-    same = ordered.unsqueeze(2) == ordered.unsqueeze(1)
+    is_equal = ordered.unsqueeze(2) == ordered.unsqueeze(1)
     # Every class goes through the permutation that was drawn at its first place.
-    first = same.int().argmax(2)
+    first_place = is_equal.int().argmax(2)
     shape = (*classes.shape, drawings)
     order = torch.rand(shape, generator=generator, device=classes.device).argsort(2)
-    place = same.tril(-1).sum(2)
-    of_query = same[:, :1].squeeze(1)
-    again = torch.where(of_query, 1 + (place - 1) % (drawings - 1), place % drawings)
-    place = torch.where(place < drawings, place, again)
-    own = order.gather(1, first.unsqueeze(2).expand(shape))
-    return own.gather(2, place.unsqueeze(2)).squeeze(2).roll(-1, 1)
+    place = is_equal.tril(-1).sum(2)
+    of_query = is_equal[:, :1].squeeze(1)
+    repeat_place = torch.where(of_query, 1 + (place - 1) % (drawings - 1), place % drawings)
+    place = torch.where(place < drawings, place, repeat_place)
+    drawing_order = order.gather(1, first_place.unsqueeze(2).expand(shape))
+    return drawing_order.gather(2, place.unsqueeze(2)).squeeze(2).roll(-1, 1)
 
 
 def _below(limit: Int[Tensor, "*shape"], generator: torch.Generator) -> Int[Tensor, "*shape"]:

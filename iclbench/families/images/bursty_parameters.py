@@ -1,4 +1,4 @@
-"""What a card may say about bursty sequences, and what cannot be."""
+"""What a card may say about bursty sequences, and its validation."""
 
 from __future__ import annotations
 

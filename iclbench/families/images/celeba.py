@@ -43,22 +43,22 @@ class CelebA(ImageSet):
         folder = folder_of(data_dir, "celeba", _HOME)
         self._size = size
         self._paths = [folder / "img_align_celeba" / name for name in _names(folder, _PARTITIONS[part])]
-        missing = next((p for p in (self._paths[0], self._paths[-1]) if not p.is_file()), None)
-        if missing:
-            raise DataError(f"{missing} is not there; {_ADVICE}")
+        absent = next((p for p in (self._paths[0], self._paths[-1]) if not p.is_file()), None)
+        if absent:
+            raise DataError(f"{absent} is not there; {_ADVICE}")
         # Pages of zeros take no memory before they are written to.
         super().__init__(
             np.zeros((len(self._paths), size * size, 3), np.uint8), np.zeros(len(self._paths), dtype=np.int64)
         )
         self._decoded = torch.zeros(len(self._paths), dtype=torch.bool)
 
-    def read(self, which: Int[Tensor, "*n"]) -> UInt8[Tensor, "*n pixels channels"]:
-        there = which.cpu()
+    def read(self, images: Int[Tensor, "*n"]) -> UInt8[Tensor, "*n pixels channels"]:
+        numbers = images.cpu()
         pixels = self._pixels[torch.device("cpu")]
-        for index in torch.unique(there[~self._decoded[there]]).tolist():
+        for index in torch.unique(numbers[~self._decoded[numbers]]).tolist():
             pixels[index] = torch.from_numpy(_decode(self._paths[index], self._size).reshape(-1, 3))
             self._decoded[index] = True
-        return pixels[there].to(which.device)
+        return pixels[numbers].to(images.device)
 
     @cached_property
     def fingerprint(self) -> str:

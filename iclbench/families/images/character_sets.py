@@ -52,7 +52,7 @@ def omniglot_characters(data_dir: Path | None, size: int) -> CharacterSet:
     """All 1,623 characters of real Omniglot from `data_dir`/omniglot.
 
     Raises:
-        DataError: nobody said where data sets are, or what is there is incomplete or damaged.
+        DataError: there is no data folder, or the data set is incomplete or damaged.
     """
     if data_dir is None:
         raise DataError(

@@ -22,7 +22,7 @@ def read_idx(folder: Path, name: str, dimensions: int, home: str) -> UInt8[np.nd
     """Read `folder/name.gz` or `folder/name`.
 
     Args:
-        folder: where the data set is kept.
+        folder: the data set's folder.
         name: the file's official name, without `.gz`.
         dimensions: how many the array must have.
         home: where the public data set is documented; errors say so.
@@ -32,10 +32,10 @@ def read_idx(folder: Path, name: str, dimensions: int, home: str) -> UInt8[np.nd
             (`iclbench.core.limits`); no more is unpacked than the header announces.
     """
     advice = f"put the files of {home} into {folder}, or point --data-dir or ICLBENCH_DATA at the folder above it"
-    found = [path for path in (folder / f"{name}.gz", folder / name) if path.exists()]
-    if not found:
+    paths = [path for path in (folder / f"{name}.gz", folder / name) if path.exists()]
+    if not paths:
         raise DataError(f"{folder / name}.gz is not there; {advice}")
-    path = found[0]
+    path = paths[0]
     try:
         with limits.opened(path) as raw:
             file: Any = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
@@ -56,7 +56,8 @@ def _shape(path: Path, magic: bytes, sizes: bytes, dimensions: int) -> tuple[int
     expected = bytes([0, 0, _UNSIGNED_BYTE, dimensions])
     if magic != expected:
         raise DataError(
-            f"{path} is no idx file of bytes in {dimensions} dimension(s): it starts with {magic.hex()!r}, expected "
+            f"{path} is not an idx file of bytes in {dimensions} dimension(s): it starts with {magic.hex()!r}, "
+            "expected "
             f"{expected.hex()!r}; unpack or download it again"
         )
     if len(sizes) != 4 * dimensions:

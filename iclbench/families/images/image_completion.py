@@ -101,16 +101,16 @@ class ImageCompletion(Family):
 
     def held_out(self) -> ImageCompletion:
         """The same task on the images that are never trained on; what is loaded is shared."""
-        other = copy.copy(self)
-        other._part = "test"
-        return other
+        completion = copy.copy(self)
+        completion._part = "test"
+        return completion
 
     def validation(self) -> ImageCompletion:
         """The same task on drawings that neither training nor prompts have; of real images, all of which are one or the
         other, on those that are trained on."""
-        other = copy.copy(self)
-        other._part = "train" if self.needs_data else "validation"
-        return other
+        completion = copy.copy(self)
+        completion._part = "train" if self.needs_data else "validation"
+        return completion
 
     @property
     def x_dim(self) -> int:
@@ -151,17 +151,17 @@ class ImageCompletion(Family):
         return self.parameters.images in ("glyphs", "emnist")
 
     def parse_shift(self, name: str) -> Shift:
-        named = super().parse_shift(name)
-        if named.part("unseen-classes") and not self._has_unseen:
+        shift = super().parse_shift(name)
+        if shift.part("unseen-classes") and not self._has_unseen:
             raise UsageError(
                 f"shift '{name}': images of {self.parameters.images} have no classes that are left out of "
                 "training; glyphs and emnist do"
             )
-        if named.part("other-label") and not self.related_sets:
+        if shift.part("other-label") and not self.related_sets:
             raise UsageError(f"shift '{name}': this task has no related images; raise task.max_related")
-        if named.examples and named.examples >= self.pixels:
+        if shift.examples and shift.examples >= self.pixels:
             raise UsageError(f"shift '{name}': an image has {self.pixels} pixels and one must be left to predict")
-        return named
+        return shift
 
     @property
     def _unit(self) -> float:
@@ -188,88 +188,92 @@ class ImageCompletion(Family):
         images = self._images("train")
         share = (1 / images.counts.double()).repeat_interleave(images.counts) / len(images.counts)
         mean, square = torch.zeros(2, self.pixels, self.y_dim, dtype=torch.float64)
-        for which, weight in zip(images.order.split(_AT_ONCE), share.split(_AT_ONCE), strict=True):
-            whole = self._scaled(images.read(which)).double()
-            mean += torch.einsum("n,npd->pd", weight, whole)
-            square += torch.einsum("n,npd->pd", weight, whole.square())
+        for numbers, weight in zip(images.order.split(_AT_ONCE), share.split(_AT_ONCE), strict=True):
+            intensities = self._scaled(images.read(numbers)).double()
+            mean += torch.einsum("n,npd->pd", weight, intensities)
+            square += torch.einsum("n,npd->pd", weight, intensities.square())
         return mean.float(), (square - mean.square()).clamp(min=0).sqrt().float()
 
     def sample(self, request: Request) -> Episodes:
         episodes, generator = request.episodes, request.generator
-        named, device = self.parse_shift(request.shift), generator.device
-        images = self._images("unseen" if named.part("unseen-classes") else self._part)
+        shift, device = self.parse_shift(request.shift), generator.device
+        images = self._images("unseen" if shift.part("unseen-classes") else self._part)
         x = self.display_inputs().to(device)
         if request.active_dims is not None:
             x = x * (torch.arange(2, device=device) < request.active_dims)
         counts = images.counts.to(device)
         label = torch.randint(len(counts), (episodes,), generator=generator, device=device)
-        own = (torch.rand(episodes, generator=generator, device=device) * counts[label]).long()
-        whole = self._read(images, label, own)
-        context, targets = self._split(x, whole, request.points, named, generator)
-        truth = {"label": images.labels.to(device)[label], "image": _numbers(images, label, own), "display": whole}
-        others = None
+        member = (torch.rand(episodes, generator=generator, device=device) * counts[label]).long()
+        intensities = self._read(images, label, member)
+        context, targets = self._split(x, intensities, request.points, shift, generator)
+        truth = {
+            "label": images.labels.to(device)[label],
+            "image": _numbers(images, label, member),
+            "display": intensities,
+        }
+        related = None
         if self.related_sets:
-            others, truth["related_image"] = self._related(images, x, label, own, named, request.related, generator)
+            related, truth["related_image"] = self._related(images, x, label, member, shift, request.related, generator)
         return Episodes(
             context=context,
             targets=targets,
             scored=targets.mask,
-            related=others,
+            related=related,
             truth=truth,
         )
 
     def _split(
         self,
         x: Float[Tensor, "P 2"],
-        whole: Float[Tensor, "B P Dy"],
+        intensities: Float[Tensor, "B P Dy"],
         points: int,
         shift: Shift,
         generator: torch.Generator,
     ) -> tuple[Points, Points]:
         """Context pixels and, among the others, targets."""
-        episodes, pixels, budget = len(whole), self.pixels, self.parameters.budget
+        episodes, pixels, budget = len(intensities), self.pixels, self.parameters.budget
         share = self.parameters.sampling == "share"
         low, high = _share(pixels, points) if share else _within(FEWEST, budget - FEWEST - 1, points)
         low, high = shift.examples or low, shift.examples or high
         order = _permutations((episodes, pixels), generator)
         sizes = _integers(low, torch.full((episodes,), high, device=x.device), generator)
-        left = pixels - sizes
+        others = pixels - sizes
         if share:
             most = self.parameters.targets or pixels - low
-            asked = left.clamp(max=most)
+            target_counts = others.clamp(max=most)
         else:
             most = budget - FEWEST - 1
-            asked = _integers(FEWEST, (budget - 1 - sizes).clamp(min=FEWEST), generator).minimum(left)
-        behind = sizes.unsqueeze(1) + torch.arange(min(most, pixels - low), device=x.device)
-        chosen = order.gather(1, behind.clamp(max=pixels - 1))
-        return _observed(x, whole, order[:, :high], sizes), _observed(x, whole, chosen, asked)
+            target_counts = _integers(FEWEST, (budget - 1 - sizes).clamp(min=FEWEST), generator).minimum(others)
+        positions = sizes.unsqueeze(1) + torch.arange(min(most, pixels - low), device=x.device)
+        target_order = order.gather(1, positions.clamp(max=pixels - 1))
+        return _observed(x, intensities, order[:, :high], sizes), _observed(x, intensities, target_order, target_counts)
 
     def _related(
         self,
         images: ImageSet,
         x: Float[Tensor, "P 2"],
         label: Int[Tensor, " B"],
-        own: Int[Tensor, " B"],
+        member: Int[Tensor, " B"],
         shift: Shift,
-        asked: int | None,
+        count: int | None,
         generator: torch.Generator,
     ) -> tuple[Points, Int[Tensor, "B J"]]:
-        """All related images that there can be, those beyond the number asked for (None: drawn) masked; and which."""
+        """The largest number of related images, those beyond `count` (None: drawn) masked, and their numbers."""
         sets, episodes, pixels = self.related_sets, len(label), self.pixels
         numbers = torch.randint(sets + 1, (episodes, 1), generator=generator, device=x.device)
-        if asked is not None:
-            numbers = torch.full_like(numbers, asked)
-        taken = own.unsqueeze(1)
+        if count is not None:
+            numbers = torch.full_like(numbers, count)
+        excluded = member.unsqueeze(1)
         if shift.part("other-label"):
-            away = torch.randint(1, len(images.labels), (episodes,), generator=generator, device=x.device)
-            label, taken = (label + away) % len(images.labels), taken[:, :0]
-        members = _distinct(images.counts.to(x.device)[label], sets, taken, generator)
-        whole = self._read(images, label.unsqueeze(1), members).flatten(0, 1)
+            offset = torch.randint(1, len(images.labels), (episodes,), generator=generator, device=x.device)
+            label, excluded = (label + offset) % len(images.labels), excluded[:, :0]
+        members = _distinct(images.counts.to(x.device)[label], sets, excluded, generator)
+        intensities = self._read(images, label.unsqueeze(1), members).flatten(0, 1)
         most = torch.full((episodes * sets,), self.related_points, device=x.device)
         sizes = _integers(max(1, pixels // 100), most, generator)
         order = _permutations((episodes * sets, pixels), generator)[:, : self.related_points]
-        present = (torch.arange(sets, device=x.device) < numbers).flatten()
-        observed = _observed(x, whole, order, sizes * present).map(lambda t: t.unflatten(0, (episodes, sets)))
+        is_present = (torch.arange(sets, device=x.device) < numbers).flatten()
+        observed = _observed(x, intensities, order, sizes * is_present).map(lambda t: t.unflatten(0, (episodes, sets)))
         return observed, _numbers(images, label.unsqueeze(1), members)
 
     def _read(self, images: ImageSet, label: Int[Tensor, "*#B"], member: Int[Tensor, "*B"]) -> Float[Tensor, "*B P Dy"]:
@@ -285,31 +289,31 @@ class ImageCompletion(Family):
 
     def _images(self, part: Part) -> ImageSet:
         if part not in self._loaded:
-            found = self._load(part)
-            needed = self.related_sets + 1
-            if len(found.counts) and int(found.counts.min()) < needed:
-                scarce = int(found.labels[found.counts.argmin()])
+            images = self._load(part)
+            needed_images = self.related_sets + 1
+            if len(images.counts) and int(images.counts.min()) < needed_images:
+                scarce = int(images.labels[images.counts.argmin()])
                 raise DataError(
-                    f"{self.parameters.images}: label {scarce} has {int(found.counts.min())} image(s), an "
-                    f"episode needs {needed}; lower task.max_related or complete the files"
+                    f"{self.parameters.images}: label {scarce} has {int(images.counts.min())} image(s), an "
+                    f"episode needs {needed_images}; lower task.max_related or complete the files"
                 )
-            self._loaded[part] = found
+            self._loaded[part] = images
         return self._loaded[part]
 
     def _load(self, part: Part) -> ImageSet:
-        wanted = self.parameters
-        match wanted.images:
+        parameters = self.parameters
+        match parameters.images:
             case "mnist":
                 return mnist_images(part, self.data_dir)
             case "emnist":
                 return emnist_images(part, self.data_dir)
             case "celeba":
-                return CelebA(part, self.data_dir, wanted.size)
-        return glyph_images(part, wanted.classes, wanted.drawings, wanted.size, wanted.jitter)
+                return CelebA(part, self.data_dir, parameters.size)
+        return glyph_images(part, parameters.classes, parameters.drawings, parameters.size, parameters.jitter)
 
 
 def _share(pixels: int, points: int) -> tuple[int, int]:
-    """Fewest and most context pixels of `share` among so many."""
+    """Fewest and most context pixels under `share`."""
     return _within(max(1, pixels // 100), max(1, pixels // 5), points)
 
 
@@ -319,17 +323,17 @@ def _within(low: int, high: int, most: int) -> tuple[int, int]:
 
 
 def _numbers(images: ImageSet, label: Int[Tensor, "*#B"], member: Int[Tensor, "*B"]) -> Int[Tensor, "*B"]:
-    """Which image of the set the so-and-so-many-th of a label is."""
+    """Numbers in the set of the images that are `member`-th of their label."""
     return images.order.to(member.device)[images.first.to(member.device)[label] + member]
 
 
 def _observed(
-    x: Float[Tensor, "P 2"], whole: Float[Tensor, "B P Dy"], chosen: Int[Tensor, "B N"], sizes: Int[Tensor, " B"]
+    x: Float[Tensor, "P 2"], intensities: Float[Tensor, "B P Dy"], pixels: Int[Tensor, "B N"], sizes: Int[Tensor, " B"]
 ) -> Points:
-    """The first `sizes` of the chosen pixels; what is masked is 0."""
-    mask = torch.arange(chosen.shape[1], device=sizes.device) < sizes.unsqueeze(1)
-    there = mask.unsqueeze(-1)
-    return Points(x[chosen] * there, take(whole, chosen) * there, mask)
+    """The first `sizes` of these pixels; masked values are 0."""
+    mask = torch.arange(pixels.shape[1], device=sizes.device) < sizes.unsqueeze(1)
+    unmasked = mask.unsqueeze(-1)
+    return Points(x[pixels] * unmasked, take(intensities, pixels) * unmasked, mask)
 
 
 def _permutations(shape: tuple[int, int], generator: torch.Generator) -> Int[Tensor, "B P"]:
@@ -343,17 +347,17 @@ def _integers(low: int, high: Int[Tensor, " B"], generator: torch.Generator) -> 
 
 
 def _distinct(
-    counts: Int[Tensor, " B"], sets: int, taken: Int[Tensor, "B K"], generator: torch.Generator
+    counts: Int[Tensor, " B"], sets: int, excluded: Int[Tensor, "B K"], generator: torch.Generator
 ) -> Int[Tensor, "B J"]:
-    """Per episode `sets` different numbers below `counts`, none of them taken, in random order.
+    """Per episode `sets` different numbers below `counts`, none of them excluded, in random order.
 
-    Each is drawn among what is left and then counted past everything taken, in ascending order.
+    Each is drawn among the remaining numbers and then moved past the excluded ones, in ascending order.
     """
-    before = taken.shape[1]
+    given = excluded.shape[1]
     for _ in range(sets):
         uniform = torch.rand(counts.shape, generator=generator, device=counts.device, dtype=torch.float64)
-        drawn = (uniform * (counts - taken.shape[1])).long()
-        for lower in taken.sort(1).values.unbind(1):
+        drawn = (uniform * (counts - excluded.shape[1])).long()
+        for lower in excluded.sort(1).values.unbind(1):
             drawn = drawn + (drawn >= lower)
-        taken = torch.cat([taken, drawn.unsqueeze(1)], 1)
-    return taken[:, before:]
+        excluded = torch.cat([excluded, drawn.unsqueeze(1)], 1)
+    return excluded[:, given:]

@@ -49,11 +49,11 @@ class ImageSet:
         # The images sorted by label: those of label l start at first[l] and are counts[l].
         self.order = torch.from_numpy(np.argsort(labels, kind="stable"))
 
-    def read(self, which: Int[Tensor, "*n"]) -> UInt8[Tensor, "*n pixels channels"]:
-        """The images of these numbers, on the device of `which`."""
-        if which.device not in self._pixels:
-            self._pixels[which.device] = self._pixels[torch.device("cpu")].to(which.device)
-        return self._pixels[which.device][which]
+    def read(self, numbers: Int[Tensor, "*n"]) -> UInt8[Tensor, "*n pixels channels"]:
+        """The images of these numbers, on the device of `numbers`."""
+        if numbers.device not in self._pixels:
+            self._pixels[numbers.device] = self._pixels[torch.device("cpu")].to(numbers.device)
+        return self._pixels[numbers.device][numbers]
 
     @cached_property
     def fingerprint(self) -> str:
@@ -65,14 +65,14 @@ class ImageSet:
 
 
 def glyph_images(part: Part, classes: int, drawings: int, size: int, jitter: float) -> ImageSet:
-    """Procedural characters: `drawings` of each class to train on, `HELD_OUT` to evaluate on, as many more to choose
-    by."""
-    first = classes if part == "unseen" else 0
-    kept = drawings + HELD_OUT * (part == "validation")
-    drawers = range(drawings) if part == "train" else range(kept, kept + HELD_OUT)
-    drawn = glyphs(0, range(first, first + classes), drawers, size, jitter=jitter)
-    labels = np.repeat(np.arange(first, first + classes), len(drawers))
-    return ImageSet(drawn.reshape(len(labels), size * size, 1), labels)
+    """Procedural characters: `drawings` of each class to train on, `HELD_OUT` to evaluate on, and `HELD_OUT` to tune
+    on."""
+    first_class = classes if part == "unseen" else 0
+    first_drawer = drawings + HELD_OUT * (part == "validation")
+    drawers = range(drawings) if part == "train" else range(first_drawer, first_drawer + HELD_OUT)
+    images = glyphs(0, range(first_class, first_class + classes), drawers, size, jitter=jitter)
+    labels = np.repeat(np.arange(first_class, first_class + classes), len(drawers))
+    return ImageSet(images.reshape(len(labels), size * size, 1), labels)
 
 
 def mnist_images(part: Part, data_dir: Path | None) -> ImageSet:
@@ -93,8 +93,8 @@ def emnist_images(part: Part, data_dir: Path | None) -> ImageSet:
     """
     split = "train" if part == "train" else "test"
     images, labels = _idx_pair(data_dir, "emnist", f"emnist-balanced-{split}", _EMNIST)
-    chosen: Bool[np.ndarray, " images"] = (labels >= TRAINED_CLASSES) == (part == "unseen")
-    return ImageSet(_flat(images[chosen].transpose(0, 2, 1)), labels[chosen])
+    is_wanted: Bool[np.ndarray, " images"] = (labels >= TRAINED_CLASSES) == (part == "unseen")
+    return ImageSet(_flat(images[is_wanted].transpose(0, 2, 1)), labels[is_wanted])
 
 
 def _idx_pair(
@@ -113,7 +113,7 @@ def _idx_pair(
 
 
 def folder_of(data_dir: Path | None, name: str, home: str) -> Path:
-    """The folder of one data set; raises `DataError` when nobody said where data sets are."""
+    """The folder of one data set; raises `DataError` without a data folder."""
     if data_dir is None:
         raise DataError(
             f"the images of {home} are needed: point --data-dir or ICLBENCH_DATA at the folder that holds '{name}'"

@@ -23,10 +23,10 @@ class MeanImageSettings(BaseSettings):
 
 
 class MeanImage(Predictor):
-    """Every pixel's mean and standard deviation over the images that are trained on, whatever the context.
+    """Every pixel's mean and standard deviation over the training images; the context is ignored.
 
-    In squared error nobody who ignores the context does better on average over those images, and in log-likelihood no
-    Gaussian with this floor.
+    On average over those images no predictor that ignores the context has a lower squared error, and no Gaussian with
+    this floor has a higher log-likelihood.
 
     Raises:
         UsageError: the task is of another family.
@@ -50,5 +50,5 @@ class MeanImage(Predictor):
         self, context: Points, x_target: Float[Tensor, "B Q 2"], related: Points | None = None
     ) -> Gaussian:
         mean, std = (moment.to(x_target) for moment in self.family.trained_pixels)
-        asked = self.family.pixel_at(x_target)
-        return Gaussian(mean[asked], std.clamp(min=self.settings.floor)[asked])
+        pixels = self.family.pixel_at(x_target)
+        return Gaussian(mean[pixels], std.clamp(min=self.settings.floor)[pixels])

@@ -3,7 +3,7 @@ each.
 
 Read from the two official archives, `images_background.zip` (964 characters) and `images_evaluation.zip` (659), or
 from folders of these names with the same content, `ALPHABET/characterNN/NNNN_DD.png`: 105 x 105 pixels, 1 bit.
-Reading them takes seconds, so the result is kept as one compact file (`iclbench.families.images.array_cache`).
+Reading them takes seconds, so the result is cached as one compact file (`iclbench.families.images.array_cache`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def load_omniglot(folder: Path, size: int) -> UInt8[np.ndarray, "classes 20 size
 
     def make() -> UInt8[np.ndarray, "classes 20 size size"]:
         images = read_omniglot(folder)
-        return images if size == SIZE else np.stack([reduced(of_class, size) for of_class in images])
+        return images if size == SIZE else np.stack([reduced(drawings, size) for drawings in images])
 
     return cached(f"omniglot-{size}-{_contents(folder)}", folder, make)
 
@@ -82,8 +82,8 @@ def _unpacked(folder: Path, part: str) -> dict[str, int]:
 def _read_part(folder: Path, part: str) -> UInt8[np.ndarray, "classes 20 105 105"]:
     archive = folder / f"{part}.zip"
     if (folder / part).is_dir():
-        found = _unpacked(folder, part)
-        return _drawings(folder / part, part, found, lambda name: limits.read_bytes(folder / name, _LARGEST + 1))
+        sizes = _unpacked(folder, part)
+        return _drawings(folder / part, part, sizes, lambda name: limits.read_bytes(folder / name, _LARGEST + 1))
     try:
         with limits.opened(archive) as file, zipfile.ZipFile(file) as opened:
             return _drawings(archive, part, _listed(archive, opened), lambda name: _bounded(opened, name))
@@ -100,10 +100,10 @@ def _listed(archive: Path, opened: zipfile.ZipFile) -> dict[str, int]:
             raise DataError(
                 f"{archive}: '{info.filename}' is compressed in an unusual way; this is not the official archive"
             )
-    found = {info.filename: info.file_size for info in opened.infolist()}
-    if len(found) < len(opened.infolist()):
+    sizes = {info.filename: info.file_size for info in opened.infolist()}
+    if len(sizes) < len(opened.infolist()):
         raise DataError(f"{archive} holds two files of one name; this is not the official archive")
-    return found
+    return sizes
 
 
 def _bounded(opened: zipfile.ZipFile, name: str) -> bytes:
@@ -113,38 +113,37 @@ def _bounded(opened: zipfile.ZipFile, name: str) -> bytes:
 
 
 def _drawings(
-    where: Path, part: str, sizes: Mapping[str, int], read: _Reader
+    path: Path, part: str, sizes: Mapping[str, int], read: _Reader
 ) -> UInt8[np.ndarray, "classes 20 105 105"]:
     """The images of one part by class and drawer, checked to be complete and no larger than they should be."""
     characters: dict[str, dict[int, str]] = defaultdict(dict)
     numbers: set[int] = set()
     for name, size in sizes.items():
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            raise DataError(f"{where}: '{name}' leads out of the folder; this is not the official archive")
+            raise DataError(f"{path}: '{name}' leads out of the folder; this is not the official archive")
         if size > _LARGEST:
             raise DataError(
-                f"{where}: '{name}' has {size:,} bytes unpacked, more than any drawing; this is not the "
-                "official archive"
+                f"{path}: '{name}' has {size:,} bytes unpacked, more than any drawing; this is not the official archive"
             )
-        found = re.fullmatch(rf"{part}/([^/]+/[^/]+)/(\d+)_(\d\d)\.png", name)
-        if found:
-            characters[found[1]][int(found[3])] = name
-            numbers.add(int(found[2]))
+        match = re.fullmatch(rf"{part}/([^/]+/[^/]+)/(\d+)_(\d\d)\.png", name)
+        if match:
+            characters[match[1]][int(match[3])] = name
+            numbers.add(int(match[2]))
     if sum(sizes.values()) > _LARGEST_PART:
         raise DataError(
-            f"{where} has {sum(sizes.values()):,} bytes unpacked, expected {_LARGEST_PART:,} at most; this "
+            f"{path} has {sum(sizes.values()):,} bytes unpacked, expected {_LARGEST_PART:,} at most; this "
             "is not the official archive"
         )
     if len(characters) != CLASSES[part]:
-        lost = "".join(f"; number {number:04d} is missing" for number in sorted(_numbers(part) - numbers)[:1])
-        raise DataError(f"{where} holds {len(characters)} characters, expected {CLASSES[part]}{lost}; {_ADVICE}")
+        gap = "".join(f"; number {number:04d} is missing" for number in sorted(_numbers(part) - numbers)[:1])
+        raise DataError(f"{path} holds {len(characters)} characters, expected {CLASSES[part]}{gap}; {_ADVICE}")
     images = np.empty((len(characters), DRAWINGS, SIZE, SIZE), np.uint8)
     for row, (character, drawings) in enumerate(sorted(characters.items())):
         absent = sorted({*range(1, DRAWINGS + 1)} - {*drawings})
         if absent:
-            raise DataError(f"{where}: drawing {absent[0]:02d} of '{character}' is missing; {_ADVICE}")
+            raise DataError(f"{path}: drawing {absent[0]:02d} of '{character}' is missing; {_ADVICE}")
         for drawer in range(DRAWINGS):
-            images[row, drawer] = _ink(where, drawings[drawer + 1], read)
+            images[row, drawer] = _ink(path, drawings[drawer + 1], read)
     return images
 
 
@@ -154,13 +153,13 @@ def _numbers(part: str) -> set[int]:
     return set(range(before + 1, before + CLASSES[part] + 1))
 
 
-def _ink(where: Path, name: str, read: _Reader) -> UInt8[np.ndarray, "105 105"]:
+def _ink(path: Path, name: str, read: _Reader) -> UInt8[np.ndarray, "105 105"]:
     try:
         paper = png.decode(read(name))
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{where}: cannot read '{name}' ({error}); {_ADVICE}") from None
+        raise DataError(f"{path}: cannot read '{name}' ({error}); {_ADVICE}") from None
     if paper.shape != (SIZE, SIZE):
-        raise DataError(f"{where}: '{name}' has {paper.shape[0]} x {paper.shape[1]} pixels, expected {SIZE} x {SIZE}")
+        raise DataError(f"{path}: '{name}' has {paper.shape[0]} x {paper.shape[1]} pixels, expected {SIZE} x {SIZE}")
     return np.where(paper == 0, np.uint8(255), np.uint8(0))
 
 

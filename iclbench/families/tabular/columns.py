@@ -21,7 +21,7 @@ class Column:
     Attributes:
         name: its name, may be empty.
         values: its numbers, NaN where a value is missing; None where it holds text.
-        place: where a row's cell is and what is written there, by the row's index.
+        place: position and content of a row's cell, in words, by the row's index.
         text: index of the first row that holds text, where that is known.
     """
 
@@ -43,9 +43,9 @@ def table_stem(path: Path, suffix: str) -> str | None:
 
 def check_names(path: Path, names: Sequence[str]) -> None:
     """Raise `DataError` where a column has no name of its own."""
-    twice = [name for name, count in Counter(names).items() if count > 1 and name]
-    if twice:
-        raise DataError(f"{path}: two columns have the same name: {listed(twice)}; rename one")
+    duplicates = [name for name, count in Counter(names).items() if count > 1 and name]
+    if duplicates:
+        raise DataError(f"{path}: two columns have the same name: {listed(duplicates)}; rename one")
     for index, name in enumerate(names):
         # Pandas writes 'Unnamed: 0' when it has read a table with a row index and writes it again.
         if not name or name == f"Unnamed: {index}":
@@ -57,5 +57,5 @@ def check_names(path: Path, names: Sequence[str]) -> None:
 
 def listed(names: Sequence[str], most: int = 4) -> str:
     """Names in a line, the first ones of many."""
-    shown = ", ".join(in_a_line(name, 160) for name in names[:most])
-    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
+    text = ", ".join(in_a_line(name, 160) for name in names[:most])
+    return text + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -58,31 +58,32 @@ def read_csv(path: Path, header: bool | None = None) -> list[Column]:
         ) from None
     except ValueError as error:  # a null byte in the path
         raise DataError(f"cannot read {path}: {said(error)}") from None
-    first, named, columns = _by_arrow(data, header) or _by_cell(path, data, header)
-    if header is None and not named and _may_name(first, columns):
+    first_line, has_header, columns = _by_arrow(data, header) or _by_cell(path, data, header)
+    if header is None and not has_header and _may_name(first_line, columns):
         raise DataError(
-            f"{path}: the first line '{in_a_line(','.join(first))}' may name the columns or be a row; say which by "
+            f"{path}: the first line '{in_a_line(','.join(first_line))}' may name the columns or be a row; say which "
+            "by "
             "--header or --no-header with --csv, or give the columns names that are not numbers"
         )
-    names = first if named else [f"column {i + 1}" for i in range(len(first))]
+    names = first_line if has_header else [f"column {i + 1}" for i in range(len(first_line))]
     return [replace(column, name=name) for name, column in zip(names, columns, strict=True)]
 
 
 def _unpacked(path: Path) -> bytes:
     """The text of a table, read until it would take more than the limit once it is parsed: most of the time that a
     packed file of gigabytes takes is that of parsing."""
-    most, taken, parts = limits.max_bytes(), 0, []
+    limit, size, chunks = limits.max_bytes(), 0, []
     with limits.opened(path) as raw:
         file = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if table_stem(path, ".csv.gz") else raw
-        while part := file.read(limits.max_line() + 1):
-            rows = max(part.count(b"\n"), part.count(b"\r"))
-            if not rows and len(part) > limits.max_line():
+        while chunk := file.read(limits.max_line() + 1):
+            rows = max(chunk.count(b"\n"), chunk.count(b"\r"))
+            if not rows and len(chunk) > limits.max_line():
                 raise limits.beyond(f"{path}: a line", limits.max_line())
-            taken += len(part) + _FIELD * (part.count(b",") + 2 * rows)
-            if taken > most:
-                raise limits.beyond(f"{path}: the table takes", most)
-            parts.append(part)
-    return b"".join(parts)
+            size += len(chunk) + _FIELD * (chunk.count(b",") + 2 * rows)
+            if size > limit:
+                raise limits.beyond(f"{path}: the table takes", limit)
+            chunks.append(chunk)
+    return b"".join(chunks)
 
 
 _Parsed: TypeAlias = tuple[list[str], bool, list[Column]]
@@ -99,17 +100,19 @@ def _by_arrow(data: bytes, header: bool | None) -> _Parsed | None:
     if len(top) < 3 or (b"\r" in data and data.count(b"\r") != data.count(b"\r\n")):
         return None
     try:
-        first, second = ([cell.strip() for cell in next(_reader([line.decode()]), [])] for line in top[:2])
+        first_line, second_line = ([cell.strip() for cell in next(_reader([line.decode()]), [])] for line in top[:2])
     except (csv.Error, ValueError):
         return None
-    if not first or len(first) != len(second) or top[0].count(b'"') % 2:
+    if not first_line or len(first_line) != len(second_line) or top[0].count(b'"') % 2:
         return None
-    named = _names_columns([first, second]) if header is None else header
-    heading = data[: len(top[0]) + 1] if named else b""
+    has_header = _names_columns([first_line, second_line]) if header is None else header
+    heading = data[: len(top[0]) + 1] if has_header else b""
     if data.translate(None, _PLAIN) != heading.translate(None, _PLAIN):
         return None
-    labels = [str(index) for index in range(len(first))]
-    kinds = [pa.bool_() if cell.lower() in _TRUTH else pa.float64() for cell in (second if named else first)]
+    labels = [str(index) for index in range(len(first_line))]
+    kinds = [
+        pa.bool_() if cell.lower() in _TRUTH else pa.float64() for cell in (second_line if has_header else first_line)
+    ]
     options = arrow.ConvertOptions(
         column_types=dict(zip(labels, kinds, strict=True)),
         true_values=["true", "True", "TRUE"],
@@ -120,14 +123,14 @@ def _by_arrow(data: bytes, header: bool | None) -> _Parsed | None:
         table = arrow.read_csv(pa.py_buffer(data).slice(len(heading)), reading, convert_options=options)
     except (pa.ArrowException, ValueError):
         return None
-    found = [c.cast("uint8") if pa.types.is_boolean(c.type) else c for c in table.columns]
-    columns = [Column("", np.array(each, dtype=np.float64)) for each in found]
-    usable = all(not each.null_count for each in found) and all(np.isfinite(c.numbers()).all() for c in columns)
-    return (first, named, columns) if usable else None
+    arrays = [c.cast("uint8") if pa.types.is_boolean(c.type) else c for c in table.columns]
+    columns = [Column("", np.array(array, dtype=np.float64)) for array in arrays]
+    usable = all(not array.null_count for array in arrays) and all(np.isfinite(c.numbers()).all() for c in columns)
+    return (first_line, has_header, columns) if usable else None
 
 
 def _by_cell(path: Path, data: bytes, header: bool | None) -> _Parsed:
-    """Every table: names, numbers, truth values, cells without a value and text, which is reported with its place."""
+    """Any table: names, numbers, truth values, cells without a value and text, which is reported with its place."""
     try:
         text = TextIOWrapper(BytesIO(data), encoding="utf-8-sig", newline="")
         reader = _reader(limits.lines(text, str(path)))
@@ -138,17 +141,23 @@ def _by_cell(path: Path, data: bytes, header: bool | None) -> _Parsed:
         raise DataError(f"{path} is not a CSV table: {said(error)}") from None
     if not rows:
         raise DataError(f"{path} is empty; expected a table with a header or rows of numbers")
-    first = rows[0][1]
+    first_line = rows[0][1]
     for line, row in rows:
-        if len(row) != len(first):
-            raise DataError(f"{path}, line {line}: {len(row)} fields where the first line has {len(first)}; {COMMAS}")
-    named = _names_columns([row for _, row in rows[:2]]) if header is None else header
-    if named:
+        if len(row) != len(first_line):
+            raise DataError(
+                f"{path}, line {line}: {len(row)} fields where the first line has {len(first_line)}; {COMMAS}"
+            )
+    has_header = _names_columns([row for _, row in rows[:2]]) if header is None else header
+    if has_header:
         del rows[0]
     if not rows:
         raise DataError(f"{path} has a header and no rows; add rows of numbers")
     lines = [line for line, _ in rows]
-    return first, named, [_column(list(cells), lines) for cells in zip(*(row for _, row in rows), strict=True)]
+    return (
+        first_line,
+        has_header,
+        [_column(list(cells), lines) for cells in zip(*(row for _, row in rows), strict=True)],
+    )
 
 
 def _reader(lines: Iterable[str]) -> Any:
@@ -159,36 +168,36 @@ def _column(cells: list[str], lines: list[int]) -> Column:
     def place(row: int) -> str:
         return f"line {lines[row]}: '{in_a_line(cells[row], 40)}'"
 
-    written = "".join(cells)
-    if written.isascii() and "_" not in written:  # or Python would read more than numbers
+    joined = "".join(cells)
+    if joined.isascii() and "_" not in joined:  # or Python would read more than numbers
         try:
             return Column("", np.array([float(cell) for cell in cells]), place)
         except ValueError:
             pass
     low = [cell.lower() for cell in cells]
-    known = _TRUTH if all(cell in _TRUTH or cell in _MISSING for cell in low) else {}
-    values = [np.nan if cell in _MISSING else known.get(cell, number(cell)) for cell in low]
-    text = next((row for row, value in enumerate(values) if value is None), None)
-    return Column("", None if text is not None else np.array(values, dtype=np.float64), place, text)
+    truth = _TRUTH if all(cell in _TRUTH or cell in _MISSING for cell in low) else {}
+    values = [np.nan if cell in _MISSING else truth.get(cell, number(cell)) for cell in low]
+    text_row = next((row for row, value in enumerate(values) if value is None), None)
+    return Column("", None if text_row is not None else np.array(values, dtype=np.float64), place, text_row)
 
 
 def _names_columns(lines: list[list[str]]) -> bool:
     """Whether the first of these lines names the columns: nothing in it is meant as a number, a word is above a number
     of the second line, or it is what pandas writes above its row index: nothing, then numbers of columns."""
-    first = [meant_as_number(cell) and cell.lower() not in _MISSING for cell in lines[0]]
-    if not any(first) or (not lines[0][0] and all(map(_is_integer, lines[0][1:]))):
+    numeric = [meant_as_number(cell) and cell.lower() not in _MISSING for cell in lines[0]]
+    if not any(numeric) or (not lines[0][0] and all(map(_is_integer, lines[0][1:]))):
         return True
-    second = [_is_number(cell) for cell in lines[1]] if len(lines) > 1 else first
-    words = [not meant and cell.lower() not in _MISSING for meant, cell in zip(first, lines[0], strict=True)]
-    return any(word and below for word, below in zip(words, second, strict=True))
+    numeric_below = [_is_number(cell) for cell in lines[1]] if len(lines) > 1 else numeric
+    words = [not meant and cell.lower() not in _MISSING for meant, cell in zip(numeric, lines[0], strict=True)]
+    return any(word and below for word, below in zip(words, numeric_below, strict=True))
 
 
-def _may_name(first: list[str], columns: list[Column]) -> bool:
+def _may_name(cells: list[str], columns: list[Column]) -> bool:
     """Whether a first line of numbers may be the names of columns: different integers which count from 0 or 1, or which
     are above numbers that are not integers."""
-    if len(set(first)) < len(first) or not all(map(_is_integer, first)):
+    if len(set(cells)) < len(cells) or not all(map(_is_integer, cells)):
         return False
-    counted = any(first == [str(start + i) for i in range(len(first))] for start in (0, 1))
+    counted = any(cells == [str(start + i) for i in range(len(cells))] for start in (0, 1))
     return counted or any(c.values is None or (c.values[1:] != np.floor(c.values[1:])).any() for c in columns)
 
 

@@ -1,10 +1,10 @@
-"""Numbers as they are written in files of data: what every other program would read as the same number."""
+"""Numbers as they are written in data files, in spellings that every program reads as the same number."""
 
 from __future__ import annotations
 
 
 def number(text: str) -> float | None:
-    """The number that a text writes; None where it writes none. Python alone also reads 1_5 and digits of other
+    """The number in a text; None if there is none. Unlike `float`, not 1_5 or digits of other
     scripts.
 
     >>> number("-1e-3"), number("1_5"), number("٣"), number("inf")

@@ -18,7 +18,7 @@ from iclbench.families.tabular.columns import Column, check_names, listed
 
 log = logging.getLogger("iclbench")
 
-# The name that pandas gives to a row index without one, which other programs keep as that of a column.
+# The name that pandas gives to a row index without one, which other programs read as the name of a column.
 _INDEX = re.compile(r"__index_level_\d+__")
 
 
@@ -45,13 +45,15 @@ def read_parquet(path: Path) -> list[Column]:
             # Text is not even read: the names of its columns say enough.
             # By this thread alone: those of Arrow would call back into the file, which has brought an interpreter down.
             loaded = table.read(numeric, use_threads=False)
-            found = {name: _arrow_numbers(loaded.column(name), pa.types) for name in numeric}
+            numbers = {name: _arrow_numbers(loaded.column(name), pa.types) for name in numeric}
     except (pa.ArrowException, ValueError, TypeError) as error:
-        raise DataError(f"{path} is not a parquet table ({_of_library(error)}); write it again, or as .csv") from None
+        raise DataError(
+            f"{path} is not a parquet table ({_library_message(error)}); write it again, or as .csv"
+        ) from None
     except OSError as error:
         if error.strerror is None:
             raise DataError(
-                f"{path} is not a parquet table ({_of_library(error)}); write it again, or as .csv"
+                f"{path} is not a parquet table ({_library_message(error)}); write it again, or as .csv"
             ) from None
         raise DataError(
             f"cannot read {path}: {error.strerror}; name a table that ends in .csv, .csv.gz or .parquet"
@@ -60,10 +62,10 @@ def read_parquet(path: Path) -> list[Column]:
         raise DataError(f"{path} has no rows")
     if index:
         log.info(f"{path}: {listed(sorted(index))} is a row index of pandas, not a column (reset_index() makes it one)")
-    return [Column(field.name, found.get(field.name)) for field in fields]
+    return [Column(field.name, numbers.get(field.name)) for field in fields]
 
 
-def _of_library(error: Exception) -> str:
+def _library_message(error: Exception) -> str:
     return in_a_line(said(error))
 
 
@@ -72,8 +74,8 @@ def _index_names(schema: Any) -> set[str]:
     index without a name."""
     names = {name for name in schema.names if _INDEX.fullmatch(name)}
     try:
-        told = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))["index_columns"]
-        return names | ({name for name in told if isinstance(name, str)} & set(schema.names))
+        index_columns = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))["index_columns"]
+        return names | ({name for name in index_columns if isinstance(name, str)} & set(schema.names))
     except (ValueError, KeyError, TypeError, RecursionError):  # written by another program, or damaged
         return names
 

@@ -65,21 +65,21 @@ def read_table(path: Path | str, target: str | None = None, header: bool | None 
     if len(names) < 2:
         raise DataError(f"{path}: one column, but a target needs at least one feature; {COMMAS}")
     check_names(path, names)
-    chosen = _target_index(path, names, target)
-    values = _numbers(path, columns, chosen)
-    y = values[chosen]
+    target_index = _target_index(path, names, target)
+    values = _numbers(path, columns, target_index)
+    y = values[target_index]
     if y.min() == y.max():
         raise DataError(
-            f"{path}: the target '{in_a_line(names[chosen])}' is the same in all {len(y)} rows; choose another"
+            f"{path}: the target '{in_a_line(names[target_index])}' is the same in all {len(y)} rows; choose another"
         )
-    rest = [i for i in range(len(names)) if i != chosen]
-    x = np.stack([values[i] for i in rest], axis=1)
-    return Table(stem(path), x, y, tuple(names[i] for i in rest), names[chosen])
+    feature_indices = [i for i in range(len(names)) if i != target_index]
+    x = np.stack([values[i] for i in feature_indices], axis=1)
+    return Table(stem(path), x, y, tuple(names[i] for i in feature_indices), names[target_index])
 
 
 def stem(path: Path) -> str:
     """The file's name without `.csv`, `.csv.gz` or `.parquet`."""
-    return next((found for suffix in SUFFIXES if (found := table_stem(path, suffix))), path.stem)
+    return next((name for suffix in SUFFIXES if (name := table_stem(path, suffix))), path.stem)
 
 
 def _columns(path: Path, header: bool | None) -> list[Column]:
@@ -110,26 +110,28 @@ def _numbers(path: Path, columns: Sequence[Column], target: int) -> list[Float[n
     once."""
     text = [column for column in columns if column.values is None]
     if columns[target] in text:
-        where, name = _first(columns[target]), in_a_line(columns[target].name)
-        raise DataError(f"{path}: the target '{name}' holds text{where}; choose another, or write numbers there")
+        places, name = _first_text(columns[target]), in_a_line(columns[target].name)
+        raise DataError(f"{path}: the target '{name}' holds text{places}; choose another, or write numbers there")
     if text:
-        where = listed([in_a_line(column.name) + _first(column) for column in text])
-        raise DataError(f"{path}: text in {where}; encode it as numbers or remove the column(s)")
+        places = listed([in_a_line(column.name) + _first_text(column) for column in text])
+        raise DataError(f"{path}: text in {places}; encode it as numbers or remove the column(s)")
     values = [column.numbers() for column in columns]
     missing = [np.isnan(v) for v in values]
     if any(holes.any() for holes in missing):
-        where = _places(columns, missing)
+        places = _places(columns, missing)
         rows, total = len(values[0]), int(np.any(missing, axis=0).sum())
-        raise DataError(f"{path}: missing values in {where}, {total} of {rows} rows; fill them in or remove these rows")
+        raise DataError(
+            f"{path}: missing values in {places}, {total} of {rows} rows; fill them in or remove these rows"
+        )
     infinite = [np.isinf(v) for v in values]
     if any(holes.any() for holes in infinite):
-        where = _places(columns, infinite)
-        raise DataError(f"{path}: infinite values in {where}; replace them or remove these rows")
+        places = _places(columns, infinite)
+        raise DataError(f"{path}: infinite values in {places}; replace them or remove these rows")
     return values
 
 
-def _first(column: Column) -> str:
-    """Where a column first holds text, in brackets; nothing where that is not known."""
+def _first_text(column: Column) -> str:
+    """Position of a column's first text, in brackets; empty where it is not known."""
     return "" if column.text is None else f" ({column.place(column.text)})"
 
 
@@ -137,8 +139,8 @@ def _places(columns: Sequence[Column], wrong: Sequence[np.ndarray]) -> str:
     """The columns with wrong cells: how many, and the first one."""
     return listed(
         [
-            f"{in_a_line(column.name)} ({int(where.sum())}: {column.place(int(where.argmax()))})"
-            for column, where in zip(columns, wrong, strict=True)
-            if where.any()
+            f"{in_a_line(column.name)} ({int(is_wrong.sum())}: {column.place(int(is_wrong.argmax()))})"
+            for column, is_wrong in zip(columns, wrong, strict=True)
+            if is_wrong.any()
         ]
     )

@@ -48,7 +48,7 @@ TableName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_. -]*$")]
 
 class TabularParameters(FunctionParameters):
     """`tables`: names of files in the `tabular` folder, with or without suffix; none: all. `variance`: what the labels
-    are scaled to, 1 unless a model is to meet them at the scale of the task that it was trained on."""
+    are scaled to, 1 unless they should have the scale of the task that a model was trained on."""
 
     tables: tuple[TableName, ...] = Field(default=(), strict=False)
     encoding: Literal["pad", "project"] = "pad"
@@ -75,7 +75,7 @@ class Tabular(Family):
         self, parameters: TabularParameters, data_dir: Path | None = None, tables: Sequence[Table] | None = None
     ) -> None:
         super().__init__(parameters, data_dir)
-        self._given = tables
+        self._own_tables = tables
 
     @classmethod
     def counts_vary(cls, parameters: TabularParameters, points: int) -> bool:
@@ -91,8 +91,8 @@ class Tabular(Family):
 
     @cached_property
     def tables(self) -> list[Table]:
-        if self._given is not None:
-            return list(self._given)
+        if self._own_tables is not None:
+            return list(self._own_tables)
         return [read_table(path) for path in _files(self.data_dir, self.parameters.tables)]
 
     @cached_property
@@ -105,7 +105,7 @@ class Tabular(Family):
 
     @property
     def needs_data(self) -> bool:
-        return self._given is None
+        return self._own_tables is None
 
     @cached_property
     def _standard(self) -> list[tuple[Tensor, Tensor]]:
@@ -113,7 +113,7 @@ class Tabular(Family):
         return [(_standardised(t.x), _standardised(t.y[:, None])[:, 0]) for t in self.tables]
 
     @cached_property
-    def _of_targets(self) -> list[Standard]:
+    def _target_standards(self) -> list[Standard]:
         """How the target of every table is standardised."""
         return [Standard.of(table.y[:, None]) for table in self.tables]
 
@@ -127,52 +127,55 @@ class Tabular(Family):
                     "ask for fewer points or leave it out"
                 )
         device = generator.device
-        which = torch.randint(len(self.tables), (episodes,), generator=generator, device=device)
+        table_index = torch.randint(len(self.tables), (episodes,), generator=generator, device=device)
         x = torch.zeros(episodes, points, self.x_dim, device=device)
         y = torch.zeros(episodes, points, device=device)
         rows = torch.zeros(episodes, points, dtype=torch.long, device=device)
         for index, (features, target) in enumerate(self._standard):
-            here = (which == index).nonzero().squeeze(1)
-            rows[here] = distinct_rows(len(here), points, len(target), generator)
-            x[here] = self._encode(features.to(device)[rows[here]], generator)
-            y[here] = target.to(device)[rows[here]]
+            episode_rows = (table_index == index).nonzero().squeeze(1)
+            rows[episode_rows] = distinct_rows(len(episode_rows), points, len(target), generator)
+            x[episode_rows] = self._encode(features.to(device)[rows[episode_rows]], generator)
+            y[episode_rows] = target.to(device)[rows[episode_rows]]
         if request.active_dims is not None:
             x = x * (torch.arange(self.x_dim, device=device) < request.active_dims)
         y = self.parameters.variance**0.5 * _by_opening(y, opening := self._opening(points))
         context = Points.full(x, y.unsqueeze(-1))
         scored = (torch.arange(points, device=device) >= opening).expand(episodes, points)
-        return Episodes(context=context, scored=scored, truth={"table": which, "rows": rows})
+        return Episodes(context=context, scored=scored, truth={"table": table_index, "rows": rows})
 
     def _opening(self, points: int) -> int:
         return min(self.parameters.opening, max(1, points // 2))
 
     def in_episodes(
-        self, values: Float[np.ndarray, "B N"], which: Int[np.ndarray, " B"], rows: Int[np.ndarray, "B N"]
+        self, values: Float[np.ndarray, "B N"], table_index: Int[np.ndarray, " B"], rows: Int[np.ndarray, "B N"]
     ) -> Float[np.ndarray, "B N"]:
         """Values of the target in the units of the files, as labels of the episodes that these rows make up.
 
         Args:
             values: of every row of every episode, like what is predicted for it.
-            which: table of every episode.
+            table_index: table of every episode.
             rows: its rows.
         """
         standard, labels = np.empty(rows.shape), torch.empty(rows.shape)
-        for index, of_target in enumerate(self._of_targets):
-            here = which == index
-            standard[here] = of_target.apply(values[here].reshape(-1, 1)).reshape(-1, rows.shape[1])
-            labels[torch.from_numpy(here)] = self._standard[index][1][rows[here]]
+        for index, target_standard in enumerate(self._target_standards):
+            is_table = table_index == index
+            standard[is_table] = target_standard.apply(values[is_table].reshape(-1, 1)).reshape(-1, rows.shape[1])
+            labels[torch.from_numpy(is_table)] = self._standard[index][1][rows[is_table]]
         mean, scale = _opening_scale(labels, self._opening(rows.shape[1]))
         return np.asarray(self.parameters.variance**0.5 * (standard - mean.numpy()) / scale.numpy())
 
     def remarks(self, examples: int) -> list[str]:
-        """How episodes of so many examples are made from these tables, in lines for whoever reads scores on them."""
+        """Lines that describe how episodes of this many examples are made from these tables, for readers of scores."""
         opening = self._opening(examples + 1)
         scale = "" if self.parameters.variance == 1 else f", times {self.parameters.variance**0.5:.3g}"
-        one = len(self.tables) == 1
-        of, target = ("", f"'{in_a_line(self.tables[0].target)}'") if one else (" of one table", "the target")
+        single = len(self.tables) == 1
+        table_words, target = (
+            ("", f"'{in_a_line(self.tables[0].target)}'") if single else (" of one table", "the target")
+        )
         return [
             *(f"{in_a_line(table.name)}: {self._features(table)}, of {table.rows} rows" for table in self.tables),
-            f"an episode: {examples + 1} rows{of} drawn at random, in random order; features standardised over the "
+            f"an episode: {examples + 1} rows{table_words} drawn at random, in random order; features standardised "
+            "over the "
             f"whole table; {target} by mean and deviation of its first {opening} rows{scale}, which are not scored",
             f"every contestant, XGBoost too, sees the n rows before the one it predicts: {opening} to {examples}",
         ]
@@ -195,8 +198,8 @@ class Tabular(Family):
         if self.parameters.encoding == "project":
             return features @ (normal((batch, count, self.x_dim), generator) / count**0.5)
         if count > self.x_dim:
-            chosen = distinct_rows(batch, self.x_dim, count, generator).sort(1).values
-            return take(features.transpose(1, 2), chosen).transpose(1, 2)
+            columns = distinct_rows(batch, self.x_dim, count, generator).sort(1).values
+            return take(features.transpose(1, 2), columns).transpose(1, 2)
         return torch.nn.functional.pad(features, (0, self.x_dim - count))
 
 
@@ -205,16 +208,16 @@ def distinct_rows(batch: int, count: int, rows: int, generator: torch.Generator)
     `rows`.
 
     Floyd's algorithm (Bentley and Floyd 1987), all episodes at once: step j draws from 0..j, and takes j itself when
-    that number is there already. It gives a uniform subset; the order is shuffled afterwards.
+    that number is already taken. It gives a uniform subset; the order is shuffled afterwards.
     """
     device = generator.device
-    chosen = torch.full((batch, count), -1, dtype=torch.long, device=device)
+    numbers = torch.full((batch, count), -1, dtype=torch.long, device=device)
     for step, last in enumerate(range(rows - count, rows)):
         drawn = torch.randint(last + 1, (batch,), generator=generator, device=device)
-        there = (chosen == drawn.unsqueeze(1)).any(1)
-        chosen[:, step] = torch.where(there, last, drawn)
+        is_taken = (numbers == drawn.unsqueeze(1)).any(1)
+        numbers[:, step] = torch.where(is_taken, last, drawn)
     order = torch.rand((batch, count), generator=generator, device=device).argsort(1)
-    return chosen.gather(1, order)
+    return numbers.gather(1, order)
 
 
 def _by_opening(y: Float[Tensor, "B N"], opening: int) -> Float[Tensor, "B N"]:
@@ -226,10 +229,10 @@ def _by_opening(y: Float[Tensor, "B N"], opening: int) -> Float[Tensor, "B N"]:
 def _opening_scale(y: Float[Tensor, "B N"], opening: int) -> tuple[Float[Tensor, "B 1"], Float[Tensor, "B 1"]]:
     """Mean and standard deviation of the first `opening` points; 1, the deviation of the whole table in standard units,
     where they are all equal."""
-    first = y[:, :opening].double()
-    std = first.std(1, correction=0, keepdim=True)
-    flat = first.amax(1, keepdim=True) == first.amin(1, keepdim=True)
-    return first.mean(1, keepdim=True), torch.where(flat, 1.0, std)
+    opening_labels = y[:, :opening].double()
+    std = opening_labels.std(1, correction=0, keepdim=True)
+    flat = opening_labels.amax(1, keepdim=True) == opening_labels.amin(1, keepdim=True)
+    return opening_labels.mean(1, keepdim=True), torch.where(flat, 1.0, std)
 
 
 def _standardised(values: Float[np.ndarray, "rows columns"]) -> Float[Tensor, "rows columns"]:
@@ -245,13 +248,13 @@ def _files(data_dir: Path | None, names: Sequence[str]) -> list[Path]:
         raise DataError(f"the tabular family needs real tables (.csv, .csv.gz or .parquet, target last); {advice}")
     folder = data_dir / "tabular"
     try:
-        found = sorted(p for p in folder.iterdir() if any(table_stem(p, suffix) for suffix in SUFFIXES))
+        paths = sorted(p for p in folder.iterdir() if any(table_stem(p, suffix) for suffix in SUFFIXES))
     except OSError as error:
         raise DataError(f"cannot read {folder}: {error.strerror}; {advice}") from None
-    if not found:
+    if not paths:
         raise DataError(f"{folder} holds no table (.csv, .csv.gz or .parquet); {advice}")
-    by_name = {stem(p): p for p in found} | {p.name: p for p in found}
+    by_name = {stem(p): p for p in paths} | {p.name: p for p in paths}
     unknown = [name for name in names if name not in by_name]
     if unknown:
-        raise UnknownNameError("table", unknown[0], [stem(p) for p in found], hint=f"(tables in {folder})")
-    return [by_name[name] for name in names] or found
+        raise UnknownNameError("table", unknown[0], [stem(p) for p in paths], hint=f"(tables in {folder})")
+    return [by_name[name] for name in names] or paths

@@ -128,5 +128,5 @@ def test_what_it_cannot_answer_is_one_line() -> None:
     with pytest.raises(UsageError, match="family climate only"):
         ClimateOracle(None, TaskFacts(family=Linear(Linear.Parameters())))
     family, _, episodes = asked(1)
-    with pytest.raises(UsageError, match="told"):
+    with pytest.raises(UsageError, match="informed"):
         ClimateOracle(None, TaskFacts(family=family)).predict_targets(episodes.context, episodes.targets.x)

@@ -117,7 +117,7 @@ def test_kinds_are_told_apart_by_bayes_rule() -> None:
     of = family()
     episodes = doubled(draw(of, 5, POINTS))
     predictor = bayes(of, processes=32, components=8_000)
-    processes, share = predictor._believed
+    processes, share = predictor._candidates
     assert share.exp().sum() == pytest.approx(1)
     y, found = episodes.context.y, rates(predictor.predict_next(episodes.context), 0.4, 5)
     of_marks = np.stack(

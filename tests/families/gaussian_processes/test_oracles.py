@@ -302,7 +302,7 @@ def test_who_is_not_told_believes_in_the_distribution_that_is_evaluated() -> Non
         "rbf-5.19": "ood-lengthscale",
         "periodic-0.24": "ood-lengthscale",
     }.items():
-        assert family.believed(shift) == family.prior(expected), shift
+        assert family.assumed_prior(shift) == family.prior(expected), shift
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_what_an_oracle_cannot_answer_is_one_line() -> None:
         with pytest.raises(UsageError, match="gp-mixture"):
             cls(None, TaskFacts(family=linear))
     episodes = episodes_of()
-    with pytest.raises(UsageError, match="told"):
+    with pytest.raises(UsageError, match="informed"):
         OracleKernel(None, TaskFacts(family=NARROW)).predict_targets(episodes.context, episodes.targets.x)
     wide = Points(10 * episodes.context.x, episodes.context.y, episodes.context.mask)
     with pytest.raises(UsageError, match="apart"):

@@ -24,11 +24,11 @@ def read_events(path: Path, form: str | None = None, marks: int | None = None, t
     Raises:
         DataError: the file cannot be read as sequences of events, in one line with the place.
     """
-    found = form or SUFFIXES.get(path.suffix.lower())
-    if found is None:
-        raise DataError(f"{path}: expected a file that ends in .npz, .jsonl or .csv, or -o task.format=jsonl beside it")
-    if times is not None and found != "npz":
-        raise DataError(f"{path}: task.times is for .npz files; those of .{found} files are absolute; leave it out")
-    if found == "npz":
+    suffix = form or SUFFIXES.get(path.suffix.lower())
+    if suffix is None:
+        raise DataError(f"{path}: expected a file that ends in .npz, .jsonl or .csv, or -o task.format=jsonl as well")
+    if times is not None and suffix != "npz":
+        raise DataError(f"{path}: task.times is for .npz files; those of .{suffix} files are absolute; leave it out")
+    if suffix == "npz":
         return meta_tpp.read(path, marks, times)
-    return (json_lines if found == "jsonl" else jodie).read(path, marks)
+    return (json_lines if suffix == "jsonl" else jodie).read(path, marks)

@@ -3,10 +3,10 @@
     user_id,item_id,timestamp,state_label,comma_separated_list_of_features
     0,0,0.0,0,-0.319991,-0.435701,0.106784,-0.067309
 
-The header names fewer columns than the rows have, as published; what stands behind the time is not read. Sequences are
-in the order in which their users first appear; so are marks, but for items that are all numbered 0, 1, ... in the
-file, which are marks as they stand (Mooc: 97, Reddit: 984). Times count from the time 0 of the file, where its
-recording began, for all users.
+The header names fewer columns than the rows have, as published; fields after the time are not read. Sequences are
+in the order in which their users first appear; so are marks, unless all items are numbered 0, 1, ... in the
+file, in which case these numbers are the marks (Mooc: 97, Reddit: 984). Times count from the time 0 of the file, where
+its recording began, for all users.
 
 A user may well have several events at one time, since clocks tell seconds; the parameter `ties` says what becomes of
 them (`iclbench.families.events.sequences`).
@@ -36,30 +36,30 @@ def read(path: Path, marks: int | None) -> EventData:
     """
     users: dict[str, int] = {}
     items: dict[str, int] = {}
-    who, what, when, lines = array("q"), array("q"), array("d"), array("q")
+    user_numbers, item_numbers, timestamps, lines = array("q"), array("q"), array("d"), array("q")
     most = marks or MOST_MARKS
     for line, text in numbered(path):
         fields = decoded(path, line, b",".join(text.split(b",", 3)[:3])).split(",")
-        if not when and not lines:
+        if not timestamps and not lines:
             lines.append(line)
             _check_header(path, line, fields)
             continue
         user, item, time = _event(f"{path}, line {line}", fields)
-        who.append(users.setdefault(user, len(users)))
-        what.append(items.setdefault(item, len(items)))
-        when.append(time)
+        user_numbers.append(users.setdefault(user, len(users)))
+        item_numbers.append(items.setdefault(item, len(items)))
+        timestamps.append(time)
         lines.append(line)
         if len(items) > most:
             raised = "; raise -o task.marks" if marks else ""
             raise DataError(f"{path}, line {line}: item '{shortened(item)}' is more than the {most:,} marks{raised}")
-        if not len(when) % 4096:
-            check_size(path, len(when))
-    if not when:
+        if not len(timestamps) % 4096:
+            check_size(path, len(timestamps))
+    if not timestamps:
         raise DataError(f"{path} has a header and no rows; add a row for every event")
-    check_size(path, len(when))
-    order = np.argsort(np.array(who), kind="stable")
-    counts = np.bincount(np.array(who))
-    times = np.array(when)[order]
+    check_size(path, len(timestamps))
+    order = np.argsort(np.array(user_numbers), kind="stable")
+    counts = np.bincount(np.array(user_numbers))
+    times = np.array(timestamps)[order]
     before = np.concatenate([[0.0], times[:-1]])
     before[np.cumsum(counts) - counts] = 0.0
     numbers = np.array(lines[1:])[order]
@@ -67,26 +67,28 @@ def read(path: Path, marks: int | None) -> EventData:
     def place(event: int) -> str:
         return f"{path}, line {numbers[event]}"
 
-    return EventData.of(times - before, _numbered(items)[np.array(what)][order], counts, marks or len(items), place)
+    return EventData.of(
+        times - before, _numbered(items)[np.array(item_numbers)][order], counts, marks or len(items), place
+    )
 
 
 def _check_header(path: Path, line: int, fields: list[str]) -> None:
     names = [field.strip().lower() for field in fields]
-    if len(names) < 3 or any(name not in known for name, known in zip(names, _COLUMNS, strict=True)):
+    if len(names) < 3 or any(name not in spellings for name, spellings in zip(names, _COLUMNS, strict=True)):
         raise DataError(f"{path}, line {line}: expected the header {_HEADER}, or at least its first three columns")
 
 
-def _event(where: str, fields: list[str]) -> tuple[str, str, float]:
+def _event(place: str, fields: list[str]) -> tuple[str, str, float]:
     """User, item and time of a row."""
     if len(fields) < 3:
-        raise DataError(f"{where}: {len(fields)} fields, expected user, item, time and whatever follows")
-    user, item, written = (field.strip() for field in fields)
+        raise DataError(f"{place}: {len(fields)} fields, expected user, item, time and whatever follows")
+    user, item, time_text = (field.strip() for field in fields)
     if not user or not item or '"' in user + item:
         name = "user" if not user or '"' in user else "item"
-        raise DataError(f"{where}: no plain name of the {name}; write a number or a word without quotes")
-    time = number(written)
+        raise DataError(f"{place}: no plain name of the {name}; write a number or a word without quotes")
+    time = number(time_text)
     if time is None:
-        raise DataError(f"{where}: the time '{shortened(written)}' is no number; write seconds, or another unit")
+        raise DataError(f"{place}: the time '{shortened(time_text)}' is not a number; write seconds, or another unit")
     return user, item, time
 
 

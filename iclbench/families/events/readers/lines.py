@@ -9,7 +9,7 @@ from iclbench.core import limits
 from iclbench.core.errors import DataError
 
 _MARK = b"\xef\xbb\xbf"
-# Bytes that an event takes until it stands in arrays, about.
+# Bytes that an event takes while it is read, about.
 EVENT = 128
 
 
@@ -19,7 +19,7 @@ def numbered(path: Path) -> Iterator[tuple[int, bytes]]:
     Raises:
         DataError: the file cannot be read, a line is too long, or there is none.
     """
-    most, number, seen = limits.max_line(), 0, False
+    most, number, has_text = limits.max_line(), 0, False
     try:
         with limits.opened(path) as file:
             while line := file.readline(most + 1):
@@ -28,11 +28,11 @@ def numbered(path: Path) -> Iterator[tuple[int, bytes]]:
                     raise limits.beyond(f"{path}, line {number}", most)
                 line = line.removeprefix(_MARK).strip() if number == 1 else line.strip()
                 if line:
-                    seen = True
+                    has_text = True
                     yield number, line
     except OSError as error:
         raise unreadable(path, error) from None
-    if not seen:
+    if not has_text:
         raise DataError(f"{path} is empty; expected a sequence of events on every line")
 
 

@@ -1,8 +1,8 @@
 """The `.npz` of Meta TPP (Bae et al. 2023): `times`, `marks` and `masks`, all `(sequences, longest)`.
 
 `times` are gaps, `marks` are 1-based with 0 as padding, `masks` are 1 where there is an event. As in the released code,
-without `marks` there is one mark, and without `masks` nothing is padded; where `marks` say what is padding, they are
-believed. Object arrays, which that code loads as pickles, can run whatever they like and are refused.
+without `marks` there is one mark, and without `masks` nothing is padded except where `marks` are 0. Object arrays,
+which that code loads as pickles, can run any code and are refused.
 
 The files that this format comes from are not all gaps: users of the code that Mooc, Reddit and Wikipedia were first
 released with found times there that only grow (`mbilos/neural-flows-experiments`, issue 5). Gaps that never shrink in
@@ -26,7 +26,7 @@ from iclbench.families.events.event_data import MOST_MARKS, EventData
 from iclbench.families.events.readers.lines import unreadable
 
 ARRAYS = ("times", "marks", "masks")
-# So many pairs of neighbouring gaps that grow, and none that shrinks, are no gaps.
+# Times with at least this many pairs of neighbours that grow, and none that shrinks, are not gaps.
 _SURE = 100
 _BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError, ValueError)
 
@@ -39,54 +39,54 @@ def read(path: Path, marks: int | None, times: str | None) -> EventData:
     """
     arrays = _arrays(path)
     values = arrays["times"].astype(np.float64)
-    there = _mask(path, arrays)
-    short = np.flatnonzero(~there[:, 0])
+    mask = _mask(path, arrays)
+    short = np.flatnonzero(~mask[:, 0])
     if len(short):
         raise DataError(f"{path}, times[{short[0]}]: a sequence without events; remove the row")
-    rows, columns = np.nonzero(there)
+    rows, columns = np.nonzero(mask)
 
     def place(event: int) -> str:
         return f"{path}, times[{rows[event]}, {columns[event]}]"
 
-    own = _marks(path, arrays, there, marks)[there] - 1
-    gaps = values[there]
+    event_marks = _marks(path, arrays, mask, marks)[mask] - 1
+    gaps = values[mask]
     if times == "absolute":
-        gaps = np.diff(values, axis=1, prepend=0.0)[there]
-    elif times is None and _look_absolute(values, there):
+        gaps = np.diff(values, axis=1, prepend=0.0)[mask]
+    elif times is None and _look_absolute(values, mask):
         raise DataError(
             f"{path}: 'times' only grow in every sequence, so that they are no gaps; -o task.times=absolute takes "
             "differences, -o task.times=gaps takes them as they are"
         )
-    return EventData.of(gaps, own, there.sum(1), marks or int(own.max()) + 1, place)
+    return EventData.of(gaps, event_marks, mask.sum(1), marks or int(event_marks.max()) + 1, place)
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays that there are, all of the shape of `times`."""
     try:
         with limits.opened(path) as file:
-            found = _unpacked(path, file)
+            arrays = _unpacked(path, file)
     except OSError as error:
         raise unreadable(path, error) from None
-    shape = found["times"].shape
+    shape = arrays["times"].shape
     if len(shape) != 2 or not all(shape):
         raise DataError(f"{path}: 'times' has the shape {shape}; expected (sequences, longest), none of them 0")
-    for name, array in found.items():
+    for name, array in arrays.items():
         if array.shape != shape:
             raise DataError(f"{path}: '{name}' has the shape {array.shape}, and 'times' {shape}; give both one shape")
-    return found
+    return arrays
 
 
 def _unpacked(path: Path, file: IO[bytes]) -> dict[str, np.ndarray]:
     try:
         with zipfile.ZipFile(file) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
-            if twice := [name for name in ARRAYS if names.count(name) > 1]:
-                raise DataError(f"{path}: two arrays are named '{twice[0]}'; write the file again with one")
+            if duplicates := [name for name in ARRAYS if names.count(name) > 1]:
+                raise DataError(f"{path}: two arrays are named '{duplicates[0]}'; write the file again with one")
             if "times" not in names:
                 raise DataError(f"{path}: no array 'times'; {UnknownNameError('array', 'times', names)}")
             return {name: _array(path, archive, name) for name in ARRAYS if name in names}
     except _BROKEN as error:
-        raise DataError(f"{path} is not a complete .npz file ({one_line(error)}); write it anew") from None
+        raise DataError(f"{path} is not a complete .npz file ({one_line(error)}); write it again") from None
 
 
 def _array(path: Path, archive: zipfile.ZipFile, name: str) -> np.ndarray:
@@ -118,41 +118,41 @@ def _mask(path: Path, arrays: dict[str, np.ndarray]) -> np.ndarray:
     """Where there is an event: from the beginning of every row on, without a hole."""
     by_mark = arrays["marks"] != 0 if "marks" in arrays else np.ones(arrays["times"].shape, dtype=bool)
     if "masks" not in arrays:
-        there = by_mark
+        mask = by_mark
     else:
         masks = arrays["masks"]
-        _none(path, "masks", masks, (masks != 0) & (masks != 1), "neither 0 nor 1")
-        there = masks == 1
+        _refuse_any(path, "masks", masks, (masks != 0) & (masks != 1), "neither 0 nor 1")
+        mask = masks == 1
         if "marks" in arrays:
-            _none(path, "masks", masks, there & ~by_mark, "but the mark there is 0, which is padding")
-            _none(path, "masks", masks, ~there & by_mark, "but there is a mark; padding has the mark 0")
+            _refuse_any(path, "masks", masks, mask & ~by_mark, "but the mark there is 0, which is padding")
+            _refuse_any(path, "masks", masks, ~mask & by_mark, "but there is a mark; padding has the mark 0")
     name = "masks" if "masks" in arrays else "marks"
-    holes = ~there[:, :-1] & there[:, 1:]
+    holes = ~mask[:, :-1] & mask[:, 1:]
     if holes.any():
         row, column = np.argwhere(holes)[0]
         raise DataError(f"{path}, {name}[{row}, {column}]: padding before an event; padding comes last in a sequence")
-    return there
+    return mask
 
 
-def _marks(path: Path, arrays: dict[str, np.ndarray], there: np.ndarray, most: int | None) -> np.ndarray:
+def _marks(path: Path, arrays: dict[str, np.ndarray], mask: np.ndarray, most: int | None) -> np.ndarray:
     """The marks as whole numbers from 1 on, 0 where there is none."""
     if "marks" not in arrays:
-        return there.astype(np.int64)
+        return mask.astype(np.int64)
     marks = arrays["marks"].astype(np.float64)
-    _none(path, "marks", arrays["marks"], ~(marks == np.floor(marks)), "no whole number")
-    _none(path, "marks", arrays["marks"], marks < 0, "negative; marks are 1, 2, ..., and 0 is padding")
+    _refuse_any(path, "marks", arrays["marks"], ~(marks == np.floor(marks)), "no whole number")
+    _refuse_any(path, "marks", arrays["marks"], marks < 0, "negative; marks are 1, 2, ..., and 0 is padding")
     raised = f"more than the {most} marks of -o task.marks; raise it" if most else f"more than {MOST_MARKS:,} marks"
-    _none(path, "marks", arrays["marks"], marks > (most or MOST_MARKS), raised)
+    _refuse_any(path, "marks", arrays["marks"], marks > (most or MOST_MARKS), raised)
     return marks.astype(np.int64)
 
 
-def _none(path: Path, name: str, array: np.ndarray, wrong: np.ndarray, said: str) -> None:
-    """Raise `DataError` about the first place that is wrong."""
+def _refuse_any(path: Path, name: str, array: np.ndarray, wrong: np.ndarray, problem: str) -> None:
+    """Raise `DataError` about the first wrong place, if there is one."""
     if wrong.any():
         row, column = np.argwhere(wrong)[0]
-        raise DataError(f"{path}, {name}[{row}, {column}] is {array[row, column]}, {said}")
+        raise DataError(f"{path}, {name}[{row}, {column}] is {array[row, column]}, {problem}")
 
 
-def _look_absolute(values: np.ndarray, there: np.ndarray) -> bool:
-    growth = np.diff(values, axis=1)[there[:, 1:]]
+def _look_absolute(values: np.ndarray, mask: np.ndarray) -> bool:
+    growth = np.diff(values, axis=1)[mask[:, 1:]]
     return int((growth > 0).sum()) >= _SURE and not (growth < 0).any()

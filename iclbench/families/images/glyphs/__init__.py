@@ -2,7 +2,7 @@
 
 A class is a motor program of one to five strokes, as Lake, Salakhutdinov and Tenenbaum (2015, Human-level concept
 learning through probabilistic program induction) describe characters; the alphabets, the stroke library and all
-numbers here are ours, set by eye beside real Omniglot and by its 1-nearest-neighbour difficulty
+numbers here are ours, set by eye against real Omniglot and by its 1-nearest-neighbour difficulty
 (`benchmarks/glyphs.md`).
 
 - `programs`: which strokes a class is made of and how they hang together;
@@ -12,8 +12,7 @@ numbers here are ours, set by eye beside real Omniglot and by its 1-nearest-neig
 - `counters`: random numbers that are functions of (seed, what they are for, class, drawer, stroke).
 
 Everything is NumPy with additions, multiplications and square roots in a fixed order (sines come from a rounded
-table), so that any subset of classes and drawings has the very bits that it has within the full set, wherever it is
-drawn.
+table), so that any subset of classes and drawings has the same bits as within the full set, on every machine.
 """
 
 from iclbench.families.images.glyphs.drawing import glyphs

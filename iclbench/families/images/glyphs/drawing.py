@@ -1,7 +1,7 @@
 """Drawers: what each of them makes of a class's motor program.
 
 A drawing changes every parameter of every stroke a little, lets strokes miss their places, and slants, stretches and
-moves the whole. A part of this is the drawer's own hand, the same for all characters of an alphabet.
+moves the glyph. A part of this is the drawer's own hand, the same for all characters of an alphabet.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ def glyphs(
     Returns:
         Images with ink 255 on paper 0.
     """
-    wanted, drawers = _indices(classes), _indices(drawings)
-    images = np.empty((len(wanted), len(drawers), size, size), np.uint8)
-    for strokes, members in _by_strokes(stroke_counts(seed, wanted)):
-        images[members] = ink(*_draw(seed, wanted[members], strokes, drawers, jitter), size)
+    numbers, drawers = _indices(classes), _indices(drawings)
+    images = np.empty((len(numbers), len(drawers), size, size), np.uint8)
+    for strokes, members in _by_strokes(stroke_counts(seed, numbers)):
+        images[members] = ink(*_draw(seed, numbers[members], strokes, drawers, jitter), size)
     return images
 
 
-def _indices(given: int | Sequence[int] | np.ndarray) -> Int[np.ndarray, " _"]:
-    found = np.arange(given) if isinstance(given, int) else np.asarray(given, dtype=np.int64).reshape(-1)
-    if (found < 0).any():
+def _indices(indices: int | Sequence[int] | np.ndarray) -> Int[np.ndarray, " _"]:
+    numbers = np.arange(indices) if isinstance(indices, int) else np.asarray(indices, dtype=np.int64).reshape(-1)
+    if (numbers < 0).any():
         raise ValueError("classes and drawings are numbered from 0")
-    return found
+    return numbers
 
 
 def _by_strokes(counts: Int[np.ndarray, " classes"]) -> Iterator[tuple[int, Int[np.ndarray, " _"]]]:

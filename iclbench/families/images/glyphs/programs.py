@@ -58,7 +58,7 @@ def programs(seed: int, classes: Classes, strokes: int) -> Strokes:
     v, w, z = (uniform(seed, f"shape {i}", key) for i in range(3))
     side = np.where(uniform(seed, "side", key) < 0.5, 1.0, -1.0)
 
-    def of(*kinds: int) -> np.ndarray:
+    def is_kind(*kinds: int) -> np.ndarray:
         return np.isin(kind, kinds)
 
     # A corner is right, obtuse or acute.
@@ -73,18 +73,19 @@ def programs(seed: int, classes: Classes, strokes: int) -> Strokes:
     length = (0.30 + 0.42 * draw("length")) * _LENGTH[kind]
     return Strokes(
         heading=np.where(upright, eighth // 2 * 2, eighth) / 8 + 0.016 * normal(seed, "heading", c, s),
-        arc=side * np.select([of(LINE), of(ARC), of(LOOP)], [0.02 * v, 0.19 + 0.37 * v, 0.80 + 0.24 * v], 0.0),
-        swing=np.where(of(S), side * (0.14 + 0.16 * v), 0.0),
-        corner=side * np.where(of(CORNER, U), corner, np.where(of(Z), 0.36, 0.0)),
-        second=side * np.where(of(U), 0.25, np.where(of(Z), -0.36, 0.0)),
-        hook=np.where(of(HOOK), side * (0.29 + 0.35 * v), 0.0),
-        at_corner=np.where(of(U, Z), 0.28 + 0.14 * z, 0.28 + 0.44 * z),
+        arc=side
+        * np.select([is_kind(LINE), is_kind(ARC), is_kind(LOOP)], [0.02 * v, 0.19 + 0.37 * v, 0.80 + 0.24 * v], 0.0),
+        swing=np.where(is_kind(S), side * (0.14 + 0.16 * v), 0.0),
+        corner=side * np.where(is_kind(CORNER, U), corner, np.where(is_kind(Z), 0.36, 0.0)),
+        second=side * np.where(is_kind(U), 0.25, np.where(is_kind(Z), -0.36, 0.0)),
+        hook=np.where(is_kind(HOOK), side * (0.29 + 0.35 * v), 0.0),
+        at_corner=np.where(is_kind(U, Z), 0.28 + 0.14 * z, 0.28 + 0.44 * z),
         at_second=0.60 + 0.14 * v,
-        length=np.where(of(DOT), 0.035, length) * np.where(s == 0, 1.2, 1.0),
+        length=np.where(is_kind(DOT), 0.035, length) * np.where(s == 0, 1.2, 1.0),
         parent=(draw("parent") * np.maximum(s, 1)).astype(np.int64),
         joint=joint,
         pivot=np.where(draw("crossing") < 0.30, POINTS // 2, 0),
-        floating=(place > 0.80) | of(DOT),
+        floating=(place > 0.80) | is_kind(DOT),
         away_x=0.40 * normal(seed, "away x", c, s),
         away_y=0.40 * normal(seed, "away y", c, s),
     )

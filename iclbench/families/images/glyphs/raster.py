@@ -57,13 +57,13 @@ def _splat(x: Trace, y: Trace, weight: Trace, size: int) -> Float32[np.ndarray, 
     count = math.prod(x.shape[:-2])
     column, row = x.astype(np.int64), y.astype(np.int64)
     right, down = x - column, y - row
-    first = np.arange(count).reshape(*x.shape[:-2], 1, 1) * size * size
-    pixel = first + row * size + column
+    glyph_start = np.arange(count).reshape(*x.shape[:-2], 1, 1) * size * size
+    pixel = glyph_start + row * size + column
     total = np.zeros(count * size * size)
-    for below in (0, 1):
-        for beside in (0, 1):
-            share = (down if below else 1 - down) * (right if beside else 1 - right) * weight
-            total += np.bincount((pixel + below * size + beside).ravel(), share.ravel(), minlength=len(total))
+    for down_by in (0, 1):
+        for across in (0, 1):
+            share = (down if down_by else 1 - down) * (right if across else 1 - right) * weight
+            total += np.bincount((pixel + down_by * size + across).ravel(), share.ravel(), minlength=len(total))
     return total.reshape(count, size, size).astype(np.float32)
 
 

@@ -32,7 +32,7 @@ class Strokes(NamedTuple):
     """The strokes of glyphs in the order in which they are drawn.
 
     A stroke after the first is moved so that its point `pivot` lies on point `joint` of the stroke `parent`, or, when
-    `floating`, at `away` from the middle of what is there already.
+    `floating`, at `away` from the middle of the strokes before it.
     """
 
     heading: PerStroke
@@ -63,7 +63,7 @@ def trace(strokes: Strokes, slip_x: PerStroke | float = 0.0, slip_y: PerStroke |
     x, y = np.cumsum(_COS[toward] * step, -1), np.cumsum(_SIN[toward] * step, -1)
     for i in range(x.shape[-2]):
         for axis, slip, away in ((x, slip_x, strokes.away_x), (y, slip_y, strokes.away_y)):
-            own = _point(axis[..., i, :], strokes.pivot[..., i])
+            pivot = _point(axis[..., i, :], strokes.pivot[..., i])
             place = np.zeros(())
             if i:
                 earlier = axis[..., :i, :].reshape(*axis.shape[:-2], i * POINTS)
@@ -71,8 +71,8 @@ def trace(strokes: Strokes, slip_x: PerStroke | float = 0.0, slip_y: PerStroke |
                 middle = (earlier.min(-1) + earlier.max(-1)) / 2
                 joint = _point(earlier, strokes.parent[..., i] * POINTS + strokes.joint[..., i])
                 place = np.where(strokes.floating[..., i], middle + away[..., i], joint)
-            missed = np.broadcast_to(slip, axis.shape[:-1])[..., i]
-            axis[..., i, :] += (place - own + missed)[..., None]
+            slip_offset = np.broadcast_to(slip, axis.shape[:-1])[..., i]
+            axis[..., i, :] += (place - pivot + slip_offset)[..., None]
     return x, y
 
 
