@@ -1,4 +1,4 @@
-"""`iclbench tune CONTESTANT...`: learning rates, chosen on validation episodes."""
+"""`iclbench tune CONTESTANT...`: choose learning rates on validation episodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def command(
             "--tasks",
             autocompletion=completion.several_tasks,
             help="Tasks, by commas: names or paths to .toml files.",
-            show_default="all that have the preset and whose data are there",
+            show_default="all with the preset and available data",
         ),
     ] = None,
     preset: Annotated[
@@ -38,14 +38,16 @@ def command(
         typer.Option(
             "--trials",
             min=1,
-            help="In place of rates: so many choices of rate, warm-up, weight decay and beta_2, by Optuna (extra).",
+            help="In place of rates: this number of choices of rate, warm-up, weight decay and beta_2, by Optuna.",
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Trainings of each, from seeds that no grid uses.")] = 3,
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=1, help="Number of trainings of each choice. Their seeds are in no grid.")
+    ] = 3,
     workers: Workers = None,
     per_gpu: PerGpu = 1,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the trials to do and the tasks that the rates hold for; do nothing.")
+        bool, typer.Option("--dry-run", help="Print the trials and the tasks that use the rates, and exit.")
     ] = False,
     results: Results = RESULTS,
     data_dir: DataDir = None,
@@ -54,20 +56,20 @@ def command(
     device: Device = "auto",
     json: Json = False,
 ) -> None:
-    """Choose learning rates on validation episodes, which no result is about. The same command goes on where it
-    stopped.
+    """Choose learning rates on validation episodes, which no result uses. The same command continues after an
+    interruption.
 
-    Every contestant is trained on every task with each rate and seed, and the best mean decides.
+    Every contestant is trained on every task with each rate and seed. The rate with the best mean is chosen.
 
-    Where the smallest or the largest rate is best, one beyond it is tried, twice at most.
+    If the smallest or the largest rate is best, the next rate beyond it is tried, at most twice.
 
-    With --trials, the preset's settings and nine random ones are tried first; what was tried before counts.
+    With --trials, the preset's settings and nine random ones are tried first. Earlier trials count.
 
-    Rates that are not significantly different from the choice (Welch's t-test over seeds, 5 %) are named.
+    Rates that are not significantly different from the choice (Welch's t-test over seeds, 5 %) are listed.
 
-    Choices go into RESULTS/rates/PRESET.toml, which train, sweep and icl.train read from then on.
+    Choices are written to RESULTS/rates/PRESET.toml, which train, sweep and icl.train read.
 
-    All that was tried stays in RESULTS/rates/PRESET/.
+    All trials are stored in RESULTS/rates/PRESET/.
     """
     from iclbench.cli.sweep_run import devices, worker_slots
     from iclbench.cli.terminal import say
@@ -96,8 +98,8 @@ def command(
             results.mkdir(parents=True, exist_ok=True)
         work_through(pairs, worker_slots(gpus, per_gpu, workers), context)
     print_pairs(pairs, json)
-    if without := [pair for pair in pairs if pair.problems]:
-        say(f"{plural(len(without), 'contestant')} without a choice: {without[0].name}: {without[0].problems[0]}")
-        say("the same command tries again what failed")
+    if undecided := [pair for pair in pairs if pair.problems]:
+        say(f"{plural(len(undecided), 'contestant')} without a choice: {undecided[0].name}: {undecided[0].problems[0]}")
+        say("the same command tries the failed trials again")
         raise typer.Exit(1)
     say(f"rates: {own_path(results, preset)}")

@@ -1,4 +1,4 @@
-"""What `iclbench tune` tries, and one line for every trial while it works."""
+"""The searches of `iclbench tune`, and one line for every trial while it works."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _RATES = "1e-3,3e-3,1e-2"
 
 
 def search_of(rates: str | None, trials: int | None) -> Callable[[Curve, int], Search]:
-    """The search that the options name, as a function of a curve and the sign of the objective."""
+    """The search of the options, as a function of a curve and the sign of the objective."""
     if trials is None:
         typed_rates = _rates(rates or _RATES)
         return lambda curve, sign: RateSearch(typed_rates, sign)
     if rates is not None:
-        raise UsageError("--trials draws learning rates itself; leave out --rates")
+        raise UsageError("--trials draws the learning rates; leave out --rates")
     check_optuna()
     return lambda curve, sign: OptunaSearch(trials, curve.base.train, sign)
 
 
 def _rates(text: str) -> list[float]:
-    """The rates that were typed."""
+    """The rates of the option."""
     try:
         numbers = sorted({float(word) for word in text.split(",")})
     except ValueError:
@@ -55,32 +55,32 @@ def pairs_of(
     search: Callable[[Curve, int], Search],
     context: Context,
 ) -> list[Pair]:
-    """Every contestant on every task; without `tasks`, on those whose data can be read."""
-    named = [word.strip() for word in tasks.split(",") if word.strip()] if tasks else []
-    wanted = named or [name for name in names("tasks") if preset in load_task(name)[1].presets]
-    each = list(dict.fromkeys(name if ":" in name else canonical(name) for name in contestants))
+    """Every contestant on every task. Without `tasks`, these are all tasks whose data can be read."""
+    typed_tasks = [word.strip() for word in tasks.split(",") if word.strip()] if tasks else []
+    task_names = typed_tasks or [name for name in names("tasks") if preset in load_task(name)[1].presets]
+    contestant_names = list(dict.fromkeys(name if ":" in name else canonical(name) for name in contestants))
     pairs: list[Pair] = []
-    for task in dict.fromkeys(wanted):
+    for task in dict.fromkeys(task_names):
         try:
-            objective, all_curves = curves(task, each, preset, seeds, context)
+            objective, all_curves = curves(task, contestant_names, preset, seeds, context)
         except DataError as error:
-            if named:
+            if typed_tasks:
                 raise
             say(f"without {task}: {error}")
             continue
         pairs += [Pair(curve, objective, search(curve, objective.sign)) for curve in all_curves]
     if not pairs:
-        raise UsageError(f"no task has preset '{preset}' and its data here; name some with --tasks")
+        raise UsageError(f"no task has preset '{preset}' and its data; name tasks with --tasks")
     return pairs
 
 
 def work_through(pairs: Sequence[Pair], slots: Sequence[str | None], context: Context) -> None:
-    """Do all trials; raises `Interrupted` on Ctrl-C."""
+    """Run all trials; raises `Interrupted` on Ctrl-C."""
     view, workers = _View(), pool(slots, context.threads)
     try:
         tune_pairs(pairs, workers, context, view)
     except KeyboardInterrupt:
-        raise Interrupted(f"interrupted; {plural(view.done, 'trial')} kept, the same command does the others") from None
+        raise Interrupted(f"interrupted; {plural(view.done, 'trial')} stored; the same command runs the rest") from None
     finally:
         workers.shutdown()
 
@@ -90,37 +90,38 @@ class _View:
 
     def __init__(self) -> None:
         self.done = self._total = 0
-        self._began = time.monotonic()
+        self._start = time.monotonic()
 
-    def wanted(self, pair: Pair, todo: Sequence[Trial]) -> None:
+    def scheduled(self, pair: Pair, todo: Sequence[Trial]) -> None:
         rates = sorted({trial.config.train.lr for trial in todo})
-        tried = [point.lr for point in pair.points()]
-        if tried and isinstance(pair.search, RateSearch) and not set(rates) & set(pair.search.rates):
-            edge = "smallest" if max(rates) < min(tried) else "largest"
-            why = f"the {edge} rate is best" if pair.best_found() else "every rate diverged"
-            say(f"{pair.name}: {why}; trying {', '.join(f'{rate:g}' for rate in rates)}")
+        tried_rates = [point.lr for point in pair.points()]
+        if tried_rates and isinstance(pair.search, RateSearch) and not set(rates) & set(pair.search.rates):
+            edge = "smallest" if max(rates) < min(tried_rates) else "largest"
+            reason = f"the {edge} rate is best" if pair.best_of_search() else "every rate diverged"
+            say(f"{pair.name}: {reason}; trying {', '.join(f'{rate:g}' for rate in rates)}")
         self._total += len(todo)
 
     def finished(self, pair: Pair, trial: Trial, row: dict[str, Any]) -> None:
         self.done += 1
         score = row["reason"] if row["status"] == "failed" else f"{row['metric']} {fixed(row['value'], 4)}"
-        per_trial = (time.monotonic() - self._began) / self.done
+        per_trial = (time.monotonic() - self._start) / self.done
         remaining = f", {duration(per_trial * (self._total - self.done))} left" if self.done < self._total else ""
-        say(f"{self.done}/{self._total} {_described(pair, trial)}: {score}{remaining}")
+        say(f"{self.done}/{self._total} {_trial_name(pair, trial)}: {score}{remaining}")
 
-    def again(self, pair: Pair, trial: Trial, reason: str) -> None:
-        say(f"once more: {_described(pair, trial)}: {reason}")
+    def retried(self, pair: Pair, trial: Trial, reason: str) -> None:
+        say(f"trying again: {_trial_name(pair, trial)}: {reason}")
 
     def failed(self, pair: Pair, trial: Trial, reason: str) -> None:
         self._total -= 1
-        say(f"failed: {_described(pair, trial)}: {reason}")
+        say(f"failed: {_trial_name(pair, trial)}: {reason}")
 
-    def chosen(self, pair: Pair, point: Point | None) -> None:
-        holds = f"; holds for {', '.join([pair.task, *pair.stands_for])}" if point and pair.stands_for else ""
-        say(f"{pair.name}: " + ("nothing gives finite scores" if point is None else words(point.settings) + holds))
+    def decided(self, pair: Pair, choice: Point | None) -> None:
+        followers = pair.follower_tasks
+        tasks = f"; used for {', '.join([pair.task, *followers])}" if choice and followers else ""
+        say(f"{pair.name}: " + ("no settings give finite scores" if choice is None else words(choice.settings) + tasks))
 
 
-def _described(pair: Pair, trial: Trial) -> str:
+def _trial_name(pair: Pair, trial: Trial) -> str:
     train = trial.config.train.model_dump(mode="json")
-    settings = {key: train[key] for key in WORDS if key == "lr" or train[key] != pair.plain[key]}
+    settings = {key: train[key] for key in WORDS if key == "lr" or train[key] != pair.preset_settings[key]}
     return f"{pair.name} {words(settings)} seed {trial.config.seed}"

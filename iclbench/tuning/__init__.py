@@ -1,3 +1,3 @@
-"""Learning rates, chosen by trying: `trials` trains and scores one choice, `search` says which to try next, `curves`
-keeps what was found and writes the table that `iclbench.config.rates` reads, `tune` does all of it on worker processes.
+"""The search for learning rates: `trials` trains and scores one choice, `search` says which to try next, `curves`
+stores the trials and writes the table that `iclbench.config.rates` reads, `tune` runs the search on worker processes.
 """

@@ -16,16 +16,16 @@ from iclbench.core.errors import NonFiniteError, one_line
 from iclbench.core.settings import validate
 from iclbench.store import identity
 
-# Seeds of trials count on from here: grids train from small ones.
+# The first seed of trials. Grids train from smaller ones.
 FIRST_SEED = 1000
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A training to be scored.
+    """A training and its score.
 
     Attributes:
-        config: the run that it stands for, of its own seed.
+        config: the configuration of the training, with the seed of the trial.
     """
 
     config: RunConfig
@@ -35,23 +35,23 @@ class Trial:
         """The trial of some settings.
 
         Args:
-            base: the contestant on a task as no table of rates speaks of it.
-            settings: of training, over those.
+            base: the contestant on a task, without any table of rates.
+            settings: settings of training that override those of `base`.
             seed: counted from 0.
         """
-        # A run looks at itself on the way; a trial is looked at when it has ended.
+        # A run is evaluated during training, a trial only at its end.
         unobserved = {"evaluate_every": 0, "branches": []}
-        train = base.train.model_dump(mode="json") | dict(settings) | unobserved
-        checked = validate(TrainSettings, train, f"task '{base.task.name}': train")
-        return cls(base.model_copy(update={"train": checked, "seed": FIRST_SEED + seed}))
+        table = base.train.model_dump(mode="json") | dict(settings) | unobserved
+        train = validate(TrainSettings, table, f"task '{base.task.name}': train")
+        return cls(base.model_copy(update={"train": train, "seed": FIRST_SEED + seed}))
 
     @cached_property
     def variant(self) -> str:
-        """Hash of what is trained but for the seed."""
+        """Hash of the configuration without the seed."""
         return identity.variant_id(self.config)
 
-    def row(self, prompt_set: str, **found: Any) -> dict[str, Any]:
-        """A row of the table `trials`."""
+    def row(self, prompt_set: str, **columns: Any) -> dict[str, Any]:
+        """A row of the table `trials`; `columns` are those of its score."""
         config, train = self.config, self.config.train
         return {
             "task": config.task.name,
@@ -70,15 +70,15 @@ class Trial:
             "prompt_set": prompt_set,
             "status": "ok",
             "version": __version__,
-            **found,
+            **columns,
         }
 
 
 def run(trial: Trial, budget: int | None, context: Context) -> dict[str, Any]:
-    """Train and score; what diverges is a row that says so. Called in a worker process.
+    """Train and score in a worker process. A training that diverges is a row with status "failed".
 
     Raises:
-        IclbenchError: something stands in the way that has nothing to do with the settings, such as memory or data.
+        IclbenchError: the failure has nothing to do with the settings, such as missing memory or data.
     """
     from iclbench.evaluation.contestants import in_memory
     from iclbench.evaluation.evaluate import evaluate
@@ -87,7 +87,7 @@ def run(trial: Trial, budget: int | None, context: Context) -> dict[str, Any]:
 
     config, device = trial.config, context.device
     objective = Objective.of(config.task, config.preset, context.data_dir)
-    asked = {"metric": objective.metric, "evaluator": objective.evaluators, "budget": budget}
+    columns = {"metric": objective.metric, "evaluator": objective.evaluators, "budget": budget}
     episodes = config.task.episodes
     try:
         model = config.build(config.task.build(context.data_dir)).to(device)
@@ -95,5 +95,5 @@ def run(trial: Trial, budget: int | None, context: Context) -> dict[str, Any]:
         contestant = in_memory(config.backbone.name, model, device, seed=config.seed)
         value = objective.value([evaluate([contestant], prompts) for prompts in objective.sets])
     except NonFiniteError as error:
-        return trial.row(objective.id, **asked, status="failed", reason=one_line(error))
-    return trial.row(objective.id, **asked, value=value, n_episodes=episodes)
+        return trial.row(objective.id, **columns, status="failed", reason=one_line(error))
+    return trial.row(objective.id, **columns, value=value, n_episodes=episodes)

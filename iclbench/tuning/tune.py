@@ -1,6 +1,6 @@
-"""Tuning: every contestant on every task, trial by trial on an executor, until each has its choice.
+"""Tuning: the trials of every contestant on every task, on an executor, until each pair has its choice.
 
-What is finished is kept as soon as it is; killed at any moment, the same command goes on.
+Every finished trial is stored at once. After an interruption the same command continues.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from iclbench.core.plugins import blamed
 from iclbench.sweep.engine import ATTEMPTS, GRACE
 from iclbench.sweep.executor import Executor, WorkerDiedError, WorkerStartError
 from iclbench.tuning import trials
-from iclbench.tuning.curves import Curve, Point, choose, stands_for
+from iclbench.tuning.curves import Curve, Point, choose, follower_tasks
 from iclbench.tuning.search import Search, best, not_different
 from iclbench.tuning.trials import Trial
 from iclbench.tuning.validation import Objective
@@ -30,10 +30,10 @@ class Pair:
     """A contestant on a task while it is tuned.
 
     Attributes:
-        curve: what was tried.
-        objective: what decides.
-        search: what to try next.
-        problems: why trials could not be done; the pair is left without a choice.
+        curve: the trials so far.
+        objective: the score that decides.
+        search: the source of the next settings.
+        problems: errors of trials. A pair with problems gets no choice.
     """
 
     curve: Curve
@@ -54,90 +54,89 @@ class Pair:
         return f"{self.task} {self.contestant}"
 
     @property
-    def plain(self) -> dict[str, Any]:
-        """Settings of training where nothing is chosen."""
+    def preset_settings(self) -> dict[str, Any]:
+        """The preset's settings of training."""
         return self.curve.base.train.model_dump(mode="json")
 
     def points(self) -> list[Point]:
-        """What was found so far."""
+        """The points of this search so far."""
         return self.search.points(self.curve)
 
-    def best_found(self) -> Point | None:
-        """The best of what this search found so far; None: everything failed."""
+    def best_of_search(self) -> Point | None:
+        """The best point of this search so far; None if all failed."""
         return best(self.points(), self.objective.sign)
 
     def best(self) -> Point | None:
-        """The best of all that was ever tried on these episodes, be it by another search; None: everything failed."""
+        """The best point of all searches on these episodes; None if all failed."""
         return best(self.curve.points(), self.objective.sign)
 
     def not_different(self) -> list[Point]:
-        """What was tried and is not significantly different from the best."""
-        found = self.best()
-        return [] if found is None else not_different(self.points(), found, self.curve.seeds)
+        """The points that are not significantly different from the best."""
+        best_point = self.best()
+        return [] if best_point is None else not_different(self.points(), best_point, self.curve.seeds)
 
     @property
-    def stands_for(self) -> list[str]:
-        """The other tasks that go by what is chosen on this one."""
-        return stands_for(self.curve)
+    def follower_tasks(self) -> list[str]:
+        """The other tasks that use the choice on this one."""
+        return follower_tasks(self.curve)
 
-    def wanted(self) -> list[Trial]:
-        """The trials to do now; none: the search is over."""
+    def next_trials(self) -> list[Trial]:
+        """The trials to run now; empty if the search is over."""
         settings = self.search.next(self.points())
         return [trial for each in settings for trial in self.curve.missing(each)]
 
     def choose(self) -> Point | None:
-        """Write the best into the table of rates; None: there is none."""
-        found = self.best()
-        if found is not None:
-            tried = sorted({point.lr for point in self.curve.points()})
-            choose(self.curve, Chosen(**found.settings, tried=tried), self.objective.words)
-        return found
+        """Write the best point into the table of rates and return it; None if all failed."""
+        best_point = self.best()
+        if best_point is not None:
+            tried_rates = sorted({point.lr for point in self.curve.points()})
+            choose(self.curve, Chosen(**best_point.settings, tried=tried_rates), self.objective.words)
+        return best_point
 
 
 class Report(Protocol):
     """An observer of a tuning."""
 
-    def wanted(self, pair: Pair, todo: Sequence[Trial]) -> None:
-        """These trials are to do."""
+    def scheduled(self, pair: Pair, todo: Sequence[Trial]) -> None:
+        """These trials run next."""
 
     def finished(self, pair: Pair, trial: Trial, row: dict[str, Any]) -> None:
-        """A trial is done and kept."""
+        """A trial is finished and stored."""
 
-    def again(self, pair: Pair, trial: Trial, reason: str) -> None:
-        """Its worker died; it is tried once more."""
+    def retried(self, pair: Pair, trial: Trial, reason: str) -> None:
+        """The worker of a trial died, and the trial runs again."""
 
     def failed(self, pair: Pair, trial: Trial, reason: str) -> None:
-        """It cannot be done."""
+        """A trial cannot be run."""
 
-    def chosen(self, pair: Pair, point: Point | None) -> None:
-        """A pair has its choice, or none where everything failed."""
+    def decided(self, pair: Pair, choice: Point | None) -> None:
+        """A pair has its choice; None if all trials failed."""
 
 
 def curves(
     task: str, contestants: Sequence[str], preset: str, seeds: int, context: Context
 ) -> tuple[Objective, list[Curve]]:
-    """What decides on a task, whose data are read, and where the trials of each contestant are kept.
+    """The objective of a task, whose data are read, and the curve of each contestant.
 
     Raises:
-        UsageError: the task has no such preset, or a contestant cannot have its size there.
-        DataError: the task's data are not there.
+        UsageError: the task has no such preset, or a contestant cannot have the preset's size.
+        DataError: the task's data are missing.
     """
     config, card = resolve_task(task, preset)
     objective = Objective.of(config, preset, context.data_dir)
     budget = card.preset(preset, config.name).budget
-    found = []
-    for each in contestants:
-        base = resolve_tables(task, each, preset, data_dir=context.data_dir, tuned=False)
-        found.append(Curve(context.results, base, objective.id, seeds, budget))
-    return objective, found
+    contestant_curves = []
+    for contestant in contestants:
+        base = resolve_tables(task, contestant, preset, data_dir=context.data_dir, tuned=False)
+        contestant_curves.append(Curve(context.results, base, objective.id, seeds, budget))
+    return objective, contestant_curves
 
 
 def tune(pairs: Sequence[Pair], executor: Executor, context: Context, report: Report) -> None:
-    """Do all trials that the pairs want, as many at a time as the executor has slots, and write every choice as soon as
-    it is made.
+    """Run the trials of all pairs, as many at a time as the executor has slots, and write every choice at once.
 
     Raises:
-        KeyboardInterrupt: after all workers have ended. Finished trials are kept.
+        KeyboardInterrupt: after all workers have ended. Finished trials are stored.
         WorkerStartError: no worker can be set up.
     """
     running: dict[Future[dict[str, Any]], tuple[Pair, Trial]] = {}
@@ -146,16 +145,16 @@ def tune(pairs: Sequence[Pair], executor: Executor, context: Context, report: Re
     def submit(pair: Pair, trial: Trial) -> None:
         running[executor.submit(trials.run, trial, pair.curve.budget, context)] = (pair, trial)
 
-    def go_on(pair: Pair) -> None:
-        """Begin what the pair wants next, once nothing of it is running."""
+    def advance(pair: Pair) -> None:
+        """Submit the next trials of a pair without running trials, or write its choice."""
         if pair.problems:
             return
-        if todo := pair.wanted():
-            report.wanted(pair, todo)
+        if todo := pair.next_trials():
+            report.scheduled(pair, todo)
             for trial in todo:
                 submit(pair, trial)
         else:
-            report.chosen(pair, pair.choose())
+            report.decided(pair, pair.choose())
 
     def settle(future: Future[dict[str, Any]]) -> None:
         pair, trial = running.pop(future)
@@ -163,12 +162,12 @@ def tune(pairs: Sequence[Pair], executor: Executor, context: Context, report: Re
             row = future.result()
         except WorkerStartError:
             raise
-        except Exception as error:  # whatever it is, it stops no other trial
+        except Exception as error:  # no error of a trial stops the other trials
             reason = one_line(blamed(error))
-            tried = (pair.curve.path, trial.variant, trial.config.seed)
-            attempts[tried] = attempts.get(tried, 0) + 1
-            if isinstance(error, WorkerDiedError) and attempts[tried] < ATTEMPTS:
-                report.again(pair, trial, reason)
+            key = (pair.curve.path, trial.variant, trial.config.seed)
+            attempts[key] = attempts.get(key, 0) + 1
+            if isinstance(error, WorkerDiedError) and attempts[key] < ATTEMPTS:
+                report.retried(pair, trial, reason)
                 submit(pair, trial)
                 return
             pair.problems.append(reason)
@@ -177,11 +176,11 @@ def tune(pairs: Sequence[Pair], executor: Executor, context: Context, report: Re
             pair.curve.add(row)
             report.finished(pair, trial, row)
         if not any(other is pair for other, _ in running.values()):
-            go_on(pair)
+            advance(pair)
 
     try:
         for pair in pairs:
-            go_on(pair)
+            advance(pair)
         while running:
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 settle(future)

@@ -1,7 +1,8 @@
-"""What learning rates are chosen by: episodes that no result is about, and the metric that a family is ranked by.
+"""The objective of the choice of learning rates: validation episodes, which no result uses, and the metric that ranks
+a family.
 
-Of `tabular` the episodes are others than those of its prompts, the rows that they are made of are not: it keeps none
-from training.
+The validation episodes of `tabular` differ from those of its prompts, but they are made of the same rows, since the
+family holds no rows out of training.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from iclbench.tables.evaluators import HEADLINE
 
 @dataclass(frozen=True)
 class ValidationSet(PromptSet):
-    """Episodes to choose by: drawn like a prompt set, from a random stream and, where the family keeps such, from data
-    of their own."""
+    """Validation episodes. They are drawn like a prompt set, from a separate random stream and, if the family has
+    them, from separate validation data."""
 
     stream: ClassVar[str] = "validation"
 
@@ -46,16 +47,16 @@ class ValidationSet(PromptSet):
 
 @dataclass(frozen=True)
 class Objective:
-    """How good a training is, in one number.
+    """The quality of a training as one number.
 
-    - Question `next`: the area under the learning curve of the normalised squared error, of events of the negative
+    - Question `next`: the area under the learning curve of the normalised squared error, or for events of the negative
       log-likelihood.
-    - A family with tests of its own: the mean accuracy over those that tables over several tasks show.
-    - Question `targets` otherwise: the log-likelihood of a head that predicts distributions, else its squared error or
+    - A family with its own tests: the mean accuracy over the tests in tables over several tasks.
+    - Question `targets` otherwise: the log-likelihood if the head predicts distributions, else the squared error or the
       accuracy, with all related datasets.
 
     Attributes:
-        metric: what is measured.
+        metric: name of the metric.
         sets: the validation episodes, one set for every test.
     """
 
@@ -64,10 +65,10 @@ class Objective:
 
     @classmethod
     def of(cls, task: TaskConfig, preset: str, data_dir: Path | None = None) -> Objective:
-        """That of a task, whose data are read if it has any.
+        """The objective of a task, whose data are read.
 
         Raises:
-            DataError: they are not there.
+            DataError: the data are missing.
         """
         family = task.build(data_dir).validation()
         tests = [name for name in task.tests(family, task.evaluators) if not meaning(name).finer]
@@ -78,7 +79,7 @@ class Objective:
 
     @property
     def id(self) -> str:
-        """The validation episodes, as the table `trials` names them."""
+        """The name of the validation episodes in the table `trials`."""
         if len(self.sets) == 1:
             return self.sets[0].id
         digest = identity.validation_id([each.id for each in self.sets])
@@ -91,29 +92,30 @@ class Objective:
 
     @property
     def sign(self) -> int:
-        """1 where less is better, else -1."""
+        """1 if less is better, else -1."""
         return 1 if metric(self.metric).lower_is_better else -1
 
     @property
     def words(self) -> str:
-        """What is measured, for a table of rates."""
+        """The objective in words, for a table of rates."""
         tests = [meaning(each.evaluator).title for each in self.sets if each.evaluator]
         mean = f"mean {metric(self.metric).label} of {', '.join(tests)}" if tests else metric(self.metric).label
         related = self.sets[0].family.related_sets if not tests and self.sets[0].task.question == "targets" else 0
         return mean + (" with all related datasets" if related else "") + " on validation episodes"
 
     def value(self, rows: Sequence[pd.DataFrame]) -> float:
-        """The number, from the rows of `values` of one contestant on each set.
+        """The objective, from the rows of `values` of one contestant on each set.
 
         Raises:
-            NonFiniteError: some scores failed, in the words of their row.
+            NonFiniteError: some scores failed; the message is the reason in their row.
         """
-        found = []
-        for own in rows:
-            asked = own[own["metric"].eq(self.metric) & own["axis"].isna() & own["kind"].eq("backbone")]
-            if (failed := own[own["status"].eq("failed")]).size:
-                raise NonFiniteError(str(failed["reason"].iloc[0]))
-            most = asked["n_related"].max()
-            asked = asked if pd.isna(most) else asked[asked["n_related"].eq(most)]
-            found.append(float(asked["value"].mean()))  # of a metric without an area: over all context sizes
-        return sum(found) / len(found)
+        means = []
+        for set_rows in rows:
+            scores = set_rows[set_rows["metric"].eq(self.metric) & set_rows["axis"].isna()]
+            scores = scores[scores["kind"].eq("backbone")]
+            if (failures := set_rows[set_rows["status"].eq("failed")]).size:
+                raise NonFiniteError(str(failures["reason"].iloc[0]))
+            most = scores["n_related"].max()
+            scores = scores if pd.isna(most) else scores[scores["n_related"].eq(most)]
+            means.append(float(scores["value"].mean()))  # for a metric without an area, over all context sizes
+        return sum(means) / len(means)

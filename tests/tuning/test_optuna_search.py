@@ -149,10 +149,10 @@ def test_the_command_prints_the_choice_beside_the_presets(
     assert line.split()[1:4] == ["2", f"{own.value:.4f}", f"{min(own.value, other.value):.4f}"]  # type: ignore[type-var]
     assert "warm-up" in printed.err and "weight decay" in printed.err
     assert main([*words, "--trials", "2", "--rates", "1e-3"]) == 2
-    assert "leave out --rates" in capsys.readouterr().err
+    assert "--rates" in capsys.readouterr().err
     monkeypatch.setattr(optuna_search, "find_spec", lambda name: None)
     assert main([*words, "--trials", "2"]) == 2
-    assert "pip install 'iclbench[optuna]'" in capsys.readouterr().err
+    assert "iclbench[optuna]" in capsys.readouterr().err
 
 
 @pytest.mark.slow

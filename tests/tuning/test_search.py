@@ -3,7 +3,7 @@
 import pytest
 
 from iclbench.tuning.curves import Point
-from iclbench.tuning.search import RateSearch, best, beyond, not_different
+from iclbench.tuning.search import RateSearch, best, neighbour_rate, not_different
 
 RATES = [1e-3, 3e-3, 1e-2]
 
@@ -42,7 +42,7 @@ def test_rates_are_widened_where_the_best_stands_at_the_edge(
 def test_the_whole_curve_counts_also_what_earlier_commands_tried() -> None:
     found = points({1e-3: 0.5, 2e-3: 0.4, 3e-3: 0.5})
     assert RateSearch([2e-3], 1).next(found) == []
-    assert best(found, 1) == found[1] and not RateSearch([2e-3], 1).at_edge(found)
+    assert best(found, 1) == found[1] and not RateSearch([2e-3], 1).is_at_edge(found)
 
 
 def test_of_equal_points_the_smallest_rate_is_chosen_and_of_failures_none() -> None:
@@ -53,10 +53,10 @@ def test_of_equal_points_the_smallest_rate_is_chosen_and_of_failures_none() -> N
 def test_beyond_stays_in_the_series() -> None:
     rate, found = 1e-3, []
     for _ in range(4):
-        rate = beyond(rate, 1)
+        rate = neighbour_rate(rate, 1)
         found.append(rate)
     assert found == [3e-3, 1e-2, 3e-2, 1e-1]
-    assert beyond(5e-3, -1) == pytest.approx(5e-3 / 3, rel=0.05) and beyond(5e-3, 1) == 1.5e-2
+    assert neighbour_rate(5e-3, -1) == pytest.approx(5e-3 / 3, rel=0.05) and neighbour_rate(5e-3, 1) == 1.5e-2
 
 
 def test_rates_whose_means_may_be_equal_are_named() -> None:
