@@ -66,6 +66,19 @@ def test_rows_round_trip_with_their_types(tmp_path: Path) -> None:
     assert tables.metadata(path) == {"table": "values", "schema": "3", "task": "linear"}
 
 
+def test_columns_without_a_value_are_left_out_of_small_files_and_restored(tmp_path: Path) -> None:
+    """Of joined files the first has no seed, and no float holds that of the second."""
+    seed = 2**62 + 1
+    small = _write(tmp_path, [ROW | {"seed": None}], "a")
+    _write(tmp_path, [ROW | {"run": f"run-{n}", "seed": seed, "tuned": True} for n in range(100)], "b")
+    assert {"seed", "tuned", "reason"}.isdisjoint(pq.read_schema(small).names)
+    assert list(tables.read("values", small)) == list(tables.VALUES)
+    rows = tables.read_all("values", tmp_path)
+    assert {c: str(t) for c, t in rows.dtypes.items()} == {c: t for c, (t, _, _) in tables.VALUES.items()}
+    assert rows["seed"].isna().tolist() == [True, *[False] * 100] and set(rows["seed"].dropna()) == {seed}
+    assert tables.read_columns("values", small, ["run", "tuned"])["tuned"].isna().all()
+
+
 def test_the_same_rows_give_the_same_bytes(tmp_path: Path) -> None:
     one, two = _write(tmp_path, [ROW], "one"), _write(tmp_path, [ROW], "two")
     assert one.read_bytes() == two.read_bytes()
