@@ -1,4 +1,4 @@
-"""The Python API: what the commands do, without folders where none are needed. Its names are those of `iclbench`."""
+"""The Python API of iclbench, which exports its names. The commands are built on it."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""A function for every architecture of iclbench, by the name of its class: `Mamba(task, layers=4)`."""
+"""A function for every architecture of iclbench, named like its class: `Mamba(task, layers=4)`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from iclbench.backbones.base import Backbone
 from iclbench.core.guard import guarded
 from iclbench.registry import BACKBONES
 
-# The example of a docstring: a task, and its head. Models of events answer no other tasks.
+# The task and its head in the example of a docstring. Models of events need a task of events.
 _EXAMPLE = ("gp-mixture", "gaussian")
 _EXAMPLES = dict.fromkeys(("cmhp", "thp"), ("point-process", "event"))
 
@@ -21,20 +21,20 @@ def _factory(name: str, class_name: str) -> Callable[..., Backbone]:
     def build(task: Task, *, seed: int = 0, **settings: Any) -> Backbone:
         return backbone(name, task, seed=seed, **settings)
 
-    on, head = _EXAMPLES.get(name, _EXAMPLE)
+    task_name, head = _EXAMPLES.get(name, _EXAMPLE)
     build.__name__ = build.__qualname__ = class_name
     build.__doc__ = f"""`backbone("{name}", task, seed=seed, **settings)`: {BACKBONES.entry(name).summary}.
 
     >>> from iclbench.api.tasks import task
-    >>> {class_name}(task("{on}", "smoke")).shape.head
+    >>> {class_name}(task("{task_name}", "smoke")).shape.head
     '{head}'
     """
     return build
 
 
 def _factories() -> dict[str, Callable[..., Backbone]]:
-    own = {name: BACKBONES.entry(name) for name in BACKBONES.architectures()}
-    classes = {name: entry.target.partition(":")[2] for name, entry in own.items() if entry.package == "iclbench"}
+    entries = {name: BACKBONES.entry(name) for name in BACKBONES.architectures()}
+    classes = {name: entry.target.partition(":")[2] for name, entry in entries.items() if entry.package == "iclbench"}
     return {class_name: _factory(name, class_name) for name, class_name in classes.items()}
 
 

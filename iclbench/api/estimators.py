@@ -20,16 +20,16 @@ from iclbench.store.runs import Run
 
 
 class ContextSizeWarning(UserWarning):
-    """A training set has more rows than the run reads at once, so that answers are means over random draws of rows."""
+    """The training set has more rows than the run reads at once, so predictions are means over random draws of rows."""
 
 
 class _InContext(BaseEstimator):
-    """What both share: the run, the context, and inputs as the run knows them.
+    """The shared part of both estimators: the run, the context, and the inputs in the form of the run.
 
-    A run reads contexts up to its trained length: of a larger training set, `n_contexts` random ones of that length are
-    drawn, and answers are averaged over them. Features are standardised by the training set, since runs are trained on
-    inputs of mean 0 and variance 1. A feature that is constant there is read as 0 everywhere. Fewer features than the
-    run has are filled up with zeros.
+    A run reads contexts up to its trained length. From a larger training set, `n_contexts` random contexts of that
+    length are drawn, and predictions are averaged over them. Features are standardised by the training set, since runs
+    are trained on inputs of mean 0 and variance 1. A feature that is constant in the training set becomes 0 everywhere.
+    If there are fewer features than in training, the missing ones are 0.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class _InContext(BaseEstimator):
         return load(self.run, self.results, device=self.device)
 
     def _take(self, X: np.ndarray) -> None:
-        """Note the training set's inputs and how they are standardised, and draw the contexts."""
+        """Store the training set's inputs and their standardisation, and draw the contexts."""
         if not _positive(self.n_contexts):
             raise ValueError(f"n_contexts={self.n_contexts!r}: expected a whole number of at least 1")
         self.trained_ = self._trained()
@@ -75,11 +75,11 @@ class _InContext(BaseEstimator):
         random = check_random_state(self.random_state)
         self.contexts_ = [random.choice(rows, most, replace=False) for _ in range(self.n_contexts)]
         warnings.warn(
-            f"the training set has {rows} rows, and run '{run.name}' reads {most} at once: answers are means over "
+            f"the training set has {rows} rows, and run '{run.name}' reads {most} at once: predictions are means over "
             f"n_contexts={self.n_contexts} random draws of {most} rows; to read all rows at once, train a run with "
             f"-o task.points={rows} (in Python: icl.task(..., points={rows}))",
             ContextSizeWarning,
-            stacklevel=4,  # of `fit`, which is in the guard
+            stacklevel=4,  # the caller of `fit`, which is inside the guard
         )
 
     def _features(self, X: np.ndarray) -> np.ndarray:
@@ -89,8 +89,8 @@ class _InContext(BaseEstimator):
     def _queries(self, X: Any) -> np.ndarray:
         check_is_fitted(self, "contexts_")
         queries = validate_data(self, X, reset=False, dtype=np.float64)
-        if found := misplaced(self.columns_, columns_of(X)):
-            raise ValueError(f"X has {found[1]} where fit was given {found[0]}: give the columns of fit in their order")
+        if mismatch := misplaced(self.columns_, columns_of(X)):
+            raise ValueError(f"X has {mismatch[1]} in place of {mismatch[0]}: give the columns of fit in their order")
         return self._features(queries)
 
 
@@ -99,22 +99,23 @@ def _positive(number: Any) -> bool:
 
 
 class InContextRegressor(RegressorMixin, _InContext):
-    """A trained run as a regressor. Targets are standardised to the spread that the run was trained on, and back.
+    """A trained run as a regressor. Targets are standardised to the spread of the training tasks, and predictions are
+    converted back.
 
-    Answers do not depend on the unit or the origin of the targets: with targets `c * y + b` and c > 0 they are
-    `c * predict(X) + b`. So a constant target, or a single row, is answered with this value and a standard deviation of
-    0.
+    Predictions do not depend on the unit or the origin of the targets: with targets `c * y + b` and c > 0 they are
+    `c * predict(X) + b`. So for a constant target, or a single row, the prediction is this value with a standard
+    deviation of 0.
 
     Args:
         run: a finished run of a regression task (`icl.train`, `icl.load`), its name or its folder.
-        results: results folder, for a name.
-        n_contexts: random contexts of the trained length that answers are averaged over, where there are more points.
-        random_state: of these draws.
-        device: where the model computes.
+        results: results folder of a run that is given by name.
+        n_contexts: number of random contexts to average over, if there are more rows than the trained length.
+        random_state: seed or generator of the contexts.
+        device: device of the model.
 
     Raises:
-        ValueError: no run is given, it predicts classes or several outputs, it reads images or events, or X has more
-            features than it was trained on.
+        ValueError: no run is given, the run predicts classes or several outputs, the run reads images or events, or X
+            has more features than in training.
 
     Warns:
         ContextSizeWarning: X has more rows than the run reads at once.
@@ -130,7 +131,7 @@ class InContextRegressor(RegressorMixin, _InContext):
 
     @guarded
     def fit(self, X: Any, y: Any) -> InContextRegressor:
-        """Take in a training set, `(N, features)` and `(N,)`; no weight changes."""
+        """Store a training set, `(N, features)` and `(N,)`, as the context. No weight changes."""
         self.columns_ = columns_of(X)
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         self._take(X)
@@ -147,25 +148,25 @@ class InContextRegressor(RegressorMixin, _InContext):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.regressor_tags.poor_score = True  # it is that of the run
+        tags.regressor_tags.poor_score = True  # the score depends on the run
         return tags
 
     @guarded
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Means `(Q,)`; with `return_std` a pair with the standard deviations, of a run that predicts distributions."""
+        """Means `(Q,)`. With `return_std`, a pair of means and standard deviations of a run that predicts them."""
         queries = self._queries(X)
         means, spreads = [], []
         for rows in self.contexts_:
-            found = self.trained_.predict(self.X_[rows], self.y_[rows], queries, return_std=return_std)
-            mean, std = found if return_std else (found, np.zeros(len(queries)))
+            prediction = self.trained_.predict(self.X_[rows], self.y_[rows], queries, return_std=return_std)
+            mean, std = prediction if return_std else (prediction, np.zeros(len(queries)))
             means.append(mean.astype(np.float64))
             spreads.append(std.astype(np.float64))
         mean = np.mean(means, 0)
-        answer = self.y_standard_.undo(mean[:, None] / self.y_scale_)[:, 0]
+        outputs = self.y_standard_.undo(mean[:, None] / self.y_scale_)[:, 0]
         if not return_std:
-            return answer
+            return outputs
         variance = np.mean(np.square(spreads) + np.square(means), 0) - np.square(mean)
-        return answer, np.sqrt(np.maximum(variance, 0.0)) / self.y_scale_ * self.y_standard_.deviation
+        return outputs, np.sqrt(np.maximum(variance, 0.0)) / self.y_scale_ * self.y_standard_.deviation
 
 
 class InContextClassifier(ClassifierMixin, _InContext):
@@ -173,14 +174,14 @@ class InContextClassifier(ClassifierMixin, _InContext):
 
     Args:
         run: a finished run of a classification task, its name or its folder.
-        results: results folder, for a name.
-        n_contexts: random contexts of the trained length that probabilities are averaged over.
-        random_state: of these draws.
-        device: where the model computes.
+        results: results folder of a run that is given by name.
+        n_contexts: number of random contexts to average probabilities over.
+        random_state: seed or generator of the contexts.
+        device: device of the model.
 
     Raises:
-        ValueError: no run is given, it predicts numbers, it reads images or events, or there are more classes or
-            features than it was trained on.
+        ValueError: no run is given, the run predicts numbers, the run reads images or events, or there are more classes
+            or features than in training.
 
     Warns:
         ContextSizeWarning: X has more rows than the run reads at once.
@@ -191,36 +192,36 @@ class InContextClassifier(ClassifierMixin, _InContext):
 
     @guarded
     def fit(self, X: Any, y: Any) -> InContextClassifier:
-        """Take in a training set, `(N, features)` and labels `(N,)` of any kind; no weight changes."""
+        """Store a training set, `(N, features)` and labels `(N,)` of any kind, as the context. No weight changes."""
         self.columns_ = columns_of(X)
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         self._take(X)
         self.classes_, self.y_ = np.unique(y, return_inverse=True)
-        known = self.trained_.model.shape.classes
-        if known is None:
+        trained_classes = self.trained_.model.shape.classes
+        if trained_classes is None:
             raise ValueError("the run predicts numbers; use InContextRegressor")
-        if len(self.classes_) > known:
-            raise ValueError(f"y has {len(self.classes_)} classes, and the run was trained on {known}")
+        if len(self.classes_) > trained_classes:
+            raise ValueError(f"y has {len(self.classes_)} classes, and the run was trained on {trained_classes}")
         return self
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.classifier_tags.poor_score = True  # it is that of the run
+        tags.classifier_tags.poor_score = True  # the score depends on the run
         return tags
 
     @guarded
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities `(Q, classes)` among the classes of the training set."""
         queries = self._queries(X)
-        found = [self.trained_.predict_proba(self.X_[rows], self.y_[rows], queries) for rows in self.contexts_]
-        own = np.mean(found, 0)[:, : len(self.classes_)].astype(np.float64)
-        shares: np.ndarray = own / own.sum(1, keepdims=True)
-        return shares
+        by_context = [self.trained_.predict_proba(self.X_[rows], self.y_[rows], queries) for rows in self.contexts_]
+        probabilities = np.mean(by_context, 0)[:, : len(self.classes_)].astype(np.float64)
+        normalised: np.ndarray = probabilities / probabilities.sum(1, keepdims=True)
+        return normalised
 
     @guarded
     def predict(self, X: Any) -> np.ndarray:
-        """The likeliest label at every input, `(Q,)`."""
-        likeliest = self.predict_proba(X).argmax(1)
-        labels: np.ndarray = self.classes_[likeliest]
+        """The most likely label at every input, `(Q,)`."""
+        indices = self.predict_proba(X).argmax(1)
+        labels: np.ndarray = self.classes_[indices]
         return labels

@@ -30,11 +30,11 @@ from iclbench.report.sections import probing as probing_section
 from iclbench.report.sections import shifts as shifts_section
 from iclbench.tables.evaluators import INSIDE, QUESTIONS
 
-# What a specification of several figures has once.
-_OF_THE_WHOLE = ("$schema", "config", "params")
+# Keys that a specification of several figures has once, at the top.
+_TOP_LEVEL = ("$schema", "config", "params")
 
-# Calls between a warning and the notebook's line.
-_CALLER = 4
+# Number of calls between a warning and the notebook's line.
+_STACK_LEVEL = 4
 
 __all__ = ["extrapolation", "heat_map", "leaderboard", "learning_curves", "probe", "shifts"]
 
@@ -46,11 +46,11 @@ def learning_curves(
 
     Args:
         values: rows of the table `values`.
-        task, preset: which, where there are several.
-        metric: of the column `metric`; None: squared error where it was measured.
+        task, preset: which rows, if there are several tasks or presets.
+        metric: a value of the column `metric` (default: the squared error if it was measured).
 
     Raises:
-        UsageError: there is nothing to draw, or it is not said of which task.
+        UsageError: there is nothing to draw, or the task is ambiguous.
 
     >>> from iclbench.api.score import evaluate
     >>> from iclbench.api.tasks import task
@@ -66,7 +66,7 @@ def learning_curves(
 def extrapolation(
     values: pd.DataFrame, task: str | None = None, preset: str | None = None, metric: str | None = None
 ) -> alt.Chart:
-    """The same beyond the trained length: `evaluate(..., extrapolate=N)`. Arguments as in `learning_curves`.
+    """Learning curves beyond the trained length: `evaluate(..., extrapolate=N)`. Arguments as in `learning_curves`.
 
     >>> from iclbench.api.score import evaluate
     >>> from iclbench.api.tasks import task
@@ -83,7 +83,7 @@ def extrapolation(
 def shifts(
     values: pd.DataFrame, task: str | None = None, preset: str | None = None, metric: str | None = None
 ) -> alt.Chart:
-    """The same under shifts, a panel for each. Arguments as in `learning_curves`.
+    """Learning curves under shifts, with a panel for each shift. Arguments as in `learning_curves`.
 
     >>> from iclbench.api.score import evaluate
     >>> from iclbench.api.tasks import task
@@ -95,16 +95,16 @@ def shifts(
 
 
 def probe(values: pd.DataFrame, task: str | None = None, preset: str | None = None) -> alt.Chart:
-    """What linear probes read off every layer: of `iclbench probe`, from `open_results(...).values()`. Arguments as in
-    `learning_curves`."""
+    """Accuracy of linear probes at every layer, from rows of `iclbench probe`: `open_results(...).values()`. Arguments
+    as in `learning_curves`."""
     return _chart(probing_section.section(_slice(_rows(values), task, preset)), "rows of a probe")
 
 
 def heat_map(values: pd.DataFrame) -> alt.Chart:
-    """Every task against every backbone: one normalised score each.
+    """The normalised score of every backbone on every task.
 
     Raises:
-        UsageError: there are no scores; they need the baseline zero among the contestants.
+        UsageError: there are no scores. They need the baseline zero among the contestants.
 
     >>> from iclbench.api.architectures import GPT2
     >>> from iclbench.api.score import evaluate
@@ -116,10 +116,10 @@ def heat_map(values: pd.DataFrame) -> alt.Chart:
     results = _read(_rows(values))
     return _chart(
         heat_map_section.section(results),
-        "scores of a backbone (evaluate it beside the baselines zero, of events poisson, and another one)",
+        "scores of a backbone (evaluate it with the baseline zero, or poisson for events, and another one)",
         [
-            "Score 0: as good as always predicting zero, or guessing; of events a Poisson process, of images the mean.",
-            "1: as the oracle or the best baseline.",
+            "Score 0: always predicting zero, or guessing; for events a Poisson process, for images the mean.",
+            "Score 1: the oracle or the best baseline.",
         ],
     )
 
@@ -132,18 +132,18 @@ def leaderboard(
     evaluator: str | None = None,
     metric: str | None = None,
 ) -> alt.LayerChart:
-    """All contestants of one task by one number, best first, with 95 % intervals.
+    """All contestants of one task, ranked by one metric, with 95 % intervals.
 
     Args:
         values: rows of the table `values`.
-        task, preset: which, where there are several.
-        shift: the distribution that they are asked on.
-        evaluator: the question, or a test that the family has of its own; None: the question of the task.
-        metric: what they are ranked by; None: the area under the learning curve, and of targets the log-likelihood, the
-            squared error or the accuracy, the first of these that was measured.
+        task, preset: which rows, if there are several tasks or presets.
+        shift: the distribution of the prompts.
+        evaluator: the question, or a test of the family (default: the question of the task).
+        metric: the metric of the ranking (default: the area under the learning curve; for targets the first measured
+            one of log-likelihood, squared error and accuracy).
 
     Raises:
-        UsageError: there is nothing to draw, or it is not said of which task.
+        UsageError: there is nothing to draw, or the task is ambiguous.
 
     >>> from iclbench.api.score import evaluate
     >>> from iclbench.api.tasks import task
@@ -152,88 +152,87 @@ def leaderboard(
     'LayerChart'
     """
     slice_ = _slice(_rows(values), task, preset)
-    v = slice_.rows
-    rows = v[v["axis"].isna() & v["n_context"].isna() & v["status"].eq("ok") & v["kind"].ne("published")]
-    rows = rows[~rows["evaluator"].isin(["train", *INSIDE])]
-    picked, title = {}, f"{slice_.title}"
-    for column, asked, preferred in (
+    rows = slice_.rows
+    rows = rows[rows["axis"].isna() & rows["n_context"].isna() & rows["status"].eq("ok")]
+    rows = rows[rows["kind"].ne("published") & ~rows["evaluator"].isin(["train", *INSIDE])]
+    selection, title = {}, f"{slice_.title}"
+    for column, value, preferred in (
         ("evaluator", evaluator, [*QUESTIONS, *in_order(rows["evaluator"])]),
         ("shift", shift, []),
         ("metric", metric, scores.HEADLINES),
     ):
-        picked[column] = _picked(rows, column, asked, preferred)
-        rows = rows[rows[column].eq(picked[column])]
-    compared = scores.leaderboard(slice_, picked["evaluator"], picked["shift"], picked["metric"], partial=True)
-    means = compared[compared["metric"].eq(picked["metric"]) & compared["failed_seeds"].eq(0)]
+        selection[column] = _selected(rows, column, value, preferred)
+        rows = rows[rows[column].eq(selection[column])]
+    ranking = scores.leaderboard(slice_, selection["evaluator"], selection["shift"], selection["metric"], partial=True)
+    means = ranking[ranking["metric"].eq(selection["metric"]) & ranking["failed_seeds"].eq(0)]
     means = means.sort_values("n_related").drop_duplicates("contestant", keep="last")
     if means.empty:
-        raise UsageError(f"nothing to rank: everybody failed on task '{slice_.task}'")
-    title += "" if picked["evaluator"] in QUESTIONS else f" · {meaning(picked['evaluator']).title}"
-    title += "" if picked["shift"] == "none" else f" · shift {picked['shift']}"
-    return board.chart(means, known_metric(picked["metric"]), slice_.looks, title)
+        raise UsageError(f"nothing to rank: all contestants failed on task '{slice_.task}'")
+    title += "" if selection["evaluator"] in QUESTIONS else f" · {meaning(selection['evaluator']).title}"
+    title += "" if selection["shift"] == "none" else f" · shift {selection['shift']}"
+    return board.chart(means, known_metric(selection["metric"]), slice_.looks, title)
 
 
-def _picked(rows: pd.DataFrame, column: str, asked: str | None, preferred: Sequence[str]) -> str:
-    """The value of a column that was asked for, in either spelling, or the first of the preferred ones that occurs.
+def _selected(rows: pd.DataFrame, column: str, value: str | None, preferred: Sequence[str]) -> str:
+    """A value of a column: the given one, in either spelling, or by default the first preferred one that occurs.
 
     Raises:
-        UsageError: there are no rows, or none of this value.
+        UsageError: there are no rows, or no row has the value.
     """
-    known = {canonical(name): name for name in map(str, rows[column].unique())}
-    if not known:
-        raise UsageError("nothing to rank: there are no finished rows of one number per contestant")
-    if asked is None:
-        return next((name for name in preferred if name in known.values()), next(iter(known.values())))
-    if (name := known.get(canonical(arguments.text(column, asked)))) is None:
-        raise UnknownNameError(column, asked, known.values())
+    names = {canonical(name): name for name in map(str, rows[column].unique())}
+    if not names:
+        raise UsageError("nothing to rank: no contestant has a finished row with a single score")
+    if value is None:
+        return next((name for name in preferred if name in names.values()), next(iter(names.values())))
+    if (name := names.get(canonical(arguments.text(column, value)))) is None:
+        raise UnknownNameError(column, value, names.values())
     return name
 
 
 def _rows(values: Any) -> pd.DataFrame:
-    """The rows that a chart was given, each of them once.
+    """The rows of a chart, without duplicates.
 
     Raises:
-        UsageError: they are none of the table `values`.
+        UsageError: they are not rows of the table `values`.
     """
     advice = "give rows as icl.evaluate(...) or icl.open_results(...).values() have them"
     if not isinstance(values, pd.DataFrame):
-        raise UsageError(f"values: expected a frame, got {arguments.shown(values)}; {advice}")
+        raise UsageError(f"values: expected a frame, got {arguments.brief_repr(values)}; {advice}")
     if values.empty:
         return tables.frame("values", [])
     try:
         rows = tables.validate("values", values.drop_duplicates(), np.arange(len(values.drop_duplicates())))
     except tables.TableError as error:
         raise UsageError(f"{error}; {advice}, with all their columns") from None
-    twice = rows.duplicated(tables.keys("values"))
-    # Who was evaluated twice among different others has two scores; the first of them counts.
-    if len(others := rows[twice & ~rows["metric"].isin(tables.COMPARING)]):
-        name = others["run"].iloc[0]
-        raise UsageError(f"two are called '{name}': name them apart, icl.evaluate({{'one': model, ...}}, task)")
-    return _runs_apart(rows[~twice])
+    repeated = rows.duplicated(tables.keys("values"))
+    # A contestant that was evaluated twice, next to different others, has two scores. The first one counts.
+    if len(conflicts := rows[repeated & ~rows["metric"].isin(tables.COMPARING)]):
+        name = conflicts["run"].iloc[0]
+        raise UsageError(f"two contestants are named '{name}': use icl.evaluate({{'one': model, ...}}, task)")
+    return _unique_runs(rows[~repeated])
 
 
-def _runs_apart(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with a name of its own for every run: models of several calls of `evaluate` may share one."""
+def _unique_runs(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with a unique name for every run, since models of several calls of `evaluate` may share a name."""
     keys = ["task", "preset", "run"]
     trained = rows[rows["variant"].notna()].drop_duplicates([*keys, "variant", "seed"])
     shared = pd.MultiIndex.from_frame(trained.loc[trained.duplicated(keys), keys])
-    of_them = rows["variant"].notna() & pd.MultiIndex.from_frame(rows[keys]).isin(shared)
-    own = rows["run"] + "-" + rows["variant"].str[:4] + ("-s" + rows["seed"].astype("string")).fillna("")
-    return rows.assign(run=rows["run"].mask(of_them, own))
+    has_shared_name = rows["variant"].notna() & pd.MultiIndex.from_frame(rows[keys]).isin(shared)
+    unique_names = rows["run"] + "-" + rows["variant"].str[:4] + ("-s" + rows["seed"].astype("string")).fillna("")
+    return rows.assign(run=rows["run"].mask(has_shared_name, unique_names))
 
 
 def _read(rows: pd.DataFrame, task: str | None = None) -> Results:
-    """What a report can say of the rows; of those that it leaves out, which are not on the prompts of the others, there
-    is a warning."""
-    found = of_values(rows)
-    for line in found.set_aside:
+    """The results of the rows. Rows on other prompts than the rest are left out with a warning."""
+    results = of_values(rows)
+    for line in results.set_aside:
         if task is None or line.startswith(f"{task} "):
-            warnings.warn(f"not in the chart: {line}", stacklevel=_CALLER)
-    return found
+            warnings.warn(f"not in the chart: {line}", stacklevel=_STACK_LEVEL)
+    return results
 
 
 def _of_metric(values: pd.DataFrame, metric: str | None) -> pd.DataFrame:
-    """The rows of one metric; the training's own stay."""
+    """The rows of one metric, and the rows without a number of examples."""
     measured = values.loc[values["n_context"].notna(), "metric"].unique()
     if metric is None:
         metric = next((name for name in ("nll", "squared_error", "log_likelihood") if name in measured), None)
@@ -243,35 +242,35 @@ def _of_metric(values: pd.DataFrame, metric: str | None) -> pd.DataFrame:
 
 
 def _slice(rows: pd.DataFrame, task: str | None, preset: str | None) -> Slice:
-    """The rows of one task; raises `UsageError` where it is not said which, or there is none."""
+    """The rows of one task; raises `UsageError` if the task is ambiguous, or there is none."""
     task = None if task is None else canonical(arguments.text("task", task))
     preset = None if preset is None else canonical(arguments.text("preset", preset))
-    found = _read(rows, task).slices
-    for kind, asked in (("task", task), ("preset", preset)):
-        if asked is not None:
-            known = {str(getattr(each, kind)) for each in found}
-            if asked not in known:
-                raise UnknownNameError(kind, asked, known)
-            found = [each for each in found if getattr(each, kind) == asked]
-    if len(found) != 1:
-        each = ", ".join(one.title for one in found) or "none"
-        raise UsageError(f"say which with task= and preset=, or give the rows of one trained length; there are: {each}")
-    return found[0]
+    slices = _read(rows, task).slices
+    for kind, name in (("task", task), ("preset", preset)):
+        if name is not None:
+            names = {str(getattr(each, kind)) for each in slices}
+            if name not in names:
+                raise UnknownNameError(kind, name, names)
+            slices = [each for each in slices if getattr(each, kind) == name]
+    if len(slices) != 1:
+        titles = ", ".join(each.title for each in slices) or "none"
+        raise UsageError(f"choose one with task= and preset=, or give rows of one trained length; there are: {titles}")
+    return slices[0]
 
 
-def _chart(section: Section | None, what: str, reading: Sequence[str] = ()) -> alt.Chart:
-    """The figures of a section, one below the other, with lines on how to read them."""
+def _chart(section: Section | None, rows_name: str, caption: Sequence[str] = ()) -> alt.Chart:
+    """The figures of a section, one below the other, with a caption."""
     figures = [] if section is None else list(_figures(section))
     if not figures:
-        raise UsageError(f"nothing to draw: there are no finished {what}")
-    titles = [{"text": figure.title} | ({"subtitle": list(reading)} if reading else {}) for figure in figures]
-    drawn = [figure.printed() | {"title": title} for figure, title in zip(figures, titles, strict=True)]
-    if len(drawn) == 1:
-        return alt.Chart.from_dict(drawn[0])
-    whole = {key: drawn[0][key] for key in _OF_THE_WHOLE if key in drawn[0]}
-    whole["resolve"] = {"scale": dict.fromkeys(("color", "strokeDash"), "independent")}
-    parts = [{key: part for key, part in each.items() if key not in _OF_THE_WHOLE} for each in drawn]
-    return alt.Chart.from_dict({**whole, "vconcat": parts})
+        raise UsageError(f"nothing to draw: there are no finished {rows_name}")
+    titles = [{"text": figure.title} | ({"subtitle": list(caption)} if caption else {}) for figure in figures]
+    specs = [figure.printed() | {"title": title} for figure, title in zip(figures, titles, strict=True)]
+    if len(specs) == 1:
+        return alt.Chart.from_dict(specs[0])
+    combined = {key: specs[0][key] for key in _TOP_LEVEL if key in specs[0]}
+    combined["resolve"] = {"scale": dict.fromkeys(("color", "strokeDash"), "independent")}
+    panels = [{key: value for key, value in spec.items() if key not in _TOP_LEVEL} for spec in specs]
+    return alt.Chart.from_dict({**combined, "vconcat": panels})
 
 
 def _figures(section: Section) -> Iterator[Figure]:

@@ -26,29 +26,31 @@ from iclbench.families.base import Family
 from iclbench.store.archives import find
 from iclbench.store.runs import Run
 
-# Queries answered at once, so that memory is bounded however many are asked.
-_AT_ONCE = 1024
+# Number of queries in one forward pass, which bounds memory.
+_QUERIES_PER_PASS = 1024
 
 
 @guarded
 def predict(model: Any, X_context: Any, y_context: Any, X_query: Any, *, return_std: bool = False) -> Any:
-    """What a model answers at some inputs after seeing a context; nothing is trained.
+    """Predict the outputs at some inputs, given a context. The model is not trained.
 
     Args:
         model: a backbone, a `Trained` model or a finished run.
-        X_context: inputs of the context, `(N, Dx)` or, of several episodes, `(B, N, Dx)`; arrays or frames, whose
-            columns are those of `X_query`.
-        y_context: its outputs, `(N,)` or `(N, Dy)`, numbers or class labels from 0; of several episodes with B before.
-        X_query: inputs to be answered, `(Q, Dx)` or `(B, Q, Dx)`; no query sees another, unless the model has one
-            distribution for all of them (`tnp-nd`, `tnp-a`, `cmanp-and`), which may depend on all inputs.
-        return_std: also the standard deviation, of a model that predicts distributions.
+        X_context: inputs of the context, `(N, Dx)`, or `(B, N, Dx)` for several episodes. Arrays or frames; the columns
+            of a frame are those of `X_query`.
+        y_context: outputs of the context, `(N,)` or `(N, Dy)`, numbers or class labels from 0; for several episodes
+            with a leading axis B.
+        X_query: inputs of the predictions, `(Q, Dx)` or `(B, Q, Dx)`. No query sees another, unless the model predicts
+            a joint distribution (`tnp-nd`, `tnp-a`, `cmanp-and`), which may depend on all inputs.
+        return_std: whether to return the standard deviation, too. The model must predict distributions.
 
     Returns:
-        Means in the shape of `y_context` with Q in place of N, of class labels the likeliest; with `return_std` a pair.
+        Means, or the most likely class labels, in the shape of `y_context` with Q in place of N. With `return_std`, a
+        pair of means and standard deviations.
 
     Raises:
-        UsageError: shapes, types or columns do not fit the model or one another, or it predicts single values and
-            `return_std` is asked.
+        UsageError: shapes, types or columns do not fit the model or each other, or `return_std` is set and the model
+            predicts single values.
 
     >>> from iclbench.api.architectures import GPT2
     >>> from iclbench.api.tasks import task
@@ -56,45 +58,46 @@ def predict(model: Any, X_context: Any, y_context: Any, X_query: Any, *, return_
     >>> predict(model, np.zeros((3, 2)), np.zeros(3), np.zeros((5, 2))).shape
     (5,)
     """
-    asked = _Asked(backbone_of(model), X_context, y_context, X_query)
-    prediction, single, flat = asked.answer().marginals, asked.single, asked.flat
-    found = prediction.point()
+    question = _Question(backbone_of(model), X_context, y_context, X_query)
+    prediction, single, flat = question.answer().marginals, question.single, question.flat
+    points = prediction.point()
     if not return_std:
-        return _array(found, single, flat)
+        return _array(points, single, flat)
     if isinstance(prediction, Categorical):
-        raise UsageError("return_std: the model answers with class labels; predict_proba gives their probabilities")
+        raise UsageError("return_std: the model predicts class labels; predict_proba returns their probabilities")
     if not isinstance(prediction, Gaussian | Mixture):
         raise UsageError(
-            "return_std: the model answers single values; build it for a task with head='gaussian' (or 'mixture')"
+            "return_std: the model predicts single values; build it for a task with head='gaussian' (or 'mixture')"
         )
-    return _array(found, single, flat), _array(prediction.std, single, flat)
+    return _array(points, single, flat), _array(prediction.std, single, flat)
 
 
 @guarded
 def predict_proba(model: Any, X_context: Any, y_context: Any, X_query: Any) -> np.ndarray:
-    """Probabilities of all classes, `(Q, classes)` or `(B, Q, classes)`; arguments as in `predict`.
+    """Predict the probabilities of all classes, `(Q, classes)` or `(B, Q, classes)`. Arguments as in `predict`.
 
     Raises:
-        UsageError: as `predict`; or the model predicts numbers.
+        UsageError: as in `predict`, or the model predicts numbers.
     """
-    asked = _Asked(backbone_of(model), X_context, y_context, X_query)
-    prediction = asked.answer()
+    question = _Question(backbone_of(model), X_context, y_context, X_query)
+    prediction = question.answer()
     if not isinstance(prediction, Categorical):
         raise UsageError("predict_proba: the model predicts numbers, not classes")
-    return _array(prediction.logits.softmax(-1), asked.single, False)
+    return _array(prediction.logits.softmax(-1), question.single, False)
 
 
 @guarded
 def sample_y(model: Any, X_context: Any, y_context: Any, X_query: Any, n_samples: int = 1, seed: int = 0) -> np.ndarray:
-    """Draws of the outputs at all inputs together: of a model with a joint distribution they are functions, of others
-    independent from input to input. Other arguments as in `predict`.
+    """Sample the outputs at all inputs. If the model predicts a joint distribution, each sample is a function;
+    otherwise the outputs are independent. Other arguments as in `predict`.
 
     Args:
-        n_samples: number of draws.
-        seed: of the draws.
+        n_samples: number of samples.
+        seed: seed of the samples.
 
     Returns:
-        In the shape of what `predict` returns, with `n_samples` before; noise of the outputs included.
+        Samples in the shape of the means of `predict`, with a leading axis `n_samples`. They include the noise of the
+        outputs.
 
     >>> from iclbench.api.architectures import CNP
     >>> from iclbench.api.tasks import task
@@ -102,9 +105,9 @@ def sample_y(model: Any, X_context: Any, y_context: Any, X_query: Any, n_samples
     >>> sample_y(model, np.zeros((3, 1)), np.zeros(3), np.zeros((5, 1)), n_samples=2).shape
     (2, 5)
     """
-    asked = _Asked(backbone_of(model), X_context, y_context, X_query)
-    drawn = asked.sample(arguments.integer("n_samples", n_samples), arguments.seed(seed))
-    return np.stack([_array(each, asked.single, asked.flat) for each in drawn])
+    question = _Question(backbone_of(model), X_context, y_context, X_query)
+    samples = question.sample(arguments.integer("n_samples", n_samples), arguments.seed(seed))
+    return np.stack([_array(sample, question.single, question.flat) for sample in samples])
 
 
 class Trained:
@@ -112,7 +115,7 @@ class Trained:
 
     Attributes:
         run: the run.
-        device: where the model computes.
+        device: device of the model.
     """
 
     def __init__(self, run: Run, device: str | torch.device = "cpu", data_dir: Path | None = None) -> None:
@@ -121,13 +124,13 @@ class Trained:
     @cached_property
     @guarded
     def model(self) -> Backbone:
-        """The backbone with its weights, in eval mode; raises `UsageError` where the run is not finished."""
+        """The backbone with its weights, in eval mode; raises `UsageError` if the run is not finished."""
         return self.run.load(self.device, self._data_dir)
 
     @cached_property
     @guarded
     def family(self) -> Family:
-        """What the run was trained on, without its data until they are asked for."""
+        """The family of the run's task. Its data are read when they are needed."""
         return self.run.config.task.build(self._data_dir)
 
     @guarded
@@ -160,14 +163,14 @@ def load(
     """The model of a finished run.
 
     Args:
-        run: what `train` returned, the name of a run, or its folder. A run whose weights packed results bring along,
-            `reference/linear-mamba2-grid-s0`, is unpacked to where runs live.
-        results: results folder, for a name.
+        run: a run (`icl.train`), the name of a run, or its folder. A run of packed results with weights, such as
+            `reference/linear-mamba2-grid-s0`, is unpacked into the folder of runs.
+        results: results folder of a run that is given by name.
         device: auto, cpu, cuda, cuda:1, ...
         data_dir: folder with your copies of data sets, for tasks that need them.
 
     Raises:
-        UsageError: there is no such run, or it is not finished.
+        UsageError: there is no such run, or the run is not finished.
 
     >>> from tempfile import TemporaryDirectory
     >>> from iclbench.api.tasks import task
@@ -183,13 +186,13 @@ def load(
         path = Path(run).absolute()
         folder = arguments.folder("results", results).absolute()
         run = Run(path) if (path / "config.toml").is_file() else find(folder, str(run))
-    found = Trained(run, device, None if data_dir is None else arguments.folder("data_dir", data_dir))
-    _ = found.model
-    return found
+    trained = Trained(run, device, None if data_dir is None else arguments.folder("data_dir", data_dir))
+    _ = trained.model
+    return trained
 
 
 def backbone_of(model: Any) -> Backbone:
-    """The backbone of whatever a function takes as a model; raises `UsageError` where it is none."""
+    """The backbone of a `model` argument; raises `UsageError` for anything that has none."""
     if isinstance(model, Run):
         model = Trained(model)
     if isinstance(model, Trained):
@@ -200,12 +203,12 @@ def backbone_of(model: Any) -> Backbone:
     return model
 
 
-class _Asked:
-    """A checked question.
+class _Question:
+    """A context and queries, checked and converted to tensors.
 
     Attributes:
-        single: whether there was no axis of episodes.
-        flat: whether there was none of outputs.
+        single: whether the arrays have no axis of episodes.
+        flat: whether the arrays have no axis of outputs.
     """
 
     def __init__(self, model: Backbone, X_context: Any, y_context: Any, X_query: Any) -> None:
@@ -230,101 +233,101 @@ class _Asked:
         self.context, self.queries = Points.full(x, y), queries
 
     def answer(self) -> Prediction:
-        """The prediction, `(B, Q)`; by portions where no target sees another."""
-        at_once = _AT_ONCE if self.model.joint == "apart" else max(1, self.queries.shape[1])
+        """The prediction, `(B, Q)`, in several passes if no target sees another."""
+        pass_size = _QUERIES_PER_PASS if self.model.joint == "apart" else max(1, self.queries.shape[1])
         with as_used(self.model), torch.no_grad():
-            parts = self.queries.split(at_once, 1)
+            parts = self.queries.split(pass_size, 1)
             answers = [self.model.predict_targets(self.context, part) for part in parts]
         for part, answer in zip(parts, answers, strict=True):
             check_answer(self.model, "predict_targets", answer, part.shape, self.context.y)
         return join_positions(answers)
 
     def sample(self, n: int, seed: int) -> torch.Tensor:
-        """Draws of all outputs together, `(n, B, Q, ...)`."""
+        """Samples from the joint distribution of all outputs, `(n, B, Q, ...)`."""
         draw = generator(seed, "sample_y", device=self.queries.device)
         with as_used(self.model), torch.no_grad():
             return self.model.sample_targets(self.context, self.queries, n, draw)
 
 
 def _inputs(model: Backbone, name: str, values: Any) -> torch.Tensor:
-    found = _floats(name, values)
-    if found.dim() == 3 and not len(found):
-        raise UsageError(f"{name} has shape {_shape(found)}: it is empty")
-    if found.dim() not in (2, 3) or found.shape[-1] != model.shape.x_dim:
+    x = _floats(name, values)
+    if x.dim() == 3 and not len(x):
+        raise UsageError(f"{name} has shape {_shape(x)}: it is empty")
+    if x.dim() not in (2, 3) or x.shape[-1] != model.shape.x_dim:
         raise UsageError(
-            f"{name} has shape {_shape(found)}: expected (points, {model.shape.x_dim}) or (B, points, "
+            f"{name} has shape {_shape(x)}: expected (points, {model.shape.x_dim}) or (B, points, "
             f"{model.shape.x_dim}), since the model was built for {model.shape.x_dim} input dimensions"
         )
-    return found
+    return x
 
 
 def columns_of(values: Any) -> list[Any]:
-    """The names of a frame's columns, of any type; empty if it is not a frame."""
+    """The column names of a frame, of any type; empty if the value is not a frame."""
     names = list(getattr(values, "columns", ()))
     return [None if isinstance(name, float) and name != name else name for name in names]  # NaN equals nothing
 
 
-def misplaced(known: list[Any], given: list[Any]) -> tuple[Any, Any, bool] | None:
-    """The first two names that differ, and whether the columns are the same in another order; None: all agree.
+def misplaced(expected: list[Any], given: list[Any]) -> tuple[Any, Any, bool] | None:
+    """The first two names that differ, and whether the columns only have another order; None if all agree.
 
-    A frame whose columns are numbered 0, 1, ... may have had no names: it agrees with other names.
+    A frame with columns 0, 1, ... may have been made without names, so it agrees with any names.
     """
-    differ = [(one, other) for one, other in zip(known, given, strict=False) if one != other]
-    same_names, numbered = Counter(known) == Counter(given), list(range(len(known)))
-    if not differ or (not same_names and numbered in (known, given)):
+    differences = [(one, other) for one, other in zip(expected, given, strict=False) if one != other]
+    same_names, default_names = Counter(expected) == Counter(given), list(range(len(expected)))
+    if not differences or (not same_names and default_names in (expected, given)):
         return None
-    return *differ[0], same_names
+    return *differences[0], same_names
 
 
 def _check_columns(context: list[Any], queries: list[Any]) -> None:
-    """Raise `UsageError` where both have names for their columns and these differ, even if only in their order."""
-    if found := misplaced(context, queries):
-        one, other, same_names = found
+    """Raise `UsageError` if both have column names and these differ, even if only in their order."""
+    if mismatch := misplaced(context, queries):
+        one, other, same_names = mismatch
         advice = "give X_query[X_context.columns]" if same_names else "both need the same columns"
-        raise UsageError(f"X_query has {other} where X_context has {one}: {advice}")
+        raise UsageError(f"X_query has {other} in place of {one} in X_context: {advice}")
 
 
 def _outputs(model: Backbone, values: Any, x: torch.Tensor) -> tuple[torch.Tensor, bool]:
-    """Outputs of `(*B, N, Dy)`, or labels of `(*B, N)`; and whether the axis of outputs was left out."""
+    """Outputs of `(*B, N, Dy)` or labels of `(*B, N)`, and whether the values have no axis of outputs."""
     if model.shape.classes is not None:
         return _labels(values, x, model.shape.classes), True
-    found, outputs = _floats("y_context", values), model.shape.y_dim
-    flat = outputs == 1 and found.shape == x.shape[:-1]
-    if not flat and found.shape != (*x.shape[:-1], outputs):
+    y, outputs = _floats("y_context", values), model.shape.y_dim
+    flat = outputs == 1 and y.shape == x.shape[:-1]
+    if not flat and y.shape != (*x.shape[:-1], outputs):
         either = f"{_shape(x[..., 0])} or " if outputs == 1 else ""
         raise UsageError(
-            f"y_context has shape {_shape(found)}: expected {either}{(*x.shape[:-1], outputs)} beside X_context of "
+            f"y_context has shape {_shape(y)}: expected {either}{(*x.shape[:-1], outputs)} for X_context of "
             f"shape {_shape(x)}"
         )
-    return (found.unsqueeze(-1) if flat else found), flat
+    return (y.unsqueeze(-1) if flat else y), flat
 
 
 def _labels(values: Any, x: torch.Tensor, classes: int) -> torch.Tensor:
-    found = plain_array("y_context", values, "whole numbers")
-    if found.dtype.kind == "f" and np.isnan(found).any():
-        raise UsageError("y_context holds NaN; leave those points out")
-    if found.size and found.dtype.kind not in "iu":
-        raise UsageError(f"y_context has dtype {found.dtype}: expected whole numbers, class labels below {classes}")
-    if found.shape != x.shape[:-1]:
-        raise UsageError(f"y_context has shape {found.shape}: expected {_shape(x[..., 0])}, a label per point")
-    if found.size and (found.min() < 0 or found.max() >= classes):
-        raise UsageError(f"y_context has labels from {found.min()} to {found.max()}: expected 0 to {classes - 1}")
-    return torch.as_tensor(found.astype(np.int64))
+    labels = plain_array("y_context", values, "whole numbers")
+    if labels.dtype.kind == "f" and np.isnan(labels).any():
+        raise UsageError("y_context holds NaN; remove those points")
+    if labels.size and labels.dtype.kind not in "iu":
+        raise UsageError(f"y_context has dtype {labels.dtype}: expected whole numbers, class labels below {classes}")
+    if labels.shape != x.shape[:-1]:
+        raise UsageError(f"y_context has shape {labels.shape}: expected {_shape(x[..., 0])}, a label per point")
+    if labels.size and (labels.min() < 0 or labels.max() >= classes):
+        raise UsageError(f"y_context has labels from {labels.min()} to {labels.max()}: expected 0 to {classes - 1}")
+    return torch.as_tensor(labels.astype(np.int64))
 
 
 def plain_numbers(name: str, values: Any, kinds: str = "fiub") -> np.ndarray:
-    """As an array of float64; raises `UsageError` for what is no array or holds other kinds of NumPy's types."""
-    found = plain_array(name, values, "numbers")
-    if found.dtype.kind not in kinds:
-        raise UsageError(f"{name}: expected an array of numbers (dtype {found.dtype})")
-    return found.astype(np.float64)
+    """An array of float64; raises `UsageError` if the values are not an array or have another kind of dtype."""
+    array = plain_array(name, values, "numbers")
+    if array.dtype.kind not in kinds:
+        raise UsageError(f"{name}: expected an array of numbers (dtype {array.dtype})")
+    return array.astype(np.float64)
 
 
-def plain_array(name: str, values: Any, what: str) -> np.ndarray:
-    """As an array of NumPy; what a frame does not know and what a masked array hides is NaN.
+def plain_array(name: str, values: Any, content: str) -> np.ndarray:
+    """A NumPy array. Missing values of a frame and masked values become NaN.
 
     Raises:
-        UsageError: it is none: ragged, a tensor with gradients in a list.
+        UsageError: the values are not an array, such as a ragged list or a list of tensors with gradients.
 
     >>> plain_array("y", np.ma.masked_array([1, 2], mask=[False, True]), "numbers")
     array([ 1., nan])
@@ -332,7 +335,7 @@ def plain_array(name: str, values: Any, what: str) -> np.ndarray:
     try:
         return _plain(values)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(f"{name}: expected an array of {what} ({str(error).splitlines()[0]})") from None
+        raise UsageError(f"{name}: expected an array of {content} ({str(error).splitlines()[0]})") from None
 
 
 def _plain(values: Any) -> np.ndarray:
@@ -340,26 +343,26 @@ def _plain(values: Any) -> np.ndarray:
         return _numpy(values.detach())
     if isinstance(values, pd.DataFrame | pd.Series):
         types = set(values.dtypes) if isinstance(values, pd.DataFrame) else {values.dtype}
-        kinds, plain = {each.kind for each in types}, len(types) == 1 and isinstance(next(iter(types)), np.dtype)
-        if kinds <= set("fiub") and not plain:  # several types, or one of pandas, would be made objects
-            whole = kinds <= set("iu") and not np.asarray(values.isna()).any()
-            return values.to_numpy(np.int64 if whole else np.float64, na_value=np.nan)
+        kinds, is_numpy = {dtype.kind for dtype in types}, len(types) == 1 and isinstance(next(iter(types)), np.dtype)
+        if kinds <= set("fiub") and not is_numpy:  # NumPy would make objects of several types, or of a type of pandas
+            is_integer = kinds <= set("iu") and not np.asarray(values.isna()).any()
+            return values.to_numpy(np.int64 if is_integer else np.float64, na_value=np.nan)
     if np.ma.is_masked(values) and values.dtype.kind in "fiub":
         return np.ma.filled(values.astype(np.float64), np.nan)
     return np.asarray(values)
 
 
 def _numpy(values: torch.Tensor) -> np.ndarray:
-    """NumPy has no bfloat16."""
-    found: np.ndarray = (values.float() if values.dtype == torch.bfloat16 else values).cpu().numpy()
-    return found
+    """A tensor as a NumPy array; bfloat16 becomes float32, since NumPy has no bfloat16."""
+    array: np.ndarray = (values.float() if values.dtype == torch.bfloat16 else values).cpu().numpy()
+    return array
 
 
 def _floats(name: str, values: Any) -> torch.Tensor:
-    found = plain_numbers(name, values)
-    if not np.isfinite(found).all():
-        raise UsageError(f"{name} holds NaN or infinity; fill the gaps in, or leave those points out")
-    return torch.from_numpy(np.ascontiguousarray(found))
+    array = plain_numbers(name, values)
+    if not np.isfinite(array).all():
+        raise UsageError(f"{name} holds NaN or infinity; fill the gaps or remove those points")
+    return torch.from_numpy(np.ascontiguousarray(array))
 
 
 def _shape(t: torch.Tensor) -> tuple[int, ...]:
@@ -367,10 +370,10 @@ def _shape(t: torch.Tensor) -> tuple[int, ...]:
 
 
 def _array(t: torch.Tensor, single: bool, flat: bool) -> np.ndarray:
-    """As a NumPy array, without the axes that were not asked for."""
+    """A NumPy array, without the axes that the arguments do not have."""
     if flat and t.is_floating_point():
         t = t.squeeze(-1)
-    found = _numpy(t[0] if single else t)
-    if not np.isfinite(found).all():
-        raise UsageError("the model's answers are not finite; bring inputs and outputs to the scale of its task")
-    return found
+    array = _numpy(t[0] if single else t)
+    if not np.isfinite(array).all():
+        raise UsageError("the predictions are not finite; bring inputs and outputs to the scale of the model's task")
+    return array

@@ -1,4 +1,4 @@
-"""A progress bar on a terminal, a line that is written over in a notebook, nothing where output is piped."""
+"""A progress bar on a terminal, a line that is updated in a notebook, nothing in a pipe."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from iclbench.core.progress import PrintableConsole, Update, step_bar
 
 
 @contextmanager
-def progress_bar(label: str, total: int, shown: bool = True) -> Iterator[Update]:
-    """Show how far some steps have come.
+def progress_bar(label: str, total: int, visible: bool = True) -> Iterator[Update]:
+    """Show the number of finished steps.
 
     Args:
-        label: what stands before it.
+        label: text before the bar.
         total: number of steps.
-        shown: whether anything is shown at all.
+        visible: whether the bar is shown.
     """
-    if shown and "ipykernel" in sys.modules:
+    if visible and "ipykernel" in sys.modules:
         yield _in_notebook(label, total)
-    elif shown and (terminal := PrintableConsole(stderr=True)).is_terminal:
+    elif visible and (terminal := PrintableConsole(stderr=True)).is_terminal:
         with step_bar(terminal, label, total) as update:
             yield update
     else:
-        yield lambda step, said: None
+        yield lambda step, text: None
 
 
 def _in_notebook(label: str, total: int) -> Update:
     from IPython.display import display  # type: ignore[import-not-found,unused-ignore]
 
-    def line(step: int, said: str) -> dict[str, str]:
-        return {"text/plain": f"{label}: {step}/{total} {said}".rstrip()}
+    def line(step: int, text: str) -> dict[str, str]:
+        return {"text/plain": f"{label}: {step}/{total} {text}".rstrip()}
 
     handle = display(line(0, ""), raw=True, display_id=True)
-    if handle is None:  # of a front end without displays that can be written over
-        return lambda step, said: None
+    if handle is None:  # the front end has no displays that can be updated
+        return lambda step, text: None
 
-    def update(step: int, said: str) -> None:
-        handle.update(line(step, said), raw=True)
+    def update(step: int, text: str) -> None:
+        handle.update(line(step, text), raw=True)
 
     return update

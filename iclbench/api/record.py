@@ -1,4 +1,4 @@
-"""What a model of a notebook was trained on: noted by `fit`, said by the rows of `evaluate`, as a run's are."""
+"""The training record of a model in memory: written by `fit`, reported in the rows of `evaluate`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from iclbench.config.resolution import TaskConfig
 from iclbench.core.hashing import content_hash
 from iclbench.core.settings import Role
 
-# The attribute of a model that they stand in: copies and pickles of the model have them, too.
-_NOTED = "_trained_in_memory"
+# The attribute of a model with its record, so that copies and pickles of the model have it, too.
+_ATTRIBUTE = "_trained_in_memory"
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class Fitted:
     """One training in memory.
 
     Attributes:
-        task: what it was on.
-        preset: at which preset.
-        training: how.
-        seed: from which seed.
-        steps: how many steps were done; fewer than those of `training` where it was interrupted.
+        task: the task of the training.
+        preset: the preset of the task.
+        training: the settings of training.
+        seed: the seed of the training.
+        steps: number of finished steps, fewer than those of `training` after an interruption.
     """
 
     task: TaskConfig
@@ -38,31 +38,31 @@ class Fitted:
 
 
 def note(model: Backbone, fitted: Fitted) -> None:
-    """Note that a model is trained, after whatever it was trained on before."""
-    setattr(model, _NOTED, (*trainings(model), fitted))
+    """Add a training to the record of a model."""
+    setattr(model, _ATTRIBUTE, (*trainings(model), fitted))
 
 
 def trainings(model: Backbone) -> tuple[Fitted, ...]:
-    """Where a model was trained in memory, the last one last."""
-    found: tuple[Fitted, ...] = getattr(model, _NOTED, ())
-    return found
+    """The trainings of a model in memory, in order."""
+    record: tuple[Fitted, ...] = getattr(model, _ATTRIBUTE, ())
+    return record
 
 
 def variant_of(model: Backbone) -> str:
-    """Hash of what was trained, the same for all seeds: class, settings, task and training."""
+    """Hash of class, settings, task and training, the same for all seeds."""
     inner: Any = model.backbone if isinstance(model, ImageBackbone) else model
     settings = inner.settings
     parts = {
         "class": f"{type(inner).__module__}:{type(inner).__qualname__}",
         "settings": settings.model_dump(mode="json") if isinstance(settings, BaseModel) else repr(settings),
         "shape": asdict(model.shape),
-        "trained": [_part(each) for each in trainings(model)],
+        "trained": [_training_parts(fitted) for fitted in trainings(model)],
     }
     return content_hash(parts, 8)
 
 
-def _part(fitted: Fitted) -> dict[str, Any]:
-    """What the weights depend on, but for the seed."""
+def _training_parts(fitted: Fitted) -> dict[str, Any]:
+    """All that determines the weights, except the seed."""
     task = fitted.task.model_dump(mode="json", include=set(TaskConfig.with_role(Role.TRAINED)))
     train = fitted.training.model_dump(mode="json", exclude=set(TrainSettings.with_role(Role.MONITORING)))
     reached = {"reached": fitted.steps} if fitted.steps != fitted.training.steps else {}

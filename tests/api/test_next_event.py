@@ -160,9 +160,9 @@ def test_no_answer_is_infinite(name: str, dated: dict[str, Trained]) -> None:
 
 def test_a_start_is_a_time_or_the_first_event(model: Backbone) -> None:
     assert len(icl.next_event(model, TIMES, MARKS, start="first")) == 3
-    with pytest.raises(UsageError, match="start: expected a time or 'first', got 'soon'"):
+    with pytest.raises(UsageError, match="'soon'"):
         icl.next_event(model, TIMES, MARKS, start="soon")
-    with pytest.raises(UsageError, match="the observation starts with the first event"):
+    with pytest.raises(UsageError, match="times"):
         icl.next_event(model, [], start="first")
     with pytest.raises(UsageError, match=r"event 0: time is 0\.5, before the 1 of the start .*start="):
         icl.next_event(model, TIMES, MARKS, start=1.0)

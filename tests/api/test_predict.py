@@ -76,8 +76,8 @@ def test_columns_of_frames_stand_in_one_order(run: Run) -> None:
     turned = queries[names[::-1]]
     np.testing.assert_array_equal(icl.predict(run, context, Y, turned[context.columns]), mean)
     for wrong, line in (
-        (turned, r"X_query has x9 where X_context has x0: give X_query\[X_context.columns\]"),
-        (queries.rename(columns={"x3": "z"}), "X_query has z where X_context has x3: both need the same columns"),
+        (turned, r"x9 .* x0 .*X_query\[X_context.columns\]"),
+        (queries.rename(columns={"x3": "z"}), "z .* x3 "),
     ):
         with pytest.raises(UsageError, match=line) as error:
             icl.predict(run, context, Y, wrong)
@@ -94,7 +94,7 @@ def test_names_of_any_type_stand_in_one_order(run: Run, names: Sequence[Any]) ->
     np.testing.assert_array_equal(icl.predict(run, context, Y, turned[context.columns]), mean)
     with pytest.raises(UsageError, match=r"X_query\[X_context.columns\]"):
         icl.predict(run, context, Y, turned)
-    with pytest.raises(UsageError, match="X_query has z"):
+    with pytest.raises(UsageError, match=r"\bz\b"):
         icl.predict(run, context.rename(columns={names[0]: "a"}), Y, queries.rename(columns={names[0]: "z"}))
 
 
@@ -107,16 +107,16 @@ def test_no_query_sees_another_and_an_empty_context_is_one(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arrays", "line"),
     [
-        ((X[:, :4], Y, QUERIES), r"X_context has shape \(8, 4\): expected \(points, 10\)"),
-        ((X, Y, QUERIES[0]), r"X_query has shape \(10,\)"),
-        ((X, Y[:5], QUERIES), r"y_context has shape \(5,\): expected \(8,\) or \(8, 1\)"),
-        ((X.astype(str), Y, QUERIES), "X_context: expected an array of numbers"),
-        ((X, np.full(8, np.nan), QUERIES), "y_context holds NaN"),
-        ((X[None], Y[None], np.stack([QUERIES, QUERIES])), "the same B"),
-        ((X[None], Y[None], QUERIES), "both are"),
-        (([[1.0], [1.0, 2.0]], Y, QUERIES), "X_context: expected an array of numbers"),
-        ((X, [torch.ones(1, requires_grad=True)] * 8, QUERIES), r"y_context: expected an array of numbers \(.*grad"),
-        ((X[None][:0], Y[None][:0], QUERIES[None][:0]), r"X_context has shape \(0, 8, 10\): it is empty"),
+        ((X[:, :4], Y, QUERIES), r"X_context .*\(8, 4\).*\(points, 10\)"),
+        ((X, Y, QUERIES[0]), r"X_query .*\(10,\)"),
+        ((X, Y[:5], QUERIES), r"y_context .*\(5,\).*\(8,\) .*\(8, 1\)"),
+        ((X.astype(str), Y, QUERIES), "X_context"),
+        ((X, np.full(8, np.nan), QUERIES), "y_context .*NaN"),
+        ((X[None], Y[None], np.stack([QUERIES, QUERIES])), r"X_context \(1, 8, 10\) .*X_query \(2, 3, 10\)"),
+        ((X[None], Y[None], QUERIES), r"X_context \(1, 8, 10\) .*X_query \(3, 10\)"),
+        (([[1.0], [1.0, 2.0]], Y, QUERIES), "X_context"),
+        ((X, [torch.ones(1, requires_grad=True)] * 8, QUERIES), r"y_context.*grad"),
+        ((X[None][:0], Y[None][:0], QUERIES[None][:0]), r"X_context .*\(0, 8, 10\)"),
     ],
 )
 def test_what_does_not_fit_is_one_line(run: Run, arrays: tuple, line: str) -> None:
@@ -138,7 +138,7 @@ def test_a_model_of_another_precision_answers_in_it(run: Run) -> None:
 
 def test_thousands_of_queries_are_answered_in_parts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = icl.predict(run, X, Y, np.tile(QUERIES, (4, 1)))
-    monkeypatch.setattr(module, "_AT_ONCE", 5)
+    monkeypatch.setattr(module, "_QUERIES_PER_PASS", 5)
     np.testing.assert_allclose(icl.predict(run, X, Y, np.tile(QUERIES, (4, 1))), whole, atol=1e-5)
 
 
@@ -146,7 +146,7 @@ def test_answers_that_are_not_finite_are_refused() -> None:
     model = icl.backbone("cnp", icl.task("linear", "smoke", dim=10), width=8)
     with torch.no_grad():
         next(model.parameters()).fill_(torch.inf)  # a sum that overflows does so on some processors alone
-    with pytest.raises(UsageError, match="not finite; bring inputs"):
+    with pytest.raises(UsageError, match="not finite"):
         icl.predict(model, X, Y, QUERIES)
 
 
@@ -155,7 +155,7 @@ def test_single_values_have_no_spread_and_learned_positions_an_end() -> None:
     model = icl.backbone("gpt2-learned", task, layers=1, width=16, heads=2)
     with pytest.raises(UsageError, match="head='gaussian'"):
         icl.predict(model, X, Y, QUERIES, return_std=True)
-    with pytest.raises(UsageError, match="X_context has 16 points: it takes in at most 8"):
+    with pytest.raises(UsageError, match=r"X_context has 16 .* 8"):
         icl.predict(model, np.tile(X, (2, 1)), np.tile(Y, 2), QUERIES)
     with pytest.raises(UsageError, match="not str"):
         icl.predict("ridge", X, Y, QUERIES)
@@ -171,13 +171,13 @@ def test_classes_are_labels_and_probabilities(classes: Run) -> None:
     np.testing.assert_array_equal(asked, shares.argmax(1))
     np.testing.assert_array_equal(trained.predict(X, pd.Series(labels, dtype="Int64"), QUERIES), shares.argmax(1))
     assert trained.predict_proba(X[:0], [], QUERIES).shape == (3, 5), "an empty context has no labels of a wrong type"
-    with pytest.raises(UsageError, match="class labels; predict_proba"):
+    with pytest.raises(UsageError, match="predict_proba"):
         trained.predict(X, labels, QUERIES, return_std=True)
     unclear = (
-        ([[0], [1, 2]], "y_context: expected an array of whole numbers"),
-        (np.ma.masked_array(labels, mask=labels == 3), "y_context holds NaN"),
+        ([[0], [1, 2]], "y_context"),
+        (np.ma.masked_array(labels, mask=labels == 3), "y_context .*NaN"),
     )
-    for wrong, line in ((labels + 1, "labels from 1 to 5: expected 0 to 4"), (Y, "expected whole numbers"), *unclear):
+    for wrong, line in ((labels + 1, "1 to 5: .*0 to 4"), (Y, "float64"), *unclear):
         with pytest.raises(UsageError, match=line):
             trained.predict(X, wrong, QUERIES)
 
@@ -216,12 +216,12 @@ def test_draws_of_a_joint_distribution_are_functions_and_those_of_others_are_not
     np.testing.assert_array_equal(again, apart)
     several = icl.sample_y(alone, np.zeros((2, 3, 1)), np.zeros((2, 3)), np.zeros((2, 4, 1)))
     assert several.shape == (1, 2, 4)
-    with pytest.raises(UsageError, match="n_samples: expected a whole number of at least 1"):
+    with pytest.raises(UsageError, match="n_samples"):
         icl.sample_y(alone, x, np.zeros(3), queries, 0)
 
 
 def test_who_answers_all_queries_together_is_asked_all_of_them_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("iclbench.api.predict._AT_ONCE", 2)
+    monkeypatch.setattr("iclbench.api.predict._QUERIES_PER_PASS", 2)
     asked: list[int] = []
 
     class Counting(_Wave, abstract=True):

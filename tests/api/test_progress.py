@@ -51,7 +51,7 @@ def test_a_terminal_has_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         update(10, "loss 0.5")
     out, err = capsys.readouterr()
     assert out == "" and "gpt2" in err and "10/10" in err and "loss 0.5" in err
-    with progress_bar("gpt2", 10, shown=False) as update:
+    with progress_bar("gpt2", 10, visible=False) as update:
         update(10, "loss 0.5")
     assert capsys.readouterr() == ("", "")
 

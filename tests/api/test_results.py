@@ -142,12 +142,12 @@ def test_charts_of_a_notebook_have_titles(specs: dict[str, str]) -> None:
 
 def test_charts_say_what_is_missing(scores: pd.DataFrame) -> None:
     for chart in ("probe", "learning_curves"):
-        with pytest.raises(UsageError, match=r"no rows|nothing to draw: there are no finished rows"):
+        with pytest.raises(UsageError, match="rows"):
             getattr(icl.plot, chart)(scores[scores["shift"] == "sideways"] if chart != "probe" else scores)
     with pytest.raises(UsageError, match="linear"):
         icl.plot.learning_curves(scores, "linaer")
     both = pd.concat([scores, scores.assign(task="other")])
-    with pytest.raises(UsageError, match="say which with task="):
+    with pytest.raises(UsageError, match="task="):
         icl.plot.leaderboard(both)
     assert "orthants" in icl.plot.leaderboard(both, "other", shift="orthants").to_json(validate=False)
 

@@ -78,8 +78,8 @@ def test_callbacks_see_every_step_and_losses_fall() -> None:
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"steps": 0}, "steps: expected a whole number of at least 1, got 0"),
-        ({"steps": 2.5}, "steps: expected a whole number of at least 1, got 2.5"),
+        ({"steps": 0}, "steps: .*0"),
+        ({"steps": 2.5}, "steps: .*2.5"),
         ({"lr": -1.0}, "lr"),
         ({"stpes": 3}, "stpes"),
         ({"device": "gpu"}, "'gpu' is not a device; write auto, cpu"),
@@ -94,7 +94,7 @@ def test_wrong_settings_are_one_line(change: dict, line: str) -> None:
 
 def test_a_model_for_another_task_and_what_is_no_model_are_refused() -> None:
     task, other = icl.task("linear", "smoke", dim=2), icl.task("linear", "smoke", dim=3)
-    with pytest.raises(UsageError, match=r"built for x_dim=2.*dim=3.*has x_dim=3"):
+    with pytest.raises(UsageError, match=r"x_dim=2.*dim=3.*x_dim=3"):
         icl.fit(icl.GPT2(task, **SIZE), other)
     with pytest.raises(UsageError, match="not Linear"):
         icl.fit(torch.nn.Linear(2, 1), task)
@@ -109,7 +109,7 @@ def test_a_model_for_the_other_question_is_not_trained_on_its_own_answers(built_
         "linear": icl.task("linear", "smoke", dim=1, head="gaussian", episodes=2, points=4),
     }
     model, task = icl.TNP(tasks[built_for], **SIZE), tasks[trained_on]
-    with pytest.raises(UsageError, match=r"built for the question '.*asks '(next|targets)'; build it") as error:
+    with pytest.raises(UsageError, match=r"'(next|targets)'.*'(next|targets)'") as error:
         icl.fit(model, task, 1, batch=2, progress=False)
     assert "\n" not in str(error.value)
     assert len(icl.evaluate(model, task)), "what it was trained for, it may be asked elsewhere"
@@ -119,7 +119,7 @@ def test_what_cannot_be_trained_is_said_before_a_weight_has_moved() -> None:
     short, task = (icl.task("linear", "smoke", dim=2, points=points) for points in (4, 9))
     model = icl.backbone("gpt2-learned", short, **SIZE)
     before = {name: weights.clone() for name, weights in model.state_dict().items()}
-    with pytest.raises(UsageError, match="has 9 examples, and of the model: it takes in at most 4 examples"):
+    with pytest.raises(UsageError, match=r"9 examples.* 4 examples"):
         icl.fit(model, task, 3, batch=2, progress=False, curriculum={"points": {"start": 2, "every": 1}})
     assert all(torch.equal(weights, before[name]) for name, weights in model.state_dict().items())
     assert len(icl.fit(model, short, 1, batch=2, progress=False)) == 1, "its own length fits"
