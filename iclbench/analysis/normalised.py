@@ -123,9 +123,9 @@ def contests(results: Results, preset: str) -> list[Contest]:
 
 
 def left_out(everybody: Iterable[str], shown: Iterable[str]) -> str:
-    """Who is not among the shown since a row is lacking, in a sentence; empty where all are."""
+    """The names that are not shown because a row is missing, in a sentence; empty if all are shown."""
     names = sorted({*everybody} - {*shown})
-    return f" Left out, good or bad, since they lack a row: {', '.join(names)}." if names else ""
+    return f" Not shown, as a row is missing: {', '.join(names)}." if names else ""
 
 
 def all_scores(all_contests: Sequence[Contest]) -> pd.DataFrame:

@@ -60,15 +60,14 @@ COLUMNS = {
         "Int64",
         "rank",
         integer,
-        "equal if the paired 95 % interval of the difference to the first contestant of that rank contains 0; none for "
-        "oracles, methods with access to the truth, and contestants without a value",
+        "equal ranks are not significantly different",
     ),
     "kind": Column("string", "kind"),
     "seeds": Column("Int64", "seeds", integer),
     "tuned": Column(
         "boolean",
         "tuned",
-        help="whether all runs were trained at the learning rate chosen for the contestant",
+        help="trained at the tuned learning rate",
         on_terminal=True,
     ),
     "metric": Column("string"),
@@ -80,8 +79,7 @@ COLUMNS = {
         "Float64",
         "behind the row above",
         signed,
-        "the mean difference over the same episodes, positive if worse, with its paired 95 % interval; the seeds of a "
-        "backbone are averaged episode by episode first, so that rank and difference do not cover the choice of seed",
+        "mean paired difference, positive if worse",
         interval=True,
     ),
     "behind_low": Column("Float64"),
@@ -91,7 +89,7 @@ COLUMNS = {
     "reason": Column(
         "string",
         "failed",
-        help="a contestant of which an evaluation or a training failed, even from one seed, has no value",
+        help="no value if any seed failed",
     ),
 }
 _TYPES = {name: column.dtype for name, column in COLUMNS.items()}

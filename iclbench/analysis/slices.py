@@ -180,9 +180,9 @@ class Slice:
 
     @property
     def without_end(self) -> str:
-        """For a caption: who is left out since a training diverged, after a blank; "" where nobody is."""
+        """For a caption: the contestants without a value because a training run diverged, after a blank; or ""."""
         names = ", ".join(sorted(self._unfinished))
-        return f" Left out, since a training diverged: {names}." if names else ""
+        return f" Not shown, as a training run diverged: {names}." if names else ""
 
     def finished(self, rows: pd.DataFrame) -> pd.DataFrame:
         """The rows of contestants all of whose trainings came to an end: a mean over the others would flatter."""

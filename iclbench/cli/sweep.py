@@ -116,8 +116,8 @@ def command(
     from iclbench.store.cells import Store
     from iclbench.sweep import plan as plans
     from iclbench.sweep.cells import KINDS
+    from iclbench.sweep.outlook import check_data
     from iclbench.sweep.pack import missing
-    from iclbench.sweep.there import check_data
 
     sweeping = dry_run or only or contestants or workers or per_gpu != 1
     if (pack is not None or verify is not None) and (sweeping or engine != "local" or jobs or detach or status):

@@ -23,8 +23,8 @@ from iclbench.sweep.engine import Bundling
 from iclbench.sweep.engines import EngineSettings
 from iclbench.sweep.estimate import Amount, Estimates, count_parameters, measure_step, parameter_range
 from iclbench.sweep.makespan import simulate
+from iclbench.sweep.outlook import Found, look
 from iclbench.sweep.plan import Plan
-from iclbench.sweep.there import Found, look
 
 _STATES = ("done", "failed", "diverged", "skipped", "to do")
 

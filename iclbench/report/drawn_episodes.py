@@ -1,4 +1,4 @@
-"""The episodes that are drawn: what is in the table of examples, and who is shown beside whom."""
+"""The episodes that are drawn: the table of examples, and the order of contestants."""
 
 from __future__ import annotations
 

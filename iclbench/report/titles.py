@@ -1,17 +1,22 @@
-"""Titles of shifts and of numbers of related datasets, and a sentence for captions."""
+"""Titles of shifts, of numbers of related datasets and of sources, and a sentence for captions."""
 
 from __future__ import annotations
 
 IN_DISTRIBUTION = "in-distribution"
-ADJUSTED = (
-    "ceiling-adjusted is a score minus what the oracle scores on the same prompts plus what it scores on average over "
-    "the task, over the episodes that every oracle was asked; published numbers are for other draws, and compare with "
-    "these."
-)
+ADJUSTED = "Ceiling-adjusted log-likelihoods are comparable with numbers on other prompts."
 
 
 def shift_title(shift: str) -> str:
     return IN_DISTRIBUTION if shift == "none" else shift
+
+
+def source(reason: str) -> str:
+    """Paper, table or figure of a published number, without the details of reading it.
+
+    >>> source("Garg et al. 2022, figure 2; read off the plot, about 5 %")
+    'Garg et al. 2022, figure 2'
+    """
+    return reason.partition(";")[0]
 
 
 def related_title(n: int) -> str:

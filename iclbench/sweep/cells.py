@@ -3,7 +3,7 @@
 A cell's hash is taken over all that its rows depend on and say: the run's name, what was trained, the task as it is
 evaluated, what is asked, which samplers and estimators answer. Notes on cards, names of files and the order of a grid
 are no part of it. Of data sets it contains where the files are and not what they hold: a grid can be planned without
-them, and a sweep refuses runs whose data have changed (`iclbench.sweep.there.check_data`).
+them, and a sweep refuses runs whose data have changed (`iclbench.sweep.outlook.check_data`).
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from iclbench.store.outcome import Outcome
 from iclbench.store.runs import DivergedError, Run, TrainedOtherwiseError, create
 from iclbench.store.state import is_intact
 from iclbench.sweep.cells import GridCell
-from iclbench.sweep.there import in_the_way
+from iclbench.sweep.outlook import in_the_way
 
 if TYPE_CHECKING:
     from iclbench.evaluation.cells import CellResult

@@ -169,13 +169,13 @@ def test_predictions_without_their_episodes_are_not_drawn(targets_results: Path,
 def test_the_caption_names_who_is_drawn(targets_results: Path) -> None:
     (task,) = (task for task in load(targets_results).slices if task.id == GP)
     alone, related = [Shown(name, 0, False) for name in ("pt-tnp", "cnp")], Shown("icicl-tnp", 3, True)
-    context, further = "the best backbone that sees the context only", "further ones that see the context only"
-    users = "that uses related datasets, by their number"
+    without, with_related = "model without related datasets", "the best model with related datasets"
+    several = without.replace("model", "models")
     for best, said in (
-        ([alone[0], related], f"{context}, and the best {users}"),
-        ([related], f"the best backbone {users}"),
-        (alone, f"{context}, and {further}"),
-        ([alone[0], related, alone[1]], f"{context}, and the best {users}; {further}"),
-        ([Shown("knn-3", 0, False)], "the best, none of them a backbone"),
+        ([alone[0], related], f"the best {without} and {with_related}"),
+        ([related], with_related),
+        (alone, f"the best {several}"),
+        ([alone[0], related, alone[1]], f"the best {several} and {with_related}"),
+        ([Shown("knn-3", 0, False)], "the best baselines"),
     ):
         assert _in_words(task, best) == said

@@ -137,7 +137,7 @@ def test_a_method_has_no_mean_over_the_seeds_that_did_not_diverge_either(diverge
     thinks = rows.assign(contestant="gpt2+deep-thinking", method="+deep-thinking")
     task = Slice(replace(diverged, rows=pd.concat([diverged.rows, thinks], ignore_index=True)), "linear", "small")
     assert task.finished(rows).empty and task.finished(thinks).empty
-    assert task.without_end == " Left out, since a training diverged: gpt2, gpt2+deep-thinking."
+    assert task.without_end == " Not shown, as a training run diverged: gpt2, gpt2+deep-thinking."
 
 
 @pytest.mark.slow
@@ -151,7 +151,7 @@ def test_sizes_that_were_skipped_are_listed_as_such(results: Path, tmp_path: Pat
     assert listed is not None
     own = listed.frame[listed.frame["run"].eq(BROKEN)]
     assert own[["status", "reason"]].to_numpy().tolist() == [["skipped", REASON]]
-    assert "1 evaluation asked for more examples than the contestant takes." in list(lacking(found))
+    assert "1 evaluation with more examples than the model supports." in list(lacking(found))
 
 
 @pytest.mark.slow

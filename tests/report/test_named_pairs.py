@@ -55,7 +55,11 @@ def test_an_interval_is_students_over_the_seeds_that_were_named(
     assert found is not None
     assert (found.low, found.high) == pytest.approx(stats.t.interval(0.95, 4, each.mean(), stats.sem(each)), rel=1e-9)
     (row,) = named_pairs.compared([contest], "grid", [PAIR]).to_dict("records")
-    assert row["seeds"] == "5 of 5" and row["verdict"] in ("not told apart", "gpt2 is better", "s4d is better")
+    assert row["seeds"] == "5 of 5" and row["verdict"] in (
+        "not significantly different",
+        "gpt2 is better",
+        "s4d is better",
+    )
     one_less = replace(contest, rows=contest.rows[contest.rows["seed"].ne(3)])
     assert named_pairs.over_trainings(PAIR, named_pairs.gaps(PAIR, one_less)) is None
     alone = replace(contest, rows=contest.rows[contest.rows["contestant"].eq("s4d")])

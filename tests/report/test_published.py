@@ -1,4 +1,4 @@
-"""Published numbers beside ours: what is joined, and what is told of how far they are apart."""
+"""Published numbers and ours: places and differences."""
 
 import pandas as pd
 import pytest
@@ -11,7 +11,7 @@ THEIRS = {"nll_published": 0.25, "squared_sum_error": 0.04, "accuracy": 0.5}
 OURS = {"nll_published": -0.05, "squared_sum_error": 0.08, "accuracy": 0.4}
 
 
-def events() -> pd.DataFrame:
+def events(preset: str = "paper", data: str = "path=mooc.npz") -> pd.DataFrame:
     """Numbers of whole sequences of events, without a context size, of a paper and of a run."""
     shared = {
         "task": "events-mooc",
@@ -25,7 +25,7 @@ def events() -> pd.DataFrame:
         "version": "0",
     }
     paper = shared | {"kind": "published", "preset": "paper", "run": "published-thp", "reason": "table 3; as printed"}
-    ours = shared | {"kind": "backbone", "preset": "small", "run": "thp-s0", "seed": 0, "prompt_set": "p"}
+    ours = shared | {"kind": "backbone", "preset": preset, "data": data, "run": "thp-s0", "seed": 0, "prompt_set": "p"}
     both = [(paper, THEIRS), (ours, OURS)]
     return tables.frame("values", [row | {"metric": m, "value": v} for row, own in both for m, v in own.items()])
 
@@ -40,3 +40,12 @@ def test_numbers_of_whole_sequences_meet_ours_and_likelihoods_have_no_ratio() ->
     assert pd.isna(found.loc["nll_published", "ratio"])
     assert found.loc["nll_published", "difference"] == pytest.approx(-0.3)
     assert found.loc["accuracy", "difference"] == pytest.approx(-0.1)
+
+
+@pytest.mark.parametrize("change", [{"preset": "small"}, {"data": "path=retweets.npz"}])
+def test_differences_are_given_at_equal_preset_and_data_only(change: dict[str, str]) -> None:
+    (task,) = of_values(events(**change)).slices
+    both = compared(task)
+    assert both is not None
+    assert both.set_index("metric")["ours"].to_dict() == OURS
+    assert both[["ratio", "difference"]].isna().all(axis=None)

@@ -16,8 +16,8 @@ from iclbench.store.cells import Store
 from iclbench.sweep.cells import grid_cells
 from iclbench.sweep.grids import grid_runs
 from iclbench.sweep.language_grids import is_language_grid
+from iclbench.sweep.outlook import Found, look
 from iclbench.sweep.plan import plan
-from iclbench.sweep.there import Found, look
 from tests.sweep.conftest import tiny_grid
 
 RUN = "tiny-linear-gpt2-smoke-s0"

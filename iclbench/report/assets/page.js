@@ -65,15 +65,15 @@
     highlight(plot.closest("figure"));
   }
 
-  // The names that the legend has picked; null for nobody, which lights everybody.
+  // The names selected in the legend; null if none is, and then all are lit.
   async function picked(figure) {
     const pressed = [...figure.querySelectorAll('.entry[aria-pressed="true"]')];
     if (!pressed.length) return null;
     const names = pressed.filter((entry) => "name" in entry.dataset).map((entry) => entry.dataset.name);
     if (!pressed.some((entry) => "rest" in entry.dataset)) return names;
-    const told = new Set([...figure.querySelectorAll(".entry[data-name]")].map((entry) => entry.dataset.name));
+    const named = new Set([...figure.querySelectorAll(".entry[data-name]")].map((entry) => entry.dataset.name));
     const { rows } = await content(figure);
-    return [...new Set([...names, ...rows.map((row) => row.contestant).filter((name) => !told.has(name))])];
+    return [...new Set([...names, ...rows.map((row) => row.contestant).filter((name) => !named.has(name))])];
   }
 
   async function highlight(figure) {
@@ -144,7 +144,7 @@
     rows?.addEventListener("toggle", () => rows.open && tabulate(figure));
   }
 
-  // Beside the sections where there is room; elsewhere the table of contents closes when it has been used, by Escape,
+  // Next to the sections where there is room; elsewhere the table of contents closes when it has been used, by Escape,
   // and by a click elsewhere.
   const menu = document.querySelector("nav details");
   const wide = window.matchMedia("(min-width: 64rem)");

@@ -13,14 +13,14 @@ from iclbench.report.figures import curves, learning
 from iclbench.report.style import ZERO, Look
 
 GUESSING = "chance"
-# The baseline that belongs beside every number on learning in context: it learns nothing, and gets 0.8 to 0.9.
+# The baseline for every number on learning in context: without training it gets 0.8 to 0.9.
 NEAREST = "pixel-1nn"
 # More steps than these are drawn as lines without dots.
 _DOTS = 30
 
 
 def in_training(task: Slice) -> Figure | None:
-    """A line per contestant, the mean over its runs, with their range as a band; None where nobody was asked twice."""
+    """A line per contestant, the mean over its runs, with their range as a band; None with a single step."""
     steps = accuracies.trajectory(task)
     if steps["axis_value"].nunique() < 2:
         return None
@@ -45,16 +45,15 @@ def in_training(task: Slice) -> Figure | None:
         axes,
         looks,
         name=f"{task.id}-accuracy-in-training",
-        title=f"{task.task}: in context and in weights, in training",
-        caption="Accuracy among the admitted labels against the training step, a panel per test. "
-        + _reading(seeds)
-        + f" Level lines: guessing{f' and {NEAREST}, which learns nothing' if NEAREST in looks else ''}.",
+        title=f"{task.task}: accuracy in context and in weights during training",
+        caption="Accuracy among the admitted labels against the training step, one panel per test. "
+        f"{_reading(seeds)}; level lines: guessing{f' and {NEAREST}' if NEAREST in looks else ''}.",
         alt=f"{task.task}: accuracy of {learning.named(looks)} against the training step",
     )
 
 
 def levels(task: Slice, evaluator: str) -> dict[str, float]:
-    """What needs no training, as far as it is known: the nearest image, and guessing."""
+    """Accuracies without training, where known: the nearest image, and guessing."""
     final = accuracies.final(task)
     own = final[(final["evaluator"] == evaluator) & final["contestant"].isin([NEAREST, GUESSING])]
     known = {str(name): float(value) for name, value in zip(own["contestant"], own["value"], strict=True)}
@@ -63,7 +62,7 @@ def levels(task: Slice, evaluator: str) -> dict[str, float]:
 
 
 def _lines(steps: pd.DataFrame) -> pd.DataFrame:
-    """Contestants on their way; the band is the runs' range, of one run its interval over episodes."""
+    """Contestants during training; the band is the range over runs, of one run its interval over episodes."""
     several = steps["runs"] > 1
     rows = steps.assign(
         low=steps["lowest"].where(several, steps["low"]),
@@ -91,9 +90,9 @@ def _looks(task: Slice, data: pd.DataFrame) -> dict[str, Look]:
 
 
 def _reading(seeds: list[int]) -> str:
-    """What lines and bands mean for so many runs."""
+    """The meaning of lines and bands for these numbers of runs."""
     if seeds == [1]:
-        return "Bands: 95 % intervals over episodes."
+        return "Bands: 95 % intervals over episodes"
     number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    alone = " (of one seed: the 95 % interval over episodes)" if 1 in seeds else ""
-    return f"Lines: means over {number} seeds; bands: from the lowest to the highest seed{alone}."
+    alone = " (one seed: 95 % interval over episodes)" if 1 in seeds else ""
+    return f"Lines: means over {number} seeds; bands: range over seeds{alone}"

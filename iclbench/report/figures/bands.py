@@ -18,10 +18,7 @@ from iclbench.report.figures.marks import HIGHLIGHT, lit
 from iclbench.report.style import CONFIG, INK, Look
 
 _COLUMNS = ["panel", "part", "run", "contestant", "x1", "value", "low", "high"]
-CAPTION = (
-    "Lines and bands: predicted means and central 90 % intervals. Black dots: context points; grey dots: "
-    "targets, which nobody has seen."
-)
+CAPTION = "Bands: central 90 % intervals; black dots: context points; grey dots: targets"
 
 
 def figure(
@@ -39,9 +36,9 @@ def figure(
         name: of the figure.
         title: of the figure.
         caption: what comes before the legend of marks.
-        panels: per title the examples of one episode, and whose predictions to draw.
+        panels: per title the examples of one episode, and the contestant that is drawn.
         oracle: drawn in every panel with dashed edges, if its predictions are among the examples.
-        looks: of everybody drawn, the oracle among them.
+        looks: of all contestants that are drawn, also of the oracle.
         columns: panels in a row.
     """
     data = pd.concat([_rows(rows, shown, oracle).assign(panel=panel) for panel, (rows, shown) in panels.items()])
@@ -63,11 +60,11 @@ def figure(
         ]
         return shared | {"$schema": alt.SCHEMA_URL, "concat": views, "columns": columns}
 
-    reference = f" Dashed: mean and band of {oracle}." if oracle in set(data["contestant"]) else ""
+    reference = f"; dashed: {oracle}" if oracle in set(data["contestant"]) else ""
     return Figure(
         name=name,
         title=title,
-        caption=f"{caption} {CAPTION}{reference}",
+        caption=f"{caption} {CAPTION}{reference}.",
         alt=f"{title}: {', '.join(drawn)}; panels: {'; '.join(panels)}.",
         data=data,
         printed=printed,

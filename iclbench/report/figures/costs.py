@@ -20,12 +20,10 @@ from iclbench.report.figures import curves
 _PHASES = {"condition": "conditioning on n points", "query": "a query after n points", "update": "an update after n"}
 # How to read the lines of a metric.
 _READINGS = {
-    "seconds": "A flat line is a constant cost per query or update, whatever was seen before.",
-    "bytes": "Beyond what was there before: inputs, state and weights are not "
-    "counted, and what is too small to be measured is left out. A flat line is constant memory.",
-    "flops": "Floating-point operations, counted; no point where there are none. A flat "
-    "line is the same work per query or update, whatever was seen before.",
-    "state_bytes": "A flat line is a state of constant size; a state that keeps every point grows in proportion.",
+    "seconds": "A flat line is a constant cost per query or update.",
+    "bytes": "Without inputs, state and weights.",
+    "flops": "A flat line is a constant cost per query or update.",
+    "state_bytes": "A flat line is a state of constant size.",
 }
 
 
@@ -52,9 +50,9 @@ def against_points(results: Results, costs: pd.DataFrame) -> Iterator[Figure]:
     ).sort_values(["run", "n_points"])
     within = f"{device}, {plural(int(threads), 'thread')}"
     if pd.notna(batch):
-        within += f", {plural(int(batch), 'episode')} side by side"
+        within += f", {plural(int(batch), 'episode')} per batch"
     if len(batches) > 1:
-        within += f"; {plural(int(batches.iloc[1:].sum()), 'row')} measured otherwise left out"
+        within += f"; {plural(int(batches.iloc[1:].sum()), 'row')} measured otherwise not shown"
     for name, reading in _READINGS.items():
         cost = metric(name)
         title, unit = cost.label, f"{cost.unit} per episode"
@@ -81,8 +79,7 @@ def against_points(results: Results, costs: pd.DataFrame) -> Iterator[Figure]:
         yield Figure(
             name=f"{slug(task, preset)}-costs-{slug(title)}",
             title=f"{task}, {preset}: {title} against the number of points",
-            caption=f"{unit[0].upper()}{unit[1:]} against the number of points, a line per run; logarithmic axes. "
-            f"{within}. {reading}",
+            caption=f"{unit[0].upper()}{unit[1:]} against the number of points, one line per run ({within}). {reading}",
             alt=f"{task}, {preset}: {unit} of {', '.join(looks)} against the number of points.",
             data=drawn,
             printed=printed,

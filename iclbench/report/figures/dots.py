@@ -48,7 +48,7 @@ def figure(
         data: a row per mark, with `COLUMNS`.
         panels: titles, in order; the column `panel` names them.
         rows: names on the y axis, from the top; the column `row` names them.
-        looks: of everybody in the data, levels among them.
+        looks: of all contestants and levels in the data.
         scale: of the x axis.
     """
     drawn = data[COLUMNS].reset_index(drop=True)

@@ -1,4 +1,4 @@
-"""Samples of everybody's predictive distribution of all outputs together, over a one-dimensional input."""
+"""Samples of the joint predictive distribution of all outputs, over a one-dimensional input."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def figure(
         name, title, caption: of the figure.
         examples: points and samples of one episode.
         order: the contestants, one after the other.
-        looks: of everybody drawn.
+        looks: of all contestants that are drawn.
     """
     context = examples[examples["role"] == "context"].assign(part="context")
     samples = examples[examples["role"] == "drawn"].assign(part="sample")

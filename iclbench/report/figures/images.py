@@ -20,8 +20,8 @@ _UNSEEN = (0x2B, 0x5C, 0xB8)
 # Shorter sides are enlarged to at least so many pixels, because browsers and printers smooth small pictures.
 _SIDE = 84
 CAPTION = (
-    "Pixels that were not observed are blue. Predictions: the mean of every pixel, and below it the width of the "
-    "central 90 % interval (white: the widest of the episode; black: 0)."
+    "Blue: unobserved pixels; below each predicted mean: the width of the central 90 % interval (white: the widest of "
+    "the episode)."
 )
 
 
@@ -52,14 +52,14 @@ class _Grid:
 def gallery(
     name: str, title: str, caption: str, episodes: Mapping[str, pd.DataFrame], shown: Sequence[Shown]
 ) -> Gallery:
-    """Two rows per episode: means and widths. Columns: the image, its context, one related dataset, everybody shown.
+    """Two rows per episode: means and widths. Columns: the image, its context, one related dataset, contestants.
 
     Args:
         name: of the gallery.
         title: of the gallery.
         caption: what comes before the legend of colours.
         episodes: per row title the examples of one episode.
-        shown: whose predictions to show, and with how many related datasets.
+        shown: contestants, and their numbers of related datasets.
     """
     grid = _grid(pd.concat(episodes.values()))
     related = any((rows["role"] == "related").any() for rows in episodes.values())

@@ -19,7 +19,7 @@ from iclbench.tables.means import over_seeds
 # Panels of a figure that has one per task; more tasks are averaged by family.
 AT_MOST = 12
 ACCURACY = (0.0, 1.02)
-# Behind the name of whoever was asked the development split.
+# The end of the names of contestants on the development split.
 DEVELOPMENT = " (development)"
 
 
@@ -41,8 +41,7 @@ def families(found: Language) -> Figure | None:
     return dots.figure(
         "language-families",
         "Mean accuracy by family and model",
-        "Mean accuracy over the tasks of a family at the number of demonstrations of each task, with an interval made "
-        "of those of the tasks. Dotted: always the most frequent answer.",
+        "Mean accuracy over the tasks of each family, with 95 % intervals. Dotted: always the most frequent answer.",
         data,
         panels,
         names,
@@ -78,8 +77,8 @@ def shots(found: Language) -> Figure | None:
         axes,
         name="language-shots",
         title="Accuracy against demonstrations",
-        caption=f"Accuracy against the number of demonstrations, {what}. Bands: 95 % intervals of the mean over sets "
-        "of demonstrations, of one set over queries.",
+        caption=f"Accuracy against the number of demonstrations, {what}. Bands: 95 % intervals over sets of "
+        "demonstrations (one set: over queries).",
     )
 
 
@@ -104,8 +103,8 @@ def gains(found: Language) -> Figure | None:
     return dots.figure(
         "language-gains",
         "Gain over plain in-context learning",
-        f"Accuracy with the method less that of plain in-context learning on the same queries, {what}, with paired "
-        "95 % intervals. An interval that crosses the line is a tie.",
+        f"Accuracy with each method minus that of plain in-context learning on the same queries, {what}, with paired "
+        "95 % intervals.",
         data.reindex(columns=dots.COLUMNS),
         panels,
         list(dict.fromkeys(rows["task"])),
@@ -134,11 +133,11 @@ def spread(found: Language, axis: Literal["demo_seed", "order"]) -> Figure | Non
     data = data.assign(panel=data["task"], row=data["contestant"]).reindex(columns=dots.COLUMNS)
     names = [name for name in found.contestants if name in set(data["contestant"])]
     what = "sets of demonstrations" if axis == "demo_seed" else "orders of the same demonstrations"
-    few = f" The {AT_MOST} tasks on which they differ most." if len(tasks) == AT_MOST else ""
+    few = f" Shown: the {AT_MOST} tasks with the largest spread." if len(tasks) == AT_MOST else ""
     return dots.figure(
         f"language-{'seeds' if axis == 'demo_seed' else 'orders'}",
         f"Accuracy over {what}",
-        f"Small dots: the accuracy after each of the {what}; discs: their mean with its 95 % interval. Dotted: always "
+        f"Accuracy after each of the {what} (small dots), and the mean with its 95 % interval (discs). Dotted: always "
         f"the most frequent answer.{few}",
         data,
         tasks,
@@ -155,9 +154,8 @@ def plain_rows(found: Language) -> pd.DataFrame:
 
 
 def paneled(rows: pd.DataFrame, field: str) -> tuple[pd.DataFrame, dict[str, list[str]], str]:
-    """The rows with the column `panel`, the titles of the panels with their tasks, and in words what a panel is: a
-    task, or where there are too many the mean of a family, of everybody at the places where they have all of its
-    tasks."""
+    """The rows with the column `panel`, the titles of the panels with their tasks, and the meaning of a panel: a
+    task or, if there are too many, the mean of a family (of contestants with all of its tasks)."""
     tasks = sorted(rows["task"].unique(), key=lambda task: (rows.loc[rows["task"] == task, "family"].iloc[0], task))
     if len(tasks) <= AT_MOST:
         return rows.assign(panel=rows["task"]), {task: [task] for task in tasks}, "a panel per task"
@@ -165,7 +163,7 @@ def paneled(rows: pd.DataFrame, field: str) -> tuple[pd.DataFrame, dict[str, lis
     means = [mean_over_tasks(rows, own, ["contestant", field]).assign(panel=name) for name, own in members.items()]
     data = pd.concat(means, ignore_index=True)
     panels = {name: members[name] for name in dict.fromkeys(data["panel"])}
-    return data, panels, "the mean over the tasks of a family in a panel"
+    return data, panels, "a panel per family (mean over its tasks)"
 
 
 def lines(
@@ -179,8 +177,7 @@ def lines(
     caption: str,
     levels: bool = True,
 ) -> Figure:
-    """The figure of rows that say in the column `panel` where they stand, with the majority on the tasks of each panel
-    as level lines."""
+    """The figure of rows by their column `panel`, with the majority on the tasks of each panel as level lines."""
     field, parts = axes.field, [data]
     for panel, tasks in panels.items() if levels else ():
         level = _level(found, tasks).assign(panel=panel)
@@ -195,7 +192,7 @@ def lines(
         width=[drawn[name].width for name in data["contestant"]],
         run=data["contestant"].str.removesuffix(DEVELOPMENT),  # a run is called as its contestant
     ).sort_values(["contestant", field], ascending=[False, True])
-    named = f" Level line: {MAJORITY}, always the most frequent answer." if MAJORITY in drawn else ""
+    named = " Level line: always the most frequent answer." if MAJORITY in drawn else ""
     return learning.paneled(
         data[[*curves.COLUMNS, "run", field, "panel"]].reset_index(drop=True),
         list(panels),

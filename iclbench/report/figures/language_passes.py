@@ -16,14 +16,12 @@ _DRIFT = {
     "kl_to_icl": (
         "divergence",
         metric("kl_to_icl").label,
-        "KL divergence of the next token at the end of the query from that "
-        "of plain in-context learning, in nats, the mean over queries; the first pass is plain, but for the rounding "
-        "of setting=released.",
+        "KL divergence of the next token from plain in-context learning (nats, mean over queries)",
     ),
     "memory_change": (
         "memory",
         "distance of a pass from the memory",
-        "How far the keys and values of a pass lie from the memory before it, relative to that, the mean over layers.",
+        "Relative distance of the keys and values of each pass from the memory before it (mean over layers)",
     ),
 }
 
@@ -43,8 +41,7 @@ def against_passes(found: Language) -> Iterator[Figure]:
             "Accuracy against passes",
             "accuracy",
             language.around(accuracy),
-            "Accuracy on the same queries after every pass over the demonstrations; one pass is plain in-context "
-            "learning.",
+            "Accuracy on the same queries after each pass (one pass: plain in-context learning)",
         )
     for drift, (name, label, reading) in _DRIFT.items():
         own = rows[(rows["metric"] == drift) & (rows["value"] > 0)]
@@ -57,7 +54,7 @@ def against_passes(found: Language) -> Iterator[Figure]:
                 f"{label} against passes",
                 label,
                 domain,
-                f"{reading} Logarithmic axis.",
+                reading,
                 log=True,
             )
 
@@ -87,7 +84,7 @@ def _figure(
         band="95 % interval",
         ticks=tuple(passes) if len(passes) <= 8 else (),
     )
-    split = " Development: the queries on which T was chosen, which are asked of nobody else." if held_out.any() else ""
+    split = "; development: the queries for choosing the number of passes" if held_out.any() else ""
     return language.lines(
         found,
         data,
@@ -95,6 +92,6 @@ def _figure(
         axes,
         name=name,
         title=title,
-        caption=f"{caption}{split} Lines: means over sets of demonstrations, {what}. Bands: their 95 % intervals.",
+        caption=f"{caption}, {what}. Bands: 95 % intervals over sets of demonstrations{split}.",
         levels=False,
     )

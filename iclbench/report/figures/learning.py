@@ -1,4 +1,4 @@
-"""Figures of error against the number of examples, for one task: who is drawn, in which look, with which axes."""
+"""Figures of error against the number of examples, for one task: lines, looks and axes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from iclbench.core.metrics import Metric, metric
+from iclbench.core.metrics import metric
 from iclbench.report.blocks import GROUPS, Figure, Panel
 from iclbench.report.data import KINDS, Slice, data_note
 from iclbench.report.figures import curves
@@ -40,7 +40,7 @@ def figure(
 
     Every run has its line; runs of one backbone share its colour, and its bands are left to the tooltip, because what
     differs from seed to seed would be hidden below them. Where backbones are a crowd, each has one line, the mean over
-    its runs. A dashed rule stands at the trained length wherever a panel goes beyond it.
+    its runs. A dashed rule marks the trained length wherever a panel extends beyond it.
 
     Args:
         task: whose figure it is.
@@ -48,7 +48,7 @@ def figure(
         name: of the figure, behind that of the task.
         title: of the figure.
         caption: what comes before the reading of marks.
-        of: the slice that every panel is of, where trained lengths stand beside each other.
+        of: the slice of every panel, where panels differ in the trained length.
     """
     rows = pd.concat(panels.values())
     slices = dict.fromkeys(panels, task) if of is None else of
@@ -80,7 +80,7 @@ def figure(
         looks,
         name=f"{task.id}-{name}",
         title=title,
-        caption=caption + _reading(axes, looks, data, measure),
+        caption=caption + _reading(axes, looks, data),
         alt=what,
     )
 
@@ -198,16 +198,21 @@ def dressed(rows: pd.DataFrame, looks: Mapping[str, Look], field: str) -> pd.Dat
     )
 
 
-def bands_reading(data: pd.DataFrame) -> str:
-    """What bands and lines of one colour mean, where there are any."""
+def bands_reading(data: pd.DataFrame) -> list[str]:
+    """The meaning of bands and of lines of one colour, where there are any."""
     of_backbones = data[data["kind"] == "backbone"]
     if of_backbones.empty:
-        return ""
-    bands = " Bands: 95 % intervals over episodes." if of_backbones["band"].any() else ""
+        return []
+    bands = ["bands: 95 % intervals over episodes"] if of_backbones["band"].any() else []
     if of_backbones.groupby("contestant")["series"].nunique().le(1).all():
-        return bands or " Lines: means over the seeds of a backbone."
-    several = " Several lines of one colour: the runs (seeds) of one backbone."
-    return bands + ("" if of_backbones["band"].all() else several)
+        return bands or ["lines: means over seeds"]
+    return bands + ([] if of_backbones["band"].all() else ["lines of one colour: seeds"])
+
+
+def marks_reading(parts: Sequence[str]) -> str:
+    """The meaning of marks as one sentence for the end of a caption."""
+    said = "; ".join(parts)
+    return f" {said[0].upper()}{said[1:]}." if said else ""
 
 
 def legend(looks: dict[str, Look]) -> dict[str, Look]:
@@ -215,19 +220,15 @@ def legend(looks: dict[str, Look]) -> dict[str, Look]:
     return named | ({curves.OTHERS: BACKGROUND} if len(named) < len(looks) else {})
 
 
-def _reading(axes: curves.Axes, looks: dict[str, Look], data: pd.DataFrame, measure: Metric) -> str:
-    parts = [bands_reading(data)]
+def _reading(axes: curves.Axes, looks: dict[str, Look], data: pd.DataFrame) -> str:
+    parts = bands_reading(data)
     if axes.rule:
         lengths = " and ".join(str(n) for n in sorted({int(n) for n in data["trained"].dropna()}))
-        parts.append(f" Dashed rule: the trained length, {lengths} examples.")
+        parts.append(f"dashed rule: the trained length ({lengths} examples)")
     if axes.log:
-        parts.append(
-            f" Logarithmic axis; values below {axes.domain[0]:.2g} or above {axes.domain[1]:.2g} lie on its edge."
-        )
-    elif measure.logarithmic:
-        parts.append(" Linear axis, as the errors of the backbones lie within a decade.")
+        parts.append(f"values outside {axes.domain[0]:.2g} to {axes.domain[1]:.2g} are drawn at the edge")
     if (data["kind"] == "published").any():
-        parts.append(" Diamonds: published numbers.")
+        parts.append("diamonds: published numbers")
     if BACKGROUND in looks.values():
-        parts.append(" Grey: further baselines, named by the tooltip.")
-    return "".join(parts)
+        parts.append("grey: other baselines")
+    return marks_reading(parts)

@@ -1,4 +1,4 @@
-"""Scores against a cost on a logarithmic axis, with the Pareto front: who is beaten by nobody as cheap and as good."""
+"""Scores against a cost on a logarithmic axis, with the Pareto front."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def figure(
         caption: of the figure.
         data: a row per mark, with `COLUMNS`; `shown` is the cost with its unit.
         panels: titles, in order; the column `panel` names them.
-        looks: of everybody in the data.
+        looks: of all contestants in the data.
         columns: panels in a row.
     """
     drawn = data[COLUMNS].reset_index(drop=True)

@@ -31,9 +31,8 @@ COLUMNS = [
 # No contestant has this shape.
 STAR = "M0,-1L.23,-.31L.95,-.31L.36,.12L.59,.81L0,.38L-.59,.81L-.36,.12L-.95,-.31L-.23,-.31Z"
 READING = (
-    "Upwards: accuracy on ICL, learning in context. To the right: accuracy on IWL, learning in weights. Marks: trained "
-    "models, the mean over seeds, with thin lines from the lowest to the highest seed. Faint lines: the way there in "
-    "training. Stars: where the mean accuracy on ICL was highest on that way."
+    "Accuracy in context (ICL) against accuracy in weights (IWL) of trained models, mean and range over seeds. Faint "
+    "lines: the course of training; stars: its highest mean ICL accuracy;"
 )
 
 
@@ -45,10 +44,10 @@ def figure(
     Args:
         name: of the figure.
         title: of the figure.
-        caption: what stands behind the reading of the marks.
-        data: a row per mark, with `COLUMNS`; `part` is path, final, peak or level, and `note` is written beside a disc.
+        caption: the end of the reading of the marks.
+        data: a row per mark, with `COLUMNS`; `part` is path, final, peak or level; `note` is written next to a disc.
         panels: titles, in order; the column `panel` names them.
-        looks: of everybody in the data, the level lines among them.
+        looks: of all contestants and level lines in the data.
     """
     rows = data[COLUMNS].reset_index(drop=True)
     bottom = min(0.4, float(rows[["icl", "icl_low"]].min().min()))

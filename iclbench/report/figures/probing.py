@@ -1,4 +1,4 @@
-"""Figures of what is inside a model: error, scale and shift against the layer, and the search for GD++'s gamma.
+"""Figures of the layers of a model: error, scale and shift against the layer, and the search for GD++'s gamma.
 
 Layers and gradient steps share one axis, the share of all of them (Grazzi et al. 2024, figures 3, 4, 5, 11 and 12).
 """
@@ -21,7 +21,7 @@ LAYERS = "share of the layers"
 LAYERS_AND_STEPS = "share of the layers (models) or of the steps (GD, GD++)"
 # Light to dark: the more examples, the darker.
 _SIZES = ("#74B3DD", "#2F7FBC", "#0B559F", "#08306B", "#041A3D")
-_BANDS = " Bands: 95 % intervals over {tasks} tasks."
+_BANDS = " Bands: 95 % intervals over {tasks} tasks"
 
 
 def error(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
@@ -36,10 +36,9 @@ def error(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
         slug("probe", shift, "error"),
         "error by layer",
         "squared_error",
-        f"Normalised squared error of each layer's decoded output, after a scale and a shift per task, with {n} "
-        "examples in context. "
-        + ("GD and GD++ after each step, without scale and shift. " if (rows["axis"] == "gd_step").any() else "")
-        + "Lines from end to end: baselines that have no layers.",
+        "Normalised squared error of the decoded output of each layer"
+        + (" (of GD and GD++: after each step)" if (rows["axis"] == "gd_step").any() else "")
+        + f" with {n} examples in context. Level lines: baselines without layers.",
     )
 
 
@@ -62,8 +61,8 @@ def by_context(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
         slug("probe", shift, "contexts"),
         "error by layer and number of examples",
         "squared_error",
-        "Normalised squared error of each layer's decoded output, after a scale and a shift per task; one panel per "
-        "run, one line per number of examples in context.",
+        "Normalised squared error of the decoded output of each layer, one panel per run, one line per number of "
+        "examples in context.",
         panels=sorted(str(run) for run in data["run"].unique()),
     )
 
@@ -87,10 +86,9 @@ def fitted(task: Slice, shift: str, rows: pd.DataFrame, name: str) -> Figure:
         slug("probe", shift, name),
         f"{name} by layer",
         name,
-        f"The {name} that fits each layer's decoded output to the labels of a task, with {n} examples in context: mean "
-        f"over tasks. The last layer needs {'a scale of 1' if name == 'scale' else 'no shift'} where the model is "
-        "calibrated.",
-        bands=" Bands: one standard deviation over {tasks} tasks to either side.",
+        f"The {name} that fits the decoded output of each layer to the labels, with {n} examples in context, mean over "
+        f"tasks. Calibrated models end at {'1' if name == 'scale' else '0'}.",
+        bands=" Bands: one standard deviation over {tasks} tasks",
         domain=(ends.iloc[0] - margin, ends.iloc[1] + margin),
         band="mean ± std",
     )
@@ -128,10 +126,9 @@ def gamma_search(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
         axes,
         looks,
         slug("probe", shift, "gamma"),
-        "the search for gamma",
-        "Mean normalised squared error of GD++ after its last step against gamma, with the step size from the raw "
-        "inputs (gd-plus-plus) or from the transformed ones (gd-plus-plus-transformed), on tasks drawn for the search "
-        "alone. Dots: the best, with which the steps are shown above.",
+        "search for gamma",
+        "Mean normalised squared error of GD++ after its last step against gamma, on tasks for the search only. Dots: "
+        "the best gamma, which the figures above use.",
         "panel",
         sizes,
     )
@@ -185,7 +182,7 @@ def _by_depth(
         band=band,
     )
     tasks = "the" if data["n_episodes"].isna().all() else int(data["n_episodes"].max())
-    edges = f" Values below {axes.domain[0]:.2g} or above {axes.domain[1]:.2g} lie on the axis's edge."
+    edges = f"; values outside {axes.domain[0]:.2g} to {axes.domain[1]:.2g} are drawn at the edge."
     columns = [*curves.COLUMNS, "run", "n_context", "depth"]
     return _figure(
         task, data[columns], axes, looks, name, title, caption + bands.format(tasks=tasks) + edges, "run", panels

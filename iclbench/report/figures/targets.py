@@ -100,9 +100,9 @@ def _domain(data: pd.DataFrame, measure: Metric) -> tuple[float, float]:
 
 
 def _reading(data: pd.DataFrame, looks: Mapping[str, Look]) -> str:
-    parts = [learning.bands_reading(data)]
+    parts = learning.bands_reading(data)
     if (data["kind"] == "published").any():
-        parts.append(" Diamonds: published numbers, of the preset that the tooltip names.")
+        parts.append("diamonds: published numbers")
     if BACKGROUND in looks.values():
-        parts.append(" Grey: further baselines, named by the tooltip.")
-    return "".join(parts)
+        parts.append("grey: other baselines")
+    return learning.marks_reading(parts)

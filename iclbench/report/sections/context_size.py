@@ -45,9 +45,7 @@ def section(task: Slice) -> Section | None:
         across,
         name="context-size",
         title=f"{task.task}: log-likelihood against {along}",
-        caption=f"Log-likelihood per target (nats; higher is better) against {along}, in bins of equally many "
-        "episodes; each point lies at the mean of its bin."
-        + (" Contestants that do not use related datasets are the same in every panel." if len(counts) > 1 else ""),
+        caption=f"Log-likelihood per target (nats, higher is better) against {along}, in bins of equal size.",
     )
     return Section(f"{task.id}-context-size", "Context size", (figure,))
 

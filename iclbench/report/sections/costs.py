@@ -12,10 +12,7 @@ from iclbench.report.data import Results
 from iclbench.report.figures import costs as figures
 from iclbench.tables.means import over_seeds
 
-_BATCHES = (
-    "A training step is one of a whole batch; all else is per episode, of a batch of episodes side by side: compare "
-    "only within one batch, device and thread count."
-)
+_BATCHES = "Compare only rows with the same batch size, device and number of threads."
 _WITHIN = (
     Column("device", "device"),
     Column("threads", "threads", integer, numeric=True),
@@ -41,11 +38,9 @@ def _overview(task: str, preset: str, rows: pd.DataFrame) -> Table:
     frame = cost_table(rows).sort_values([*BATCH, "run", "n_points"], ignore_index=True)
     return Table(
         name=f"{slug(task, preset)}-costs-by-run",
-        title=f"{task} · {preset}: what a run costs",
-        caption="Parameters; floating-point operations (FLOP), seconds and peak memory of a training step; bytes of "
-        "the state after n points; FLOP and seconds of conditioning on them, of one query and of an update by one "
-        "point. FLOP are counted and the same on every machine; a dash: not computed by torch alone. "
-        f"{_BATCHES}",
+        title=f"{task} · {preset}: costs by run",
+        caption="Costs of a training step (per batch) and of conditioning on n points, one query and an update by one "
+        f"point (per episode). {_BATCHES}",
         frame=frame,
         columns=(*COLUMNS, *_WITHIN),
         group="run",
@@ -56,10 +51,7 @@ def _at_once(task: str, preset: str, rows: pd.DataFrame) -> Table:
     return Table(
         name=f"{slug(task, preset)}-costs-at-once",
         title=f"{task} · {preset}: several queries or new points at once",
-        caption="FLOP, seconds and peak memory of answering so many queries, or of an update by so many points, all "
-        "together, from a state of n points (`iclbench cost --queries --update`; table 1 of the CMAB paper). Memory is "
-        "that beyond queries and state, answers included; what is too small to be measured is left out. "
-        f"{_BATCHES}",
+        caption=f"Costs of several queries, or of an update by several points at once, after n points. {_BATCHES}",
         frame=at_once_table(rows),
         columns=(*AT_ONCE, *_WITHIN),
         group="run",
@@ -74,8 +66,7 @@ def _everything(task: str, preset: str, costs: pd.DataFrame) -> Table:
     return Table(
         name=f"{slug(task, preset)}-costs",
         title=f"{task} · {preset}",
-        caption=f"Means over runs (seeds). All but parameters, states and FLOPs is measured, so different on every "
-        f"machine. {_BATCHES}",
+        caption=f"All costs by phase and number of points, means over runs. {_BATCHES}",
         frame=frame.assign(shown=shown),
         columns=(
             Column("contestant", "contestant"),

@@ -23,10 +23,9 @@ def section(results: Results) -> Section | None:
     said = ", ".join(f"{counts[status]:,} {status}" for status in _STATUSES if status in counts)
     total = seconds(float(cells.loc[cells["status"].eq("done"), "seconds"].sum()))
     text = Text(
-        f"The sweep has {plural(len(cells), 'cell')} (trainings, evaluations, probes, costs): {said}. The ones done "
-        f"took {total} in all, added up over cells that ran side by side. Failed cells are tried again by the next "
-        "sweep; skipped ones make no sense."
-        + (" Diverged ones are not tried again as they are." if "diverged" in counts else "")
+        f"The sweep has {plural(len(cells), 'cell')} (training runs, evaluations, probes, costs): {said}. The finished "
+        f"cells took {total} in all. The next sweep retries failed cells; skipped cells are not applicable."
+        + (" Diverged cells are not retried." if "diverged" in counts else "")
     )
     blocks: list[Block] = [text, by_kind(cells)]
     if (table := without_numbers(cells)) is not None:
@@ -52,7 +51,7 @@ def by_kind(cells: pd.DataFrame) -> Table:
     return Table(
         "coverage",
         "Cells by kind",
-        "Time: the sum over cells.",
+        "Number of cells by status, and the sum of their times.",
         frame,
         columns,
         group="preset",
@@ -64,7 +63,7 @@ def without_numbers(cells: pd.DataFrame) -> Table | None:
     rows = cells[cells["status"] != "done"]
     if rows.empty:
         return None
-    # What is said of every run in the same words stands once.
+    # Reasons that differ in the name of the run only are one row.
     reasons = zip(rows["reason"].fillna(""), rows["run"], strict=True)
     rows = rows.assign(reason=[reason.replace(f"run '{run}'", "the run") for reason, run in reasons])
     keys = ["status", "kind", "preset", "contestant", "reason"]
@@ -75,9 +74,9 @@ def without_numbers(cells: pd.DataFrame) -> Table | None:
     )
     return Table(
         "not-done",
-        "Cells without numbers",
-        "Failed: started without giving a number. Diverged: training gave no finite loss or weights, and is not tried "
-        "again as it is. Skipped: makes no sense, for the reason given.",
+        "Cells without results",
+        "Cells without a result, with the reason. Failed: ended with an error; diverged: loss or weights are not "
+        "finite; skipped: not applicable.",
         frame,
         (
             Column("contestant", "contestant"),
@@ -100,8 +99,8 @@ def machines(cells: pd.DataFrame) -> Table:
     frame = frame.sort_values("cells", ascending=False, kind="stable", ignore_index=True)
     return Table(
         "machines",
-        "Where it ran",
-        "Hardware, and the versions of Python and of the libraries that the values depend on.",
+        "Hardware and software",
+        "Machines and library versions of the finished cells.",
         frame,
         (
             Column("hardware", "hardware"),

@@ -1,4 +1,4 @@
-"""A few episodes as they were predicted: bands over one input, or completed images, beside each other."""
+"""Predictions of a few episodes: bands over one input, or completed images."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def section(task: Slice) -> Section | None:
 
 
 def _bands(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
-    """The best backbones on every episode; and everybody on the first."""
+    """The best backbones on every episode, and all contestants on the first."""
     if examples["x2"].notna().any():
         return []  # inputs of two dimensions that are no images
     shown, oracle = everyone(task, examples), _oracle(task, examples)
@@ -53,7 +53,7 @@ def _bands(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
             bands.figure(
                 f"{task.id}-{slug('examples', shift)}",
                 f"{task.task}: predictions ({shift_title(shift)})",
-                f"The first episodes of the prompt set ({shift_title(shift)}), one per row: {_in_words(task, best)}.",
+                f"Predictions of {_in_words(task, best)} on the first episodes, one per row.",
                 panels,
                 oracle,
                 task.looks,
@@ -66,8 +66,8 @@ def _bands(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
         blocks.append(
             bands.figure(
                 f"{task.id}-examples-everyone",
-                f"{task.task}: everybody's prediction of one episode",
-                "Everybody on the first episode, with as many related datasets as they use; the best first.",
+                f"{task.task}: predictions of the first episode",
+                "Predictions of all models and baselines on the first episode, best first.",
                 {one.title: (first, one) for one in last},
                 oracle,
                 task.looks,
@@ -78,18 +78,16 @@ def _bands(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
 
 
 def _in_words(task: Slice, best: Sequence[Shown]) -> str:
-    """Who is drawn beside each other, in the order of `side_by_side`."""
+    """The contestants that are drawn, in the order of `side_by_side`."""
     backbones = [one for one in best if task.kinds.get(one.contestant) == "backbone"]
     alone = [one for one in backbones if not one.related]
-    said = ["the best backbone that sees the context only"] if alone else []
-    if len(alone) < len(backbones):
-        said.append(f"the best {'' if alone else 'backbone '}that uses related datasets, by their number")
-    said += ["further ones that see the context only"] if len(alone) > 1 else []
-    return (", and ".join(said[:2]) + "".join(f"; {one}" for one in said[2:])) or "the best, none of them a backbone"
+    said = [f"the best model{'s' if len(alone) > 1 else ''} without related datasets"] if alone else []
+    said += ["the best model with related datasets"] if len(alone) < len(backbones) else []
+    return " and ".join(said) or "the best baselines"
 
 
 def _draws(task: Slice, examples: pd.DataFrame) -> list[Block]:
-    """Samples of everybody for the first episode, the oracle before all others."""
+    """Joint samples of all contestants for the first episode, the oracle first."""
     drawn = examples[examples["role"].isin(["drawn", "context"]) & examples["episode"].eq(0)]
     who = set(drawn.loc[drawn["role"] == "drawn", "contestant"])
     order = list(dict.fromkeys(one.contestant for one in everyone(task, examples) if one.contestant in who))
@@ -99,10 +97,9 @@ def _draws(task: Slice, examples: pd.DataFrame) -> list[Block]:
     count = int(drawn["set"].max()) + 1
     figure = draws.figure(
         f"{task.id}-examples-drawn",
-        f"{task.task}: {count} samples of everybody for one episode",
-        "Each line is a sample of all outputs together, observation noise included, for the first episode without "
-        "related datasets. Black dots: context points. Who predicts every output on its own has nothing but noise "
-        "between neighbours; a joint distribution has functions, as the oracle's.",
+        f"{task.task}: {count} samples of the joint prediction",
+        "Samples of all outputs together, with observation noise, for the first episode without related datasets. "
+        "Black dots: context points.",
         drawn,
         order,
         task.looks,
@@ -129,8 +126,8 @@ def _mismatched(task: Slice, names: Sequence[str], examples: pd.DataFrame) -> li
     figure = bands.figure(
         f"{task.id}-examples-mismatch",
         f"{task.task}: mismatched related datasets",
-        f"Predictions of {who[-1].contestant} when its {who[-1].n_related} related datasets come from the same process "
-        "as the context or from another one; an episode per row.",
+        f"Predictions of {who[-1].contestant} with {who[-1].n_related} related datasets from the process of the "
+        "context or from another one, an episode per row.",
         panels,
         _oracle(task, own),
         task.looks,
@@ -149,8 +146,7 @@ def _images(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
     gallery = images.gallery(
         f"{task.id}-{slug('examples', shift)}",
         f"{task.task}: completed images ({shift_title(shift)})",
-        f"The first episodes of the prompt set ({shift_title(shift)}), completed by everybody, the best backbones "
-        "first.",
+        f"Images of the first episodes ({shift_title(shift)}), completed by all models and baselines, best first.",
         episodes,
         [*backbones, *others],
     )

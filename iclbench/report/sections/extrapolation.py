@@ -40,15 +40,15 @@ def section(task: Slice) -> Section | None:
 
 
 def _under_shifts(task: Slice, rows: pd.DataFrame, points: str, stem: str, label: str) -> Figure:
-    """In-distribution and each shift side by side."""
+    """A panel in-distribution, and one for each shift."""
     names = sorted(set(rows["shifted"]), key=lambda name: (name != IN_DISTRIBUTION, name))
     return learning.figure(
         task,
         {name: rows[rows["shifted"] == name] for name in names},
         name=f"shifted-{stem}",
         title=f"{task.task}: up to {points} examples under shifts",
-        caption=f"{label.capitalize()} with up to {points} examples in context, one panel for each distribution of the "
-        f"prompts; the normaliser stays that of the task.{_ends(task, rows)}",
+        caption=f"{label.capitalize()} with up to {points} examples in context, one panel per distribution of the "
+        f"prompts.{_ends(task, rows)}",
     )
 
 
@@ -72,7 +72,7 @@ def _by_trained_length(task: Slice) -> list[Figure]:
                     panels,
                     name=slug("by-trained-length", "points", str(points), str(evaluator), str(name)),
                     title=f"{task.task}: up to {points} examples, by trained length",
-                    caption=f"{label.capitalize()} with up to {points} examples in context; one panel for each number "
+                    caption=f"{label.capitalize()} with up to {points} examples in context, one panel for each number "
                     f"of examples in training.{_ends(replace(task, length=None), group)}",
                     of=slices,
                 )
@@ -81,9 +81,9 @@ def _by_trained_length(task: Slice) -> list[Figure]:
 
 
 def _ends(task: Slice, rows: pd.DataFrame) -> str:
-    """Whose lines end before those of the others."""
+    """The models whose lines end before those of the others, in a sentence."""
     names = beyond_what_is_taken(task, rows)
-    return f" Lines end where a contestant takes no more examples: {', '.join(names)}." if names else ""
+    return f" Shorter lines: models that support no more examples ({', '.join(names)})." if names else ""
 
 
 def _beyond(task: Slice) -> pd.DataFrame:

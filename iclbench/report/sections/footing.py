@@ -1,4 +1,4 @@
-"""Whether backbones met on an equal footing: parameters, steps, FLOPs, time, and the learning rates chosen."""
+"""Whether models had an equal budget: parameters, steps, FLOPs, time, and learning rates."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ from iclbench.report.data import Results, Slice
 from iclbench.tables.means import over_seeds
 
 _READING = (
-    "Backbones of one task compare fairly when they have about as many parameters and train the same number of steps. "
-    "A preset names a budget of parameters, an image encoder left out, and one rule sizes every backbone to it. "
-    "What a step costs is not made equal: it is a result, and stands under cost against error."
+    "Models of one task have about as many parameters and train the same number of steps. The cost of a step is not "
+    "made equal."
 )
 # Column -> phase and metric of the costs; every one gives a smallest and a largest over the backbones of a task.
 _SPANS = {
@@ -48,8 +47,13 @@ def section(results: Results) -> Section | None:
         if not (off := deviations(tasks)).empty:
             blocks.append(_deviations(off, preset))
         if not (rates := learning_rates(tasks)).empty:
-            blocks.append(_rates(rates, preset, chosen_elsewhere(tasks)))
-    return Section("footing", "Equal footing", (Text(_READING), *blocks)) if blocks else None
+            blocks.append(_rates(rates, preset))
+        if others := chosen_elsewhere(tasks):
+            lines = tuple(f"{task}: {', '.join(where)}" for task, where in others.items())
+            blocks.append(
+                Text(f"Learning rates of preset {preset} that were tuned on another task", lines, folded=True)
+            )
+    return Section("footing", "Equal budget", (Text(_READING), *blocks)) if blocks else None
 
 
 def footing(tasks: list[Slice]) -> pd.DataFrame:
@@ -170,7 +174,7 @@ def _sizes(frame: pd.DataFrame, preset: str) -> Table:
     titles = {"steps": "steps", "flops": "FLOPs of a step", "seconds": "training", "bytes": "peak memory of training"}
     columns = [
         Column("task", "family"),
-        Column("backbones", "backbones", integer, numeric=True),
+        Column("backbones", "models", integer, numeric=True),
         Column("parameters_low", "fewest parameters", count, numeric=True),
         Column("parameters_high", "most", count, numeric=True),
         Column("ratio", "most / fewest", _ratio, numeric=True),
@@ -188,8 +192,8 @@ def _sizes(frame: pd.DataFrame, preset: str) -> Table:
             ]
     return Table(
         f"footing-{slug(preset)}",
-        f"{preset}: parameters, steps and what they cost",
-        f"Preset {preset}. Smallest and largest over the backbones of a task, of means over seeds.",
+        f"{preset}: parameters, steps and training costs",
+        f"Smallest and largest value over the models of each task of preset {preset}; means over seeds.",
         frame,
         tuple(columns),
     )
@@ -199,11 +203,10 @@ def _deviations(off: pd.DataFrame, preset: str) -> Table:
     return Table(
         f"budget-{slug(preset)}",
         f"{preset}: parameters against the budget",
-        f"Preset {preset}. Parameters of each backbone, an image encoder left out, against the budget that the card of "
-        f"each task names: +1.0 % is a hundredth above it. The rule that sizes them stops within {TOLERANCE:.0%}. A "
-        "dash: not trained. Tasks whose card has changed since are left out.",
+        f"Parameters of each model (without an image encoder) relative to the budget of each task of preset {preset}; "
+        f"the tolerance is {TOLERANCE:.0%}. A dash: not trained.",
         off,
-        (Column("contestant", "backbone"), *(Column(str(t), str(t), _percent, numeric=True) for t in off.columns[1:])),
+        (Column("contestant", "model"), *(Column(str(t), str(t), _percent, numeric=True) for t in off.columns[1:])),
         folded=True,
     )
 
@@ -212,19 +215,14 @@ def _percent(value: float) -> str:
     return f"{100 * value:+.1f} %"
 
 
-def _rates(rates: pd.DataFrame, preset: str, elsewhere: dict[str, list[str]]) -> Table:
+def _rates(rates: pd.DataFrame, preset: str) -> Table:
     tasks = [str(name) for name in rates.columns[1:]]
-    others = "; ".join(f"{task}: {', '.join(where)}" for task, where in elsewhere.items())
     return Table(
         f"learning-rates-{slug(preset)}",
         f"{preset}: learning rates",
-        f"Preset {preset}. The learning rate of each backbone on each task: of runs in the results folder the one they "
-        "were trained with, of packed ones the one that iclbench tune chose or the card names. A dash: not trained, or "
-        "runs differ in it. Tasks whose card has changed since are left out."
-        + bool(others)
-        * f" Chosen on another task, and so better for some than for others: {others}.",
+        f"Learning rate of each model on each task of preset {preset}. A dash: not trained, or runs differ.",
         rates,
-        (Column("contestant", "backbone"), *(Column(task, task, number, numeric=True) for task in tasks)),
+        (Column("contestant", "model"), *(Column(task, task, number, numeric=True) for task in tasks)),
         folded=True,
     )
 

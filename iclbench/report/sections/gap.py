@@ -1,4 +1,4 @@
-"""How far everybody is from the oracle: paired per episode, by number of related datasets, context size and stratum."""
+"""Gap to the oracle: paired by episode, by number of related datasets, context size and stratum."""
 
 from __future__ import annotations
 
@@ -12,14 +12,8 @@ from iclbench.report.figures import targets
 from iclbench.report.sections.targets import has_joint
 from iclbench.report.titles import related_title, shift_title
 
-_MEANING = (
-    "Gap: the oracle's log-likelihood per target minus the contestant's, in nats, paired over the same episodes; lower "
-    "is better, and 0 is as good as the oracle, which knows the process that generated the episode. "
-)
-_OF_JOINT = (
-    "Joint gap: the oracle's joint log-likelihood of all targets of an episode minus the contestant's, divided by "
-    "their number, in nats. Who predicts targets independently loses what they tell of one another, too. "
-)
+_GAP = "Log-likelihood per target of the oracle minus that of the model (nats, lower is better)"
+_JOINT_GAP = "Joint log-likelihood per target of the oracle minus that of the model (nats, lower is better)"
 
 
 def section(task: Slice) -> Section | None:
@@ -49,7 +43,7 @@ def _by_related(task: Slice, rows: pd.DataFrame) -> list[Block]:
         targets.related(asked),
         name="gap-related",
         title=f"{task.task}: gap to the oracle against the number of related datasets",
-        caption=_MEANING + "Level lines: contestants that do not use related datasets. Panels share their axes.",
+        caption=f"{_GAP} against the number of related datasets. Level lines: models that do not use them.",
     )
     return [figure]
 
@@ -69,7 +63,7 @@ def _by_context(task: Slice, rows: pd.DataFrame) -> list[Block]:
         across,
         name="gap-context",
         title=f"{task.task}: gap to the oracle against the context size",
-        caption=_MEANING + f"Episodes are binned by their number of context points: {'; '.join(_bins(ends))}.",
+        caption=f"{_GAP} against the number of context points, in bins.",
     )
     return [figure]
 
@@ -94,10 +88,9 @@ def _numbers(task: Slice, shift: str, rows: pd.DataFrame, joint: bool = False) -
     return Table(
         name=f"{task.id}-gap" + ("-joint" if joint else "") + ("" if shift == "none" else f"-{shift}"),
         title=f"{kind} to the oracle: {shift_title(shift)}",
-        caption=(_OF_JOINT + _teacher_forced(task) if joint else _MEANING)
-        + f"Prompts: {shift_title(shift)}. First all {episodes:,} episodes that every oracle was asked, then "
-        f"by number of context points{' and by stratum' if len(parts) > 1 + len(ends) else ''}; 95 % intervals of the "
-        "paired difference.",
+        caption=f"{_JOINT_GAP if joint else _GAP} over {episodes:,} episodes ({shift_title(shift)}) and by number of "
+        f"context points{' and stratum' if len(parts) > 1 + len(ends) else ''}, with paired 95 % intervals."
+        + (_teacher_forced(task) if joint else ""),
         frame=frame,
         columns=(
             Column("contestant", "contestant"),
@@ -112,11 +105,11 @@ def _numbers(task: Slice, shift: str, rows: pd.DataFrame, joint: bool = False) -
 
 
 def _teacher_forced(task: Slice) -> str:
-    """Whose joint likelihood sees true targets."""
+    """The models with a joint likelihood given true targets, in a sentence."""
     forced = task.targets.loc[task.targets["metric"] == "log_likelihood_teacher_forced", "contestant"]
     if forced.empty:
         return ""
-    return f"{', '.join(sorted(forced.unique()))}: by the chain rule, given the true targets before. "
+    return f" Given the true previous targets: {', '.join(sorted(forced.unique()))}."
 
 
 def _strata(rows: pd.DataFrame) -> list[str]:

@@ -36,7 +36,7 @@ def section(results: Results) -> Section | None:
     blocks: list[Block] = []
     for preset in normalised.presets(results):
         blocks += _of_preset(results, preset, normalised.contests(results, preset))
-    return Section("heat-map", "Every family, every backbone", (Text(_READING), *blocks)) if blocks else None
+    return Section("heat-map", "Scores by family and model", (Text(_READING), *blocks)) if blocks else None
 
 
 def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> Iterator[Block]:
@@ -56,7 +56,7 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
     cells = cells[cells["panel"].ne(_FURTHER) | cells["row"].isin(asked)].reset_index(drop=True)
     # A panel of models that meet few tasks is mostly empty: no grid of question marks.
     cells["status"] = cells["status"].mask(cells["panel"].eq(_FURTHER) & cells["status"].eq("not run"), "not asked")
-    title = f"{preset}: every family, every backbone"
+    title = f"{preset}: scores by family and model"
     name = f"heat-map-{slug(preset)}"
     if backbones:
         marks = [
@@ -135,7 +135,7 @@ def _common(scores: pd.DataFrame) -> list[str]:
 
 
 def best(scores: pd.DataFrame) -> pd.DataFrame:
-    """Rows of a contestant that is the best baseline of each row; which one stands in `reason`."""
+    """Rows of a contestant that is the best baseline of each row; its name is in `reason`."""
     of = scores[scores["kind"].eq("baseline") & ~scores["contestant"].isin(NOBODIES | TOLD)]
     best = of.sort_values(["score", "contestant"], ascending=[False, True]).drop_duplicates("row")
     return best.assign(reason=best["contestant"], contestant=BEST)
@@ -222,7 +222,7 @@ def _numbers(contests: Sequence[Contest], scores: pd.DataFrame, names: Sequence[
     if (best := scores[scores["contestant"] == BEST]).size:
         frame = frame.merge(best[["row", "reason"]].rename(columns={"reason": "best"}), "left", "row")
     columns = [Column("row", "family"), *(Column(n, n, _two, numeric=True, shade=shade) for n in names)]
-    columns += [Column("best", "which is best")] if "best" in frame else []
+    columns += [Column("best", "name of the best baseline")] if "best" in frame else []
     return Table(
         name=f"{name}-numbers",
         title=title,
@@ -253,7 +253,7 @@ def _separations(contests: Sequence[Contest], name: str) -> Table | None:
         frame=pd.DataFrame(rows),
         columns=(
             Column("row", "family"),
-            Column("contestants", "backbones", integer, numeric=True),
+            Column("contestants", "models", integer, numeric=True),
             Column("gap", "gap between quartiles", _three, numeric=True),
             Column("sd", "sd over seeds", _three, numeric=True),
             Column("ratio", "gap / sd", _one, numeric=True),

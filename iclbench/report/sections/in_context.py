@@ -1,4 +1,4 @@
-"""In context and in weights: the accuracy of everybody on every test of a classification task, and on the way there."""
+"""In context and in weights: accuracy on every test of a classification task, and during training."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from iclbench.report.figures import accuracy
 from iclbench.tables.evaluators import HEADLINE
 
 _INTRODUCTION = (
-    "A query can be answered in context, from the labels beside it, or in weights, from the labels that its class had "
-    "all through training. Each test leaves one of the two ways or sets them against each other; accuracy is counted "
-    "among the labels that the test admits."
+    "A query can be answered in context, from the labels in the prompt, or in weights, from the labels seen in "
+    "training. Tests (accuracy is among the labels that a test admits):"
 )
 
 
@@ -31,7 +30,7 @@ def section(task: Slice) -> Section | None:
 
 
 def numbers(task: Slice, tests: list[str]) -> Table:
-    """A row per contestant, a column per test; who wins the flip; the best on ICL in training."""
+    """A row per contestant, a column per test; what decides the flip; the highest ICL accuracy in training."""
     ours = accuracies.final(task).assign(name=lambda rows: rows["contestant"])
     both = pd.concat([ours, _published(task)], ignore_index=True)
     keys = ["kind", "contestant", "name"]
@@ -51,29 +50,16 @@ def numbers(task: Slice, tests: list[str]) -> Table:
         Column("kind", "kind"),
         Column("runs", "seeds", integer, numeric=True),
         *(Column(t, _headed(t), fixed, True, f"{t}_low", f"{t}_high") for t in tests),
-        *([Column("winner", "wins the flip")] if "flip" in tests else []),
+        *([Column("winner", "flip decided by")] if "flip" in tests else []),
         Column("peak", "highest ICL in training", fixed, True, "peak_low", "peak_high"),
         Column("peak_step", "at step", integer, numeric=True),
     ]
-    peaked = frame["peak"].notna().any()
     return Table(
         name=f"{task.id}-in-context",
         title=f"{task.task}: in context and in weights",
-        caption="Accuracy with its 95 % interval over episodes; of several seeds the mean, and an interval from the "
-        "lowest to the highest end. The best of each kind on the first test comes first. A dash: not asked."
-        + (" Wins the flip: the context or the weights, where the interval excludes 1/2." if "flip" in frame else "")
-        + (
-            " Highest ICL: of the mean over seeds, among all steps at which it was asked in training; the highest of "
-            "many reads a little high."
-            if peaked
-            else ""
-        )
-        + (
-            " Published numbers are of the preset, and of the data, in brackets."
-            if frame["kind"].eq("published").any()
-            else ""
-        )
-        + task.without_end,
+        caption="Accuracy on each test with 95 % intervals over episodes (several seeds: the range of their intervals)"
+        + (", and the highest mean ICL accuracy during training" if frame["peak"].notna().any() else "")
+        + f". A dash: not evaluated.{task.without_end}",
         frame=frame.drop(columns="order"),
         columns=tuple(c for c in columns if frame[c.key].notna().any()),
         group="kind",

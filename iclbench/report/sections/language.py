@@ -1,4 +1,4 @@
-"""Pretrained language models: accuracy by task and model, beside its controls, and what Deep-Thinking makes of it."""
+"""Pretrained language models: accuracy by task and model, controls, and Deep-Thinking."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from iclbench.report.sections import language_records as records
 from iclbench.report.sections import language_tables as numbers
 
 _READING = (
-    "Frozen language models answer queries after demonstrations in their prompt; no weight is changed.",
+    "Frozen language models answer queries after demonstrations in their prompt.",
     (
-        "Accuracy: the share of queries whose answer is right. Of tasks with candidates the answer is the candidate of "
-        "the highest summed log-probability, of the others what the model writes when the most probable token is taken "
-        "at every step.",
-        "Sets of demonstrations: every seed draws others; queries stay the same, for all models and methods.",
-        "Deep-Thinking (arXiv 2305.13016): the model reads its demonstrations several times, and the keys and values "
-        "it remembers move a little towards those of every further pass. One pass is plain in-context learning.",
-        "Hold every accuracy against the majority, zero-shot and shuffled-label numbers beside it: a task of one "
-        "frequent answer is easy to score on, and what shuffled labels do not lower was not learnt in context.",
+        "Accuracy: share of right answers. With candidates, the answer is the candidate with the highest summed "
+        "log-probability; without, it is decoded greedily.",
+        "Sets of demonstrations: one per seed, with the same queries for all models and methods.",
+        "Deep-Thinking (arXiv 2305.13016): the model reads its demonstrations several times and updates its cached "
+        "keys and values; one pass is plain in-context learning.",
+        "Controls: compare with the majority answer, zero-shot accuracy and shuffled labels.",
     ),
 )
 
@@ -41,19 +39,19 @@ def section(results: Results) -> Section | None:
                 numbers.scores(found),
             ],
         ),
-        _part("controls", "Beside controls", numbers.controls(found)),
+        _part("controls", "Controls", numbers.controls(found)),
         _part("shots", "Number of demonstrations", [figures.shots(found), numbers.by_shots(found)]),
         _part("gains", "Methods against plain in-context learning", [figures.gains(found), comparisons.gains(found)]),
         _part("passes", "Passes of Deep-Thinking", [*passes.against_passes(found)]),
         _part(
             "demonstrations",
-            "Which demonstrations, and in which order",
+            "Choice and order of demonstrations",
             [
                 figures.spread(found, "demo_seed"),
                 figures.spread(found, "order"),
             ],
         ),
-        _part("published", "Published numbers", comparisons.published(found)),
+        _part("published", "Published results", comparisons.published(found)),
         _part(
             "answers",
             "Answers, prompts and costs",
@@ -69,6 +67,6 @@ def section(results: Results) -> Section | None:
 
 
 def _part(name: str, title: str, blocks: Sequence[Block | None]) -> Section | None:
-    """A part of what there is; none where there is nothing."""
+    """A part with the blocks that exist; None if there are none."""
     found = tuple(block for block in blocks if block is not None)
     return Section(f"language-{name}", title, found) if found else None

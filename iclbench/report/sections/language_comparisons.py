@@ -12,16 +12,16 @@ from iclbench.report.blocks import Column, Table
 from iclbench.report.language import HEADLINE, SHUFFLED, Language, mean_over_tasks
 from iclbench.report.sections.language_tables import ALL
 from iclbench.report.sections.overview import shade
+from iclbench.report.titles import source
 
 # A table of more rows is folded.
 _UNFOLDED = 60
 FIRST_TOKEN = "accuracy_first_token"
 _WHO = ["task", "contestant", "n_context"]
+_DATA = {"data": "published data", "our_data": "our data"}
 _GAINS = (
-    "Gain: accuracy with the method less that of plain in-context learning on the same queries, with its paired 95 % "
-    "interval; a tie where that holds zero. Repeat stands beside Deep-Thinking because reading the demonstrations "
-    "again may be all that it does. With shuffled labels: accuracy of plain in-context learning and of the method "
-    "after demonstrations whose answers were exchanged; what gains there too does not gain by learning from them."
+    "Accuracy with each method minus that of plain in-context learning on the same queries, with paired 95 % "
+    "intervals, and both accuracies after demonstrations with shuffled labels."
 )
 
 
@@ -41,7 +41,8 @@ def gains(found: Language) -> Table | None:
         frame = frame.merge(with_method, "left", _WHO).merge(plain, "left", ["task", "model", "n_context"])
     means = _means(rows)
     frame = pd.concat([frame.sort_values(["family", *_WHO]), means], ignore_index=True)
-    verdict = pd.Series("tie", index=frame.index).mask(frame["low"] > 0, "better").mask(frame["high"] < 0, "worse")
+    verdict = pd.Series("not different", index=frame.index)
+    verdict = verdict.mask(frame["low"] > 0, "better").mask(frame["high"] < 0, "worse")
     frame = frame.assign(verdict=verdict.where(frame["low"].notna()))
     columns = (
         Column("task", "task"),
@@ -110,14 +111,11 @@ def published(found: Language) -> list[Table]:
     numbers = (Column("n", "n", integer, numeric=True),) if frame["n"].notna().any() else ()
     side = Table(
         name="language-published",
-        title="Ours beside published numbers",
-        caption="Accuracy after n demonstrations, ours with its 95 % interval. Published numbers are of the models "
-        "they name, on other samples of queries and demonstrations; those of greedy answers count the first token "
-        "alone, as our rows of that name do, over the queries whose answer is one token. Of a group of tasks ours is "
-        "the mean over those of its tasks that were asked, so many as the header says."
-        + (" Other data: ours are other examples than theirs; the sources below say which." if len(other) else ""),
+        title="Published results",
+        caption="Accuracy after n demonstrations, ours (with 95 % intervals) and published, on other samples of "
+        "queries and demonstrations. Groups of tasks: the mean over the evaluated tasks.",
         frame=frame,
-        columns=(Column("contestant", "contestant"), *numbers, Column("whose", "whose"), *columns),
+        columns=(Column("contestant", "contestant"), *numbers, Column("whose", "origin"), *columns),
         group="whose",
     )
     return [side, _sources(theirs)]
@@ -137,7 +135,7 @@ def _asked(found: Language, name: str, theirs: pd.DataFrame) -> Iterator[tuple[f
 
 
 def _data(found: Language, tasks: Sequence[str]) -> str:
-    """What our examples of these tasks are, as far as rows say so."""
+    """The data of our examples of these tasks, where known."""
     own = found.rows[found.rows["task"].isin(tasks) & found.rows["kind"].ne("published")]
     said = own["data"].dropna().unique()
     return ", ".join(sorted(map(str, said))) or "not said"
@@ -148,17 +146,21 @@ def _sources(theirs: pd.DataFrame) -> Table:
     shown = [*order, "value", "data", "our_data", "evaluator", "reason"]
     return Table(
         name="language-published-sources",
-        title="Where the published numbers come from",
-        caption="Every published number of a task that was asked, and how it was read.",
+        title="Sources of published numbers",
+        caption="Published numbers of the evaluated tasks, with their sources.",
         frame=theirs.sort_values(order, ignore_index=True)[shown],
         columns=(
             Column("task", "task"),
             Column("contestant", "contestant"),
             Column("n_context", "demonstrations", integer, numeric=True),
             Column("value", "accuracy", fixed, numeric=True),
-            *((Column("data", "its data"), Column("our_data", "our data")) if theirs["data"].notna().any() else ()),
+            *(
+                (Column("data", "published data"), Column("our_data", "our data"))
+                if theirs["data"].notna().any()
+                else ()
+            ),
             Column("evaluator", "answers"),
-            Column("reason", "source and how it was read"),
+            Column("reason", "source", source),
         ),
         group="task",
         folded=True,

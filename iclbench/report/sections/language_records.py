@@ -1,4 +1,4 @@
-"""What lies behind the section on language models: a few answers, the prompt sets, and what cells cost."""
+"""Records of language models: sample answers, the prompt sets, and costs of cells."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def samples(found: Language) -> Table | None:
     ).sort_values(["task", "episode", "contestant"], ignore_index=True)
     return Table(
         name="language-samples",
-        title="A few answers",
-        caption="The first queries of every task after the drawn demonstrations: the end of what the model was given "
-        "(⏎ is a line break), the right answer and the one that was given.",
+        title="Sample answers",
+        caption="The first queries of each task: end of the prompt (⏎ is a line break), right answer and answer of the "
+        "model.",
         frame=frame[["task", "contestant", "episode", "end", "target", "predicted", "mark", "prompt_set"]],
         columns=(
             Column("task", "task"),
@@ -51,7 +51,7 @@ def ending(prompt: str) -> str:
 
 
 def notes(found: Language) -> Table | None:
-    """What cells say of how their answers were found: the passes chosen, demonstrations dropped, the usual answer."""
+    """Notes of cells on their answers: the passes chosen, demonstrations dropped, the majority answer."""
     cells = found.cells
     keys = ["family", "task", "contestant", "n_context", "shift", "reason"]
     said = cells[cells["reason"].notna() & (cells["metric"] == HEADLINE)]
@@ -60,9 +60,9 @@ def notes(found: Language) -> Table | None:
         return None
     return Table(
         name="language-notes",
-        title="How answers were found",
-        caption="Where that is not plain: the number of passes and what it was chosen on, what was left out of prompts "
-        "that were too long, the answer that the majority gives. Cells: sets of demonstrations and orders.",
+        title="Notes on answers",
+        caption="Number of passes and how it was chosen, demonstrations dropped from long prompts, and the majority "
+        "answer, with the number of cells.",
         frame=frame.sort_values(keys, ignore_index=True),
         columns=(
             Column("task", "task"),
@@ -91,8 +91,8 @@ def prompt_sets(found: Language) -> Table:
     return Table(
         name="language-prompt-sets",
         title="Prompt sets",
-        caption="Queries are the same for all sets of demonstrations, so that contestants are compared pair by pair. "
-        "Answers: a choice among candidates by their log-probability, or greedy, the most probable next tokens.",
+        caption="Prompt sets by task, number of demonstrations and shift. Answers: a choice among candidates by "
+        "log-probability, or greedy decoding.",
         frame=frame.sort_values(keys, ignore_index=True),
         columns=(
             Column("task", "task"),
@@ -134,8 +134,8 @@ def costs(found: Language) -> Table | None:
     return Table(
         name="language-costs",
         title="Costs",
-        caption="Seconds of a cell (one contestant on one set of demonstrations), the mean over tasks; peak memory "
-        "beyond what was there before, the highest of the tasks. Measured, so different on every machine.",
+        caption="Seconds per cell (one set of demonstrations; mean over tasks) and highest additional peak memory, "
+        "which depend on the machine.",
         frame=frame,
         columns=tuple(c for c in columns if pd.Series(frame[c.key]).notna().any()),
         group="contestant",

@@ -1,4 +1,4 @@
-"""Tables of the section on language models: accuracy by task and model, beside its controls, and by kind of score."""
+"""Tables of the section on language models: accuracy by task and model, controls, and kinds of scores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from iclbench.report.blocks import Column, Table, Text
 from iclbench.report.language import HEADLINE, MAJORITY, SHUFFLED, Language, mean_over_tasks
 from iclbench.report.sections.overview import shade
 
-# A family of more tasks is shown by its mean; its tasks stand in a table of their own.
+# A family of more tasks is shown by its mean; its tasks have a table of their own.
 AT_MOST = 12
 ALL = "mean of all tasks"
 # Of more models than these the tables of controls are folded.
@@ -19,9 +19,8 @@ _OPEN = 3
 _PLAIN, _WRONG = "in context", ", shuffled labels"
 _PARTS = ("value", "sd", "low", "high")
 _READING = (
-    "Accuracy; of several sets of demonstrations the mean ± the standard deviation over them, of one set its 95 % "
-    "interval over queries. Means over tasks carry a 95 % interval made of those of their tasks, and are left out for "
-    "whoever lacks one of these. Majority: always the most frequent answer. A dash: not asked, or failed."
+    "Accuracy: mean ± standard deviation over sets of demonstrations, or the 95 % interval over queries with one set. "
+    "Majority: always the most frequent answer; a dash: not evaluated, or failed."
 )
 # The scores by which an answer can be chosen or judged, as they are called.
 SCORES = {
@@ -46,7 +45,7 @@ def by_model(found: Language) -> list[Table]:
 
 
 def controls(found: Language) -> list[Text | Table]:
-    """For every model what its accuracy has to be held against: no demonstrations, wrong labels, repetition."""
+    """The controls of every model: no demonstrations, wrong labels, repetition."""
     every = _backbones(found, HEADLINE)
     zero = every[(every["n_context"] == 0) & (every["method"] == "") & (every["shift"] == "none")]
     main = found.at_main(every)
@@ -80,9 +79,9 @@ def controls(found: Language) -> list[Text | Table]:
             with_majority(found, own),
             columns,
             f"language-controls-{slug(model)}",
-            f"{model} beside its controls",
-            "Zero-shot: no demonstrations. Shuffled labels: the answers of the demonstrations exchanged among them. "
-            f"Repeat: the demonstrations several times. {_READING}",
+            f"{model} and its controls",
+            "Accuracy with demonstrations and of its controls: zero-shot, shuffled labels, repeated demonstrations. "
+            "Intervals as above.",
             folded=len(models) > _OPEN,
         )
     return blocks
@@ -101,11 +100,8 @@ def scores(found: Language) -> Table | None:
     return Table(
         name="language-scores",
         title="Scores by name",
-        caption="Choice: the candidate of the highest summed log-probability (accuracy), or of the highest sum per "
-        "token, per character or per byte. Greedy: the whole answer (accuracy), or the next token alone where the "
-        "answer is one token of the model's own (first token), which asks every model other questions. Balanced: the "
-        "mean over answers of the accuracy on each. Log-likelihood: of the right candidate among the candidates. "
-        "± and intervals as above.",
+        caption="Accuracy by the rule that selects the answer (log-probability in total, per token, per character or "
+        "per byte; greedy: first token), balanced accuracy and log-likelihood. Intervals as above.",
         frame=frame,
         columns=(Column("task", "task"), Column("contestant", "contestant"), *shown),
         group="task",
@@ -126,7 +122,7 @@ def by_shots(found: Language) -> Table | None:
     return Table(
         name="language-shots",
         title="Numbers behind the figure",
-        caption="Accuracy after n demonstrations; ± and intervals as above.",
+        caption="Accuracy after n demonstrations. Intervals as above.",
         frame=frame.sort_values(keys, ignore_index=True),
         columns=(
             Column("task", "task"),
@@ -166,7 +162,7 @@ def _by_task(
         numbers = (Column("shots", "demonstrations", integer, numeric=True),) if frame["shots"].notna().any() else ()
         return Table(stem, heading, more, frame, (Column("name", "task"), *written, *numbers), "family", closed)
 
-    more = f" Tasks of {', '.join(long)}: in the tables below." if long else ""
+    more = f" Further tables below: {', '.join(long)}." if long else ""
     tables = [table(short, name, title, caption + more, folded)]
     for family in long:
         own = entries[entries["family"] == family]
@@ -203,7 +199,7 @@ def _backbones(found: Language, name: str) -> pd.DataFrame:
 
 
 def _spread(frame: pd.DataFrame, rows: pd.DataFrame, keys: list[str], names: Sequence[str]) -> pd.DataFrame:
-    """The frame with the value of every `column` in a column of its own, its spread and ends beside it."""
+    """The frame with the value of every `column` in a column of its own, and its spread and ends."""
     for name in names:
         own = rows[rows["column"] == name]
         if own.empty:

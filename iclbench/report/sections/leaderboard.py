@@ -1,4 +1,4 @@
-"""Leaderboard: area under the learning curve with honest ties, error at a few context sizes, score and costs."""
+"""Leaderboard: area under the learning curve with ranks, error at a few context sizes, score and costs."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ def section(task: Slice) -> Section | None:
 
 
 def remarks(task: Slice, evaluator: str) -> Iterator[Text]:
-    """What a reader must know of a leaderboard: who was trained on another task, and which oracles are none."""
+    """Remarks on a leaderboard: models that were trained on another task, and oracles that are not optimal."""
     known = task.results.elsewhere
     if lines := tuple(f"{name}: trained on {known[name]}" for name in sorted(task.kinds) if name in known):
-        yield Text("Trained on another task, and so in no ranking and no heat map:", lines)
+        yield Text("Trained on another task (not in the ranking and the heat map):", lines)
     yield from beaten_oracles(task, evaluator)
 
 
 def beaten_oracles(task: Slice, evaluator: str) -> Iterator[Text]:
-    """What is said of oracles that are none on the training distribution."""
+    """The oracles that are not optimal on the training distribution."""
     rows = task.unfailed(task.rows[task.rows["shift"].eq("none") & task.rows["evaluator"].eq(evaluator)])
     rows = rows[rows["kind"].ne("published")]
     if lines := tuple(found.line for found in beaten(rows, task.results.errors)):
-        yield Text("Oracles that are beaten:", lines)
+        yield Text("Oracles that are not optimal on these prompts:", lines)
 
 
 def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
@@ -69,9 +69,8 @@ def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
     return Table(
         name=f"{task.id}-{slug('leaderboard', evaluator)}",
         title=f"{task.task}: leaderboard",
-        caption="Sorted by the area under the learning curve: its mean height in "
-        f"{metric(name).label}, lower is better; intervals are 95 % over episodes, of "
-        "several seeds from the lowest end to the highest. " + meanings(columns),
+        caption=f"Models and baselines by area under the learning curve ({metric(name).label}, lower is better), with "
+        f"95 % intervals over episodes.{meanings(columns)}",
         frame=frame,
         columns=columns,
         group="rank",
@@ -101,13 +100,14 @@ def _shared(name: str) -> Column:
 
 
 def meanings(columns: Iterable[Column]) -> str:
-    """The part of a caption that says what the columns of `analysis.scores` mean."""
+    """A sentence on the meaning of the columns of `analysis.scores`, after a blank."""
     known = ((column.header, COLUMNS[column.key].help) for column in columns if column.key in COLUMNS)
-    return " ".join(f"{header.capitalize()}: {text}." for header, text in known if text)
+    said = "; ".join(f"{header}: {text}" for header, text in known if text)
+    return f" {said[0].upper()}{said[1:]}." if said else ""
 
 
 def _with_errors(frame: pd.DataFrame, curves: pd.DataFrame) -> tuple[pd.DataFrame, list[int]]:
-    """Columns n<k> with the error after k examples: up to three sizes at which everybody was asked who has an area."""
+    """Columns n<k> with the error after k examples: up to three sizes that all contestants with an area have."""
     ranked = set(frame.loc[frame["auc"].notna(), "contestant"])
     asked = curves[curves["contestant"].isin(ranked)].groupby("n_context")["contestant"].nunique()
     common = sorted(int(n) for n in asked[asked == asked.max()].index if n > 0)

@@ -53,7 +53,7 @@ def numbers(task: Slice, rows: pd.DataFrame, stem: str, label: str) -> Table:
     wide = wide.rename(columns={n: f"n{n}" for n in sizes}).assign(run=wide["contestant"].map(runs))
     wide = wide[["contestant", "kind", "run", *(f"n{n}" for n in sizes)]]
     columns = [Column("contestant", "contestant")] + [Column(f"n{n}", f"n = {n}", number, numeric=True) for n in sizes]
-    beyond = ", or more examples than the contestant takes" if beyond_what_is_taken(task, rows) else ""
+    beyond = ", or more examples than the model supports" if beyond_what_is_taken(task, rows) else ""
     return Table(
         name=f"{task.id}-{stem}",
         title="Numbers behind the figure",

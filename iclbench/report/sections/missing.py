@@ -1,4 +1,4 @@
-"""What a reader must not assume: cells that failed, cells that nobody ran, files that could not be read."""
+"""Missing results: cells that failed, cells that were not run, files that could not be read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from iclbench.tables.evaluators import INSIDE
 
 # Metrics that scores of the questions `next` and `targets` are made of.
 _SCORED = ("squared_error", "log_likelihood", "nll")
-_UNREADABLE = "Files that were skipped because they could not be read as tables (they are left as they are):"
+_UNREADABLE = "Files that could not be read as tables (unchanged):"
 
 
 def section(results: Results) -> Section:
@@ -27,19 +27,23 @@ def section(results: Results) -> Section:
         }
         frame = pd.DataFrame(not_run, columns=list(headers))
         caption = (
-            "What others have on the same task, or the same backbone on other tasks, and scores that need baselines "
-            "which are not evaluated."
+            "Results that other models have on the same task, or the same model on other tasks, with the command that "
+            "computes them."
         )
-        blocks.append(Table("missing", "Not run", caption, frame, tuple(Column(k, h) for k, h in headers.items())))
+        blocks.append(
+            Table(
+                "missing", "Results not computed yet", caption, frame, tuple(Column(k, h) for k, h in headers.items())
+            )
+        )
     if results.skipped:
         blocks.append(Text(_UNREADABLE, results.skipped))
     if results.set_aside:
-        blocks.append(Text("Rows that cannot be compared with the ones shown:", results.set_aside))
+        blocks.append(Text("Rows that are not comparable with the ones shown:", results.set_aside))
     if results.cells["status"].isin(["failed", "diverged"]).any():
-        blocks.append(Text("Cells of the sweep that have no numbers stand with their reasons under Coverage."))
+        blocks.append(Text("Cells of the sweep without results are listed under Coverage."))
     if not blocks:
-        blocks.append(Text("Nothing: every cell that was started has its numbers."))
-    return Section("missing", "What is missing or failed", tuple(blocks))
+        blocks.append(Text("Nothing is missing: all cells have results."))
+    return Section("missing", "Missing and failed results", tuple(blocks))
 
 
 def failed(results: Results) -> Table | None:
@@ -51,8 +55,8 @@ def failed(results: Results) -> Table | None:
         metrics=("metric", lambda m: ", ".join(sorted(set(m))))
     )
     caption = (
-        "Cells that were started and gave no number, or not at all sizes, with the reason they gave. Skipped: more "
-        "examples than the contestant takes."
+        "Evaluations without a result, or without one at some sizes, with the reason. Skipped: more examples than the "
+        "model supports."
     )
     return Table("failed", "Failed or skipped", caption, frame, tuple(Column(c, c) for c in keys))
 
@@ -70,11 +74,9 @@ def _gaps(task: Slice) -> list[tuple[str, str, str, str, str]]:
     evaluated = task.rows[~in_training & ~task.rows["evaluator"].isin(INSIDE) & (task.rows["kind"] != "published")]
     tried = set(zip(evaluated["contestant"], evaluated["shift"], strict=True))
     shifts = sorted({str(shift) for _, shift in tried})
-    # A baseline that only stands beside a probe (GD++ with a gamma of its own) is not meant to be evaluated, and
-    # guessing is no contestant.
+    # A baseline of a probe (GD++ with a gamma of its own) is not meant to be evaluated, and neither is guessing.
     asked = set(evaluated["contestant"]) - {"chance"}
-    # What a method makes of a backbone (gpt2+deep-thinking) is nobody's duty.
-    # Of what diverged, all that there is to say stands under what failed.
+    # A method on a backbone (gpt2+deep-thinking) is optional. Diverged runs are among the failed ones.
     diverged = set(task.rows.loc[in_training & task.rows["status"].eq("failed"), "run"])
     contestants = sorted(
         n
@@ -99,7 +101,7 @@ def _gaps(task: Slice) -> list[tuple[str, str, str, str, str]]:
     here = task.results.backbones.get(task.preset, {})
     anywhere = {name for names in here.values() for name in names}
     cells = task.results.cells
-    # What makes no sense with a task does so at no preset.
+    # A backbone that is not applicable to a task is so at every preset.
     without = cells["kind"].eq("train") & cells["status"].eq("skipped")
     listed = cells.loc[(cells["task"] == task.task) & (without | (cells["preset"] == task.preset)), "contestant"]
     return found + [
@@ -122,7 +124,7 @@ def _not_summed_up(rows: pd.DataFrame) -> list[tuple[str, str]]:
 
 
 def _command(task: Slice, contestant: str, shift: str, diverged: set[str]) -> str:
-    """What fills the gap; baselines are evaluated beside any run of the task."""
+    """The command that computes it; baselines are evaluated with any run of the task."""
     own = task.runs.get(contestant) or [run for runs in task.runs.values() for run in runs]
     run = min((run for run in own if run not in diverged), default="RUN")
     left, n = task.extrapolations.get(shift, (shift, None))

@@ -1,4 +1,4 @@
-"""Pairs of backbones that were named before they were trained: differences over trainings, not over episodes."""
+"""Pairs of models that were named before training: differences over training seeds, not over episodes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,8 @@ from iclbench.report.data import Results
 from iclbench.report.figures import dots
 
 _READING = (
-    "Score of the first less score of the second (as in the heat map), seed by seed: the two are trained on the same "
-    "episodes. The interval is Student's 95 % interval of the mean over seeds, so that it speaks of trainings, on "
-    "these prompts. While seeds that were named are missing, the differences are shown and no interval: one over "
-    "those that happen to be there would flatter. The pairs and their seeds were named in the card of a shipped grid "
-    "before they were trained; others may be found by looking, and are no evidence. Each interval is right 19 times of "
-    "20, so that of many some are not: a difference holds among all where it stays by Holm's method over the pairs of "
-    "the preset, which allows one in 20 that any of these is none."
+    "Score differences of pairs that were named in a grid card before training. Intervals are over training seeds, not "
+    "over episodes, and are missing while a seed is missing."
 )
 
 
@@ -94,7 +89,7 @@ def _verdict(pair: Pair, own: pd.Series, found: Difference | None) -> str:
         missing = [str(seed) for seed in pair.seeds if seed not in set(own.index)]
         return f"none: {'seed' if len(missing) == 1 else 'seeds'} {', '.join(missing)} missing"
     if found.tied:
-        return "not told apart"
+        return "not significantly different"
     return f"{pair.a if found.value > 0 else pair.b} is better"
 
 
@@ -119,9 +114,9 @@ def _figure(rows: pd.DataFrame, preset: str, results: Results) -> Figure:
     margin = 0.05 * (high - low) or 0.1
     return dots.figure(
         f"named-pairs-{slug(preset)}",
-        f"{preset}: named pairs over trainings",
-        f"Preset {preset}. Small dots: single seeds. Discs: their mean with Student's 95 % interval over seeds. Right "
-        "of the rule the first is better.",
+        f"{preset}: named pairs over seeds",
+        f"Score of the first model minus that of the second at preset {preset}, by seed (small dots), and the mean "
+        "with Student's 95 % interval over seeds (discs).",
         data,
         list(dict.fromkeys(rows["row"])),
         list(dict.fromkeys(rows["pair"])),
@@ -133,18 +128,18 @@ def _figure(rows: pd.DataFrame, preset: str, results: Results) -> Figure:
 def _table(rows: pd.DataFrame, preset: str) -> Table:
     return Table(
         name=f"named-pairs-{slug(preset)}-numbers",
-        title=f"{preset}: named pairs over trainings",
-        caption=f"Preset {preset}. Differences of scores, a training of each from every seed; means with Student's "
-        "95 % interval over seeds.",
+        title=f"{preset}: named pairs over seeds",
+        caption=f"Score of the first model minus that of the second at preset {preset}, by seed, and the mean with "
+        "Student's 95 % interval over seeds.",
         frame=rows.drop(columns="gaps"),
         columns=(
             Column("pair", "pair"),
             Column("row", "family"),
             Column("seeds", "seeds", numeric=True),
-            Column("each", "seed by seed"),
+            Column("each", "differences by seed"),
             Column("value", "mean", signed, numeric=True, low="low", high="high"),
-            Column("verdict", "so"),
-            Column("among_all", "among all"),
+            Column("verdict", "result"),
+            Column("among_all", "after Holm correction"),
         ),
         group="pair",
     )

@@ -17,11 +17,8 @@ from iclbench.report.figures import curves, learning
 from iclbench.report.sections.pareto import FLOPS, measured
 
 _READING = (
-    "Scores of shorter trainings, which branch off from each run and bring their rate down as the run itself does at "
-    "its end. Steps are what the footing holds equal; computation is what they cost, and the axis on which two "
-    "architectures are on a par or not: floating-point operations of a training step at full length times the steps. "
-    "Between two trainings a score is read off the straight line over the logarithm of operations; beyond the longest "
-    "nothing is claimed."
+    "Scores after shorter training runs, which branch off from each run and decay their learning rate as the full run "
+    "does, by number of steps and by training FLOPs."
 )
 
 
@@ -29,7 +26,7 @@ def section(results: Results) -> Section | None:
     blocks: list[Block] = []
     for preset in normalised.presets(results):
         blocks += _of_preset(results, preset, normalised.contests(results, preset))
-    return Section("over-training", "Over training", (Text(_READING), *blocks)) if blocks else None
+    return Section("over-training", "Scores over training", (Text(_READING), *blocks)) if blocks else None
 
 
 def trained(contest: Contest) -> pd.DataFrame:
@@ -87,22 +84,20 @@ def _figure(results: Results, name: str, preset: str, found: dict[str, pd.DataFr
         looks,
         name=name,
         title=f"{preset}: scores over training",
-        caption=f"Preset {preset}. Score (as in the heat map) against operations, those of a training step at full "
-        "length times the steps; means over seeds: a point for each shorter training and for the whole one. To the "
-        "upper left is better. Bands: from the lowest to the highest seed. Scores below -0.25 or above 1.25 lie on the "
-        "edge.",
+        caption=f"Score against training FLOPs at preset {preset}, mean and range over seeds, a point for each shorter "
+        "run and for the full run. Scores outside -0.25 to 1.25 are drawn at the edge.",
         alt=f"Scores of {learning.named(looks)} against training FLOPs",
     )
 
 
 def _at_steps(found: dict[str, pd.DataFrame], shares: Sequence[float], name: str, preset: str) -> Table | None:
-    """Mean scores and ranks of those who are in every contest, at the shares of the steps that all have; None where
-    nobody is."""
+    """Mean scores and ranks of the models that are in every contest, at the shares of the steps that all have; None if
+    there are none."""
     scores = {share: over_training.mean_over([_at(rows, share) for rows in found.values()]) for share in shares}
     if scores[shares[-1]].empty:
         return None
     frame = pd.DataFrame({"contestant": scores[shares[-1]].sort_values(ascending=False, kind="stable").index})
-    columns = [Column("contestant", "backbone")]
+    columns = [Column("contestant", "model")]
     for i, share in enumerate(shares):
         own = scores[share]
         ranks = own.rank(ascending=False, method="min")
@@ -114,8 +109,8 @@ def _at_steps(found: dict[str, pd.DataFrame], shares: Sequence[float], name: str
         ]
     return Table(
         name=f"{name}-steps",
-        title=f"{preset}: mean scores after shares of the steps",
-        caption=f"Preset {preset}. Means over {_rows(found)}, of backbones that have all of them; seeds averaged."
+        title=f"{preset}: mean scores by share of the training steps",
+        caption=f"Mean score and rank of each model at preset {preset} over {_rows(found)}, after a share of the steps."
         + normalised.left_out((who for rows in found.values() for who in rows["contestant"]), frame["contestant"]),
         frame=frame,
         columns=tuple(columns),
@@ -125,7 +120,7 @@ def _at_steps(found: dict[str, pd.DataFrame], shares: Sequence[float], name: str
 def _stability(
     contests: Sequence[Contest], found: dict[str, pd.DataFrame], shares: Sequence[float], name: str, preset: str
 ) -> Table:
-    """Kendall's tau of the order after shares of the steps to the final order, beside that of two seeds."""
+    """Kendall's tau of the order after shares of the steps to the final order, and between two seeds."""
     rows = []
     for contest in contests:
         if contest.title not in found:
@@ -137,15 +132,13 @@ def _stability(
             row[f"tau{i}"] = over_training.kendall(_at(own, share), last)
         row["seeds"] = _between_seeds(contest)
         rows.append(row)
-    columns = [Column("row", "family"), Column("contestants", "backbones", integer, numeric=True)]
+    columns = [Column("row", "family"), Column("contestants", "models", integer, numeric=True)]
     columns += [Column(f"tau{i}", f"after {_share(s)}", _two, numeric=True) for i, s in enumerate(shares[:-1])]
     return Table(
         name=f"{name}-stability",
-        title=f"{preset}: when the order is settled",
-        caption="Kendall's tau of the order of backbones after a share of the steps to the order at the end: 1 is the "
-        "same order, 0 none in common. Both are of means over seeds, and a shorter training shares the seed of the "
-        "whole one. Between seeds: how alike two single seeds order the backbones at the end, tau averaged over pairs "
-        "of the seeds that all have.",
+        title=f"{preset}: stability of the order",
+        caption="Kendall's tau between the order of models after a share of the steps and the final order (1: the same "
+        "order), and between the final orders of two seeds.",
         frame=pd.DataFrame(rows),
         columns=(*columns, Column("seeds", "between seeds", _two, numeric=True)),
     )
@@ -160,7 +153,7 @@ def _between_seeds(contest: Contest) -> float:
 
 
 def _at_compute(found: dict[str, pd.DataFrame], name: str, preset: str) -> Table:
-    """Scores of every row at the computation that all have taken, beside those at the same steps."""
+    """Scores of every row at equal computation, and at equal steps."""
     parts = []
     for title, rows in found.items():
         shared = over_training.shared_compute(rows)
@@ -175,19 +168,18 @@ def _at_compute(found: dict[str, pd.DataFrame], name: str, preset: str) -> Table
         parts.append(own.sort_values("steps_score", ascending=False, kind="stable"))
     return Table(
         name=f"{name}-compute",
-        title=f"{preset}: the same steps against the same computation",
-        caption="At the same steps: the whole training. At the same computation: after the operations that the "
-        "cheapest backbone's whole training takes (FLOPs). Times: how many of those the whole training takes. A dash: "
-        "the shortest training takes more. Ranks: among those who have both scores.",
+        title=f"{preset}: equal steps and equal computation",
+        caption="Scores after the full run, and after the FLOPs of the cheapest model's full run. Times: FLOPs of the "
+        "full run as a multiple of these; a dash: the shortest run takes more.",
         frame=pd.concat(parts, ignore_index=True),
         columns=(
-            Column("contestant", "backbone"),
+            Column("contestant", "model"),
             Column("row", "family"),
             Column("flops", "FLOPs", flops, numeric=True),
             Column("times", "times", _one, numeric=True),
-            Column("steps_score", "score, same steps", _two, numeric=True),
+            Column("steps_score", "score, equal steps", _two, numeric=True),
             Column("steps_rank", "rank", integer, numeric=True),
-            Column("compute_score", "score, same FLOPs", _two, numeric=True),
+            Column("compute_score", "score, equal FLOPs", _two, numeric=True),
             Column("compute_rank", "rank", integer, numeric=True),
         ),
         group="row",
@@ -196,7 +188,7 @@ def _at_compute(found: dict[str, pd.DataFrame], name: str, preset: str) -> Table
 
 
 def shared_shares(parts: Iterable[pd.DataFrame]) -> list[float]:
-    """The shares of the steps that everybody has a training of, in all contests; the whole is the last."""
+    """The shares of the steps at which every model has a run, in all contests; all steps are the last."""
     each = (own["share"].astype(float).round(6) for rows in parts for _, own in rows.groupby("contestant"))
     return sorted(set.intersection(*map(set, each)))
 
@@ -207,7 +199,7 @@ def _at(rows: pd.DataFrame, share: float) -> pd.Series:
 
 
 def _rows(found: dict[str, pd.DataFrame]) -> str:
-    return f"{len(found)} rows of the heat map" if len(found) > 1 else f"one row, {next(iter(found))}"
+    return f"{len(found)} rows of the heat map" if len(found) > 1 else f"the row {next(iter(found))}"
 
 
 def _share(share: float) -> str:

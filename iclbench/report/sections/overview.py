@@ -14,19 +14,17 @@ from iclbench.tables.evaluators import HEADLINE, INSIDE
 
 _KIND_ORDER = {"backbone": 0, "oracle": 1, "baseline": 2}
 _LIKELIHOOD = (
-    "Log-likelihood: of a target under the predicted distribution, in nats, the mean over the targets of an episode; "
-    "higher is better. Gap: by how much it stays below that of the oracle, which knows what generated the episode."
+    "Log-likelihood: of a target under the predicted distribution, in nats, the mean over targets; higher is better. "
+    "Gap: the oracle's log-likelihood minus the model's; lower is better."
 )
 _SCORE = (
-    "Score: (error − zero) / (best − zero), on areas under the learning curve, where best is the oracle or, without "
-    "one, the best baseline. 0 is as good as always predicting zero (of events: as a Poisson process with the rate and "
-    "the marks so far, by negative log-likelihood per event; of images: as the mean of those that are trained on), "
-    "1 as good as that best."
+    "Score: (error − zero) / (best − zero) on areas under the learning curve, where best is the oracle or, without "
+    "one, the best baseline. 0 is as good as always predicting zero (events: a Poisson process; images: the mean "
+    "training image), 1 as good as the best."
 )
 _ACCURACY = (
-    "Accuracy: the share of sequences whose query gets the right label among the admitted ones, which are the two of "
-    "the sequence for the tests of ICL and all training labels for those of IWL; higher is better. Guessing gets 1/2 "
-    "of the former."
+    "Accuracy: the share of queries with the right label among the admitted ones (ICL: the two labels of the sequence; "
+    "IWL: all training labels); higher is better. Guessing gets 1/2 on ICL."
 )
 # Metrics of classification.
 _OF_CLASSES = (HEADLINE, "accuracy", "cross_entropy")
@@ -64,16 +62,16 @@ def reading(results: Results) -> Text:
     if of_next or of_targets.any():
         items.append(
             "Error: squared error divided by the task's normaliser, the variance of the noiseless outputs under the "
-            f"training distribution ({normalisers(results)}). Always predicting zero scores about 1; lower is better."
+            f"training distribution ({normalisers(results)}). Predicting zero gives about 1; lower is better."
         )
     items.append(
-        f"Value and interval: the mean over {counted} episodes and its 95 % bootstrap interval over episodes. With "
-        "several seeds of a backbone: the mean over seeds, and an interval from the lowest to the highest end."
+        f"Value and interval: the mean over {counted} episodes and its 95 % bootstrap interval. With several seeds: "
+        "the mean over seeds, and the range of their intervals."
     )
     if of_next:
         items.append(_SCORE)
     return Text(
-        f"Every contestant meets the same frozen prompts and {question}. How to read the numbers", tuple(items), True
+        f"All models and baselines have the same prompts; each {question}. How to read the numbers", tuple(items), True
     )
 
 
@@ -106,9 +104,8 @@ def in_context(results: Results) -> Table | None:
     return Table(
         "icl",
         "Accuracy in context",
-        "Accuracy on classes that were never trained, between the two labels of each sequence (ICL; guessing gets "
-        "0.5): the mean over seeds at the end of training. Darker is better. What was learnt in weights, and what "
-        "training passed through, stand with each task. A dash: not evaluated, or failed.",
+        "Accuracy on new classes between the two labels of each sequence (ICL, chance 0.5) at the end of training, "
+        "mean over seeds. A dash: not evaluated, or failed.",
         frame,
         (Column("contestant", "contestant"), Column("kind", "kind"), *tasks),
         group="kind",

@@ -1,4 +1,4 @@
-"""Cost against error: which backbones are beaten by nobody that is as cheap and as good."""
+"""Score against cost: the models on the Pareto front."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from iclbench.tables.means import over_seeds
 
 _ALL = "all tasks"
 _READING = (
-    "A backbone is on the front when no other is at most as expensive and at least as good, and better in one of the "
-    "two. Fronts are of means over seeds and do not say whether a difference is more than chance: see the ranking."
+    "A model is on the Pareto front if no other model is both as cheap and as good. Fronts are computed from means "
+    "over seeds, without a test of significance."
 )
 
 
@@ -47,7 +47,7 @@ COSTS = (
     Cost("bytes of the state", "condition", "state_bytes", sized=True),
     Cost("parameters", "model", "parameters"),
 )
-# Costs that differ by less say nothing of who is cheap: parameters are alike by design where the footing is equal.
+# Costs that differ by a smaller factor are not compared: a preset makes parameters nearly equal by design.
 _ALIKE = 1.2
 
 
@@ -55,7 +55,7 @@ def section(results: Results) -> Section | None:
     blocks: list[Block] = []
     for preset in normalised.presets(results):
         blocks += _of_preset(results, preset, normalised.contests(results, preset))
-    return Section("pareto", "Cost against error", (Text(_READING), *blocks)) if blocks else None
+    return Section("pareto", "Score against cost", (Text(_READING), *blocks)) if blocks else None
 
 
 def points(contests: Sequence[Contest], cost: Cost) -> pd.DataFrame:
@@ -115,9 +115,8 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
         yield _figure(
             results,
             name,
-            f"{preset}: mean score against costs",
-            f"Preset {preset}. Mean score over all tasks against the geometric mean of a cost over them, of "
-            f"backbones that have all; logarithmic axes. {_MARKS} {_sizes(contests, means)}{few}"
+            f"{preset}: mean score against cost",
+            f"Mean score over all tasks of preset {preset} against the geometric mean of a cost. {_MARKS}{few}"
             + normalised.left_out(*(pd.concat(of.values())["contestant"] for of in (each, means))),
             pd.concat(means.values(), ignore_index=True),
             [cost.title for cost in means],
@@ -126,15 +125,15 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
     yield _figure(
         results,
         f"{name}-tasks",
-        f"{preset}: score against {cost.title}, task by task",
-        f"Preset {preset}. Score against {cost.title}. {_MARKS}",
+        f"{preset}: score against {cost.title} by task",
+        f"Score against {cost.title} for each task of preset {preset}. {_MARKS}",
         rows,
         list(dict.fromkeys(rows["panel"])),
     )
     yield _fronts(each, means, name, preset, few.strip())
 
 
-_MARKS = "Dashed: the front. Named: who is on it; everybody else is lighter. To the upper left is better."
+_MARKS = "Dashed: the Pareto front, with the names of its models."
 
 
 def _tells(rows: pd.DataFrame) -> bool:
@@ -143,23 +142,12 @@ def _tells(rows: pd.DataFrame) -> bool:
     return bool((spread > _ALIKE).any())
 
 
-def _sizes(contests: Sequence[Contest], means: dict[Cost, pd.DataFrame]) -> str:
-    """At how many points costs that depend on it were measured."""
-    if not any(cost.sized for cost in means):
-        return ""
-    return "The state: of an episode after as many points as most were asked with, the largest such number of a task."
-
-
 def _of_some(contests: Sequence[Contest], each: dict[Cost, pd.DataFrame]) -> str:
-    """Which means are over some of the rows alone, since on the others nobody's cost is known."""
+    """The costs that are known on some of the rows only, in a sentence; empty if there are none."""
     number = sum(bool(contest.scores["kind"].eq("backbone").any()) for contest in contests)
     few = {cost.title: rows["panel"].nunique() for cost, rows in each.items()}
-    said = (
-        f" Means over {title}: of {n} of {number} rows, as it is known on no other."
-        for title, n in few.items()
-        if n < number
-    )
-    return "".join(said)
+    said = [f"{title} on {n} of {number} rows" for title, n in few.items() if n < number]
+    return f" Known only in part: {', '.join(said)}." if said else ""
 
 
 def _figure(results: Results, name: str, title: str, caption: str, rows: pd.DataFrame, panels: Sequence[str]) -> Figure:
@@ -184,8 +172,8 @@ def _fronts(
     frame = pd.DataFrame([{"row": row, **named[row]} for row in order if row in named])
     return Table(
         name=f"{name}-fronts",
-        title=f"{preset}: who is on the front",
-        caption=f"Backbones on the front of each task, the cheapest first, with cost and score. {note}".strip(),
+        title=f"{preset}: models on the Pareto front",
+        caption=f"Models on the Pareto front of each task, cheapest first, with cost and score. {note}".strip(),
         frame=frame,
         columns=(Column("row", "family"), *(Column(cost.key, cost.title) for cost in each)),
         folded=True,

@@ -46,7 +46,7 @@ def _blocks(results: Results, family: str, preset: str, tasks: list[Slice]) -> I
     looks |= {NEAREST: results.looks[NEAREST]} if NEAREST in drawn else {}
     looks |= {GUESSING: ZERO}
     name = f"plane-{slug(family, preset)}"
-    reading = f"Preset {preset}. Level lines: guessing{f' and {NEAREST}' if NEAREST in drawn else ''}."
+    reading = f"level lines: guessing{f' and {NEAREST}' if NEAREST in drawn else ''}."
     yield plane.figure(name, f"{family}, {preset}: ICL against IWL", reading, data, panels, looks)
     frame = pd.concat([_numbers(task) for task in tasks], ignore_index=True)
     columns = (
@@ -62,9 +62,8 @@ def _blocks(results: Results, family: str, preset: str, tasks: list[Slice]) -> I
     yield Table(
         name=f"{name}-numbers",
         title="Numbers behind the figure",
-        caption="Accuracy of trained models, the mean over seeds and from the lowest to the highest seed; highest ICL: "
-        "of the mean over seeds, among all steps at which it was asked, which favours it a little."
-        + "".join(dict.fromkeys(task.without_end for task in tasks)),
+        caption="Accuracy of trained models (mean and range over seeds), and the highest mean ICL accuracy during "
+        "training with the IWL accuracy at that step." + "".join(dict.fromkeys(task.without_end for task in tasks)),
         frame=frame,
         columns=tuple(c for c in columns if frame[c.key].notna().any()),
         group="task",

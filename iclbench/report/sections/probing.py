@@ -1,4 +1,4 @@
-"""What is inside the models: every layer's error beside gradient descent, scale and shift, and GD++'s gamma."""
+"""Layers of models: error next to gradient descent, scale and shift, and GD++'s gamma."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from iclbench.report.data import Slice
 from iclbench.report.figures import probing
 
 _READING = (
-    "What every layer knows: its output at the queries is decoded by the model's own final norm and read-out, and per "
-    "task a scale and a shift are fitted on some queries and scored on others. A model that solves a task step by step "
-    "shows errors that fall layer by layer, as those of gradient descent fall step by step."
+    "Error of each layer's output, decoded by the model's own final norm and read-out. For each task, a scale and a "
+    "shift are fitted on some queries and evaluated on others."
 )
 
 
@@ -41,16 +40,15 @@ def section(task: Slice) -> Section | None:
 
 
 def numbers(task: Slice, shift: str, rows: pd.DataFrame) -> Table:
-    """A row per context size and contestant: the error at the end and where it is smallest, scale, shift, gamma."""
+    """A row per context size and contestant: final and smallest error, scale, shift, gamma."""
     measured = rows["evaluator"].eq("probe") & rows["metric"].eq("squared_error")
     records = [_record(group) for _, group in rows.groupby(["n_context", "run"]) if measured[group.index].any()]
     frame = pd.DataFrame(records).sort_values(["n_context", "error", "run"], ignore_index=True)
     return Table(
         name=f"{task.id}-{slug('probe', shift)}",
         title="Numbers behind the figures" + ("" if shift == "none" else f" (shift {shift})"),
-        caption="Error: normalised squared error after the last layer (with scale and shift) or step, with its 95 % "
-        "interval over tasks; raw: before scale and shift. Best at: the layer or step of the smallest error. Scale and "
-        "shift after the last layer: mean and standard deviation over tasks. Gamma: found on tasks of its own.",
+        caption="Normalised squared error after the last layer or step (with 95 % intervals over tasks; raw: without "
+        "scale and shift), the smallest error and its layer or step, and the fitted parameters.",
         frame=frame,
         columns=(
             Column("run", "run"),

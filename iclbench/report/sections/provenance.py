@@ -16,14 +16,13 @@ def section(results: Results) -> Section:
     versions = ", ".join(sorted({*own["version"], *of_models.rows["version"]}))
     text = Text(
         f"Written by iclbench {versions} from {plural(len(results.rows) + len(of_models.rows), 'row')} of values and "
-        f"{plural(len(results.costs) + len(of_models.costs), 'row')} of costs. The prompt set names "
-        "the frozen episodes and the card's hash the exact protocol; equal hashes mean comparable numbers. "
-        "Figures on this page carry six significant digits; the CSV files carry every digit."
+        f"{plural(len(results.costs) + len(of_models.costs), 'row')} of costs. Numbers with equal hashes of prompt set "
+        "and card are comparable. Figures have six significant digits, CSV files all digits."
     )
     table = Table(
         name="provenance",
         title="Prompt sets",
-        caption="The frozen episodes behind every number of this page.",
+        caption="Prompt sets of all numbers in this report, with the hash of their task card.",
         frame=frame,
         columns=(
             Column("task", "task"),

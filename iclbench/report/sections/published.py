@@ -1,4 +1,4 @@
-"""Published numbers beside ours."""
+"""Published numbers and ours, side by side."""
 
 from __future__ import annotations
 
@@ -16,34 +16,27 @@ from iclbench.report.blocks import Column, Figure, Section, Table
 from iclbench.report.data import Results, Slice
 from iclbench.report.figures import dots
 from iclbench.report.style import INK, STRONG, Look
-from iclbench.report.titles import ADJUSTED, shift_title
+from iclbench.report.titles import ADJUSTED, shift_title, source
 from iclbench.tables.evaluators import HEADLINE
 
 _PLACE = ["contestant", "shift", "test", "metric", "n_context", "n_related"]
 _THEIRS = "published"
-_SCALES = (
-    "Numbers of another preset are of another size (dimension, examples, parameters, training steps) and are not "
-    "expected to agree; on another scale only their order says something. Of other data they are no measure of each "
-    "other, and no difference is given."
-)
+_SCALES = "Numbers of other presets or data are not expected to agree."
 
 
 def section(task: Slice) -> Section | None:
-    """Numbers published for the task, beside what this preset measured at the same place.
-
-    The published size (often `paper`) is named, because smaller presets are not expected to reach it.
-    """
+    """Numbers published for the task, and those of this preset at the same place."""
     both = compared(task)
     if both is None:
         return None
     table = Table(
         name=f"{task.id}-published",
-        title=f"{task.task}: published numbers beside ours",
-        caption=f"Ours: preset {task.preset}. {_SCALES}{_hint(both)} A dash: not measured here.",
+        title=f"{task.task}: published results",
+        caption=f"Published numbers and ours at preset {task.preset}; a dash: not measured. {_SCALES}{_hint(both)}",
         frame=both,
         columns=_shown(both),
     )
-    return Section(f"{task.id}-published", "Published numbers", (table,))
+    return Section(f"{task.id}-published", "Published results", (table,))
 
 
 def everywhere(results: Results) -> Section | None:
@@ -57,25 +50,23 @@ def everywhere(results: Results) -> Section | None:
     frame = frame[["task", *(name for name in frame.columns if name != "task")]]
     table = Table(
         name="published",
-        title="Published numbers beside ours",
-        caption="All numbers of papers that the task cards carry and that were measured here too. "
-        f"{_SCALES}{_hint(frame)} Training steps: of our runs. Rows of a task that differ in our preset show what "
-        "size alone changes.",
+        title="Published results",
+        caption=f"Published numbers and ours for the same task and model. {_SCALES}{_hint(frame)}",
         frame=frame,
         columns=(Column("task", "task"), *_shown(frame)),
         group="task",
     )
     figures = (_figure(str(task), str(name), rows) for (task, name), rows in frame.groupby(["task", "metric"]))
-    return Section("published", "Published against ours", (*figures, table))
+    return Section("published", "Published results", (*figures, table))
 
 
 def _hint(both: pd.DataFrame) -> str:
-    """What ceiling-adjusted means, where something is."""
-    return f" {ADJUSTED[0].upper()}{ADJUSTED[1:]}" if both["adjusted"].notna().any() else ""
+    """The meaning of ceiling-adjusted, if a number is."""
+    return f" {ADJUSTED}" if both["adjusted"].notna().any() else ""
 
 
 def _figure(task: str, name: str, both: pd.DataFrame) -> Figure:
-    """Published and ours on one line for each place, of one metric; a panel per shift."""
+    """Published and ours in one row for each place, of one metric; a panel per shift."""
     row = both["contestant"].astype(str)
     for key, words in (("test", "{}"), ("n_context", "n = {}"), ("n_related", "{} related")):
         row += both[key].map(lambda value, words=words: "" if pd.isna(value) else ", " + words.format(value))
@@ -102,10 +93,8 @@ def _figure(task: str, name: str, both: pd.DataFrame) -> Figure:
     reach = (low / 1.2, high * 1.2) if log else (low - margin, high + margin)
     return dots.figure(
         f"published-{slug(task, name)}",
-        f"{task}: published against ours",
-        f"{measure.label.capitalize()}. Black: numbers of papers. In colour: ours at the same place, at the preset "
-        f"named{', ceiling-adjusted where the ceiling is known' if both['adjusted'].notna().any() else ''}. {_SCALES}"
-        f"{_hint(both)}",
+        f"{task}: published results",
+        f"{measure.label.capitalize()}, published (black) and ours (in colour, by preset). {_SCALES}{_hint(both)}",
         data,
         list(dict.fromkeys(data["panel"])),
         list(dict.fromkeys(data["row"])),
@@ -121,7 +110,7 @@ def compared(task: Slice) -> pd.DataFrame | None:
     theirs = theirs[(theirs["task"] == task.task) & (theirs["status"] == "ok")]
     if theirs.empty:
         return None
-    # The two questions are told apart by their metrics; a test that a family has of its own goes by its name.
+    # The two questions differ in their metrics; a test of a family has its name.
     theirs = theirs.assign(test=theirs["evaluator"].where(is_test(theirs["evaluator"])))
     place = _PLACE
     names = {
@@ -135,11 +124,11 @@ def compared(task: Slice) -> pd.DataFrame | None:
     theirs = theirs[[*place, *names, "reason"]].rename(columns=names)
     tests = accuracies.final(task).assign(shift="none", metric=HEADLINE)
     tests = tests[is_test(tests["evaluator"])].rename(columns={"evaluator": "test"})
-    # Of whole curves and sequences there is one number each, as of the error per event.
+    # Curves and sequences also have one number each, such as the error per event.
     whole = task.summaries[task.summaries["evaluator"].eq("next")]
     measured = pd.concat([task.curves, whole, overall(task.targets), tests])
     measured = measured.reindex(columns=[*place, "value", "low", "high", "run"])
-    # What neither of the two questions has is missing, in the same type on both sides.
+    # Missing values have the same type on both sides.
     measured = measured.astype({"test": "string", "n_context": "Int64", "n_related": "Int64"})
     ours = measured.rename(columns={"value": "ours", "low": "ours_low", "high": "ours_high"})
     both = theirs.merge(ours.drop_duplicates(place), "left", place).assign(our_preset=task.preset)
@@ -148,12 +137,12 @@ def compared(task: Slice) -> pd.DataFrame | None:
     both["steps"] = both["contestant"].map(trained.groupby("contestant")["axis_value"].max())
     both["our_data"] = pd.Series(task.data or "not said", index=both.index, dtype="string")
     both["other_data"] = both["published_data"].ne(both["our_data"]).fillna(False).astype(bool)
-    alike = ~both["other_data"]
+    comparable = ~both["other_data"] & both["published_preset"].eq(both["our_preset"])
     # Log-likelihoods, negative ones too, have no zero that a ratio could refer to.
     errors = both["metric"].map(lambda name: metric(name).lower_is_better and metric(name).unit != "nats").astype(bool)
     both = both.assign(
-        ratio=both["ours"] / both["published"].where(alike & errors & both["published"].ne(0)),
-        difference=(both["adjusted"].fillna(both["ours"]) - both["published"]).where(alike & ~errors),
+        ratio=both["ours"] / both["published"].where(comparable & errors & both["published"].ne(0)),
+        difference=(both["adjusted"].fillna(both["ours"]) - both["published"]).where(comparable & ~errors),
     )
     return both.sort_values([*place, "published_preset"], ignore_index=True)
 
@@ -176,8 +165,8 @@ def _shown(both: pd.DataFrame) -> tuple[Column, ...]:
         Column("n_context", "n", integer, numeric=True),
         Column("n_related", "related datasets", integer, numeric=True),
         Column("published", "published", number, True, "published_low", "published_high"),
-        Column("published_preset", "its preset"),
-        Column("published_data", "its data"),
+        Column("published_preset", "published preset"),
+        Column("published_data", "published data"),
         Column("ours", "ours", number, True, "ours_low", "ours_high"),
         Column("adjusted", "ours, ceiling-adjusted", number, True, "adjusted_low", "adjusted_high"),
         Column("our_preset", "our preset"),
@@ -185,7 +174,7 @@ def _shown(both: pd.DataFrame) -> tuple[Column, ...]:
         Column("steps", "our training steps", integer, numeric=True),
         Column("ratio", "ours / published", number, numeric=True),
         Column("difference", "ours − published", signed, numeric=True),
-        Column("reason", "source and how it was read"),
+        Column("reason", "source", source),
     )
     of_some = ("test", "n_context", "n_related", "published_data", "adjusted", "steps", "ratio", "difference")
     hidden = {key for key in of_some if both[key].isna().all()}

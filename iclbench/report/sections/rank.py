@@ -62,7 +62,7 @@ def _figure(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
         log_x=True,
         ticks=tuple(sorted(float(m) for m in means["axis_value"].unique())),
     )
-    several = " Bands: from the lowest to the highest seed." if (means["runs"] > 1).any() else ""
+    several = "; bands: range over seeds" if (means["runs"] > 1).any() else ""
     return learning.paneled(
         data,
         titles,
@@ -70,11 +70,8 @@ def _figure(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
         looks,
         name=f"{task.id}-{slug('rank', shift)}",
         title=f"{task.task}: rank of the predictions ({shift_title(shift)})",
-        caption="Rank of the matrix of predictions, contexts x queries, against the number of contexts "
-        f"({shift_title(shift)}); logarithmic axes. Effective rank: the exponential of the entropy of the singular "
-        "values as shares of their sum (Roy and Vetterli 2007); numerical rank: how many of them count. A line that "
-        "levels off has found all dimensions that predictions have; no rank exceeds the number of contexts (dotted)."
-        + several,
+        caption="Rank of the matrix of predictions (contexts × queries) against the number of contexts "
+        f"({shift_title(shift)}). Dotted: the largest possible rank{several}.",
         alt=f"{task.task}: rank of the predictions of {learning.named(looks)} against the number of contexts",
     )
 

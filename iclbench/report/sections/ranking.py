@@ -1,4 +1,4 @@
-"""The ranking of backbones over all families, and differences between neighbours task by task."""
+"""The ranking of models over all families, and differences between neighbours by task."""
 
 from __future__ import annotations
 
@@ -15,17 +15,10 @@ from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results
 
 _READING = (
-    "Ranked are backbones with a score on every task that at least half of them have or, where these are too few to "
-    "tell anybody apart, the largest group with tasks enough in common; the two tests of a task count as one, by their "
-    "mean. The test takes tasks as the units, since they are what a ranking generalises over: Wilcoxon's "
-    "signed-rank test of the paired score differences (two-sided; exact where no two are alike), which assumes no "
-    "normal distribution and does not let one task with huge differences decide. To the row above: the mean difference "
-    "of scores, and its p corrected by Holm's method for the number of neighbours; from 0.05 on the two are tied. "
-    "Rank: the places that all pairs of backbones leave possible, corrected by Holm for all pairs. Better, tied, "
-    "worse: on how many tasks or tests the row is told apart from the one above by a paired 95 % interval over "
-    "the episodes of the same prompts, without correction; seeds are averaged first, so that this does not cover "
-    "the choice of seed."
+    "Models in the order of their mean rank over tasks. Neighbours are compared by Wilcoxon's signed-rank test over "
+    "tasks, with p-values corrected by Holm's method."
 )
+_VERDICTS = {"told apart": "significantly different", "tied": "not significantly different"}
 
 
 def section(results: Results) -> Section | None:
@@ -46,26 +39,27 @@ def _of_preset(preset: str, contests: Sequence[Contest]) -> list[Block]:
     blocks: list[Block] = [
         Table(
             name=name,
-            title=f"{preset}: ranking of backbones",
-            caption=f"Preset {preset}: {plural(tasks, 'task')} ({frame['named'].iloc[0]}). Mean rank: among the "
-            "ranked, 1 is best. Score: as in the heat map, the mean over tasks."
+            title=f"{preset}: ranking of models",
+            caption=f"Mean rank and mean score of each model over {plural(tasks, 'task')} of preset {preset}, and on "
+            "how many tasks or tests it is better or worse than the model above."
             + (not tell(tasks, len(frame)))
-            * f" So few tasks cannot tell neighbours apart: p is at least {least_p(tasks):.2g}, corrected "
-            f"{min(1.0, least_p(tasks) * (len(frame) - 1)):.2g}.",
-            frame=frame,
+            * " With so few tasks, no two neighbours can be significantly different (smallest possible p: "
+            f"{min(1.0, least_p(tasks) * (len(frame) - 1)):.2g}).",
+            frame=frame.assign(tied=frame["tied"].replace(_VERDICTS)),
             columns=(
-                Column("contestant", "backbone"),
+                Column("contestant", "model"),
                 Column("rank", "rank", numeric=True),
                 Column("mean_rank", "mean rank", _two, numeric=True),
                 Column("mean_score", "mean score", fixed, numeric=True),
-                Column("behind", "to the row above", signed, numeric=True),
+                Column("behind", "difference to the row above", signed, numeric=True),
                 Column("p", "p (Holm)", number, numeric=True),
-                Column("tied", "neighbours"),
+                Column("tied", "test"),
                 Column("better", "better on", integer, numeric=True),
-                Column("tied_on", "tied on", integer, numeric=True),
+                Column("tied_on", "not different on", integer, numeric=True),
                 Column("worse", "worse on", integer, numeric=True),
             ),
         ),
+        Text(f"Tasks of the ranking at preset {preset}", (str(frame["named"].iloc[0]),), folded=True),
         _neighbours(contests, frame["contestant"].tolist(), name, preset),
     ]
     if len(beside := among(contests, frame["contestant"].tolist())):
@@ -82,29 +76,27 @@ def _of_preset(preset: str, contests: Sequence[Contest]) -> list[Block]:
 def _beside(frame: pd.DataFrame, name: str, preset: str) -> Table:
     return Table(
         name=f"{name}-shared",
-        title=f"{preset}: others among the ranked, on the tasks they share",
-        caption=f"Preset {preset}. Backbones without a score on every task: the place that each has among the "
-        "ranked on the tasks that it shares with all of them, by mean rank there. Neighbour: the one above (of the "
-        "first, the one below); better, tied, worse: on how many of these tasks or tests it is told apart from the "
-        "neighbour, as above.",
+        title=f"{preset}: other models on shared tasks",
+        caption=f"Place of each model that lacks tasks of preset {preset} among the ranked models, on the tasks that "
+        "all of them have. The neighbour is the model above, or below for the first.",
         frame=frame,
         columns=(
-            Column("contestant", "backbone"),
+            Column("contestant", "model"),
             Column("tasks", "shared tasks", integer, numeric=True),
             Column("place", "place", numeric=True),
             Column("mean_rank", "mean rank", _two, numeric=True),
             Column("mean_score", "mean score", fixed, numeric=True),
             Column("neighbour", "neighbour"),
-            Column("behind", "to the neighbour", signed, numeric=True),
+            Column("behind", "difference to the neighbour", signed, numeric=True),
             Column("better", "better on", integer, numeric=True),
-            Column("tied_on", "tied on", integer, numeric=True),
+            Column("tied_on", "not different on", integer, numeric=True),
             Column("worse", "worse on", integer, numeric=True),
         ),
     )
 
 
 def _neighbours(contests: Sequence[Contest], order: Sequence[str], name: str, preset: str) -> Table:
-    """A row per task or test: how far everybody is from the row above."""
+    """A row per task or test: the difference of each model to the model above it."""
     rows = []
     for contest in contests:
         row: dict[str, object] = {"row": contest.title}
@@ -115,10 +107,9 @@ def _neighbours(contests: Sequence[Contest], order: Sequence[str], name: str, pr
     keys = ["row", *(key for own in order[1:] for key in (own, f"{own} low", f"{own} high"))]
     return Table(
         name=f"{name}-neighbours",
-        title=f"{preset}: neighbours, task by task",
-        caption="Score of the named backbone minus that of the one ranked above it: paired differences over the "
-        "episodes of the same prompts, averaged over the seeds that both have, with their 95 % interval (Student's t). "
-        "A dash: no single episodes of both.",
+        title=f"{preset}: differences between neighbours by task",
+        caption="Score of each model minus that of the model ranked above it, with paired 95 % intervals over "
+        "episodes. A dash: no common episodes.",
         frame=pd.DataFrame(rows).reindex(columns=keys),
         columns=(
             Column("row", "family"),

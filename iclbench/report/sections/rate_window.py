@@ -1,5 +1,5 @@
-"""How wide the window of learning rates is: scores of the trials of `iclbench tune` against the rate, what the best of
-k rates is worth, and how rankings change when all are trained with the same one."""
+"""Windows of learning rates: scores of the trials of `iclbench tune` against the rate, the expected best of k rates,
+and the order of models at one rate for all."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def section(task: Slice) -> Section | None:
         return None
     drawn = () if found.rows["value"].isna().all() else (_figure(task, found),)
     blocks = (*drawn, _windows(task, found), *_rankings(task, found))
-    return Section(f"{task.id}-rate-window", "How wide is the window of learning rates", blocks)
+    return Section(f"{task.id}-rate-window", "Learning rates", blocks)
 
 
 def _conditions(found: RateCurves) -> str:
     few, many = int(found.rows["seeds"].min()), int(found.rows["seeds"].max())
     seeds = plural(many, "seed") if few == many else f"{few} to {many} seeds"
     better = "less" if found.metric.lower_is_better else "more"
-    return f"{found.steps:,} steps, {seeds} of tuning, validation episodes; {better} is better."
+    return f"{found.steps:,} steps, {seeds}, validation episodes; {better} is better"
 
 
 def _figure(task: Slice, found: RateCurves) -> Figure:
-    """A line per backbone, and what its seeds range over; a rate at which one diverged has no point."""
+    """A line per backbone, and the range over seeds; a rate with a diverged run has no point."""
     rows = found.rows.dropna(subset="value")
     known = _looks(task, found)
     rows = rows.assign(
@@ -59,8 +59,8 @@ def _figure(task: Slice, found: RateCurves) -> Figure:
         drawn,
         name=f"{task.id}-rate-window",
         title=f"{task.task}: score against the learning rate",
-        caption=f"{found.metric.label.capitalize()} against the peak learning rate; {_conditions(found)} Bands: from "
-        "the lowest to the highest seed. A rate at which a training diverged has no point.",
+        caption=f"{found.metric.label.capitalize()} against the peak learning rate ({_conditions(found)}). Bands: "
+        "range over seeds; no point: a run diverged.",
         alt=f"{task.task}: {found.metric.label} of {learning.named(drawn)} against the learning rate",
     )
 
@@ -71,7 +71,7 @@ def _looks(task: Slice, found: RateCurves) -> dict[str, Look]:
 
 
 def _windows(task: Slice, found: RateCurves) -> Table:
-    """Best first: rate and score, window, and what the best of k common rates has."""
+    """Best first: rate and score, window, and the expected best of k common rates."""
     several = range(1, len(found.common) + 1)
     rows = []
     spreads = found.rows.set_index(["contestant", "lr"])["spread"]
@@ -95,20 +95,12 @@ def _windows(task: Slice, found: RateCurves) -> Table:
     )
     show = found.metric.show
     common = ", ".join(map(number_of, found.common))
-    rates = (
-        f" Best of k: what the best of k of the {plural(len(found.common), 'rate')} that everybody was tried with "
-        f"({common}) has on average over all choices of them (after Dodge et al. 2019); the last is the best of all. "
-        "Who loses little on the way from there to the first has a wide window."
-        if found.common
-        else ""
-    )
+    rates = f" Best of k: the expected best of k of the common rates {common}." if found.common else ""
     return Table(
         name=f"{task.id}-rate-window",
-        title="Best rates and windows",
-        caption=f"{found.metric.label.capitalize()}: mean ± standard deviation over seeds; {_conditions(found)} "
-        f"Window: the rates around the best one at which the mean is worse by at most {NEAR:.0%} of the range of all "
-        "means here; < and > stand where it reaches the lowest or the highest rate that was tried, and may go on."
-        + rates,
+        title="Best learning rates and their windows",
+        caption=f"{found.metric.label.capitalize()} (mean ± standard deviation over seeds) at the best learning rate, "
+        f"and the window of rates within {NEAR:.0%} of it; < and >: open at the end of the tried rates.{rates}",
         frame=frame,
         columns=(
             Column("contestant", "contestant"),
@@ -132,7 +124,7 @@ def _window(window: list[float], tried: list[float]) -> str:
 
 
 def _rankings(task: Slice, found: RateCurves) -> tuple[Table | Text, ...]:
-    """Places at everybody's best rate and at one rate for all, and how far these orders agree."""
+    """Order of models at the best rate of each and at one rate for all, and the agreement of these orders."""
     if len(found.by_contestant) < 3 or not found.common:
         return ()
     best = found.ranks(None)
@@ -143,17 +135,16 @@ def _rankings(task: Slice, found: RateCurves) -> tuple[Table | Text, ...]:
     )
     frame = frame.astype({name: "Int64" for name in frame.columns if name != "contestant"})
     agreed = {lr: tau for lr in found.common if (tau := found.agreement(lr)) is not None}
-    said = "; ".join(
-        f"at {number_of(lr)} Kendall's tau to the order at everybody's best is {fixed(tau, 2)}, and "
-        f"{next(who for who, place in places[lr].items() if place == 1)} is first"
+    said = ", ".join(
+        f"{fixed(tau, 2)} at {number_of(lr)} (first: {next(who for who, place in places[lr].items() if place == 1)})"
         for lr, tau in agreed.items()
         if any(place == 1 for place in places[lr].values())
     )
     table = Table(
         name=f"{task.id}-rate-ranks",
-        title="Places at one rate for all",
-        caption="Places by mean score, 1 the best: everybody at its best rate, then all at one rate; – where a "
-        f"training diverged, which counts as last. {_conditions(found)} Near places may be seeds' doing.",
+        title="Order at one learning rate for all models",
+        caption="Place of each model by mean score at its own best rate, and at one rate for all. A dash: a run "
+        "diverged (counts as last).",
         frame=frame,
         columns=(
             Column("contestant", "contestant"),
@@ -162,7 +153,7 @@ def _rankings(task: Slice, found: RateCurves) -> tuple[Table | Text, ...]:
         ),
     )
     first = next((who for who, place in best.items() if place == 1), None)
-    text = f"When all get one rate: {said}. At everybody's best rate, {first} is." if said else ""
+    text = f"Kendall's tau to the order at the best rates (first: {first}): {said}." if said else ""
     return (Text(text), table) if text else (table,)
 
 

@@ -1,4 +1,4 @@
-"""What related datasets are worth: log-likelihood against their number, on the training distribution and shifted."""
+"""The gain from related datasets: log-likelihood against their number, on the training distribution and shifted."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def section(task: Slice) -> Section | None:
                 targets.related(counts(pd.concat(panels.values()))),
                 name="related",
                 title=f"{task.task}: log-likelihood against the number of related datasets",
-                caption="Log-likelihood per target (nats; higher is better) with so many related datasets beside the "
-                "context; level lines: contestants that do not use them. Panels share their axes."
-                + (f" Ours beside published numbers: {ADJUSTED}" if len(beside) and beside is not lines else ""),
+                caption="Log-likelihood per target (nats, higher is better) against the number of related datasets; "
+                "level lines: models that do not use them."
+                + (f" {ADJUSTED}" if len(beside) and beside is not lines else ""),
             )
         )
     blocks.append(_numbers(task, overall(task.targets, "log_likelihood"), published))
@@ -57,7 +57,7 @@ def _adjusted(rows: pd.DataFrame, plain: pd.DataFrame, published: pd.DataFrame) 
 
 
 def _gains(task: Slice) -> Table | None:
-    """A row per contestant and number of related datasets; None where nobody uses them."""
+    """A row per contestant and number of related datasets; None if no model uses them."""
     rows = overall(task.targets, "log_likelihood")
     most = rows[rows["shift"] == "none"].groupby("contestant")["n_related"].max()
     asked = {str(name): int(n) for name, n in most.items() if n > 0}
@@ -79,10 +79,8 @@ def _gains(task: Slice) -> Table | None:
     return Table(
         name=f"{task.id}-related-gains",
         title="Gains from related datasets",
-        caption="Log-likelihood per target (nats) with so many related datasets minus without any, paired over the "
-        "same in-distribution episodes: mean with 95 % interval, and median. One episode: the share of the sum that "
-        f"the largest gain or loss holds, where it is {DECIDES:.0%} or more; then that episode decides the mean, and "
-        "the median says what is usual.",
+        caption="Gain in log-likelihood per target (nats) from related datasets, paired over episodes, with 95 % "
+        f"intervals. One episode: share of the sum due to the largest gain or loss, if at least {DECIDES:.0%}.",
         frame=frame,
         columns=(
             Column("contestant", "contestant"),
@@ -106,7 +104,7 @@ def _likelihoods(task: Slice, contestant: str, n_related: int) -> pd.Series | No
 
 
 def _published(task: Slice) -> pd.DataFrame:
-    """Published log-likelihoods of any preset; a model without related datasets stands at none."""
+    """Published log-likelihoods of any preset; a model without related datasets is at none."""
     rows = task.results.rows
     rows = rows[(rows["kind"] == "published") & (rows["task"] == task.task) & rows["axis"].isna()]
     rows = rows[(rows["metric"] == "log_likelihood") & rows["n_context"].isna()]
@@ -136,9 +134,8 @@ def _numbers(task: Slice, rows: pd.DataFrame, published: pd.DataFrame) -> Table:
     return Table(
         name=f"{task.id}-related-numbers",
         title="Numbers behind the figure" if len(asked) > 1 else "Log-likelihood under shifts",
-        caption="Log-likelihood per target (nats), mean and 95 % interval over episodes, by shift and number of "
-        "related datasets. A dash: the contestant does not use them, or was not asked."
-        + (f" {ADJUSTED[0].upper()}{ADJUSTED[1:]}" if len(adjusted) else ""),
+        caption="Log-likelihood per target (nats) with 95 % intervals over episodes, by prompts and number of related "
+        "datasets. A dash: not used, or not evaluated." + (f" {ADJUSTED}" if len(adjusted) else ""),
         frame=frame,
         columns=(
             Column("contestant", "contestant"),

@@ -1,4 +1,4 @@
-"""What a learned representation of the inputs holds: how well a linear map reads the true features off it.
+"""Features in a learned representation of the inputs: R² of a linear map to the true features.
 
 As figure 6 of the CoQE paper: its dimensions as they are, and the features that they hold up to the invertible linear
 map that the prediction cannot tell.
@@ -56,9 +56,8 @@ def _numbers(task: Slice, rows: pd.DataFrame) -> Table:
     return Table(
         name=f"{task.id}-representation",
         title=f"{task.task}: true features in the learned representation",
-        caption="R² of the linear regression from the learned representation of an input to each true feature, on "
-        "inputs that the regression has not seen, with its 95 % interval over inputs; 1: the representation holds the "
-        "feature, 0: no better than its mean.",
+        caption="R² of a linear regression from the learned representation to each true feature, on held-out inputs, "
+        "with 95 % intervals over inputs.",
         frame=frame.reset_index(drop=True),
         columns=(
             Column("contestant", "contestant"),
@@ -70,7 +69,7 @@ def _numbers(task: Slice, rows: pd.DataFrame) -> Table:
 
 
 def _figure(task: Slice, drawn: pd.DataFrame) -> Figure:
-    """A panel per feature: the true one and what the linear map reads off, against the input."""
+    """A panel per feature: the true one and its linear reconstruction, against the input."""
     true, fitted = drawn[drawn["role"] == "function"], drawn[drawn["role"] == "predicted"]
     both = pd.concat([fitted.assign(kind="backbone"), true.assign(contestant=TRUE, kind="oracle")], ignore_index=True)
     scale = true.groupby("output")["value"].agg(["mean", "std"]).astype(float)
@@ -103,9 +102,8 @@ def _figure(task: Slice, drawn: pd.DataFrame) -> Figure:
         looks,
         name=f"{task.id}-representation-features",
         title=f"{task.task}: learned against true features",
-        caption="Each true feature of an input, and what the best linear map reads off the learned representation "
-        "(first seed): its mean and the central 90 % over the other directions of the input, in units of the true "
-        "feature's standard deviation about its mean.",
+        caption="True features and their linear reconstruction from the learned representation (first seed), "
+        "standardised. Bands: central 90 % over the other directions of the input.",
         alt=f"{task.task}: true features and those read off the representations of {', '.join(names)}",
     )
 
@@ -142,9 +140,8 @@ def _dimensions(task: Slice, contestant: str, raw: pd.DataFrame, true: pd.DataFr
         looks,
         name=f"{task.id}-representation-dimensions-{slug(contestant)}",
         title=f"{task.task}: dimensions of the representation of {contestant}",
-        caption="The dimensions of the learned representation as they are (first seed; mean over the other directions "
-        "of the input), along the direction of each true feature, with the feature itself; in units of their standard "
-        "deviations. They are known up to an invertible linear map: the figure above says what they hold together.",
+        caption="Dimensions of the learned representation (first seed) and the true feature along its direction, "
+        "standardised. The dimensions are defined up to an invertible linear map.",
         alt=f"{task.task}: the {len(names)} dimensions of the representation of {contestant}, and the true features",
     )
 

@@ -19,8 +19,8 @@ def section(task: Slice) -> Section | None:
                 {str(shift): own for shift, own in group.groupby("shift")},
                 name=slug("shifts", str(evaluator), str(name)),
                 title=f"{task.task}: shifted prompts",
-                caption=f"{metric(str(name)).label.capitalize()} against the number of examples when prompts come from "
-                "another distribution than in training, one panel per shift; the normaliser stays that of the task.",
+                caption=f"{metric(str(name)).label.capitalize()} against the number of examples on shifted prompts, "
+                "one panel per shift.",
             )
         )
     return Section(f"{task.id}-shifts", "Shifts", tuple(blocks)) if blocks else None

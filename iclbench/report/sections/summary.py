@@ -49,7 +49,7 @@ def compared(results: Results) -> Iterator[str]:
         backbones = rows[rows["kind"] == "backbone"]
         seeds = backbones.groupby(["task", "contestant"])["seed"].nunique()
         others = rows.loc[rows["kind"].isin(["baseline", "oracle"]), "contestant"].nunique()
-        parts = [plural(backbones["model"].nunique(), "backbone")] if len(backbones) else []
+        parts = [plural(backbones["model"].nunique(), "model")] if len(backbones) else []
         parts += [plural(others, "classical method")] if others else []
         most = int(seeds.max()) if len(seeds) else 0
         trained = f", {'up to ' * bool(seeds.min() < most)}{plural(most, 'seed')}" if most else ""
@@ -90,8 +90,8 @@ def _tile(cell: Mapping[Any, Any]) -> Tile:
 
 
 def findings(results: Results, contests: Sequence[Contest]) -> Iterator[str]:
-    """The largest differences, each of another task, that paired intervals tell from nothing: of the best backbone to
-    the best baseline that knows more than nothing, and of the best model of one order to the best of the other."""
+    """The largest significant differences, each of another task: of the best model to the best baseline with a score
+    above 0, and of the best model of one order to the best of the other."""
     found = []
     for contest in contests:
         for first, second, words in _pairs(results, contest):
@@ -110,7 +110,7 @@ def _pairs(results: Results, contest: Contest) -> Iterator[tuple[str, str, tuple
     backbones = scores.loc[scores["kind"] == "backbone", "contestant"]
     baselines = scores.loc[scores["kind"].eq("baseline") & scores["score"].gt(0), "contestant"]
     if len(backbones) and len(baselines):
-        yield str(backbones.iloc[0]), str(baselines.iloc[0]), ("the best backbone", "the best baseline")
+        yield str(backbones.iloc[0]), str(baselines.iloc[0]), ("the best model", "the best baseline")
     orders = backbones.map(results.orders)
     causal, sets = backbones[orders == "causal"], backbones[orders == "set"]
     if len(causal) and len(sets):
@@ -130,21 +130,21 @@ def _in_words(contest: Contest, first: str, second: str, words: tuple[str, str],
 def lacking(results: Results) -> Iterator[str]:
     """What is not there, a line for each kind; nothing where all is there."""
     without = missing.failed(results)
-    for status, said in {"failed": "failed", "skipped": "asked for more examples than the contestant takes"}.items():
+    for status, said in {"failed": "failed", "skipped": "with more examples than the model supports"}.items():
         if without is not None and (count := int(without.frame["status"].eq(status).sum())):
             yield f"{plural(count, 'evaluation')} {said}."
     counts = results.cells["status"].value_counts()
     words = {
         "failed": "failed in the sweep",
         "diverged": "diverged in training",
-        "skipped": "make no sense and were skipped",
+        "skipped": "not applicable",
     }
     for status, word in words.items():
         if counts.get(status, 0):
             yield f"{plural(int(counts[status]), 'cell')} {word}."
     if gaps := missing.gaps(results):
-        yield f"{plural(len(gaps), 'evaluation')} that others have: not run."
+        yield f"{plural(len(gaps), 'evaluation')} not computed yet."
     if results.skipped:
         yield f"{plural(len(results.skipped), 'file')} could not be read."
     if results.set_aside:
-        yield f"{plural(len(results.set_aside), 'group')} of rows cannot be compared with the rest and were left out."
+        yield f"{plural(len(results.set_aside), 'group')} of rows left out, as they are not comparable."

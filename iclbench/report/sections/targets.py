@@ -1,4 +1,4 @@
-"""Leaderboard of the question `targets`: log-likelihood with honest ties, squared error, calibration."""
+"""Leaderboard of the question `targets`: log-likelihood with ranks, squared error, calibration."""
 
 from __future__ import annotations
 
@@ -52,28 +52,11 @@ def board(task: Slice, rows: pd.DataFrame) -> Table:
     )
     if not frame["n_related"].any():
         columns = tuple(c for c in columns if c.key != "n_related")
-    of_mixture = (
-        " As one Gaussian: the log-likelihood of the Gaussian with the mixture's mean and variance, the ceiling of a "
-        "Gaussian head."
-    )
-    of_joint = (
-        " Joint: the log-density of all targets of an episode together, divided by their number; it is the mean of the "
-        "marginal ones where targets are predicted independently."
-    )
-    if "log_likelihood_teacher_forced" in further:
-        of_joint += " Given the true targets before it: the same joint density, each factor of which sees true targets."
     return Table(
         name=f"{task.id}-leaderboard-targets",
         title=f"{task.task}: leaderboard",
-        caption="Every target predicted from the whole context, and from so many related datasets where a contestant "
-        "uses them. Sorted by the log-likelihood per target (nats; higher is better), with its 95 % interval over "
-        "episodes. Calibration: the share of "
-        "targets within the central 50 % and 90 % intervals; calibrated predictions hold 50 % and 90 %, more is "
-        "underconfident, less overconfident. A single value has no likelihood and no rank. The number of episodes is "
-        "in the cell where a contestant was asked fewer than others; differences are over common ones. "
-        + meanings(columns)
-        + (of_joint if "log_likelihood_joint" in further else "")
-        + (of_mixture if frame["log_likelihood_gaussian"].notna().any() else ""),
+        caption="Models and baselines by log-likelihood per target (nats, higher is better), with squared error and "
+        f"the share of targets in the central 50 % and 90 % intervals.{meanings(columns)}",
         frame=frame,
         columns=columns,
         group="rank",
@@ -81,7 +64,7 @@ def board(task: Slice, rows: pd.DataFrame) -> Table:
 
 
 def has_joint(rows: pd.DataFrame) -> bool:
-    """Whether somebody's joint likelihood is another than the marginal one: a distribution of all targets together."""
+    """Whether a joint likelihood differs from the marginal one: a distribution of all targets together."""
     keys = ["run", "n_related"] if "run" in rows else ["contestant", "n_related"]
     both = rows[rows["metric"].isin(tables.LIKELIHOODS)]
     values = both.pivot_table(values="value", index=keys, columns="metric").astype(float)
