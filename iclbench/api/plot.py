@@ -111,12 +111,12 @@ def heat_map(values: pd.DataFrame) -> alt.Chart:
     >>> from iclbench.api.tasks import task
     >>> small = task("linear", "smoke", episodes=16)
     >>> heat_map(evaluate([GPT2(small), "ridge", "zero"], small)).to_dict()["title"]["text"]
-    'smoke: every family, every backbone'
+    'smoke: scores by family and model'
     """
     results = _read(_rows(values))
     return _chart(
         heat_map_section.section(results),
-        "scores of a backbone (evaluate it beside the baselines zero, of events poisson, and another one)",
+        "scores of a backbone (evaluate it with the baselines zero, for events poisson, and another one)",
         [
             "Score 0: as good as always predicting zero, or guessing; of events a Poisson process, of images the mean.",
             "1: as the oracle or the best baseline.",
