@@ -153,7 +153,11 @@ def _sources(theirs: pd.DataFrame) -> Table:
             Column("contestant", "contestant"),
             Column("n_context", "demonstrations", integer, numeric=True),
             Column("value", "accuracy", fixed, numeric=True),
-            *((Column("data", "published data"), Column("our_data", "our data")) if theirs["data"].notna().any() else ()),
+            *(
+                (Column("data", "published data"), Column("our_data", "our data"))
+                if theirs["data"].notna().any()
+                else ()
+            ),
             Column("evaluator", "answers"),
             Column("reason", "source", source),
         ),
