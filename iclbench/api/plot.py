@@ -111,7 +111,7 @@ def heat_map(values: pd.DataFrame) -> alt.Chart:
     >>> from iclbench.api.tasks import task
     >>> small = task("linear", "smoke", episodes=16)
     >>> heat_map(evaluate([GPT2(small), "ridge", "zero"], small)).to_dict()["title"]["text"]
-    'smoke: every family, every backbone'
+    'smoke: scores by family and model'
     """
     results = _read(_rows(values))
     return _chart(

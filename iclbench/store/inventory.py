@@ -70,8 +70,7 @@ def scores(results: Path) -> dict[str, float]:
 
 
 def rows(path: Path, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """These columns of a table, row by row, without those that the file lacks; no row of a file that cannot be read or
-    is not as it was written."""
+    """These columns of a table, row by row, None in those that the file lacks; no row of a damaged file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -80,6 +79,7 @@ def rows(path: Path, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
         digests.check(data)
         # read_table would import pandas, and its threads and buffers take longer than the few rows.
         with pq.ParquetFile(pa.BufferReader(data), pre_buffer=False) as file:
-            yield from file.read(columns=list(columns), use_threads=False).to_pylist()
+            read = file.read(columns=list(columns), use_threads=False).to_pylist()
+            yield from (dict.fromkeys(columns) | row for row in read)
     except (pa.ArrowException, OSError, ValueError, KeyError):
         return

@@ -79,7 +79,7 @@ def test_the_table_averages_seeds_and_names_chance_and_the_winner_of_the_flip(bl
     assert rows["coqe"]["ICL (chance 1/2)"] == f"{np.mean(ends):.3f} {interval}"
     assert rows["coqe"]["seeds"] == "3" and rows["coqe-paper"]["seeds"] == "1"
     assert rows["pixel-1nn"]["ICL, paired (chance 1/4)"] == "0.750 [0.710, 0.790]"
-    winners = {name: row["wins the flip"] for name, row in rows.items()}
+    winners = {name: row["flip decided by"] for name, row in rows.items()}
     assert winners["transformer"] == "weights" and winners["pixel-1nn"] == "context"
     assert winners["majority"] == "neither" and winners["chance"] == "–"
 
@@ -108,15 +108,18 @@ def test_published_numbers_of_other_data_are_told_and_not_subtracted(blocks: dic
     for name in ("bursty-alpha1-small-published", "published"):
         other = table(blocks, name)
         headers = [column.header for column in other.columns]
-        assert {"its data", "our data"} < set(headers) and not {"ours − published"} & set(headers)
+        assert {"published data", "our data"} < set(headers) and not {"ours − published"} & set(headers)
         for row in other.rows():
             cells = dict(zip(headers, (cell.text for cell in row), strict=True))
-            assert (cells["its data"], cells["our data"]) == ("glyphs=omniglot", "glyphs=procedural")
+            assert (cells["published data"], cells["our data"]) == ("glyphs=omniglot", "glyphs=procedural")
     legend = figure(blocks, "published-bursty-alpha1-accuracy-within-choices").legend
     assert list(legend) == ["published (glyphs=omniglot)", "ours, small (glyphs=procedural)"]
     (alpha1,) = (task for task in bursty.slices if task.task == "bursty-alpha1")
     rows = bursty.rows.assign(data=bursty.rows["data"].replace("glyphs=procedural", "glyphs=omniglot"))
-    same = compared(replace(alpha1, results=replace(bursty, rows=rows)))
+    smaller = compared(replace(alpha1, results=replace(bursty, rows=rows)))
+    assert smaller is not None and smaller["difference"].isna().all()
+    of_paper = replace(bursty, rows=rows.assign(preset="paper"))
+    same = compared(replace(alpha1, preset="paper", results=of_paper))
     assert same is not None and same.set_index(["contestant", "test"]).loc[("transformer", "icl"), "difference"] < 0
     older = bursty.rows.assign(data=bursty.rows["data"].replace("glyphs=procedural", pd.NA))
     unknown = compared(replace(alpha1, results=replace(bursty, rows=older)))

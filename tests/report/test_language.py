@@ -207,7 +207,7 @@ def test_published_numbers_stand_in_rows_of_their_own(blocks: dict[str, Block]) 
     headers = [column.header for column in table(blocks, "language-published").columns]
     assert headers == ["contestant", "whose", "simple (2 tasks), other data", "sst2"]
     sources = table(blocks, "language-published-sources")
-    assert {"its data", "our data"} < {column.header for column in sources.columns}
+    assert {"published data", "our data"} < {column.header for column in sources.columns}
     of_suite = sources.frame[sources.frame["task"] == "simple"]
     assert set(zip(of_suite["data"], of_suite["our_data"], strict=True)) == {(told.THEIRS, told.OURS["sst5"])}
     assert sources.frame.loc[sources.frame["task"] == "sst2", "data"].isna().all()

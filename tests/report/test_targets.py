@@ -278,7 +278,7 @@ def test_the_sections_of_the_other_question_are_absent(targets_sections: list[Se
         "Related datasets",
         "Context size",
         "Examples",
-        "Published numbers",
+        "Published results",
     }
 
 

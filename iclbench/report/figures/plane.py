@@ -45,7 +45,7 @@ def figure(
         name: of the figure.
         title: of the figure.
         caption: the end of the reading of the marks.
-        data: a row per mark, with `COLUMNS`; `part` is path, final, peak or level; `note` is written next to a disc.
+        data: a row per mark, with `COLUMNS`; `part` is path, final, peak or level, `note` is the label of a disc.
         panels: titles, in order; the column `panel` names them.
         looks: of all contestants and level lines in the data.
     """
