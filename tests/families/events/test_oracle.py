@@ -260,9 +260,9 @@ def test_long_histories_stay_finite_and_exact() -> None:
     assert (truth["kind"] == HAWKES).all()
 
 
-def test_it_answers_its_own_family_and_must_be_needs the processes_the_truth() -> None:
+def test_it_answers_its_own_family_and_needs_the_truth() -> None:
     with pytest.raises(UsageError, match="family point-process only"):
         EventOracle(facts=TaskFacts(family=Linear(Linear.Parameters())))
     episodes = draw(family(), 2, 3)
-    with pytest.raises(UsageError, match="must be needs the processes the processes"):
+    with pytest.raises(UsageError, match="needs the processes"):
         EventOracle(facts=TaskFacts(family=family())).predict_next(episodes.context)
