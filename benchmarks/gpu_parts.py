@@ -22,7 +22,7 @@ from iclbench.config.cards import TrainSettings
 from iclbench.config.resolution import TaskConfig
 from iclbench.families.request import Request
 from iclbench.layers.scan import scan_mamba_ssm, scan_torch, scan_triton
-from iclbench.layers.scan.scan import chosen
+from iclbench.layers.scan.scan import resolved_backend
 from iclbench.registry import BACKBONES, FAMILIES
 from iclbench.training.step import TrainingData, make_optimiser
 
@@ -269,7 +269,7 @@ def training(name: str, precision: str, sizes: Sizes) -> None:
 
     label = f"{name}, {precision}"
     if name == "mamba":
-        label += f", scan {chosen('auto', torch.device(sizes.device))}"
+        label += f", scan {resolved_backend('auto', torch.device(sizes.device))}"
     row(f"{label}: as trained", lambda: measure(Step(name, precision, sizes, as_trained=True), False))
     row(f"{label}: eager", lambda: measure(Step(name, precision, sizes), False))
     row(f"{label}: CUDA graph", lambda: measure(Step(name, precision, sizes), True))

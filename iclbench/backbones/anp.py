@@ -1,5 +1,5 @@
 """Attentive neural process (Kim et al. 2019), as the BNP (Lee et al. 2020) and TNP (Nguyen and Grover 2022) releases
-have it: targets attend to the context, beside a latent mean of points that have read one another."""
+have it: targets attend to the context and read a latent mean of points that have read one another."""
 
 from __future__ import annotations
 

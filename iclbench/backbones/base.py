@@ -46,12 +46,12 @@ def described(docstring: str | None) -> str:
 def without_decay(model: nn.Module, endings: tuple[str, ...]) -> list[dict[str, Any]]:
     """Parameters as the optimiser groups them, those whose names end so without weight decay."""
     names = dict(model.named_parameters())
-    kept = [p for name, p in names.items() if name.endswith(endings)]
+    undecayed = [p for name, p in names.items() if name.endswith(endings)]
     others = [p for name, p in names.items() if not name.endswith(endings)]
-    return [{"params": others}, *([{"params": kept, "weight_decay": 0.0}] if kept else [])]
+    return [{"params": others}, *([{"params": undecayed, "weight_decay": 0.0}] if undecayed else [])]
 
 
-def mean_by_episode(each: Float[Tensor, "B Q"], scored: Bool[Tensor, "B Q"]) -> Float[Tensor, ""]:
+def mean_by_episode(losses: Float[Tensor, "B Q"], scored: Bool[Tensor, "B Q"]) -> Float[Tensor, ""]:
     """Mean over the scored positions of every episode, then over the episodes that have any; 0 where none has.
 
     As one weighted sum, so that it is the plain mean to the last digit where all episodes have equally many: their
@@ -59,18 +59,18 @@ def mean_by_episode(each: Float[Tensor, "B Q"], scored: Bool[Tensor, "B Q"]) -> 
     """
     counts, every = scored.sum(1, keepdim=True), scored.sum()
     weights = every / ((counts > 0).sum() * counts).clamp(min=1)
-    return (each * scored * weights.to(each.dtype)).sum() / every.clamp(min=1)
+    return (losses * scored * weights.to(losses.dtype)).sum() / every.clamp(min=1)
 
 
-def mean_by_event(each: Float[Tensor, "B Q"], events: Bool[Tensor, "B Q"], asked: Points) -> Float[Tensor, ""]:
+def mean_by_event(losses: Float[Tensor, "B Q"], events: Bool[Tensor, "B Q"], points: Points) -> Float[Tensor, ""]:
     """The sum over all events and open intervals of a batch per event, as the likelihood of a data set has it.
 
     Args:
-        each: losses; of an open interval minus the log-survival.
+        losses: losses; of an open interval minus the log-survival.
         events: which positions are events.
-        asked: the points of these positions.
+        points: the points of these positions.
     """
-    return (each * (events | open_intervals(asked))).sum() / events.sum().clamp(min=1)
+    return (losses * (events | open_intervals(points))).sum() / events.sum().clamp(min=1)
 
 
 _Settings = TypeVar("_Settings", bound=BaseSettings)
@@ -138,18 +138,18 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
 
     @classmethod
     def explained(cls) -> str:
-        """What it computes, as `iclbench show` and the reference say it; empty: nothing is said."""
+        """Description of what it computes, for `iclbench show` and the reference; empty: none."""
         return described(cls.__doc__)
 
     @classmethod
     def step(cls, key: str, settings: Mapping[str, Any]) -> int:
-        """What a setting is a multiple of where it is searched: a width of heads and `head_step`, another of what its
-        type asks."""
+        """The step in which a setting is searched: for a width, heads times `head_step`; for others, the multiple that
+        their type requires."""
         if key == "width":
             heads = settings.get("heads") or getattr(cls.Settings(), "heads", 0)
             return heads * cls.head_step if heads else 1
-        asked = (getattr(each, "multiple_of", None) for each in cls.Settings.model_fields[key].metadata)
-        return next((int(each) for each in asked if each), 1)
+        multiples = (getattr(multiple, "multiple_of", None) for multiple in cls.Settings.model_fields[key].metadata)
+        return next((int(multiple) for multiple in multiples if multiple), 1)
 
     @classmethod
     def growing(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
@@ -174,11 +174,11 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         Returns:
             The loss and its named parts.
         """
-        each = self.ask(episodes, self.shape.question).loss(episodes.asked.y)
+        losses = self.ask(episodes, self.shape.question).loss(episodes.asked.y)
         if self.shape.marks is None:
-            loss = mean_by_episode(each, episodes.scored)
+            loss = mean_by_episode(losses, episodes.scored)
         else:
-            loss = mean_by_event(each, episodes.scored, episodes.asked)
+            loss = mean_by_event(losses, episodes.scored, episodes.asked)
         return loss, {"loss": loss.detach()}
 
     @property
@@ -209,7 +209,7 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         return [{"params": list(self.parameters())}]
 
     def notes(self, device: str) -> list[str]:
-        """What a user should know of how this computes on the device, in a few words each; said once per run."""
+        """Notes for the user on how this computes on the device, in a few words each; logged once per run."""
         return []
 
     def save_state(self, state: State, path: Path | str, about: Mapping[str, str] | None = None) -> None:
@@ -224,26 +224,28 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         Raises:
             DataError: the file holds no state, or that of a model of another class, other settings or other weights.
         """
-        found, own = read_about(path), self._fingerprint()
-        if not found:
+        saved, fingerprint = read_about(path), self._fingerprint()
+        if not saved:
             raise DataError(f"{path} does not say which model's state it holds; write it with save_state")
-        for part in own:
-            if found.get(part) != own[part]:
-                named = part in ("class", "precision")
-                whose = f"{found.get(part)}, this is {own[part]}" if named else f"it has other {part}"
-                raise DataError(f"{path} is the state of another model ({whose}); load it into the one that saved it")
+        for key in fingerprint:
+            if saved.get(key) != fingerprint[key]:
+                is_readable = key in ("class", "precision")
+                difference = f"{saved.get(key)}, this is {fingerprint[key]}" if is_readable else f"it has other {key}"
+                raise DataError(
+                    f"{path} is the state of another model ({difference}); load it into the one that saved it"
+                )
         return State.load(path, next(self.parameters()).device)
 
     def _fingerprint(self) -> dict[str, str]:
         """Class, precision, settings and weights; equal for two models whose states can be exchanged."""
-        chosen = self.settings.model_dump(mode="json", exclude=set(self.computed_by))
+        settings = self.settings.model_dump(mode="json", exclude=set(self.computed_by))
         weights = hashlib.sha256()
         for name, t in sorted(self.state_dict().items()):
             weights.update(f"{name} {t.dtype} {tuple(t.shape)}".encode())
             weights.update(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         shape = asdict(self.shape)
         del shape["related_points"]  # for a table of positions alone, which is one of the weights
-        built = {"settings": chosen, "shape": shape}
+        built = {"settings": settings, "shape": shape}
         return {
             "class": type(self).__name__,
             "precision": str(next(self.parameters()).dtype).removeprefix("torch."),

@@ -11,7 +11,7 @@ class BNP(BootstrapNP[BootstrapSettings]):
     What differs from the released code:
 
     - Points are in an order of their own before indices are drawn, and those of answers are drawn by fixed numbers;
-      there anew each time.
+      there by new numbers each time.
     - The mean of no point is 0; there it is not a number.
     - Loss: of the targets. There context points are asked, too: `task.context_targets=true`.
     - Standard deviation: that of all models here. There 0.1 + 0.9 softplus: `spread=bounded-0.1`.

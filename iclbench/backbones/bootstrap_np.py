@@ -1,4 +1,4 @@
-"""Bootstrapping neural processes (Lee et al. 2020): functions are told apart by what a bootstrap of the context says.
+"""Bootstrapping neural processes (Lee et al. 2020): functions differ by bootstraps of the context.
 
     1. Resample the context's pairs with replacement, and predict the context from them: mu, sigma.
     2. Standardise the residuals (y - mu) / sigma, resample them with replacement, take their mean off, and put them
@@ -46,7 +46,7 @@ class BootstrapSettings(TwoPathSettings):
 @dataclass(frozen=True)
 class Bootstrapped(State):
     """What queries read of the context and, `(B, S, ...)`, of its bootstraps; and the points, from which an update
-    makes them anew."""
+    recomputes them."""
 
     summary: Any
     bootstraps: Any
@@ -69,7 +69,7 @@ class BootstrapNP(TwoPathNP[_Settings], abstract=True):
         return self._conditioned(context, fixed_uniforms(self.samples, context.count, context.x).unsqueeze(1))
 
     def query(self, state: Bootstrapped, x: Float[Tensor, "B Q Dx"]) -> Prediction:
-        return over_samples(self._each(state, x, self.samples))
+        return over_samples(self._bootstrap_answers(state, x, self.samples))
 
     def loss(
         self, episodes: Episodes, progress: float, generator: torch.Generator
@@ -79,27 +79,27 @@ class BootstrapNP(TwoPathNP[_Settings], abstract=True):
         numbers = 2, len(context), samples, context.count
         uniforms = torch.rand(numbers, generator=generator, device=generator.device).to(context.x)
         state = self._conditioned(context, uniforms)
-        alone = self.answer_at(state.summary, targets.x).loss(targets.y)
+        context_loss = self.answer_at(state.summary, targets.x).loss(targets.y)
         y = targets.y.unsqueeze(2).expand(*targets.mask.shape, samples, *targets.y.shape[2:])
-        sampled = -log_mean_exp(-self._each(state, targets.x, samples).loss(y))
-        each = ((alone + sampled) * targets.mask).sum(1) / targets.counts.clamp(min=1)
-        loss = weights.mean(each)
+        bootstrap_loss = -log_mean_exp(-self._bootstrap_answers(state, targets.x, samples).loss(y))
+        losses = ((context_loss + bootstrap_loss) * targets.mask).sum(1) / targets.counts.clamp(min=1)
+        loss = weights.mean(losses)
         return loss, {"loss": loss.detach()}
 
     @torch.no_grad()
     def bootstraps(self, points: Points, uniforms: Float[Tensor, "2 #B S N"]) -> Points:
         """Contexts `(B, S, N, dim)`, from points in their canonical order and two numbers for each of them."""
-        pairs, residuals = (with_replacement(each, points.counts) for each in uniforms)
-        drawn = picked(points, pairs)
+        pairs, residuals = (with_replacement(uniform, points.counts) for uniform in uniforms)
+        resampled = picked(points, pairs)
         if self.shape.classes is not None or self.shape.marks is not None:
-            return drawn
+            return resampled
         samples = pairs.shape[1]
-        every = points.map(lambda t: t.unsqueeze(1).expand(-1, samples, *t.shape[1:]))
-        fit = self.answer_at(self.summarise(drawn.map(lambda t: t.flatten(0, 1))), every.x.flatten(0, 1))
+        copies = points.map(lambda t: t.unsqueeze(1).expand(-1, samples, *t.shape[1:]))
+        fit = self.answer_at(self.summarise(resampled.map(lambda t: t.flatten(0, 1))), copies.x.flatten(0, 1))
         fit = fit.map(lambda t: t.unflatten(0, pairs.shape[:2]))
         mean, spread = fit.point(), getattr(fit, "std", 1.0)  # a single value has none
-        centred = resampled_residuals((every.y - mean) / spread, residuals, points.mask)
-        return replace(every, y=mean + spread * centred)
+        centred = resampled_residuals((copies.y - mean) / spread, residuals, points.mask)
+        return replace(copies, y=mean + spread * centred)
 
     def _conditioned(self, context: Points, uniforms: Float[Tensor, "2 #B S N"]) -> Bootstrapped:
         points, parts = canonical(context), []
@@ -109,17 +109,17 @@ class BootstrapNP(TwoPathNP[_Settings], abstract=True):
             parts.append(summary.map(lambda t, shape=drawn.mask.shape[:2]: t.unflatten(0, shape)))
         return Bootstrapped(self.summarise(points), _side_by_side(parts), context)
 
-    def _each(self, state: Bootstrapped, x: Float[Tensor, "B Q Dx"], samples: int) -> Prediction:
+    def _bootstrap_answers(self, state: Bootstrapped, x: Float[Tensor, "B Q Dx"], samples: int) -> Prediction:
         """The answers of the bootstraps, `(B, Q, S)`."""
         features = self.x_features(x)
-        own = [part.unsqueeze(2) for part in (*self.encoders(features, state.summary), features)]
+        encoded = [part.unsqueeze(2) for part in (*self.encoders(features, state.summary), features)]
         raws, size = [], at_once(x.shape[:-1].numel())
         for start in range(0, samples, size):
             stop = min(start + size, samples)
-            some = state.bootstraps.map(lambda t, start=start, stop=stop: t[:, start:stop].flatten(0, 1))
-            told = self.encoders(features.repeat_interleave(stop - start, 0), some)
-            told = [part.unflatten(0, (len(x), stop - start)).transpose(1, 2) for part in told]
-            raws.append(self.decoded(*own, added=by_parts(self.from_bootstrap, *told)))
+            bootstraps = state.bootstraps.map(lambda t, start=start, stop=stop: t[:, start:stop].flatten(0, 1))
+            from_bootstraps = self.encoders(features.repeat_interleave(stop - start, 0), bootstraps)
+            from_bootstraps = [part.unflatten(0, (len(x), stop - start)).transpose(1, 2) for part in from_bootstraps]
+            raws.append(self.decoded(*encoded, added=by_parts(self.from_bootstrap, *from_bootstraps)))
         return self.read(torch.cat(raws, 2))
 
 

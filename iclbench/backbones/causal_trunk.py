@@ -22,7 +22,7 @@ class CausalTrunk(Backbone[_Settings], abstract=True):
     """What a causal sequence model writes.
 
     Attributes:
-        padding: where `absorb` wants what is masked: behind ("right") or before ("left") all that is there.
+        padding: where `absorb` expects masked tokens: after ("right") or before ("left") all valid ones.
         read_out: raw outputs of hidden vectors.
         marks: the vectors for related datasets, on tasks that have them.
     """

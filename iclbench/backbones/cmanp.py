@@ -60,9 +60,9 @@ class CMANP(StreamedLatents, LatentBackbone[_Settings]):
     ) -> Prediction:
         """One walk along the points from state to state."""
         x_query = points.x if x_query is None else x_query
-        state, taken, answers = self.condition(points.span(0, 0)), 0, []
+        state, read_to, answers = self.condition(points.span(0, 0)), 0, []
         for n in range(points.count) if prefixes is None else prefixes:
-            state, taken = self.update(state, points.span(taken, n)), n
+            state, read_to = self.update(state, points.span(read_to, n)), n
             answers.append(self.query(state, x_query[:, n : n + 1]))
         return join_positions(answers)
 
@@ -71,7 +71,7 @@ class CMANP(StreamedLatents, LatentBackbone[_Settings]):
         if torch.is_grad_enabled() or x.shape[1] <= chunk:
             return super().query(state, x)
         latents = list(self.latents_by_layer(state))
-        return join_positions([self.read_latents(latents, part) for part in x.split(chunk, 1)])
+        return join_positions([self.read_latents(latents, chunk_x) for chunk_x in x.split(chunk, 1)])
 
     def embedding_weights(self) -> list[Tensor]:
         linears = [layer for layer in self.embed_points if isinstance(layer, nn.Linear)]

@@ -7,7 +7,7 @@ density, too, which sees true targets and says so in its name; with `block = 1` 
 Gaussian over everything that is asked, given the context alone. The model differs from the released code as `cmanp` and
 `tnp_nd` do, and in that
 
-- the predictor of CMANP is not kept beside the means' network that replaces it: 8,578 parameters less for dy = 1 and
+- the predictor of CMANP is replaced by the means' network: 8,578 parameters less for dy = 1 and
   9,094 for dy = 3, which nothing reads in the released code;
 - blocks are cut per episode, out of the targets that count.
 
@@ -52,7 +52,7 @@ class CMANPAND(JointTargets[CMANPANDSettings], CMANP[CMANPANDSettings]):
     def hidden(self, state: RunningSoftmax, x: Float[Tensor, "B Q Dx"]) -> Float[Tensor, "B Q D"]:
         latents = list(self.latents_by_layer(state))
         parts = [x] if torch.is_grad_enabled() else x.split(self.settings.chunk, 1)
-        return torch.cat([list(self.query_layers(latents, part))[-1] for part in parts], 1)
+        return torch.cat([list(self.query_layers(latents, chunk))[-1] for chunk in parts], 1)
 
     def decode(self, hidden: Float[Tensor, "B Q D"], mask: Bool[Tensor, "B Q"] | None = None) -> Prediction:
         return super().decode(hidden if self.covariance is None else self.norm(hidden), mask)
@@ -71,13 +71,13 @@ class CMANPAND(JointTargets[CMANPANDSettings], CMANP[CMANPANDSettings]):
         """The joint log-likelihood by blocks, each given the context and the true outputs of the blocks before it."""
         if self.covariance is None:
             return super().joint_scores(answer, context, targets, scored, related)
-        asked, _ = replace(targets, mask=scored).compact()
+        scored_targets, _ = replace(targets, mask=scored).compact()
         state, block = self.condition(context), self.settings.block
-        joint = torch.zeros(len(context), dtype=torch.float64, device=asked.x.device)
-        for start in range(0, asked.count, block):
-            part = asked.span(start, start + block)
-            joint = joint + self.log_likelihood(state, part)
-            if start + block < asked.count:
-                state = self.update(state, part)
-        score = joint / asked.counts
+        joint = torch.zeros(len(context), dtype=torch.float64, device=scored_targets.x.device)
+        for start in range(0, scored_targets.count, block):
+            block_targets = scored_targets.span(start, start + block)
+            joint = joint + self.log_likelihood(state, block_targets)
+            if start + block < scored_targets.count:
+                state = self.update(state, block_targets)
+        score = joint / scored_targets.counts
         return {"log_likelihood_joint": score, "log_likelihood_teacher_forced": score}

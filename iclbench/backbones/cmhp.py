@@ -8,7 +8,7 @@ cost and is not needed again. Before the first event the latents are those that 
 Attention to events knows no order. It enters through the encoding of absolute times, so that a model with it reads a
 set of events; with `encode=gap` each event carries the gap before it and when it came is unknown.
 
-The paper gives no sizes for this model. Those of `thp` stand for what the two share; blocks are those of the paper's
+The paper gives no sizes for this model. Shared layers have the sizes of `thp`; blocks are those of the paper's
 CMANP (4 heads, feed-forward networks of 128), two of them, L_I = L_B = 16 latents; the hidden layer of the read-out has
 the width of a token. At these sizes and K marks there are
 
@@ -72,10 +72,10 @@ class CMHP(StreamedLatents, EventBackbone[CMHPSettings]):
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
         """Fewer latents where the map from all of them to the marks would take more than half of the parameters."""
-        given = super().at_budget(budget, shape)
-        while given["latents"] > 1 and 2 * given["latents"] * _NARROW * shape.outputs > budget:
-            given["latents"] //= 2
-        return given
+        sizes = super().at_budget(budget, shape)
+        while sizes["latents"] > 1 and 2 * sizes["latents"] * _NARROW * shape.outputs > budget:
+            sizes["latents"] //= 2
+        return sizes
 
     def __init__(self, settings: CMHPSettings, shape: TaskShape) -> None:
         super().__init__(settings, shape, settings.latents * settings.width)
@@ -97,17 +97,17 @@ class CMHP(StreamedLatents, EventBackbone[CMHPSettings]):
         count = points.count if x_query is None else x_query.shape[1]
         return self.read(torch.cat(list(self._raw(points, range(count) if prefixes is None else prefixes)), 1))
 
-    def _raw(self, points: Points, asked: Sequence[int]) -> Iterator[Float[Tensor, "B n raw"]]:
+    def _raw(self, points: Points, counts: Sequence[int]) -> Iterator[Float[Tensor, "B n raw"]]:
         """Raw outputs after the numbers of points that are asked, ascending."""
         batch, chunk = len(points), self.settings.chunk
         yield self.latents.new_zeros(batch, 0, self.shape.raw_dim)
         state = self.condition(points.span(0, 0))
-        for start in range(0, max(asked, default=-1) + 1, chunk):
+        for start in range(0, max(counts, default=-1) + 1, chunk):
             with self.streamed() as attention:
                 states, state = attention.prefixes(state, points.span(start, start + chunk))
-            chosen = [n - start for n in asked if start <= n < start + chunk]
-            if chosen:
-                rows = torch.arange(len(states.log_c), device=states.e.device).view(batch, -1)[:, chosen]
+            in_chunk = [n - start for n in counts if start <= n < start + chunk]
+            if in_chunk:
+                rows = torch.arange(len(states.log_c), device=states.e.device).view(batch, -1)[:, in_chunk]
                 states = states[rows.flatten()]
                 if torch.is_grad_enabled() and points.count > chunk:
                     # Of long sequences the backward pass computes the blocks again, for a portion of prefixes each.
@@ -117,8 +117,8 @@ class CMHP(StreamedLatents, EventBackbone[CMHPSettings]):
                 yield raw.unflatten(0, (batch, -1))
 
     def _decoded(self, state: RunningSoftmax) -> Float[Tensor, "B raw"]:
-        *_, last = self.summaries(state)
-        return self.read_out(last)
+        *_, summary = self.summaries(state)
+        return self.read_out(summary)
 
     def summaries(self, state: RunningSoftmax) -> Iterator[Float[Tensor, "B summary"]]:
         return (latents.flatten(1) for latents in self.latents_by_layer(state))

@@ -54,12 +54,12 @@ class CNP(SetBackbone[SetSettings]):
         self.encoder = perceptron(inputs, *[width] * HIDDEN_LAYERS, width)
 
     def represent(self, points: Points) -> Float[Tensor, "*sets N D"]:
-        """A vector for each point, 0 where none is."""
-        each = self.encoder(torch.cat([self.x_features(points.x), self.y_features(points.y)], -1))
-        return each * points.mask.unsqueeze(-1)
+        """A vector for each point, 0 for invalid points."""
+        vectors = self.encoder(torch.cat([self.x_features(points.x), self.y_features(points.y)], -1))
+        return vectors * points.mask.unsqueeze(-1)
 
     def summarise(self, related: Points | None, like: Float[Tensor, "B D"]) -> Float[Tensor, "B Dr"]:
-        """What the related datasets say, of width 0 for a model that ignores them."""
+        """Representation of the related datasets, of width 0 for a model that ignores them."""
         return like[:, :0]
 
     def condition(self, context: Points, related: Points | None = None) -> SummedPoints:
@@ -76,7 +76,7 @@ class CNP(SetBackbone[SetSettings]):
         return replace(state, total=total, count=state.count + points.counts)
 
     def remove(self, state: SummedPoints, points: Points) -> SummedPoints:
-        """The state before these points came; who removes what was never there gets what they ask for."""
+        """The state without these points, which must have been added before (not checked)."""
         total = state.total - self.represent(points).sum(1)
         return replace(state, total=total, count=state.count - points.counts)
 
@@ -90,16 +90,16 @@ class CNP(SetBackbone[SetSettings]):
     ) -> Prediction:
         """All prefixes in one pass, by running sums."""
         x = points.x if x_query is None else x_query
-        each = self.represent(points)
-        total, count = each.cumsum(1) - each, points.mask.cumsum(1) - points.mask.long()
-        related_part = self.summarise(related, each.sum(1)).unsqueeze(1).expand(-1, x.shape[1], -1)
+        vectors = self.represent(points)
+        total, count = vectors.cumsum(1) - vectors, points.mask.cumsum(1) - points.mask.long()
+        related_part = self.summarise(related, vectors.sum(1)).unsqueeze(1).expand(-1, x.shape[1], -1)
         mean = _mean(total, count)[:, : x.shape[1]]
         answer = self.decode(torch.cat([mean, related_part, self.x_features(x)], -1))
         return answer if prefixes is None else answer.at(torch.tensor(list(prefixes)))
 
 
 class ICICLCNP(CNP):
-    """A CNP with the mean over related datasets, each the mean over its points, beside that of the context."""
+    """A CNP that also reads the mean over related datasets, each the mean over its points."""
 
     uses_related = True
 

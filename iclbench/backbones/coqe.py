@@ -89,21 +89,21 @@ class CoQESettings(BackboneSettings):
         unused, kind = (_OF_NUMBERS, "numbers") if labelled else (_OF_LABELS, "class labels")
         for name in unused:
             if getattr(self, name) != type(self).model_fields[name].default:
-                own = "class labels" if labelled else "numbers"
-                raise UsageError(f"backbone.{name} is for tasks with {kind} and this one has {own}; leave it out")
+                task_kind = "class labels" if labelled else "numbers"
+                raise UsageError(f"backbone.{name} is for tasks with {kind} and this one has {task_kind}; leave it out")
 
     @property
     def logit_noise(self) -> LogitNoise | None:
         if self.noise == 0:
             return None
-        std, first, where = _NOISE[self.variant]
+        std, first, logits = _NOISE[self.variant]
         return LogitNoise(
             mean=self.noise,
             std=std if self.noise_std is None else self.noise_std,
             growth=self.noise_growth,
             every=self.noise_every,
             first=first if self.noise_first is None else self.noise_first,
-            where=self.noise_on or where,
+            where=self.noise_on or logits,
             share=self.noise_lowest,
         )
 
@@ -126,7 +126,7 @@ _NOISE: dict[Variant, tuple[float, float, Where]] = {"released": (3.0, 0.2, "low
 
 @dataclass(frozen=True)
 class CoQEState(State):
-    """What the task encoder goes on from, and what answers are made of."""
+    """The cache of the task encoder, and the memory that answers are composed of."""
 
     cache: KeyValueCache
     memory: State
@@ -139,7 +139,7 @@ class CoQE(Backbone[CoQESettings]):
         encoder: the sample encoder, of inputs and of outputs.
         widen: from sample representations to the width of the task encoder, where they differ.
         task_encoder: what reads the context.
-        space: what is kept of it and how it is composed with a query.
+        space: the memory of the context and its composition with a query.
 
     Raises:
         UsageError: the width does not divide by the heads, something is set that the task has no use for, or, with
@@ -170,8 +170,8 @@ class CoQE(Backbone[CoQESettings]):
             self.space = ClassVectors(width, shape.classes, settings.variant)
         else:
             self.encoder = SampleEncoder(shape, width, space)
-            own, mixed = space if shape.x_dim else 1, shape.head in MIXTURES
-            self.space = TaskVectors(width, own, shape.raw_dim, settings.readout, apart=mixed)
+            sample_dim, mixed = space if shape.x_dim else 1, shape.head in MIXTURES
+            self.space = TaskVectors(width, sample_dim, shape.raw_dim, settings.readout, apart=mixed)
         self.widen: nn.Module = nn.Identity() if space == width else nn.Linear(space, width)
         positions = settings.positions or ("sinusoidal" if labelled else "none")
         self.task_encoder = TaskEncoder(
@@ -206,11 +206,13 @@ class CoQE(Backbone[CoQESettings]):
         if not points.count:
             return self.read(features.new_zeros(len(points), 0, self.shape.raw_dim))
         state, parts = self._start(len(points)), []
-        for part, asked in zip(Prompt.of(points).segments(SEGMENT), features.split(SEGMENT, 1), strict=True):
-            # Without a mask: what is missing comes behind all that is there, and nobody reads what follows from it.
-            hidden, cache = self._read(state, part.points, None)
-            parts.append(self.space.along(state.memory, hidden, part.points, asked))
-            state = CoQEState(cache, self.space.after(state.memory, hidden, part.points))
+        for segment, segment_features in zip(
+            Prompt.of(points).segments(SEGMENT), features.split(SEGMENT, 1), strict=True
+        ):
+            # Without a mask: invalid points come after all valid ones, and their outputs are not read.
+            hidden, cache = self._read(state, segment.points, None)
+            parts.append(self.space.along(state.memory, hidden, segment.points, segment_features))
+            state = CoQEState(cache, self.space.after(state.memory, hidden, segment.points))
         raw = take(torch.cat(parts, 1), torch.argsort(order, dim=1))
         return self.read(raw if prefixes is None else raw[:, list(prefixes)])
 
@@ -218,9 +220,9 @@ class CoQE(Backbone[CoQESettings]):
         return self.update(self._start(len(context)), context)
 
     def update(self, state: CoQEState, points: Points) -> CoQEState:
-        for part in Prompt.of(points).segments(SEGMENT):
-            hidden, cache = self._read(state, part.points, part.points.mask)
-            state = CoQEState(cache, self.space.after(state.memory, hidden, part.points))
+        for segment in Prompt.of(points).segments(SEGMENT):
+            hidden, cache = self._read(state, segment.points, segment.points.mask)
+            state = CoQEState(cache, self.space.after(state.memory, hidden, segment.points))
         return state
 
     def query(self, state: CoQEState, x: Float[Tensor, "batch targets dx"]) -> Prediction:

@@ -79,8 +79,8 @@ class EQTNP(SetBackbone[EQTNPSettings]):
         return self.condition(state.context.append(points))
 
     def query(self, state: EncodedContext, x: Float[Tensor, "B Q Dx"]) -> Prediction:
-        *_, last = self.read_layers(state, x)
-        return self.decode(last)
+        *_, hidden = self.read_layers(state, x)
+        return self.decode(hidden)
 
     def predict_by_layer(
         self, context: Points, x_target: Float[Tensor, "B Q Dx"], related: Points | None = None

@@ -1,4 +1,4 @@
-"""What the models for event sequences share: they read nothing else, and what comes next does not hang on a query.
+"""Base of the models for event sequences only, whose answer does not depend on a query.
 
 An event has no x. So a query only says that the next event is asked for, and all queries of a state get one answer.
 """
@@ -60,16 +60,16 @@ class EventBackbone(Backbone[_Settings], abstract=True):
 
     @abstractmethod
     def summaries(self, state: Any) -> Iterator[Float[Tensor, "B summary"]]:
-        """What each layer, first to last, says of the events so far."""
+        """Each layer's summary of the events so far, first to last."""
 
     def query(self, state: Any, x: Float[Tensor, "B Q 0"]) -> Prediction:
-        *_, last = self.summaries(state)
-        return self._answer(last, x.shape[1])
+        *_, summary = self.summaries(state)
+        return self._answer(summary, x.shape[1])
 
     def predict_by_layer(
         self, context: Points, x_target: Float[Tensor, "B Q 0"], related: Points | None = None
     ) -> list[Prediction]:
-        return [self._answer(each, x_target.shape[1]) for each in self.summaries(self.condition(context))]
+        return [self._answer(summary, x_target.shape[1]) for summary in self.summaries(self.condition(context))]
 
     def _answer(self, summary: Float[Tensor, "B summary"], queries: int) -> Prediction:
         return self.read(self.read_out(summary).unsqueeze(1).expand(-1, queries, -1))

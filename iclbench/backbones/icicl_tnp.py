@@ -1,8 +1,8 @@
 """In-context in-context learning: a pseudo-token TNP that also conditions on related datasets (ICICL-TNP paper, section
 3 and figure 1).
 
-Every related dataset j has pseudo-tokens U_j of its own, which start from one learned set. They read their dataset, are
-told of the context by its pseudo-tokens U, and tell U what they found; targets read U. `coupling="direct"` is our
+Every related dataset j has pseudo-tokens U_j of its own, which start from one learned set. They read their dataset and
+the context's pseudo-tokens U, and are then read by U; targets read U. `coupling="direct"` is our
 reading of the alternative of figure 10, which the text does not determine: datasets are summarised each on its own, and
 targets read U and all U_j. The paper "generally found little difference in performance" (appendix E).
 
@@ -76,10 +76,10 @@ class _Sets:
         """The episode that a row belongs to."""
         return self.place // self.present.shape[1]
 
-    def by_episode(self, data: KeysValues) -> KeysValues:
+    def by_episode(self, memory: KeysValues) -> KeysValues:
         """Keys and values of all datasets of an episode side by side, absent ones masked."""
-        mask = self.present.repeat_interleave(data.keys.shape[2], 1)
-        return KeysValues(self._side_by_side(data.keys), self._side_by_side(data.values), mask)
+        mask = self.present.repeat_interleave(memory.keys.shape[2], 1)
+        return KeysValues(self._side_by_side(memory.keys), self._side_by_side(memory.values), mask)
 
     def _side_by_side(self, t: Float[Tensor, "rows H M C"]) -> Float[Tensor, "B H JM C"]:
         if len(self.place) < self.present.numel():

@@ -138,15 +138,15 @@ class ImageBackbone(Backbone[BackboneSettings]):
         return self.backbone.notes(device)
 
     def _encode(self, *parts: Any) -> list[Any]:
-        """The same points and inputs with features in place of pixels, encoded in one pass; None stays None."""
-        pixels = [part.x if isinstance(part, Points) else part for part in parts if part is not None]
+        """Points and inputs with features in place of pixels, encoded in one pass; None stays None."""
+        pixels = [value.x if isinstance(value, Points) else value for value in parts if value is not None]
         joined = self.images(torch.cat([x.flatten(0, -2) for x in pixels]))
         shares = iter(joined.split([x.shape[:-1].numel() for x in pixels]))
         encoded = []
-        for part in parts:
-            if isinstance(part, Points):
-                part = replace(part, x=next(shares).unflatten(0, part.x.shape[:-1]))
-            elif part is not None:
-                part = next(shares).unflatten(0, part.shape[:-1])
-            encoded.append(part)
+        for value in parts:
+            if isinstance(value, Points):
+                value = replace(value, x=next(shares).unflatten(0, value.x.shape[:-1]))
+            elif value is not None:
+                value = next(shares).unflatten(0, value.shape[:-1])
+            encoded.append(value)
         return encoded

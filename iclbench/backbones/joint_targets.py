@@ -1,6 +1,6 @@
-"""What TNP-ND and CMANP-AND share: one Gaussian over all targets that are asked together, trained and scored as one.
+"""Base of TNP-ND and CMANP-AND: one Gaussian over all targets that are asked together, trained and scored as one.
 
-With a Gaussian head a `CovarianceNet` stands behind the targets' vectors; with every other head the backbone is the one
+With a Gaussian head a `CovarianceNet` follows the targets' vectors; with every other head the backbone is the one
 it derives from. A target that is asked alone has the Gaussian of its outputs.
 """
 
@@ -52,7 +52,7 @@ class JointTargets(SetBackbone[_Settings], abstract=True):
         """The targets' vectors after the last layer, each on its own."""
 
     def decode(self, hidden: Float[Tensor, "B Q D"], mask: Bool[Tensor, "B Q"] | None = None) -> Prediction:
-        """What the targets' vectors stand for, together; those outside of the mask are not read by the others."""
+        """Joint prediction from the targets' vectors; targets outside of the mask are not read by the others."""
         if self.covariance is None:
             return super().decode(hidden)
         return self.covariance(hidden, self.decoder(hidden), mask)

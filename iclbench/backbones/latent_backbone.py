@@ -60,10 +60,10 @@ class LatentBackbone(SetBackbone[_Settings], abstract=True):
 
     @abstractmethod
     def latents_by_layer(self, state: Any) -> Iterable[Float[Tensor, "B M D"]]:
-        """What the queries of each layer read, first to last."""
+        """The latents that the queries of each layer read, first to last."""
 
     def point_features(self, points: Points) -> Float[Tensor, "B N F"]:
-        """Inputs beside outputs (one-hot labels), what `embed_points` takes."""
+        """Inputs and outputs (one-hot labels) side by side, the input of `embed_points`."""
         return torch.cat([self.x_features(points.x), self.y_features(points.y)], -1)
 
     def query(self, state: Any, x: Float[Tensor, "B Q Dx"]) -> Prediction:
@@ -71,8 +71,8 @@ class LatentBackbone(SetBackbone[_Settings], abstract=True):
 
     def read_latents(self, latents: Iterable[Float[Tensor, "B M D"]], x: Float[Tensor, "B Q Dx"]) -> Prediction:
         """Answers read from the latents of all layers, first to last."""
-        *_, last = self.query_layers(latents, x)
-        return self.decode(last)
+        *_, hidden = self.query_layers(latents, x)
+        return self.decode(hidden)
 
     def predict_by_layer(
         self, context: Points, x_target: Float[Tensor, "B Q Dx"], related: Points | None = None

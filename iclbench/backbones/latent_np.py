@@ -5,8 +5,8 @@ releases; Burda et al. 2016): q is what it makes of context and targets, p what 
 
     loss = -(1 / N) log mean_s exp(sum over points log p(y | z_s) + log p(z_s) - log q(z_s)),    z_s ~ q;
 
-with one sample the evidence lower bound with the divergence in closed form. Where an answer is no density, minus its
-loss stands for the log-likelihood. Answers are those of samples of p by a fixed table of normal numbers, the same for
+with one sample the evidence lower bound with the divergence in closed form. Where an answer is not a density, minus its
+loss replaces the log-likelihood. Answers are those of samples of p by a fixed table of normal numbers, the same for
 every episode.
 """
 
@@ -62,29 +62,32 @@ class LatentNP(TwoPathNP[_Settings], abstract=True):
     def answer(self, encoded: Read, x: Float[Tensor, "B Q Fx"]) -> Prediction:
         first, latent = encoded[0], distribution(encoded[1].unsqueeze(2))
         portions = self.normals.split(at_once(x.shape[:-1].numel()))
-        each = [self._decoded(first, latent.mean + latent.stddev * portion, x) for portion in portions]
-        return over_samples(self.read(torch.cat(each, 2)))
+        chunks = [self._decoded(first, latent.mean + latent.stddev * portion, x) for portion in portions]
+        return over_samples(self.read(torch.cat(chunks, 2)))
 
     def loss(
         self, episodes: Episodes, progress: float, generator: torch.Generator
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
         context, targets, weights = self.training_split(episodes, generator)
-        whole, samples = context.append(targets), self.settings.train_samples
-        asked = targets if self.settings.reconstruct == "targets" else whole
-        known = whole if self.shape.marks is None else events_of(whole)
-        x = self.x_features(asked.x)
+        all_points, samples = context.append(targets), self.settings.train_samples
+        scored_points = targets if self.settings.reconstruct == "targets" else all_points
+        encoded_points = all_points if self.shape.marks is None else events_of(all_points)
+        x = self.x_features(scored_points.x)
         first, second = self.encoders(x, self.summarise(context))
-        p, q = distribution(second), distribution(self.encoders.second(self.features(known), known.mask).unsqueeze(1))
+        p, q = (
+            distribution(second),
+            distribution(self.encoders.second(self.features(encoded_points), encoded_points.mask).unsqueeze(1)),
+        )
         noise = torch.randn(len(x), samples, p.mean.shape[-1], generator=generator, device=generator.device)
         z = q.mean + q.stddev * noise.to(x)
-        y = asked.y.unsqueeze(2).expand(*asked.mask.shape, samples, *asked.y.shape[2:])
-        each = self.read(self._decoded(first, z.unsqueeze(1), x)).loss(y)
-        likelihood = -(each * asked.mask.unsqueeze(-1)).sum(1)
+        y = scored_points.y.unsqueeze(2).expand(*scored_points.mask.shape, samples, *scored_points.y.shape[2:])
+        losses = self.read(self._decoded(first, z.unsqueeze(1), x)).loss(y)
+        likelihood = -(losses * scored_points.mask.unsqueeze(-1)).sum(1)
         if samples == 1:
             bound = likelihood.squeeze(1) - kl_divergence(q, p).sum((1, 2))
         else:
             bound = log_mean_exp(likelihood + (p.log_prob(z) - q.log_prob(z)).sum(-1))
-        loss = weights.mean(-bound / asked.counts.clamp(min=1))
+        loss = weights.mean(-bound / scored_points.counts.clamp(min=1))
         return loss, {"loss": loss.detach()}
 
     def _decoded(
@@ -94,6 +97,6 @@ class LatentNP(TwoPathNP[_Settings], abstract=True):
 
 
 def distribution(raw: Float[Tensor, "*shape raw"]) -> Normal:
-    """Of z, from what the second encoder says: its mean beside what its standard deviation is made of."""
+    """The distribution of z from the output of the second encoder: its mean and its raw standard deviation."""
     mean, spread = raw.chunk(2, -1)
     return Normal(mean, 0.1 + 0.9 * spread.sigmoid(), validate_args=False)

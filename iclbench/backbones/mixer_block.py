@@ -14,8 +14,8 @@ from iclbench.layers.mixers.mixer import Mixer
 class MixerBlock(RecurrentBlock):
     """Norm, mixer, residual; norm, channel MLP, residual.
 
-    Behind the channels of a token there may stand further ones: what a mixer of the first such layer hands on to later
-    ones (RWKV-7's values). Other mixers pass them by.
+    The channels of a token may be followed by further ones that a mixer of the first such layer passes to later ones
+    (RWKV-7's values). Other mixers ignore them.
     """
 
     def __init__(self, mixer: Mixer, width: int, kind: str, mlp: ChannelMLP | None = None) -> None:
@@ -43,8 +43,8 @@ class MixerBlock(RecurrentBlock):
     def fork(
         self, x: Float[Tensor, "B T _"], queries: Float[Tensor, "B N _"], state: BlockState | None = None
     ) -> tuple[Float[Tensor, "B T _"], Float[Tensor, "B N _"], BlockState | None]:
-        held = self.start(len(x)) if state is None else state
-        mixed, answers, after = self.mixer.fork(self._normed(x), self._normed(queries), held)
+        before = self.start(len(x)) if state is None else state
+        mixed, answers, after = self.mixer.fork(self._normed(x), self._normed(queries), before)
         return self._added(x, mixed), self._added(queries, answers), None if state is None else after
 
     def _normed(self, x: Tensor) -> Tensor:

@@ -1,5 +1,5 @@
 """Neural process (Garnelo et al. 2018b, "Neural processes"), as the BNP (Lee et al. 2020) and TNP (Nguyen and Grover
-2022) releases have it: a deterministic mean beside a latent one."""
+2022) releases have it: a deterministic mean and a latent one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class NP(PooledNP[LatentNPSettings], LatentNP[LatentNPSettings]):
       refused: the latent encoder would see every context point twice.)
     - The loss is a mean over episodes, each divided by its own number of points, of which there all of a batch have
       equally many.
-    - Answers draw z by one table of numbers, the same for all episodes; there anew each time.
+    - Answers draw z by one table of numbers, the same for all episodes; there by new numbers each time.
     - Standard deviation: that of all models here. There 0.1 + 0.9 softplus: `spread=bounded-0.1`.
     """
 

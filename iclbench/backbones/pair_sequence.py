@@ -51,11 +51,11 @@ class Pairs(Elements[PairReadIn | FeatureReadIn]):
             return model.read_out(self._pass(model, points, x_query)[0])
         state = model.start(len(points)) if state is None else state
         queries: Iterable[Tensor | None] = repeat(None) if x_query is None else x_query.split(SEGMENT, 1)
-        parts = []
-        for segment, asked in zip(_segments(points), queries, strict=False):
-            hidden, state = self._pass(model, segment, asked, state)
-            parts.append(model.read_out(hidden))
-        return torch.cat(parts, 1)
+        raw_outputs = []
+        for segment, x_segment in zip(_segments(points), queries, strict=False):
+            hidden, state = self._pass(model, segment, x_segment, state)
+            raw_outputs.append(model.read_out(hidden))
+        return torch.cat(raw_outputs, 1)
 
     def _pass(
         self, model: CausalTrunk[Any], points: Points, x_query: Float[Tensor, "B N Dx"] | None, state: Any = None
@@ -78,7 +78,7 @@ class Pairs(Elements[PairReadIn | FeatureReadIn]):
         return state
 
     def prompt(self, model: CausalTrunk[Any], context: Points, related: Points | None = None) -> Prompt:
-        """What is read before a query, and what is missing of it on the side of the model's `padding`."""
+        """The prompt before a query, padded on the side of the model's `padding`."""
         prompt = Prompt.of(context, None if model.marks is None else related)
         return prompt if bool(prompt.points.mask.all()) else prompt.aligned(model.padding)
 

@@ -31,13 +31,13 @@ class PooledNP(TwoPathNP[_Settings], abstract=True):
         return self.answer_at(state, x)
 
     def update(self, state: Sums, points: Points) -> Sums:
-        more = self.summarise(points)
-        return Sums(state.total + more.total, state.count + more.count)
+        new_sums = self.summarise(points)
+        return Sums(state.total + new_sums.total, state.count + new_sums.count)
 
     def remove(self, state: Sums, points: Points) -> Sums:
-        """The state before these points came; who removes what was never there gets what they ask for."""
-        fewer = self.summarise(points)
-        return Sums(state.total - fewer.total, state.count - fewer.count)
+        """The state without these points, which must have been added before (not checked)."""
+        removed_sums = self.summarise(points)
+        return Sums(state.total - removed_sums.total, state.count - removed_sums.count)
 
     def predict_next(
         self,
@@ -49,8 +49,8 @@ class PooledNP(TwoPathNP[_Settings], abstract=True):
     ) -> Prediction:
         """All prefixes in one pass, by running sums."""
         x = points.x if x_query is None else x_query
-        each = self.encoders.represent(self.features(points), points.mask)
-        total, count = each.cumsum(1) - each, points.mask.cumsum(1) - points.mask.long()
-        asked = x.shape[1]
-        answer = self.answer_at(Sums(total[:, :asked], count[:, :asked]), x).marginals
+        vectors = self.encoders.represent(self.features(points), points.mask)
+        total, count = vectors.cumsum(1) - vectors, points.mask.cumsum(1) - points.mask.long()
+        n_queries = x.shape[1]
+        answer = self.answer_at(Sums(total[:, :n_queries], count[:, :n_queries]), x).marginals
         return answer if prefixes is None else answer.at(torch.tensor(list(prefixes)))

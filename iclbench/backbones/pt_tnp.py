@@ -1,9 +1,9 @@
-"""Pseudo-token transformer neural processes: M learned tokens U stand between context and targets, so that the cost is
+"""Pseudo-token transformer neural processes: M learned tokens U are between context and targets, so that the cost is
 linear in both (ICICL-TNP paper, section 2.2 and appendix C).
 
 Two styles. `perceiver` (Jaegle et al. 2021; Feng et al. 2023), the paper's PT-TNP: the pseudo-tokens read the context
 and one another. `ist` (Lee et al. 2019, induced set transformer): instead of reading one another, they are read by the
-context tokens, which is what the next layer's pseudo-tokens see; the last layer has nobody to see it and leaves it out.
+context tokens, which the next layer's pseudo-tokens read; the last layer leaves this out.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ BlockState = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class RecurrentState(State):
-    """What each block keeps, batch first."""
+    """The states of the blocks, batch first."""
 
     layers: tuple[BlockState, ...]
 
@@ -51,7 +51,7 @@ class RecurrentBlock(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        """A whole sequence from its beginning."""
+        """A complete sequence from its beginning."""
 
     @abstractmethod
     def start(self, batch: int) -> BlockState:
@@ -110,10 +110,10 @@ class RecurrentBackbone(SequenceBackbone[_Settings], abstract=True):
     ) -> tuple[Float[Tensor, "B N D"], RecurrentState | None]:
         before: Iterable[BlockState | None] = repeat(None) if state is None else state.layers
         after = []
-        for block, held in zip(self._blocks(), before, strict=False):
-            tokens, queries, new = block.fork(tokens, queries, held)
-            if new is not None:
-                after.append(new)
+        for block, block_state in zip(self._blocks(), before, strict=False):
+            tokens, queries, new_state = block.fork(tokens, queries, block_state)
+            if new_state is not None:
+                after.append(new_state)
         return self.finish(queries), None if state is None else RecurrentState(tuple(after))
 
     def start(self, batch: int) -> RecurrentState:
@@ -138,9 +138,9 @@ class RecurrentBackbone(SequenceBackbone[_Settings], abstract=True):
         self, state: RecurrentState, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T _"], RecurrentState]:
         after = []
-        for block, held in zip(self._blocks(), state.layers, strict=True):
-            tokens, new = block.resume(tokens, held, mask)
-            after.append(new)
+        for block, block_state in zip(self._blocks(), state.layers, strict=True):
+            tokens, new_state = block.resume(tokens, block_state, mask)
+            after.append(new_state)
         return tokens, RecurrentState(tuple(after))
 
     def resume(
@@ -162,8 +162,8 @@ class RecurrentBackbone(SequenceBackbone[_Settings], abstract=True):
         return self.absorb(state, take(tokens, order[:, :count]))
 
     def peek_layers(self, state: RecurrentState, queries: Float[Tensor, "B Q D"]) -> Iterator[Float[Tensor, "B Q D"]]:
-        for block, held in zip(self._blocks(), state.layers, strict=True):
-            queries = block.peek(queries, held)
+        for block, block_state in zip(self._blocks(), state.layers, strict=True):
+            queries = block.peek(queries, block_state)
             yield queries
 
     def _blocks(self) -> Iterator[RecurrentBlock]:

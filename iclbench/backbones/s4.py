@@ -96,20 +96,20 @@ class S4Block(RecurrentBlock):
         u = self._enter(queries)
         with _full_precision(u):
             step = self.system.unroll(1)
-            seen = torch.bmm(state[0].transpose(0, 1), step.observe)
-            y = seen + self._with_skip(step.kernel)[:, :, None] * u
+            from_state = torch.bmm(state[0].transpose(0, 1), step.observe)
+            y = from_state + self._with_skip(step.kernel)[:, :, None] * u
         return self._out(u, y)
 
     def fork(
         self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: BlockState | None = None
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"], BlockState | None]:
         """A system is linear: another last input shifts the output by its difference times the kernel at lag 0."""
-        u, asked = self._enter(x), self._enter(queries)
+        u, query_inputs = self._enter(x), self._enter(queries)
         y, after = (self._whole(u), None) if state is None else self._after(u, state)
         with _full_precision(u):
-            now = self._with_skip(self.system.kernel(1))[:, :, None]
-            shifted = y[..., ::2] + now * (asked - u[..., ::2])
-        return self._out(u, y), self._out(asked, shifted), after
+            kernel = self._with_skip(self.system.kernel(1))[:, :, None]
+            shifted = y[..., ::2] + kernel * (query_inputs - u[..., ::2])
+        return self._out(u, y), self._out(query_inputs, shifted), after
 
     def _enter(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "D B T"]:
         """Channels first, in the precision of the parameters; copies only what does not come from another block."""
@@ -137,7 +137,7 @@ class S4Block(RecurrentBlock):
         return kernel + F.pad(self.D[:, None], (0, kernel.shape[1] - 1))
 
     def _out(self, u: Float[Tensor, "D B T"], y: Float[Tensor, "D B T"]) -> Float[Tensor, "B T D"]:
-        """What follows the system, token by token."""
+        """Apply the layers after the system, token by token."""
         active = self.dropout(F.gelu(y)).flatten(1)
         mixed = F.glu(torch.addmm(self.mix.bias[:, None], self.mix.weight, active), 0)
         with _full_precision(u):
@@ -185,8 +185,8 @@ class _S4Backbone(RecurrentBackbone[_Settings], abstract=True):
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         rates = [p for block in self._blocks() if isinstance(block, S4Block) for p in block.system.rates()]
-        known = {id(p) for p in rates}
-        others = [p for p in self.parameters() if id(p) not in known]
+        rate_ids = {id(p) for p in rates}
+        others = [p for p in self.parameters() if id(p) not in rate_ids]
         return [
             {"params": others},
             {"params": rates, "lr_factor": self.settings.rate_factor, "weight_decay": 0.0},

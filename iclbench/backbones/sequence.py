@@ -73,8 +73,8 @@ class SequenceBackbone(CausalTrunk[_Settings], abstract=True):
         return self.elements.update(self, state, points)
 
     def query(self, state: Any, x: Float[Tensor, "B Q Dx"]) -> Prediction:
-        *_, last = self.elements.peek_layers(self, state, x)
-        return self._answer(last, x)
+        *_, hidden = self.elements.peek_layers(self, state, x)
+        return self._answer(hidden, x)
 
     def predict_by_layer(
         self, context: Points, x_target: Float[Tensor, "B Q Dx"], related: Points | None = None

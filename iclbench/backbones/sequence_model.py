@@ -55,21 +55,21 @@ class SequenceSettings(BackboneSettings):
 
 
 class WithHeads(SequenceSettings):
-    """Of mixers with heads."""
+    """Settings of mixers with heads."""
 
     heads: PositiveInt = 4
     """Heads H of a mixer."""
 
 
 class WithInner(WithHeads):
-    """Of mixers whose values may be wider or narrower than tokens."""
+    """Settings of mixers whose values may be wider or narrower than tokens."""
 
     inner: PositiveInt | None = None
     """Channels of the values of all heads together; by default the mixer's own multiple of the width."""
 
 
 class WithState(WithInner):
-    """Of mixers whose heads keep a matrix."""
+    """Settings of mixers whose heads have a matrix as state."""
 
     state: PositiveInt | None = None
     """Rows of a head's state: numbers kept per channel of values (based: f of (f + 1)(f + 2) / 2 rows); by default the
@@ -77,21 +77,21 @@ class WithState(WithInner):
 
 
 class WithRank(SequenceSettings):
-    """Of mixers with low-rank maps."""
+    """Settings of mixers with low-rank maps."""
 
     rank: PositiveInt | None = None
     """Rank of low-rank maps (gates of gla, kda and rwkv7, mamba's step sizes); by default the mixer's own."""
 
 
 class WithLength(SequenceSettings):
-    """Of mixers that end at a longest sequence."""
+    """Settings of mixers with a longest sequence."""
 
     max_points: PositiveInt | None = None
     """Points that hyena's filter is made for; by default those of the longest trained sequence."""
 
 
 class MambaFormerSettings(WithState, WithRank):
-    """Of Mamba and attention."""
+    """Settings of Mamba with attention."""
 
     layers: PositiveInt = 6
     """Pairs of attention and Mamba, behind the first Mamba block."""
@@ -138,7 +138,7 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
 
     @classmethod
     def depth(cls, settings: _Settings) -> int:
-        """How many blocks there are."""
+        """Number of blocks."""
         return settings.layers
 
     @classmethod
@@ -155,39 +155,40 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
         """The hidden width of the channel MLP makes the finer steps; where there is none, that of the values does,
         unless it is one number for mixers of different kinds."""
         classes, kind = cls._classes(settings), settings.get("mlp", cls.Settings.model_fields["mlp"].default)
-        if any((kind or each.mlp) != "none" for each in classes):
+        if any((kind or mixer.mlp) != "none" for mixer in classes):
             return "width", "feedforward"
-        return ("width", "inner") if len({each for each in classes if "inner" in each.uses}) == 1 else ("width",)
+        return ("width", "inner") if len({mixer for mixer in classes if "inner" in mixer.uses}) == 1 else ("width",)
 
     @classmethod
     def step(cls, key: str, settings: Mapping[str, Any]) -> int:
-        """Of widths what the mixers ask; only those that have heads divide by them."""
+        """For widths, the multiples that the mixers require; only mixers with heads divide by them."""
         classes = cls._classes(settings)
-        heads = key not in ("width", "inner") or any("heads" in each.uses for each in classes)
-        own = super().step("width" if key == "inner" else key, settings) if heads else 1
+        heads = key not in ("width", "inner") or any("heads" in mixer.uses for mixer in classes)
+        multiple = super().step("width" if key == "inner" else key, settings) if heads else 1
         if key == "inner":
-            return math.lcm(own, *(each.block for each in classes))
-        return own * math.lcm(*(each.head_step for each in classes)) if key == "width" else own
+            return math.lcm(multiple, *(mixer.block for mixer in classes))
+        return multiple * math.lcm(*(mixer.head_step for mixer in classes)) if key == "width" else multiple
 
     @staticmethod
     def _points(settings: SequenceSettings, shape: TaskShape) -> int:
-        """Of the longest sequence that is trained, the query and separators included."""
-        given = settings.max_points if isinstance(settings, WithLength) else None
+        """Points of the longest sequence that is trained, the query and separators included."""
+        max_points = settings.max_points if isinstance(settings, WithLength) else None
         trained = shape.points + 1 + shape.related * (shape.related_points + 1)
-        if given is not None and given < trained:
+        if max_points is not None and max_points < trained:
             raise UsageError(
-                f"backbone.max_points is {given}, but the longest sequence has {trained}, the query included; give as "
+                f"backbone.max_points is {max_points}, but the longest sequence has {trained}, the query included; "
+                "give as "
                 "many or leave it out"
             )
-        return given or trained
+        return max_points or trained
 
     @staticmethod
     def _blocks_of(
         settings: SequenceSettings, depth: int, classes: Sequence[type[Mixer]], points: int
     ) -> Iterator[MixerBlock]:
         kinds = [settings.mlp or cls.mlp for cls in classes]
-        whole, left = divmod(depth, len(classes))
-        mlps = [whole * sum(kind != "none" for kind in kinds), sum(kind != "none" for kind in kinds[:left])]
+        rounds, remainder = divmod(depth, len(classes))
+        mlps = [rounds * sum(kind != "none" for kind in kinds), sum(kind != "none" for kind in kinds[:remainder])]
         residuals = depth + sum(mlps)
         for layer in range(depth):
             cls, kind = classes[layer % len(classes)], kinds[layer % len(classes)]
@@ -237,11 +238,11 @@ class Hybrid(SequenceModel[HybridSettings]):
 
     @classmethod
     def explained(cls) -> str:
-        known = "\n".join(
+        mixers = "\n".join(
             f"- {name}: {entry.summary}; {MIXERS.subclass(name).block_said()}"
             for name, entry in sorted(MIXERS.entries.items())
         )
-        return f"{super().explained()}\n\nMixers:\n\n{known}"
+        return f"{super().explained()}\n\nMixers:\n\n{mixers}"
 
 
 class MambaFormer(SequenceModel[MambaFormerSettings]):

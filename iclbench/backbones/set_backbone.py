@@ -109,7 +109,7 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         return self.shape.prediction.from_raw(raw, self.shape.outputs, settings)
 
     def decode(self, hidden: Float[Tensor, "B Q decoded"]) -> Prediction:
-        """The prediction that the targets' hidden vectors stand for."""
+        """The prediction from the targets' hidden vectors."""
         return self.read(self.decoder(hidden))
 
     def loss(
@@ -122,8 +122,8 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         context, targets, weights = self.training_split(episodes, generator)
         answer = self.predict_targets(context, targets.x, episodes.related)
         check_answer(self, "predict_targets", answer, targets.mask.shape, targets.y)
-        each = answer.loss(targets.y)
-        per_episode = (each * targets.mask).sum(1) / targets.counts.clamp(min=1)
+        losses = answer.loss(targets.y)
+        per_episode = (losses * targets.mask).sum(1) / targets.counts.clamp(min=1)
         loss = weights.mean(per_episode)
         return loss, {"loss": loss.detach()}
 
@@ -138,25 +138,25 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         Returns:
             The context, the targets under a mask of those that count, and weights: 0 where none does.
         """
-        context, asked, scored = episodes.context, episodes.asked, episodes.scored
+        context, points, scored = episodes.context, episodes.asked, episodes.scored
         if self.shape.question == "targets":
-            targets = replace(asked, mask=scored & asked.mask)
-            some = targets.mask.any(1).to(asked.x.dtype)
-            return context, targets, Weights(some, some.sum())
+            targets = replace(points, mask=scored & points.mask)
+            has_target = targets.mask.any(1).to(points.x.dtype)
+            return context, targets, Weights(has_target, has_target.sum())
         if self.shape.marks is not None:
-            scored = scored | open_intervals(asked)
-        draws = torch.rand(len(episodes), generator=generator, device=generator.device).to(asked.x.device)
-        cut = (draws * asked.counts).long().unsqueeze(1)
-        before = replace(context, mask=context.mask & (context.mask.cumsum(1) <= cut))
-        place = asked.mask.cumsum(1)
+            scored = scored | open_intervals(points)
+        draws = torch.rand(len(episodes), generator=generator, device=generator.device).to(points.x.device)
+        cut = (draws * points.counts).long().unsqueeze(1)
+        context_before = replace(context, mask=context.mask & (context.mask.cumsum(1) <= cut))
+        place = points.mask.cumsum(1)
         after = place > cut if self.shape.marks is None else place == cut + 1
-        later = replace(asked, mask=scored & asked.mask & after)
-        some = later.mask.any(1)
+        targets_after = replace(points, mask=scored & points.mask & after)
+        has_target = targets_after.mask.any(1)
         if self.shape.marks is None:
-            each = some.to(asked.x.dtype)
-            return before, later, Weights(each, each.sum())
-        each = (some * scored.sum(1)).to(asked.x.dtype)
-        return before, later, Weights(each, episodes.scored.sum().to(each.dtype))
+            weights = has_target.to(points.x.dtype)
+            return context_before, targets_after, Weights(weights, weights.sum())
+        weights = (has_target * scored.sum(1)).to(points.x.dtype)
+        return context_before, targets_after, Weights(weights, episodes.scored.sum().to(weights.dtype))
 
 
 @dataclass(frozen=True)
@@ -176,9 +176,9 @@ class Weights:
         return (values * self.each).sum() / self.total.clamp(min=1)
 
 
-def _check_dimension(what: str, values: Tensor, expected: int) -> None:
+def _check_dimension(name: str, values: Tensor, expected: int) -> None:
     if values.shape[-1] != expected:
         raise UsageError(
-            f"{what} of dimension {values.shape[-1]} for a model of {what} of dimension {expected}; "
+            f"{name} of dimension {values.shape[-1]} for a model of {name} of dimension {expected}; "
             "give context, targets and related datasets of the task it was trained on"
         )

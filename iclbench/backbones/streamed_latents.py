@@ -1,4 +1,4 @@
-"""What models of constant-memory attention blocks share, CMANP and CMHP: their state, and what becomes of it.
+"""Base of CMANP and CMHP, models of constant-memory attention blocks: their state and its updates.
 
 The state is what the first cross-attention of each block keeps of the data, for all blocks (`running_softmax`). It
 takes in points in any portions and any order, embedding included, and can forget points that it is shown again.
@@ -66,10 +66,10 @@ class StreamedLatents(nn.Module):
 
     def latents_by_layer(self, state: RunningSoftmax) -> Iterator[Float[Tensor, "B M D"]]:
         """The latents that each block puts out, first to last."""
-        attended, some = state.e.to(self.latents.dtype), ~state.is_empty
+        attended, has_data = state.e.to(self.latents.dtype), ~state.is_empty
         latents = self.latents.expand(len(attended), -1, -1)
         for layer, block in enumerate(self.blocks):
-            latents = block(latents, attended[:, layer], some)
+            latents = block(latents, attended[:, layer], has_data)
             yield latents
 
     @contextlib.contextmanager

@@ -80,13 +80,13 @@ class TNPA(TNPD[TNPASettings]):
         if self.joint == "apart":
             return super().loss(episodes, progress, generator)
         context, targets, weights = self.training_split(episodes, generator)
-        asked, _ = targets.compact()
-        read = asked.y
-        if self.settings.spread == "bounded-0.05" and read.is_floating_point():
-            noise = torch.randn(read.shape, generator=generator, device=generator.device)
-            read = read + _NOISE * noise.to(read)
-        each = self.chained(self.condition(context, episodes.related), replace(asked, y=read)).loss(asked.y)
-        loss = weights.mean((each * asked.mask).sum(1) / asked.counts.clamp(min=1))
+        ordered, _ = targets.compact()
+        fed_y = ordered.y
+        if self.settings.spread == "bounded-0.05" and fed_y.is_floating_point():
+            noise = torch.randn(fed_y.shape, generator=generator, device=generator.device)
+            fed_y = fed_y + _NOISE * noise.to(fed_y)
+        losses = self.chained(self.condition(context, episodes.related), replace(ordered, y=fed_y)).loss(ordered.y)
+        loss = weights.mean((losses * ordered.mask).sum(1) / ordered.counts.clamp(min=1))
         return loss, {"loss": loss.detach()}
 
     def chained(self, state: LayeredMemory, targets: Points) -> Prediction:
@@ -95,10 +95,12 @@ class TNPA(TNPD[TNPASettings]):
         earlier = causal(count, 0, rows.device)
         visible = torch.cat([earlier, earlier.tril(-1)])
         for layer, context in zip(self.targets, state.layers, strict=True):
-            own = layer.keys(rows[:, :count])
-            both = KeysValues(torch.cat([context.keys, own.keys], 2), torch.cat([context.values, own.values], 2))
-            there = state.context.mask[:, None, None].expand(-1, 1, 2 * count, -1)
-            rows = layer.attend(rows, both, torch.cat([there, visible.expand(len(rows), 1, -1, -1)], 3))
+            target_memory = layer.keys(rows[:, :count])
+            joined = KeysValues(
+                torch.cat([context.keys, target_memory.keys], 2), torch.cat([context.values, target_memory.values], 2)
+            )
+            context_visible = state.context.mask[:, None, None].expand(-1, 1, 2 * count, -1)
+            rows = layer.attend(rows, joined, torch.cat([context_visible, visible.expand(len(rows), 1, -1, -1)], 3))
         return self.decode(rows[:, count:])
 
     def joint_scores(
@@ -109,12 +111,14 @@ class TNPA(TNPD[TNPASettings]):
         scored: Bool[Tensor, "B Q"],
         related: Points | None = None,
     ) -> dict[str, Float[Tensor, " B"]]:
-        """The product of the densities of the targets that count, each given the true outputs of those before it."""
-        asked, _ = replace(targets, mask=scored).compact()
-        joint = self.chained(self.condition(context, related), asked).joint_log_likelihood(asked.y, asked.mask)
+        """The product of the densities of the scored targets, each given the true outputs of those before it."""
+        scored_targets, _ = replace(targets, mask=scored).compact()
+        joint = self.chained(self.condition(context, related), scored_targets).joint_log_likelihood(
+            scored_targets.y, scored_targets.mask
+        )
         if joint is None:
             return {}
-        score = joint / asked.counts
+        score = joint / scored_targets.counts
         return {"log_likelihood_joint": score, "log_likelihood_teacher_forced": score}
 
     def query(self, state: LayeredMemory, x: Float[Tensor, "B Q Dx"]) -> Prediction:
@@ -136,8 +140,8 @@ class TNPA(TNPD[TNPASettings]):
             return super().sample_targets(context, x_target, n, generator, related)
         state, size = self.condition(context, related), max(1, self._at_once(x_target.shape[1]) // len(context))
         parts = [min(size, n - start) for start in range(0, n, size)]
-        drawn = [self._paths(state, x_target, self._new_table(x_target, part, generator))[1] for part in parts]
-        return torch.cat(drawn, 2).movedim(2, 0)
+        samples = [self._paths(state, x_target, self._new_table(x_target, paths, generator))[1] for paths in parts]
+        return torch.cat(samples, 2).movedim(2, 0)
 
     def _at_once(self, targets: int) -> int:
         """Paths through so many targets that are held together."""
@@ -157,16 +161,16 @@ class TNPA(TNPD[TNPASettings]):
             if step == 0:
                 *_, rows = self.read_layers(state, x[:, order[:, 0]])
             else:
-                last = self.embedding(torch.cat([features[:, :, step - 1], self.y_features(outputs[-1])], -1))
-                rows = self._step(memories, torch.stack([last, queries[:, :, step]], 2))
+                drawn_tokens = self.embedding(torch.cat([features[:, :, step - 1], self.y_features(outputs[-1])], -1))
+                rows = self._step(memories, torch.stack([drawn_tokens, queries[:, :, step]], 2))
             raw.append(self.decoder(rows))
             outputs.append(draw(self.read(raw[-1]), uniform[:, step], normal[:, step]))
         place, path = order.argsort(1), torch.arange(samples, device=x.device).unsqueeze(1)
-        each, drawn = (torch.stack(t, 2)[:, path, place].transpose(1, 2) for t in (raw, outputs))
-        answer = over_samples(self.read(each))
+        ordered_raw, ordered_outputs = (torch.stack(t, 2)[:, path, place].transpose(1, 2) for t in (raw, outputs))
+        answer = over_samples(self.read(ordered_raw))
         if isinstance(answer, Samples):
-            answer = Paths(answer.logits, answer.means, answer.stds, drawn)
-        return answer, drawn
+            answer = Paths(answer.logits, answer.means, answer.stds, ordered_outputs)
+        return answer, ordered_outputs
 
     def _step(self, memories: list[PathMemory], rows: Float[Tensor, "B S 2 D"]) -> Float[Tensor, "B S D"]:
         """The vectors of the next targets. Both rows of a path, the target that was drawn last and the query of the
@@ -178,16 +182,16 @@ class TNPA(TNPD[TNPASettings]):
         return rows[:, 1::2]
 
     def _table(self, x: Float[Tensor, "B Q Dx"]) -> _Table:
-        """What the paths of an answer are drawn by: the same on every device."""
+        """Random numbers for the paths of an answer, the same on every device."""
         size = (self.settings.samples, x.shape[1])
         order, uniform = (
-            torch.rand(size, generator=stream(0, f"paths-{what}"), device="cpu") for what in ("order", "uniform")
+            torch.rand(size, generator=stream(0, f"paths-{kind}"), device="cpu") for kind in ("order", "uniform")
         )
         normal = torch.randn(*size, self.shape.outputs, generator=stream(0, "paths-normal"), device="cpu")
         return self._ordered(order, uniform, normal, x)
 
     def _new_table(self, x: Float[Tensor, "B Q Dx"], samples: int, generator: torch.Generator) -> _Table:
-        """What further paths are drawn by."""
+        """Random numbers for further paths."""
         size, device = (samples, x.shape[1]), generator.device
         order, uniform = (torch.rand(size, generator=generator, device=device) for _ in range(2))
         normal = torch.randn(*size, self.shape.outputs, generator=generator, device=device)

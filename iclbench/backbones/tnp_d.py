@@ -68,9 +68,9 @@ class TNPD(TransformerNP[_Settings]):
         self.decoder = perceptron(width, settings.hidden, shape.raw_dim)
 
     def stack(self, layers: int | None = None) -> Any:
-        own = self.settings
-        count = own.layers if layers is None else layers
-        return nn.ModuleList(EncoderLayer(own.width, own.heads, own.hidden) for _ in range(count))
+        settings = self.settings
+        count = settings.layers if layers is None else layers
+        return nn.ModuleList(EncoderLayer(settings.width, settings.heads, settings.hidden) for _ in range(count))
 
     def embed(self, points: Points) -> Float[Tensor, "B N D"]:
         """Tokens (x, y)."""

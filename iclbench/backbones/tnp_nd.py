@@ -35,5 +35,5 @@ class TNPND(JointTargets[TNPNDSettings], TNPD[TNPNDSettings]):
     Settings: ClassVar[type[TNPNDSettings]] = TNPNDSettings
 
     def hidden(self, state: LayeredMemory, x: Float[Tensor, "B Q Dx"]) -> Float[Tensor, "B Q D"]:
-        *_, last = self.read_layers(state, x)
-        return last
+        *_, vectors = self.read_layers(state, x)
+        return vectors

@@ -3,7 +3,7 @@ network on images, embedded labels, sinusoidal positions, twelve causal pre-norm
 GELU at four times the width, a linear head to all classes. It is the baseline of CoQE's classification, too.
 
 Layers are those of `gpt2`, whose projections back to the residual stream start smaller than Chan et al.'s by
-1/sqrt(2 L). Between tokens and layers stands a linear read-in, as in CoQE's implementation, and positions are added
+1/sqrt(2 L). Between tokens and layers is a linear read-in, as in CoQE's implementation, and positions are added
 after it. On tasks with vectors it is a GPT-2 with these sizes and positions.
 """
 

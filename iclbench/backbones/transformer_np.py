@@ -43,7 +43,7 @@ class TransformerNPSettings(SetSettings):
 
 @dataclass(frozen=True)
 class LayeredMemory(State):
-    """What targets read at every layer, and the points, from which an update computes it anew."""
+    """Keys and values that targets read at every layer, and the points, from which an update recomputes them."""
 
     layers: tuple[KeysValues, ...]
     context: Points
@@ -64,12 +64,12 @@ class TransformerNP(SetBackbone[_Settings], abstract=True):
 
     def stack(self, layers: int | None = None) -> Any:
         """A module list with one `AttentionLayer` for each layer of the model."""
-        own, count = self.settings, self.settings.layers if layers is None else layers
-        return nn.ModuleList(AttentionLayer(own.width, own.heads, own.feedforward) for _ in range(count))
+        settings, count = self.settings, self.settings.layers if layers is None else layers
+        return nn.ModuleList(AttentionLayer(settings.width, settings.heads, settings.feedforward) for _ in range(count))
 
     @abstractmethod
     def memories(self, context: Points, related: Points | None) -> Iterator[KeysValues]:
-        """What the targets read at each layer, first to last."""
+        """Keys and values that the targets read at each layer, first to last."""
 
     def embed(self, points: Points) -> Float[Tensor, "B N D"]:
         """Tokens (x, y, 0)."""
@@ -86,8 +86,8 @@ class TransformerNP(SetBackbone[_Settings], abstract=True):
         return LayeredMemory(tuple(self.memories(context, related)), context, related)
 
     def query(self, state: LayeredMemory, x: Float[Tensor, "B Q Dx"]) -> Prediction:
-        *_, last = self.read_layers(state, x)
-        return self.decode(last)
+        *_, hidden = self.read_layers(state, x)
+        return self.decode(hidden)
 
     def predict_by_layer(
         self, context: Points, x_target: Float[Tensor, "B Q Dx"], related: Points | None = None

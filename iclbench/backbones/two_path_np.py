@@ -1,5 +1,5 @@
-"""What the neural processes of the BNP (Lee et al. 2020) and TNP (Nguyen and Grover 2022) releases share: two encoders
-side by side, whose outputs stand beside the target's input before a decoder.
+"""Base of the neural processes of the BNP (Lee et al. 2020) and TNP (Nguyen and Grover 2022) releases: two encoders
+side by side, whose outputs are concatenated with the target's input before a decoder.
 
 The encoders are pooled (CNP, NP, BNP) or attentive (CANP, ANP, BANP): `iclbench.layers.encoder_pairs`. Defaults are
 the published sizes for Gaussian processes; published for EMNIST are `pre_depth` 5, `post_depth` 3, `decoder_depth` 4,
@@ -44,7 +44,7 @@ class TwoPathSettings(SetSettings):
 
 
 class AttentiveSettings(TwoPathSettings):
-    """The same with attention."""
+    """Settings of both encoders with attention."""
 
     pre_depth: Annotated[int, Field(ge=3, le=1000)] = 4
     """Linear layers from a point to its representation, of which self-attention stands for the last two."""
@@ -56,7 +56,7 @@ class AttentiveSettings(TwoPathSettings):
 
 @dataclass(frozen=True)
 class Encoded(State):
-    """What queries read, and the points, from which an update makes it anew."""
+    """Summary that queries read, and the points, from which an update recomputes it."""
 
     summary: Any
     context: Points
@@ -104,25 +104,25 @@ class TwoPathNP(SetBackbone[_Settings], abstract=True):
     ) -> Prediction:
         """Every prefix is an episode of its own under a mask, and as many as memory allows are answered together."""
         x = points.x if x_query is None else x_query
-        asked = torch.tensor(range(x.shape[1]) if prefixes is None else list(prefixes), device=x.device)
+        lengths = torch.tensor(range(x.shape[1]) if prefixes is None else list(prefixes), device=x.device)
         size = at_once(len(points) * points.count * self.samples)
-        return join_positions([self._after(points, x, some) for some in asked.split(size)])
+        return join_positions([self._after(points, x, chunk) for chunk in lengths.split(size)])
 
     def _after(self, points: Points, x: Float[Tensor, "B P Dx"], prefixes: Int[Tensor, " some"]) -> Prediction:
         """The answers after some prefixes."""
         batch, count, longest = len(points), len(prefixes), int(prefixes.max())
-        before = torch.arange(longest, device=x.device) < prefixes.repeat(batch).unsqueeze(1)
-        each = points.span(0, longest).repeat_interleave(count)
-        context = replace(each, mask=each.mask & before)
+        in_prefix = torch.arange(longest, device=x.device) < prefixes.repeat(batch).unsqueeze(1)
+        copies = points.span(0, longest).repeat_interleave(count)
+        context = replace(copies, mask=copies.mask & in_prefix)
         answer = self.predict_targets(context, x[:, prefixes].flatten(0, 1).unsqueeze(1)).marginals
         return answer.map(lambda t: t.reshape(batch, count, *t.shape[2:]))
 
     def features(self, points: Points) -> Float[Tensor, "*sets N F"]:
-        """Inputs beside outputs."""
+        """Inputs and outputs side by side."""
         return torch.cat([self.x_features(points.x), self.y_features(points.y)], -1)
 
     def summarise(self, points: Points) -> Any:
-        """What queries read of the points."""
+        """Summary of the points that queries read."""
         return self.encoders.summarise(self.x_features(points.x), self.features(points), points.mask)
 
     def condition(self, context: Points, related: Points | None = None) -> State:

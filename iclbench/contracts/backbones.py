@@ -60,16 +60,16 @@ def saved_weights_give_the_same_answers(
     """Weights written to a file and read into another instance bring its answers along."""
     from safetensors.torch import load_model, save_model
 
-    other = copy.deepcopy(predictor)
-    assert isinstance(predictor, nn.Module) and isinstance(other, nn.Module)
+    loaded = copy.deepcopy(predictor)
+    assert isinstance(predictor, nn.Module) and isinstance(loaded, nn.Module)
     with torch.no_grad():
-        for p in other.parameters():
+        for p in loaded.parameters():
             p.zero_()
     with tempfile.TemporaryDirectory() as folder:
         save_model(predictor, f"{folder}/weights.safetensors")
-        load_model(other, f"{folder}/weights.safetensors")
+        load_model(loaded, f"{folder}/weights.safetensors")
     expected = ask_next(predictor, episodes, episodes.context)
-    assert_close(ask_next(other, episodes, episodes.context), expected, tolerance, "loaded weights give other answers")
+    assert_close(ask_next(loaded, episodes, episodes.context), expected, tolerance, "loaded weights give other answers")
 
 
 def _loss(predictor: Any, episodes: Episodes) -> Tensor:

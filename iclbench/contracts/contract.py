@@ -59,12 +59,12 @@ def contract(
 def failures(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> dict[str, str]:
     """The contracts that `predictor` breaks on these episodes, with what went wrong; empty when it keeps them all."""
     broken = {}
-    for each in CONTRACTS:
-        if each.is_about(predictor, episodes):
+    for contract in CONTRACTS:
+        if contract.is_about(predictor, episodes):
             try:
-                each.check(predictor, episodes, tolerance)
+                contract.check(predictor, episodes, tolerance)
             except Exception as error:
-                broken[each.name] = shortened(str(error)) or type(error).__name__
+                broken[contract.name] = shortened(str(error)) or type(error).__name__
     return broken
 
 
@@ -82,8 +82,8 @@ def example_episodes(
     """Three random episodes for the checks: noisy linear functions, random labels when `classes` is given, or events at
     random times when `marks` is.
 
-    With `related`, so many datasets of the same function stand beside the first episode, one fewer beside each further
-    one, and they are of different sizes.
+    With `related`, the first episode has this many datasets of the same function, each further episode one fewer, and
+    they are of different sizes.
     """
     draw = torch.Generator().manual_seed(seed)
     if marks is not None:
@@ -99,24 +99,24 @@ def example_episodes(
         y = torch.einsum("b...x,bxy->b...y", x, weights)
         return Points.full(x, y + 0.5 * torch.randn(y.shape, generator=draw))
 
-    every, beside = observe(x), None
+    all_points, related_sets = observe(x), None
     if related:
         number, size = torch.arange(related), torch.arange(points)
         present = number < related - torch.arange(3).unsqueeze(1)
         long_enough = size < points - (number % 3).unsqueeze(1)
         full = observe(torch.randn(3, related, points, dim, generator=draw))
-        beside = replace(full, mask=present.unsqueeze(-1) & long_enough)
-    return replace(_split(every, points), related=beside, classes=classes)
+        related_sets = replace(full, mask=present.unsqueeze(-1) & long_enough)
+    return replace(_split(all_points, points), related=related_sets, classes=classes)
 
 
-def _split(every: Points, points: int) -> Episodes:
-    """So many points as the context, the others as targets."""
-    asked = every.span(points)
-    return Episodes(context=every.span(0, points), targets=asked, scored=asked.mask)
+def _split(observed: Points, points: int) -> Episodes:
+    """The first `points` points as the context, the others as targets."""
+    targets = observed.span(points)
+    return Episodes(context=observed.span(0, points), targets=targets, scored=targets.mask)
 
 
 def ask_next(predictor: Predictor, episodes: Episodes, points: Points) -> Prediction:
-    """What is answered at every position on its own: what was asked apart has no joint distribution."""
+    """The marginal answer at every position: separate questions have no joint distribution."""
     with torch.no_grad():
         return _marginals("predict_next", predictor.predict_next(points, episodes.related))
 
@@ -158,11 +158,11 @@ def placed(into: Tensor, places: Tensor, values: Tensor) -> Tensor:
     return into.scatter(1, index, values)
 
 
-def assert_close(found: TensorRecord, expected: TensorRecord, tolerance: Tolerance, message: str) -> None:
-    pairs = zip(found.tensors().items(), expected.tensors().values(), strict=True)
+def assert_close(answer: TensorRecord, expected: TensorRecord, tolerance: Tolerance, message: str) -> None:
+    pairs = zip(answer.tensors().items(), expected.tensors().values(), strict=True)
     for (name, a), b in pairs:
         assert a.shape == b.shape, f"{message}: '{name}' has shape {tuple(a.shape)}, expected {tuple(b.shape)}"
-        off = (a - b).abs()
-        far = off.max().item() if off.numel() else 0.0
-        within = bool((off <= tolerance.absolute + tolerance.relative * b.abs()).all())
-        assert within, f"{message}: '{name}' is off by {far:.3g}"
+        differences = (a - b).abs()
+        largest = differences.max().item() if differences.numel() else 0.0
+        within = bool((differences <= tolerance.absolute + tolerance.relative * b.abs()).all())
+        assert within, f"{message}: '{name}' is off by {largest:.3g}"

@@ -60,8 +60,8 @@ def small_settings(name: str, cls: type[Backbone], given: Mapping[str, Any]) -> 
         given: settings that are fixed.
     """
     shape = example_shape(cls.heads[0])
-    own = dict(cls.Settings(**given))
-    given = {key: 3 for key in _SAMPLED if isinstance(own.get(key), int)} | dict(given)
+    defaults = dict(cls.Settings(**given))
+    given = {key: 3 for key in _SAMPLED if isinstance(defaults.get(key), int)} | dict(given)
     for budget in BUDGETS:
         settings, parameters = nearest(name, cls, budget, shape, given)
         if parameters is None or abs(deviation(parameters, budget)) <= TOLERANCE:

@@ -35,7 +35,7 @@ def shifts_of(family: Family) -> list[str]:
     return [
         "none",
         Shift().with_examples(12).name,
-        *(_named(name, kind) for name, kind in sorted(family.shift_kinds.items())),
+        *(_shift_name(name, kind) for name, kind in sorted(family.shift_kinds.items())),
     ]
 
 
@@ -43,10 +43,10 @@ def combined_shifts_of(family: Family) -> list[str]:
     """Every pair of kinds that combine."""
     kinds = family.shift_kinds.items()
     pairs = [pair for pair in combinations(kinds, 2) if not set(pair[0][1].sets) & set(pair[1][1].sets)]
-    return ["+".join(_named(name, kind) for name, kind in pair) for pair in pairs]
+    return ["+".join(_shift_name(name, kind) for name, kind in pair) for pair in pairs]
 
 
-def _named(name: str, kind: Kind) -> str:
+def _shift_name(name: str, kind: Kind) -> str:
     return f"{name}-2" if kind.number else name
 
 
@@ -76,18 +76,18 @@ def events_are_gaps_marks_and_times(family: Family) -> None:
     if family.marks is None:
         return
     episodes = draw(family)
-    y, there = episodes.context.y.double(), episodes.context.mask
+    y, valid = episodes.context.y.double(), episodes.context.mask
     assert family.y_dim == y.shape[-1] == 3, f"an event is (gap, mark, time), and y has {y.shape[-1]} columns"
     gap, mark, time = y.unbind(-1)
-    assert (gap > 0)[there].all(), "a gap is not positive"
-    assert ((time - gap.masked_fill(~there, 0).cumsum(1)).abs() <= 1e-4 * time.abs())[there].all(), (
+    assert (gap > 0)[valid].all(), "a gap is not positive"
+    assert ((time - gap.masked_fill(~valid, 0).cumsum(1)).abs() <= 1e-4 * time.abs())[valid].all(), (
         "a time is not the sum of the gaps so far"
     )
-    event = there & (mark != CENSORED)
+    event = valid & (mark != CENSORED)
     assert ((mark == mark.round()) & (mark >= 0) & (mark < family.marks))[event].all(), "a mark lies outside the marks"
-    censored = there & ~event
+    censored = valid & ~event
     assert not (censored & episodes.scored).any(), "a censored point is scored"
-    later = there.flip(1).cumsum(1).flip(1) > 1
+    later = valid.flip(1).cumsum(1).flip(1) > 1
     assert not (censored & later).any(), "a point comes after a censored one"
 
 
@@ -109,13 +109,15 @@ def the_generator_decides_everything(family: Family) -> None:
     """The same generator gives the same episodes, another seed others; the global random state stays as it was."""
     before = torch.get_rng_state()
     for shift in shifts_of(family):
-        once, again, other = (draw(family, seed=seed, shift=shift).tensors() for seed in (3, 3, 4))
-        assert once.keys() == again.keys(), f"{shift}: other tensors the second time"
-        assert all(torch.equal(once[k], again[k]) for k in once), f"{shift}: one seed gives two sets of episodes"
-        assert not family.x_dim or not torch.equal(once["context.x"], other["context.x"]), (
+        sample, repeated, other_seed = (draw(family, seed=seed, shift=shift).tensors() for seed in (3, 3, 4))
+        assert sample.keys() == repeated.keys(), f"{shift}: other tensors the second time"
+        assert all(torch.equal(sample[k], repeated[k]) for k in sample), f"{shift}: one seed gives two sets of episodes"
+        assert not family.x_dim or not torch.equal(sample["context.x"], other_seed["context.x"]), (
             f"{shift}: two seeds give the same inputs"
         )
-        assert not torch.equal(once["context.y"], other["context.y"]), f"{shift}: two seeds give the same outputs"
+        assert not torch.equal(sample["context.y"], other_seed["context.y"]), (
+            f"{shift}: two seeds give the same outputs"
+        )
     assert torch.equal(torch.get_rng_state(), before), "sampling draws from torch's global generator"
 
 
@@ -150,8 +152,8 @@ def a_curriculum_zeroes_the_inputs_it_has_not_reached(family: Family) -> None:
         x = draw(family, active_dims=active).context.x
         assert not x[..., active:].any(), f"active_dims={active}: a later dimension is not 0"
         assert x[..., :active].any(), f"active_dims={active}: everything is 0"
-    whole = draw(family, active_dims=family.x_dim).context.x
-    assert torch.equal(whole, draw(family).context.x), "all dimensions active is not the same as no curriculum"
+    x_all = draw(family, active_dims=family.x_dim).context.x
+    assert torch.equal(x_all, draw(family).context.x), "all dimensions active is not the same as no curriculum"
 
 
 def the_variance_of_noiseless_labels_is_the_normaliser(family: Family) -> None:
@@ -159,9 +161,11 @@ def the_variance_of_noiseless_labels_is_the_normaliser(family: Family) -> None:
     if not isinstance(family, FunctionFamily):
         return
     episodes = draw(family, episodes=6000, points=3)
-    each = family.apply(episodes.truth, episodes.context.x).double().square().mean(1)
-    off, error = float(each.mean() - family.normaliser), float(each.std()) / math.sqrt(len(each))
-    assert abs(off) < 4 * error, f"E y² is {each.mean():.4g} ± {error:.2g}, the normaliser {family.normaliser:.4g}"
+    means = family.apply(episodes.truth, episodes.context.x).double().square().mean(1)
+    difference, error = float(means.mean() - family.normaliser), float(means.std()) / math.sqrt(len(means))
+    assert abs(difference) < 4 * error, (
+        f"E y² is {means.mean():.4g} ± {error:.2g}, the normaliser {family.normaliser:.4g}"
+    )
 
 
 def functions_see_neither_other_points_nor_neighbours(family: Family) -> None:
@@ -169,10 +173,12 @@ def functions_see_neither_other_points_nor_neighbours(family: Family) -> None:
     if not isinstance(family, FunctionFamily):
         return
     episodes = draw(family)
-    whole = family.apply(episodes.truth, episodes.context.x)
-    part = episodes[2:4]
-    alone = family.apply(part.truth, part.context.x[:, 1:3])
-    assert torch.allclose(alone, whole[2:4, 1:3], atol=1e-5, rtol=1e-5), "an output depends on other points or episodes"
+    outputs = family.apply(episodes.truth, episodes.context.x)
+    subset = episodes[2:4]
+    subset_outputs = family.apply(subset.truth, subset.context.x[:, 1:3])
+    assert torch.allclose(subset_outputs, outputs[2:4, 1:3], atol=1e-5, rtol=1e-5), (
+        "an output depends on other points or episodes"
+    )
 
 
 def the_family_says_whether_counts_vary(family: Family) -> None:
@@ -201,21 +207,23 @@ def related_datasets_change_nothing_else(family: Family) -> None:
     """The same generator gives the same context and targets and the same first related datasets, however many of them
     are asked for; no family has more than `related_sets`."""
     most = family.related_sets
-    whole = draw(family, related=most)
+    all_related = draw(family, related=most)
     if not most:
-        assert whole.related is None, "there are related datasets, but `related_sets` is 0"
+        assert all_related.related is None, "there are related datasets, but `related_sets` is 0"
         return
-    assert whole.related is not None, "no related datasets, but `related_sets` says so"
-    for asked in (None, *range(most)):
-        fewer = draw(family, related=asked)
+    assert all_related.related is not None, "no related datasets, but `related_sets` says so"
+    for count in (None, *range(most)):
+        fewer = draw(family, related=count)
         for name, tensor in fewer.tensors().items():
-            same = name.startswith("related.") or torch.equal(tensor, whole.tensors()[name])
-            assert same, f"related={asked}: {name} is not what it is with related={most}"
-        assert fewer.related is not None and fewer.related.mask.shape == whole.related.mask.shape, "not padded alike"
-        there = fewer.related.mask
+            is_equal = name.startswith("related.") or torch.equal(tensor, all_related.tensors()[name])
+            assert is_equal, f"related={count}: {name} is not what it is with related={most}"
+        assert fewer.related is not None and fewer.related.mask.shape == all_related.related.mask.shape, (
+            "not padded alike"
+        )
+        valid = fewer.related.mask
         for name in ("x", "y", "mask"):
-            kept, all_of_it = (getattr(related, name)[there] for related in (fewer.related, whole.related))
-            assert torch.equal(kept, all_of_it), f"related={asked}: other datasets than with related={most}"
+            values, expected = (getattr(related, name)[valid] for related in (fewer.related, all_related.related))
+            assert torch.equal(values, expected), f"related={count}: other datasets than with related={most}"
 
 
 def as_many_related_datasets_as_asked(family: Family) -> None:
@@ -224,16 +232,16 @@ def as_many_related_datasets_as_asked(family: Family) -> None:
     most = family.related_sets
     if not most:
         return
-    for asked in (None, *range(most + 1)):
-        related = draw(family, related=asked).related
+    for count in (None, *range(most + 1)):
+        related = draw(family, related=count).related
         assert related is not None and related.mask.shape[:2] == (EPISODES, most), "not padded to `related_sets`"
         assert related.x.shape[-1] == family.x_dim, f"related inputs have {related.x.shape[-1]} dimensions"
         largest = int(related.mask.sum(-1).max())
         assert largest <= (family.related_points or largest), f"{largest} points are more than `related_points`"
-        there = related.mask.any(-1)
-        assert not (there[:, 1:] & ~there[:, :-1]).any(), "an absent dataset stands before one that is there"
-        numbers = there.sum(1)
-        assert asked is None or (numbers == asked).all(), f"related={asked} gives {numbers.tolist()}"
+        present = related.mask.any(-1)
+        assert not (present[:, 1:] & ~present[:, :-1]).any(), "an absent dataset stands before one that is there"
+        numbers = present.sum(1)
+        assert count is None or (numbers == count).all(), f"related={count} gives {numbers.tolist()}"
 
 
 def strata_are_parts_of_the_episodes(family: Family) -> None:
@@ -279,8 +287,8 @@ def _answered(family: Family, oracle: str, episodes: Episodes) -> Float[Tensor, 
         return None
 
 
-def _told(family: Family, baseline: str) -> Predictor:
-    """The baseline, told of the family."""
+def _baseline(family: Family, baseline: str) -> Predictor:
+    """The baseline with access to the family's facts."""
     _, card = load_baseline(baseline)
     estimator = ESTIMATORS.get(card.estimator)
     settings = validate(estimator.Settings, card.settings, f"baseline '{baseline}'")
@@ -291,14 +299,14 @@ def _told(family: Family, baseline: str) -> Predictor:
 def _errors(family: Family, baseline: str, episodes: Episodes) -> Float[Tensor, " B"]:
     """The mean squared error of a baseline in every episode, over the normaliser; of events its negative
     log-likelihood."""
-    predictor = _told(family, baseline)
+    predictor = _baseline(family, baseline)
     question = "next" if "next" in family.questions else "targets"
     answer = predictor.informed(episodes.truth).ask(episodes.without_truth(), question)
     if family.marks is None:
-        each = (answer.point() - episodes.asked.y).double().square().sum(-1) / family.normaliser
+        losses = (answer.point() - episodes.asked.y).double().square().sum(-1) / family.normaliser
     else:
-        each = answer.loss(episodes.asked.y).double()
-    return each.masked_fill(~episodes.scored, 0).sum(1) / episodes.scored.sum(1)
+        losses = answer.loss(episodes.asked.y).double()
+    return losses.masked_fill(~episodes.scored, 0).sum(1) / episodes.scored.sum(1)
 
 
 _CONTRACTS = [

@@ -43,36 +43,36 @@ def answers_have_the_right_shape(predictor: Predictor, episodes: Episodes, toler
 @contract()
 def asking_twice_gives_the_same(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
     """Answers are deterministic."""
-    first, second = (ask_next(predictor, episodes, episodes.context) for _ in range(2))
-    assert_close(first, second, Tolerance(0.0, 0.0), "predict_next gives another answer the second time")
+    answer, repeated = (ask_next(predictor, episodes, episodes.context) for _ in range(2))
+    assert_close(answer, repeated, Tolerance(0.0, 0.0), "predict_next gives another answer the second time")
 
 
 @contract(lambda predictor: predictor.joint == "apart")
 def targets_do_not_see_each_other(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """A target's answer is the same alone and among others, wherever it stands."""
+    """A target's answer is the same alone and among others, at any position."""
     context, x = episodes.context, targets_of(episodes).x
-    together = ask_targets(predictor, episodes, context, x)
+    joint_answer = ask_targets(predictor, episodes, context, x)
     for q in range(x.shape[1]):
         alone = ask_targets(predictor, episodes, context, x[:, q : q + 1])
-        assert_close(together.at(slice(q, q + 1)), alone, tolerance, f"answer {q} depends on other targets")
+        assert_close(joint_answer.at(slice(q, q + 1)), alone, tolerance, f"answer {q} depends on other targets")
 
 
 @contract(lambda predictor: predictor.joint != "ordered")
 def the_order_of_the_targets_changes_nothing(
     predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT
 ) -> None:
-    """Answers go along with their targets, and scores of all targets together stay what they are."""
+    """Answers move with their targets, and joint scores of all targets do not change."""
     context, targets = episodes.context, targets_of(episodes)
     backwards = targets.map(lambda t: t.flip(1))
     message = "answers depend on the order of the targets"
     expected = ask_targets(predictor, episodes, context, targets.x)
-    found = ask_targets(predictor, episodes, context, backwards.x)
-    assert_close(found.map(lambda t: t.flip(1)), expected, tolerance, message)
-    first, second = (_joint_scores(predictor, episodes, asked) for asked in (targets, backwards))
-    for name, score in first.items():
-        off = (second[name] - score).abs().max().item()
-        assert off <= tolerance.absolute + tolerance.relative * score.abs().max(), (
-            f"{message}: {name} is off by {off:.3g}"
+    answer = ask_targets(predictor, episodes, context, backwards.x)
+    assert_close(answer.map(lambda t: t.flip(1)), expected, tolerance, message)
+    scores, backwards_scores = (_joint_scores(predictor, episodes, order) for order in (targets, backwards))
+    for name, score in scores.items():
+        difference = (backwards_scores[name] - score).abs().max().item()
+        assert difference <= tolerance.absolute + tolerance.relative * score.abs().max(), (
+            f"{message}: {name} is off by {difference:.3g}"
         )
 
 
@@ -87,11 +87,11 @@ def _joint_scores(predictor: Predictor, episodes: Episodes, targets: Points) -> 
 def no_answer_sees_its_own_label(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
     """The answer for n does not move when label n changes."""
     count = episodes.context.count
-    own = torch.eye(count, dtype=torch.bool)
-    expected, moved = _moved(predictor, episodes, own, of_inputs=False)
+    own_label = torch.eye(count, dtype=torch.bool)
+    expected, moved = _moved(predictor, episodes, own_label, of_inputs=False)
     for n in range(count):
-        so_far, message = slice(0, n + 1), f"an answer up to {n} changes with label {n}"
-        assert_close(moved[n].at(so_far), expected.at(so_far), tolerance, message)
+        prefix, message = slice(0, n + 1), f"an answer up to {n} changes with label {n}"
+        assert_close(moved[n].at(prefix), expected.at(prefix), tolerance, message)
 
 
 @contract()
@@ -106,20 +106,22 @@ def later_points_change_nothing(predictor: Predictor, episodes: Episodes, tolera
 
 
 def _moved(
-    predictor: Predictor, episodes: Episodes, where: Bool[Tensor, "cases N"], of_inputs: bool
+    predictor: Predictor, episodes: Episodes, moved_points: Bool[Tensor, "cases N"], of_inputs: bool
 ) -> tuple[Prediction, list[Prediction]]:
     """The answers, and in every case those with other labels, and inputs, at some points. All cases are asked at once,
     as further episodes of one batch (what these have to do with each other is a contract of its own), but of an oracle,
     which is told of these very episodes."""
     size, moved = len(episodes), []
-    for part in where.to(episodes.context.x.device).split(1 if isinstance(predictor, Oracle) else len(where)):
-        many = episodes[torch.arange(size, device=part.device).repeat(len(part))]
-        x, y, changed = many.context.x, many.context.y, part.repeat_interleave(size, 0)
+    for cases in moved_points.to(episodes.context.x.device).split(
+        1 if isinstance(predictor, Oracle) else len(moved_points)
+    ):
+        copies = episodes[torch.arange(size, device=cases.device).repeat(len(cases))]
+        x, y, changed = copies.context.x, copies.context.y, cases.repeat_interleave(size, 0)
         y = torch.where(changed.reshape(*changed.shape, *[1] * (y.dim() - 2)), other_labels(y, episodes), y)
         if of_inputs:
             x = torch.where(changed.unsqueeze(-1), 3 - 2 * x, x)
-        found = ask_next(predictor, many, replace(many.context, x=x, y=y))
-        moved += [found[case * size : (case + 1) * size] for case in range(len(part))]
+        answer = ask_next(predictor, copies, replace(copies.context, x=x, y=y))
+        moved += [answer[case * size : (case + 1) * size] for case in range(len(cases))]
     return ask_next(predictor, episodes, episodes.context), moved
 
 
@@ -127,13 +129,13 @@ def _moved(
 def batch_neighbours_change_nothing(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
     """Every episode gets the answers it would get alone."""
     context, x = episodes.context, targets_of(episodes).x
-    ahead, asked = ask_next(predictor, episodes, context), ask_targets(predictor, episodes, context, x)
+    next_answer, target_answer = ask_next(predictor, episodes, context), ask_targets(predictor, episodes, context, x)
     for b in range(len(episodes)):
-        one = slice(b, b + 1)
-        alone = episodes[one]
+        row = slice(b, b + 1)
+        alone = episodes[row]
         message = f"answers for episode {b} depend on its batch neighbours"
-        assert_close(ahead[one], ask_next(predictor, alone, context[one]), tolerance, message)
-        assert_close(asked[one], ask_targets(predictor, alone, context[one], x[one]), tolerance, message)
+        assert_close(next_answer[row], ask_next(predictor, alone, context[row]), tolerance, message)
+        assert_close(target_answer[row], ask_targets(predictor, alone, context[row], x[row]), tolerance, message)
 
 
 @contract(lambda predictor: predictor.order == "set")
@@ -156,10 +158,10 @@ def the_order_of_the_context_changes_nothing(
 def masks_equal_truncation(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
     """Masked points, anywhere in the context and different ones per episode, are as if they were not there."""
     context, x = episodes.context, targets_of(episodes).x
-    where = torch.stack(
+    orders = torch.stack(
         [torch.randperm(2 * context.count, generator=torch.Generator().manual_seed(b)) for b in range(len(context))]
     )
-    places = where[:, : context.count].sort(1).values.to(x.device)
+    places = orders[:, : context.count].sort(1).values.to(x.device)
     noise = torch.full_like(context.x.repeat(1, 2, 1), 7.0)
     labels = context.y.repeat(1, 2, *[1] * (context.y.dim() - 2)).roll(1, 1)
     padded = Points(
@@ -185,10 +187,12 @@ def masks_equal_truncation(predictor: Predictor, episodes: Episodes, tolerance: 
 def the_two_questions_agree(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
     """`predict_next` is `predict_targets` asked at each prefix."""
     context = episodes.context
-    ahead = ask_next(predictor, episodes, context)
+    next_answer = ask_next(predictor, episodes, context)
     for n in range(context.count):
-        asked = ask_targets(predictor, episodes, context.span(0, n), context.x[:, n : n + 1])
-        assert_close(ahead.at(slice(n, n + 1)), asked, tolerance, f"the two questions differ after {n} points")
+        target_answer = ask_targets(predictor, episodes, context.span(0, n), context.x[:, n : n + 1])
+        assert_close(
+            next_answer.at(slice(n, n + 1)), target_answer, tolerance, f"the two questions differ after {n} points"
+        )
 
 
 @contract()
@@ -196,22 +200,26 @@ def shifted_queries_are_answered(predictor: Predictor, episodes: Episodes, toler
     """With `x_query`, the answer for n is about `x_query[:, n]` and leaves no trace in the next ones."""
     context = episodes.context
     queries = 2 * context.x.flip(1)
-    ahead = predictor.predict_next(context, episodes.related, x_query=queries).marginals
+    next_answer = predictor.predict_next(context, episodes.related, x_query=queries).marginals
     for n in range(context.count):
-        asked = ask_targets(predictor, episodes, context.span(0, n), queries[:, n : n + 1])
-        assert_close(ahead.at(slice(n, n + 1)), asked, tolerance, f"x_query: wrong answer after {n} points")
+        target_answer = ask_targets(predictor, episodes, context.span(0, n), queries[:, n : n + 1])
+        assert_close(
+            next_answer.at(slice(n, n + 1)), target_answer, tolerance, f"x_query: wrong answer after {n} points"
+        )
 
 
 @contract()
 def chosen_prefixes_are_answered(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
     """With `prefixes`, the answers are those of the full question at these lengths, in their order."""
     context = episodes.context
-    chosen = [0, 1, context.count // 2, context.count - 1]
+    prefixes = [0, 1, context.count // 2, context.count - 1]
     queries = context.x.flip(1)
     for x_query in (None, queries):
-        every = predictor.predict_next(context, episodes.related, x_query=x_query).marginals
-        some = predictor.predict_next(context, episodes.related, x_query=x_query, prefixes=chosen).marginals
-        assert_close(some, every.at(torch.tensor(chosen)), tolerance, f"prefixes={chosen} is not answered as asked")
+        all_answers = predictor.predict_next(context, episodes.related, x_query=x_query).marginals
+        answer = predictor.predict_next(context, episodes.related, x_query=x_query, prefixes=prefixes).marginals
+        assert_close(
+            answer, all_answers.at(torch.tensor(prefixes)), tolerance, f"prefixes={prefixes} is not answered as asked"
+        )
 
 
 @contract()

@@ -33,31 +33,34 @@ def related_datasets_matter(predictor: Predictor, episodes: Episodes, tolerance:
     context, x, related = episodes.context, targets_of(episodes).x, _related(episodes)
     expected = ask_targets(predictor, episodes, context, x)
     changed = replace(episodes, related=replace(related, y=other_labels(related.y, episodes)))
-    for what, other in (("without them", replace(episodes, related=None)), ("with other outputs in them", changed)):
-        answer = ask_targets(predictor, other, context, x)
+    for change, changed_episodes in (
+        ("without them", replace(episodes, related=None)),
+        ("with other outputs in them", changed),
+    ):
+        answer = ask_targets(predictor, changed_episodes, context, x)
         pairs = zip(answer.tensors().values(), expected.tensors().values(), strict=True)
         moved = torch.stack([(a - b).abs().flatten(1).amax(1) for a, b in pairs]).amax(0)
         silent = (moved <= 1e-6) & related.mask.any(-1).any(-1)
-        assert not silent.any(), f"related datasets make no difference: answers are the same {what}"
+        assert not silent.any(), f"related datasets make no difference: answers are the same {change}"
 
 
 @contract(_uses_related, of_related=True)
 def absent_related_datasets_equal_none(
     predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT
 ) -> None:
-    """Masked points in a related dataset are as if they were not there, and so is a dataset of nothing else."""
+    """Masked points in a related dataset are ignored, and so is a dataset of masked points only."""
     context, x, related = episodes.context, targets_of(episodes).x, _related(episodes)
     expected = ask_targets(predictor, episodes, context, x)
     more_points = _padded(related, 2)
     more_sets = more_points.map(lambda t: torch.cat([t, t.flip(1)], 1))
     more_sets.mask[:, related.mask.shape[1] :] = False
-    for what, padded in (("points", more_points), ("datasets", more_sets)):
+    for kind, padded in (("points", more_points), ("datasets", more_sets)):
         answer = ask_targets(predictor, replace(episodes, related=padded), context, x)
-        assert_close(answer, expected, tolerance, f"masked {what} change the answers")
-    none = ask_targets(predictor, replace(episodes, related=None), context, x)
+        assert_close(answer, expected, tolerance, f"masked {kind} change the answers")
+    without = ask_targets(predictor, replace(episodes, related=None), context, x)
     absent = replace(related, mask=torch.zeros_like(related.mask))
     answer = ask_targets(predictor, replace(episodes, related=absent), context, x)
-    assert_close(answer, none, tolerance, "related datasets that are all masked are not the same as none")
+    assert_close(answer, without, tolerance, "related datasets that are all masked are not the same as none")
 
 
 @contract(_uses_related, of_related=True)
@@ -68,10 +71,10 @@ def related_datasets_of_batch_neighbours_change_nothing(
     context, x, related = episodes.context, targets_of(episodes).x, _related(episodes)
     expected = ask_targets(predictor, episodes, context, x)
     for b in range(len(episodes)):
-        others = torch.arange(len(episodes), device=x.device) != b
+        neighbours = torch.arange(len(episodes), device=x.device) != b
         y, mask = related.y.clone(), related.mask.clone()
-        y[others] = other_labels(y[others], episodes)
-        mask[others] = True
+        y[neighbours] = other_labels(y[neighbours], episodes)
+        mask[neighbours] = True
         changed = replace(episodes, related=replace(related, y=y, mask=mask))
         answer = ask_targets(predictor, changed, context, x)
         message = f"answers for episode {b} depend on its neighbours' related datasets"
@@ -102,8 +105,8 @@ def _assert_order_is_nothing(
     """The related datasets, backwards along an axis, get the same answers."""
     context, x = episodes.context, targets_of(episodes).x
     flipped = replace(episodes, related=_related(episodes).map(lambda t: t.flip(axis)))
-    found, expected = (ask_targets(predictor, each, context, x) for each in (flipped, episodes))
-    assert_close(found, expected, tolerance, message)
+    answer, expected = (ask_targets(predictor, case, context, x) for case in (flipped, episodes))
+    assert_close(answer, expected, tolerance, message)
 
 
 def _related(episodes: Episodes) -> Points:
@@ -113,7 +116,7 @@ def _related(episodes: Episodes) -> Points:
 
 def _padded(points: Points, count: int) -> Points:
     """`count` masked points more in every set, which hold something else than zeros."""
-    last = points.mask.dim() - 1
-    more = points.map(lambda t: torch.cat([t, t.narrow(last, 0, count)], last))
-    more.mask.narrow(last, points.mask.shape[last], count).fill_(False)
-    return more
+    axis = points.mask.dim() - 1
+    padded = points.map(lambda t: torch.cat([t, t.narrow(axis, 0, count)], axis))
+    padded.mask.narrow(axis, points.mask.shape[axis], count).fill_(False)
+    return padded

@@ -52,10 +52,10 @@ class ThinkingBackbone(Predictor):
     order = "causal"
 
     def __init__(self, backbone: Backbone, settings: DeepThinking) -> None:
-        why = forgets(backbone)
-        if why:
+        obstacle = forgets(backbone)
+        if obstacle:
             raise UsageError(
-                f"Deep-Thinking needs the keys and values of a causal Transformer, as gpt2 has them: {why}"
+                f"Deep-Thinking needs the keys and values of a causal Transformer, as gpt2 has them: {obstacle}"
             )
         if not isinstance(settings.passes, int) or settings.setting != "paper" or not settings.trace:
             raise UsageError(
@@ -74,45 +74,45 @@ class ThinkingBackbone(Predictor):
             self.longest = self.longest // 2 + 1  # the context is read twice
 
     def too_long(self, examples: int) -> str | None:
-        why = super().too_long(examples)
-        if why is None or self.longest == self.backbone.longest:
-            return why
-        return f"{why}, since Deep-Thinking reads them twice; -o method.positions=reuse takes more"
+        reason = super().too_long(examples)
+        if reason is None or self.longest == self.backbone.longest:
+            return reason
+        return f"{reason}, since Deep-Thinking reads them twice; -o method.positions=reuse takes more"
 
     def condition(self, context: Points, related: Points | None = None) -> ThoughtState:
         """Raises `UsageError` beyond the positions that were trained."""
-        if why := self.too_long(int(context.counts.max())):
-            raise UsageError(why)
+        if reason := self.too_long(int(context.counts.max())):
+            raise UsageError(reason)
         return ThoughtState(self._cache(context, related), context, related)
 
     def query(self, state: ThoughtState, x: Float[Tensor, "batch targets dx"]) -> Prediction:
         return self.backbone.query(state.cache, x)
 
     def update(self, state: ThoughtState, points: Points) -> ThoughtState:
-        """All points are thought over anew."""
+        """All points are thought over again."""
         return self.condition(state.context.append(points), state.related)
 
     def _cache(self, context: Points, related: Points | None) -> KeyValueCache:
         plain: KeyValueCache = self.backbone.condition(context, related)
         if not plain.mask.shape[1]:
             return plain
-        # Without masks: what is missing comes behind all that is there, and nobody reads what follows from it.
+        # Without masks: invalid tokens come after all valid ones, and their outputs are not read.
         pairs, model = self.backbone.elements, self.backbone
-        segments = [pairs.tokens(model, part) for part in pairs.prompt(model, context, related).segments(SEGMENT)]
+        segments = [pairs.tokens(model, segment) for segment in pairs.prompt(model, context, related).segments(SEGMENT)]
 
         def read(history: Memory | None) -> Memory:
             if history is None:
                 return Memory(plain.keys, plain.values)
             state = KeyValueCache(history.keys, history.values, plain.mask)
             for tokens in segments:
-                state = self.backbone.follow(state, tokens, first=self._first(state.mask, history.length))[1]
+                state = self.backbone.follow(state, tokens, start=self._first(state.mask, history.length))[1]
             return Memory(state.keys, state.values).last(history.length)
 
-        *_, last = think(read, self.settings, self.passes)
-        return KeyValueCache(last.memory.keys, last.memory.values, plain.mask)
+        *_, final = think(read, self.settings, self.passes)
+        return KeyValueCache(final.memory.keys, final.memory.values, plain.mask)
 
     def _first(self, mask: Bool[Tensor, "B T"], history: int) -> Tensor | None:
-        """Where the next tokens stand: behind all there are (None), or behind those of this pass."""
+        """Position of the next tokens: after all others (None), or after those of this pass."""
         reuse = self.settings.positions == "reuse" and self.backbone.positions is not None
         return mask[:, history:].sum(1, keepdim=True) if reuse else None
 

@@ -25,7 +25,7 @@ class Memory(TensorRecord):
 
     @property
     def length(self) -> int:
-        """Tokens that are kept, L."""
+        """Number of tokens, L."""
         return self.keys[0].shape[2]
 
     @property
@@ -41,17 +41,17 @@ class Memory(TensorRecord):
         return self.map(lambda t: t.expand(batch, -1, -1, -1))
 
     def last(self, length: int) -> Memory:
-        """The last so many tokens."""
+        """The last `length` tokens."""
         return self.map(lambda t: t[:, :, t.shape[2] - length :])
 
     def then(self, later: Memory) -> Memory:
-        """This and what was read after it, one behind the other."""
+        """This memory followed by a later one."""
         pairs = zip([*self.keys, *self.values], [*later.keys, *later.values], strict=True)
         joined = tuple(torch.cat([a.to(b), b], dim=2) for a, b in pairs)
         return Memory(joined[: len(self.keys)], joined[len(self.keys) :])
 
     def plus(self, other: Memory, weight: float) -> Memory:
-        """This and `weight` times the other, slot by slot, in this one's precision."""
+        """The sum of this memory and `weight` times the other, slot by slot, in this one's precision."""
         return Memory(_plus(self.keys, other.keys, weight), _plus(self.values, other.values, weight))
 
     def relative_to(self, other: Memory) -> Float[Tensor, " B"]:
@@ -60,8 +60,8 @@ class Memory(TensorRecord):
         return torch.stack([_norm(a) / _norm(b) for a, b in pairs]).mean(0)
 
 
-def _plus(own: tuple[Tensor, ...], others: tuple[Tensor, ...], weight: float) -> tuple[Tensor, ...]:
-    return tuple(a + weight * b.to(a) for a, b in zip(own, others, strict=True))
+def _plus(tensors: tuple[Tensor, ...], addends: tuple[Tensor, ...], weight: float) -> tuple[Tensor, ...]:
+    return tuple(a + weight * b.to(a) for a, b in zip(tensors, addends, strict=True))
 
 
 def _norm(t: Tensor) -> Float[Tensor, " B"]:

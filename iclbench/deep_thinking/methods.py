@@ -34,7 +34,7 @@ class Method:
 
     @property
     def suffix(self) -> str:
-        """What is added to the model's name: the method, and the settings that are not as they would be."""
+        """Suffix of the model's name: the method, and the settings that are not the defaults."""
         return self.settings.suffix(self.name)
 
     @property
@@ -44,7 +44,7 @@ class Method:
 
     @property
     def times(self) -> int:
-        """How often the demonstrations are written."""
+        """Number of times that the demonstrations are written."""
         return self.settings.copies
 
     @property
@@ -54,21 +54,19 @@ class Method:
 
     @property
     def controls(self) -> tuple[Method, ...]:
-        """The methods that an evaluation of this one puts beside it, besides plain ICL."""
-        return tuple(Method(each.method, each) for each in self.settings.controls())
+        """The methods that an evaluation compares this one with, besides plain ICL."""
+        return tuple(Method(settings.method, settings) for settings in self.settings.controls())
 
     def too_long(self, demonstrations: int, query: int, longest: int | None) -> str:
         """Why a model that takes at most `longest` tokens cannot take in so many of demonstrations, as they are
         written, and of the longest query with an answer, as a clause for an error line; empty: it can."""
-        needed = slots_needed(demonstrations, query, self.passes)
-        if longest is None or needed <= longest:
+        slots = slots_needed(demonstrations, query, self.passes)
+        if longest is None or slots <= longest:
             return ""
-        if needed > demonstrations + query:
-            return (
-                f"Deep-Thinking needs {needed} tokens ({demonstrations} of demonstrations, twice), it takes {longest}"
-            )
+        if slots > demonstrations + query:
+            return f"Deep-Thinking needs {slots} tokens ({demonstrations} of demonstrations, twice), it takes {longest}"
         parts = f"{demonstrations} of demonstrations, {query} of the query with its answer"
-        return f"the prompt needs {needed} tokens ({parts}), it takes {longest}"
+        return f"the prompt needs {slots} tokens ({parts}), it takes {longest}"
 
 
 def method(name: str, overrides: Mapping[str, Any] | None = None) -> Method:
@@ -78,13 +76,13 @@ def method(name: str, overrides: Mapping[str, Any] | None = None) -> Method:
         UnknownNameError: there is none of this name.
         UsageError: it has no such setting, or the value does not fit.
     """
-    known = canonical(name)
-    if known not in METHODS:
+    key = canonical(name)
+    if key not in METHODS:
         raise UnknownNameError("method", name, METHODS)
-    given = dict(overrides or {})
-    if given and not METHODS[known].model_fields:
-        raise UsageError(f"method '{known}' has no settings, got {next(iter(given))!r}; name another with --method")
-    return Method(known, validate(METHODS[known], given, f"method '{known}'"))
+    settings = dict(overrides or {})
+    if settings and not METHODS[key].model_fields:
+        raise UsageError(f"method '{key}' has no settings, got {next(iter(settings))!r}; name another with --method")
+    return Method(key, validate(METHODS[key], settings, f"method '{key}'"))
 
 
 def method_as_typed(name: str, pairs: Sequence[str]) -> Method:

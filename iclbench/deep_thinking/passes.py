@@ -51,14 +51,14 @@ def think(read: Callable[[Memory | None], Memory], settings: DeepThinking, passe
         settings: gate, momentum and precision.
         passes: T.
     """
-    present = read(None)
+    current = read(None)
     released = settings.setting == "released"
-    precision = torch.bfloat16 if released else torch.promote_types(present.dtype, torch.float32)
-    memory, step = present.to(dtype=precision), None
+    precision = torch.bfloat16 if released else torch.promote_types(current.dtype, torch.float32)
+    memory, step = current.to(dtype=precision), None
     yield Thought(1, memory, torch.full((memory.batch,), torch.nan, device=memory.keys[0].device))
     for t in range(2, passes + 1):
-        present = read(memory.to(dtype=present.dtype))
-        towards = present.to(dtype=precision).plus(memory, -1.0)
+        current = read(memory.to(dtype=current.dtype))
+        towards = current.to(dtype=precision).plus(memory, -1.0)
         change = towards.relative_to(memory)
         step = towards if step is None or not settings.momentum else towards.plus(step, settings.momentum)
         memory = memory.plus(step, settings.eta)

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from iclbench.core.formats import canonical
 from iclbench.core.settings import BaseSettings, Decay, NonNegativeFloat, PositiveInt
 
-# What the released code does unless it is told otherwise.
+# Defaults of the released code.
 _RELEASED = {"momentum": 0.9, "passes": "best"}
 
 
@@ -51,7 +51,7 @@ class MethodSettings(BaseSettings):
         return ""
 
     def controls(self) -> tuple[MethodSettings, ...]:
-        """The methods that an evaluation puts beside this one, besides plain ICL."""
+        """The methods that an evaluation compares this one with, besides plain ICL."""
         return ()
 
     def thinking(self) -> DeepThinking:
@@ -60,14 +60,14 @@ class MethodSettings(BaseSettings):
 
 
 class PlainICL(MethodSettings):
-    """The demonstrations stand before the query, once."""
+    """The demonstrations come before the query, once."""
 
     method = "icl"
 
 
 class Repeat(MethodSettings):
-    """The demonstrations stand there several times in a row: what Deep-Thinking has to be better than, if it is more
-    than repetition."""
+    """The demonstrations come before the query several times in a row: a control for Deep-Thinking, which has to be
+    better than repetition."""
 
     method = "repeat"
     times: Annotated[int, Field(ge=2, le=1000)] = 2
@@ -88,7 +88,7 @@ class DeepThinking(MethodSettings):
         passes: forward passes over the demonstrations, T in the paper: 1 is plain ICL. `dev`: of 1 to `max_passes` the
             best on a development split; `best`: the best on the evaluation data, in the released setting only.
         momentum: of the step before, this part is added to the next one.
-        positions: further passes stand behind the memory (`continue`, as in the released code) or have the positions
+        positions: further passes come after the memory (`continue`, as in the released code) or have the positions
             of the first again (`reuse`).
         setting: `paper`; or `released`, with momentum 0.9, bfloat16, and the best number of passes.
         max_passes: the largest number of passes to choose from.
@@ -144,8 +144,8 @@ class DeepThinking(MethodSettings):
     def suffix(self, name: str) -> str:
         released = self.setting == "released"
         usual = type(self).model_validate({"setting": self.setting})
-        others = [f"-{canonical(key)}-{_written(value)}" for key, value in self if value != getattr(usual, key)]
-        return f"+{name}" + "-released" * released + "".join(others)
+        changed = [f"-{canonical(key)}-{_written(value)}" for key, value in self if value != getattr(usual, key)]
+        return f"+{name}" + "-released" * released + "".join(changed)
 
     def controls(self) -> tuple[MethodSettings, ...]:
         """Repetition, and passes that leave the memory as it is."""

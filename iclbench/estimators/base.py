@@ -66,8 +66,8 @@ class FittedPredictor(Predictor, Generic[_Settings], abstract=True):
         if not full:
             lengths = points.mask.cumsum(1) - points.mask.long()
         if prefixes is not None:
-            asked = torch.as_tensor(prefixes, dtype=torch.long, device=points.x.device)
-            queries, lengths = queries[:, asked], lengths[:, asked]
+            positions = torch.as_tensor(prefixes, dtype=torch.long, device=points.x.device)
+            queries, lengths = queries[:, positions], lengths[:, positions]
         return self._ask(points, full, lengths, queries.unsqueeze(2)).map(lambda t: t.squeeze(2))
 
     def predict_targets(
@@ -106,10 +106,10 @@ class Estimator(FittedPredictor[_Settings], abstract=True):
         points = points if full else leading(points)
         dtype = self.dtype or points.y.dtype
         x, y, queries = points.x.to(dtype), points.y.to(dtype), queries.to(dtype)
-        for part in slices(len(points), self.episodes_at_once):
-            asked = lengths if full else lengths[part]
+        for chunk in slices(len(points), self.episodes_at_once):
+            chunk_lengths = lengths if full else lengths[chunk]
             for output in range(y.shape[-1]):
-                mean[part, ..., output] = self.answer(x[part], y[part, :, output], asked, queries[part])
+                mean[chunk, ..., output] = self.answer(x[chunk], y[chunk, :, output], chunk_lengths, queries[chunk])
         return Point(mean.masked_fill_((lengths == 0)[..., None, None], 0))
 
 
@@ -132,7 +132,7 @@ class LinearEstimator(Estimator[_Settings], abstract=True):
 
 
 def at_lengths(fitted: Float[Tensor, "B N *K"], lengths: Int[Tensor, "#B P"]) -> Float[Tensor, "B P *K"]:
-    """From what was fitted on 1 to N points, what was fitted on `lengths` points (0 picks some other, unused, fit)."""
+    """The fits on `lengths` points from the fits on 1 to N points (0 picks an arbitrary fit, which is not used)."""
     index = (lengths - 1).clamp_min(0)
     if len(index) == 1:
         return fitted.index_select(1, index[0])
@@ -140,11 +140,11 @@ def at_lengths(fitted: Float[Tensor, "B N *K"], lengths: Int[Tensor, "#B P"]) ->
 
 
 def leading(points: Points) -> Points:
-    """The valid points of every episode first, zeros in the place of the others."""
+    """The valid points of every episode first, then zeros."""
     points, _ = points.compact()
-    there = points.mask
-    absent = ~there.reshape(*there.shape, *[1] * (points.y.dim() - 2))
-    return Points(points.x.masked_fill(~there.unsqueeze(-1), 0), points.y.masked_fill(absent, 0), there)
+    valid = points.mask
+    invalid = ~valid.reshape(*valid.shape, *[1] * (points.y.dim() - 2))
+    return Points(points.x.masked_fill(~valid.unsqueeze(-1), 0), points.y.masked_fill(invalid, 0), valid)
 
 
 def slices(total: int, size: int) -> Iterator[slice]:

@@ -1,4 +1,4 @@
-"""Classifiers without weights: what a sequence of labelled images gives away to whoever only compares its pixels.
+"""Classifiers without weights, which only compare the pixels of labelled images.
 
 Each answers with the label of one context point, the nearest by its own measure; ties go to the point met first. A
 label that wins has the logit log 0.99 and the others share what is left, so that the cross-entropy is finite wherever
@@ -35,10 +35,10 @@ class Classifier(FittedPredictor[NoSettings], abstract=True):
         self,
         x: Float[Tensor, "B N Dx"],
         y: Int[Tensor, "B N"],
-        there: Bool[Tensor, "B P N"],
+        valid: Bool[Tensor, "B P N"],
         queries: Float[Tensor, "B P Q Dx"],
     ) -> Float[Tensor, "B P #Q N"]:
-        """How far every query is from (the class of) every context point, seeing only the points that are `there`;
+        """Distances of every query to (the class of) every context point, given only the points that are `valid`;
         what is returned for the others does not matter."""
 
     def _ask(
@@ -52,15 +52,15 @@ class Classifier(FittedPredictor[NoSettings], abstract=True):
             return Categorical(logits)
         points = points if full else leading(points)
         dtype = self.dtype or points.x.dtype
-        there = torch.arange(points.count, device=lengths.device) < lengths.unsqueeze(-1)
-        there = there.expand(len(points), -1, -1)
-        others = math.log((1 - _SURE) / max(1, classes - 1))
-        for part in slices(len(points), self.episodes_at_once):
-            x, asked = points.x[part].to(dtype), queries[part].to(dtype)
-            far = self.distance(x, points.y[part], there[part], asked)
-            nearest = far.masked_fill(~there[part].unsqueeze(2), math.inf).argmin(-1).expand(asked.shape[:3])
-            answer = points.y[part].gather(1, nearest.flatten(1)).view(nearest.shape)
-            logits[part].fill_(others).scatter_(-1, answer.unsqueeze(-1), math.log(_SURE))
+        valid = torch.arange(points.count, device=lengths.device) < lengths.unsqueeze(-1)
+        valid = valid.expand(len(points), -1, -1)
+        log_rest = math.log((1 - _SURE) / max(1, classes - 1))
+        for chunk in slices(len(points), self.episodes_at_once):
+            x, query = points.x[chunk].to(dtype), queries[chunk].to(dtype)
+            distances = self.distance(x, points.y[chunk], valid[chunk], query)
+            nearest = distances.masked_fill(~valid[chunk].unsqueeze(2), math.inf).argmin(-1).expand(query.shape[:3])
+            answer = points.y[chunk].gather(1, nearest.flatten(1)).view(nearest.shape)
+            logits[chunk].fill_(log_rest).scatter_(-1, answer.unsqueeze(-1), math.log(_SURE))
         return Categorical(logits.masked_fill_((lengths == 0)[..., None, None], 0))
 
 
@@ -71,7 +71,7 @@ class PixelNearestNeighbour(Classifier):
         self,
         x: Float[Tensor, "B N Dx"],
         y: Int[Tensor, "B N"],
-        there: Bool[Tensor, "B P N"],
+        valid: Bool[Tensor, "B P N"],
         queries: Float[Tensor, "B P Q Dx"],
     ) -> Float[Tensor, "B P Q N"]:
         return _distances(queries.flatten(1, 2), x).unflatten(1, queries.shape[1:3])
@@ -84,10 +84,10 @@ class NearestClassMean(Classifier):
         self,
         x: Float[Tensor, "B N Dx"],
         y: Int[Tensor, "B N"],
-        there: Bool[Tensor, "B P N"],
+        valid: Bool[Tensor, "B P N"],
         queries: Float[Tensor, "B P Q Dx"],
     ) -> Float[Tensor, "B P Q N"]:
-        members = _same_class(y, there).to(x.dtype)
+        members = _same_class(y, valid).to(x.dtype)
         means = members @ x.unsqueeze(1) / members.sum(-1, keepdim=True).clamp_min(1)
         return _distances(queries, means)
 
@@ -99,15 +99,15 @@ class Majority(Classifier):
         self,
         x: Float[Tensor, "B N Dx"],
         y: Int[Tensor, "B N"],
-        there: Bool[Tensor, "B P N"],
+        valid: Bool[Tensor, "B P N"],
         queries: Float[Tensor, "B P Q Dx"],
     ) -> Float[Tensor, "B P 1 N"]:
-        return -_same_class(y, there).sum(-1).to(x.dtype).unsqueeze(2)
+        return -_same_class(y, valid).sum(-1).to(x.dtype).unsqueeze(2)
 
 
-def _same_class(y: Int[Tensor, "B N"], there: Bool[Tensor, "B P N"]) -> Bool[Tensor, "B P N N"]:
-    """Which of the points that are there have the label of each point."""
-    return (y.unsqueeze(2) == y.unsqueeze(1)).unsqueeze(1) & there.unsqueeze(2)
+def _same_class(y: Int[Tensor, "B N"], valid: Bool[Tensor, "B P N"]) -> Bool[Tensor, "B P N N"]:
+    """Which valid points have the label of each point."""
+    return (y.unsqueeze(2) == y.unsqueeze(1)).unsqueeze(1) & valid.unsqueeze(2)
 
 
 def _distances(a: Float[Tensor, "*batch Q Dx"], b: Float[Tensor, "*batch N Dx"]) -> Float[Tensor, "*batch Q N"]:

@@ -1,7 +1,7 @@
 """Boosted trees as XGBoost's `hist` grows them for squared error, on every prefix of every episode, bit for bit.
 
 What equality takes: a bin per distinct value of the prefix, and so cuts that are values: what is below one goes left.
-The cut of a split is the next larger value of the whole prefix, not of the node. Sums of gradients are float64; their
+The cut of a split is the next larger value in the prefix, not in the node. Sums of gradients are float64; their
 squares, the quotients that are gains, the sum of both sides' and its difference to the parent's are float32 each, and
 only a larger gain replaces the best one, so that the lower coordinate and the lower cut win ties. A right child's sum
 is the parent's less the left one's. Predictions are float32 sums over trees, from the mean of the outputs on.
@@ -41,7 +41,7 @@ def answer_all(x, y, order, lengths, queries, trees, depth, rate, out):
     rows = np.empty((dim, points), np.int64)
     reciprocal = 1 / (np.arange(points + 1) + _LAMBDA)
     nodes = np.empty((2 * points, 3), np.int64)
-    at, weights = np.empty(2 * points, np.float32), np.empty(2 * points, np.float32)
+    thresholds, weights = np.empty(2 * points, np.float32), np.empty(2 * points, np.float32)
     predicted, gradient = np.empty(points, np.float32), np.empty(points, np.float32)
     goes_left = np.empty(points, np.bool_)
     spare = np.empty(points, np.int64)
@@ -82,7 +82,7 @@ def answer_all(x, y, order, lengths, queries, trees, depth, rate, out):
                     reciprocal,
                     predicted,
                     nodes,
-                    at,
+                    thresholds,
                     weights,
                     goes_left,
                     spare,
@@ -92,7 +92,7 @@ def answer_all(x, y, order, lengths, queries, trees, depth, rate, out):
                 for q in range(queries.shape[2]):
                     node = 0
                     while nodes[node, 0] >= 0:
-                        left = queries[b, p, q, nodes[node, 0]] < at[node]
+                        left = queries[b, p, q, nodes[node, 0]] < thresholds[node]
                         node = nodes[node, 1] if left else nodes[node, 2]
                     out[b, p, q] += weights[node]
 
@@ -129,7 +129,7 @@ def _grow(
     reciprocal,
     predicted,
     nodes,
-    at,
+    thresholds,
     weights,
     goes_left,
     spare,
@@ -147,11 +147,11 @@ def _grow(
     # What waits: first and last point, depth, node; and its sum of gradients.
     stack[0, 0], stack[0, 1], stack[0, 2], stack[0, 3] = 0, n, 0, 0
     sums[0] = total
-    waiting, made = 1, 1
-    while waiting > 0:
-        waiting -= 1
-        start, end, level, node = stack[waiting, 0], stack[waiting, 1], stack[waiting, 2], stack[waiting, 3]
-        total = sums[waiting]
+    top, node_count = 1, 1
+    while top > 0:
+        top -= 1
+        start, end, level, node = stack[top, 0], stack[top, 1], stack[top, 2], stack[top, 3]
+        total = sums[top]
         count = end - start
         best, best_feature, best_at, best_sum = _LEAST, -1, 0, 0.0
         if level < depth and count > 1:
@@ -162,19 +162,19 @@ def _grow(
                 r = rows[f, start]
                 for k in range(start + 1, end):
                     on_left += gradient[r]
-                    before = ranks[f, r]
+                    previous_rank = ranks[f, r]
                     r = rows[f, k]
-                    if ranks[f, r] == before:
+                    if ranks[f, r] == previous_rank:
                         continue
                     on_right = total - on_left
                     a, c = on_left * on_left, on_right * on_right
                     if a * reciprocal[k - start] + c * reciprocal[end - k] < screen:
                         continue
-                    both = _gain(on_left, k - start) + _gain(on_right, end - k)
-                    gain = both - parent
+                    split_gain = _gain(on_left, k - start) + _gain(on_right, end - k)
+                    gain = split_gain - parent
                     if best < gain < np.inf:
                         best, best_feature, best_at, best_sum = gain, f, k, on_left
-                        screen = both * _SCREEN
+                        screen = split_gain * _SCREEN
         nodes[node, 0] = best_feature
         if best_feature < 0:
             weight = _weight(total, count) * rate
@@ -182,28 +182,28 @@ def _grow(
             for k in range(start, end):
                 predicted[rows[0, k]] += weight
             continue
-        at[node] = cuts[best_feature, ranks[best_feature, rows[best_feature, best_at - 1]]]
+        thresholds[node] = cuts[best_feature, ranks[best_feature, rows[best_feature, best_at - 1]]]
         for k in range(start, end):
             goes_left[rows[best_feature, k]] = k < best_at
-        # Leaves ask only who they hold.
+        # Leaves only need their points.
         for f in range(dim if level + 1 < depth else 1):
-            kept, moved = start, 0
+            left_end, right_count = start, 0
             for k in range(start, end):
                 r = rows[f, k]
-                rows[f, kept] = r
-                spare[moved] = r
-                kept += goes_left[r]
-                moved += not goes_left[r]
-            for k in range(moved):
-                rows[f, kept + k] = spare[k]
-        nodes[node, 1], nodes[node, 2] = made, made + 1
-        stack[waiting, 0], stack[waiting, 1], stack[waiting, 2], stack[waiting, 3] = best_at, end, level + 1, made + 1
-        sums[waiting] = total - best_sum
-        waiting += 1
-        stack[waiting, 0], stack[waiting, 1], stack[waiting, 2], stack[waiting, 3] = start, best_at, level + 1, made
-        sums[waiting] = best_sum
-        waiting += 1
-        made += 2
+                rows[f, left_end] = r
+                spare[right_count] = r
+                left_end += goes_left[r]
+                right_count += not goes_left[r]
+            for k in range(right_count):
+                rows[f, left_end + k] = spare[k]
+        nodes[node, 1], nodes[node, 2] = node_count, node_count + 1
+        stack[top, 0], stack[top, 1], stack[top, 2], stack[top, 3] = best_at, end, level + 1, node_count + 1
+        sums[top] = total - best_sum
+        top += 1
+        stack[top, 0], stack[top, 1], stack[top, 2], stack[top, 3] = start, best_at, level + 1, node_count
+        sums[top] = best_sum
+        top += 1
+        node_count += 2
 
 
 @compiled

@@ -29,7 +29,7 @@ _ENTERS = 1e-9
 # So exact is the value that is maximised, relative to itself.
 _ROUNDING = 1e-14
 _STEPS = 100
-# Kernels are alike whose decays differ by less than a factor of about e: no peak over log beta is narrower.
+# Kernels are similar if their decays differ by less than a factor of about e: no peak over log beta is narrower.
 _STRIDE = 0.35
 _GRID = 100
 _GOLDEN = (np.sqrt(5) - 1) / 2
@@ -50,21 +50,22 @@ def answer_all(gaps, marks, lengths, fewest, kinds, smoothing, penalty, fastest,
             n = lengths[b, p]
             if n < fewest:
                 continue
-            seen, mu, alpha, beta, unseen, _ = fit(gaps[b, :n], marks[b, :n], kinds, smoothing, penalty, fastest, 0.0)
-            base[b, p] = unseen
+            fitted = fit(gaps[b, :n], marks[b, :n], kinds, smoothing, penalty, fastest, 0.0)
+            present, mu, alpha, beta, mu_absent, _ = fitted
+            base[b, p] = mu_absent
             decay[b, p] = beta
-            after = np.zeros(kinds)
+            decayed = np.zeros(kinds)
             for i in range(n):
                 fade = np.exp(-beta * gaps[b, i])
-                for j in seen:
-                    after[j] *= fade
-                after[marks[b, i]] += 1
-            for i in range(len(seen)):
-                base[b, p, seen[i]] = mu[i]
+                for j in present:
+                    decayed[j] *= fade
+                decayed[marks[b, i]] += 1
+            for i in range(len(present)):
+                base[b, p, present[i]] = mu[i]
                 rate = 0.0
-                for j in range(len(seen)):
-                    rate += alpha[i, j] * after[seen[j]]
-                excited[b, p, seen[i]] = beta * rate
+                for j in range(len(present)):
+                    rate += alpha[i, j] * decayed[present[j]]
+                excited[b, p, present[i]] = beta * rate
 
 
 @compiled
@@ -78,77 +79,77 @@ def fit(gaps, marks, kinds, smoothing, penalty, fastest, open_after):
     1 / T.
 
     Returns:
-        The marks that are there, `(D,)` in order of appearance; their base rates `(D,)` and branching matrix `(D, D)`,
-        rows: mark of the child; the decay; the base rate of every other mark, of which nothing else is known; and the
-        value that was maximised, of the D marks and with time in mean gaps.
+        The marks that occur, `(D,)` in order of appearance; their base rates `(D,)` and branching matrix `(D, D)`,
+        rows: mark of the child; the decay; the base rate of every other mark, whose other parameters are unknown; and
+        the value that was maximised, of the D marks and with time in mean gaps.
     """
     n = len(gaps)
     unit = gaps.sum() / n
-    rest = open_after / unit
-    whole = n + rest
-    share = n / whole
-    tau, place, kind, ends, seen = _by_mark(gaps, marks, kinds, unit)
-    d = len(seen)
+    tail = open_after / unit
+    observed = n + tail
+    share = n / observed
+    tau, place, kind, ends, present = _by_mark(gaps, marks, kinds, unit)
+    d = len(present)
     phi, cost = np.ones((n, d + 1)), np.empty(d + 1)
     weight = smoothing / kinds
     x = np.zeros((d, d + 1))
     for i in range(d):
         x[i, 0] = (ends[i + 1] - ends[i] + weight) / (n + smoothing) * share
 
-    low, high = -np.log(whole), np.log(fastest)
+    low, high = -np.log(observed), np.log(fastest)
     for i in range(n):
         high -= np.log(tau[i]) / n
     high = max(high, low)
     points = min(_GRID, int((high - low) / _STRIDE) + 2)
     stride = (high - low) / (points - 1)
-    values, at = np.empty(points), np.empty((points, d, d + 1))
-    top, where, best = -np.inf, low, x.copy()
+    values, solutions = np.empty(points), np.empty((points, d, d + 1))
+    highest, best_log_beta, best = -np.inf, low, x.copy()
     for g in range(points):
-        values[g] = _profile(low + g * stride, tau, rest, kind, place, ends, weight, smoothing, penalty, phi, cost, x)
-        at[g] = x
-        if values[g] > top:
-            top, where, best = values[g], low + g * stride, at[g]
+        values[g] = _profile(low + g * stride, tau, tail, kind, place, ends, weight, smoothing, penalty, phi, cost, x)
+        solutions[g] = x
+        if values[g] > highest:
+            highest, best_log_beta, best = values[g], low + g * stride, solutions[g]
     for g in range(points):
         if (g > 0 and values[g] <= values[g - 1]) or (g < points - 1 and values[g] < values[g + 1]):
             continue
-        x = at[g].copy()
+        x = solutions[g].copy()
         left, right = low + max(g - 1, 0) * stride, low + min(g + 1, points - 1) * stride
         a, b = right - _GOLDEN * (right - left), left + _GOLDEN * (right - left)
         of_a, of_b = 0.0, 0.0
         for section in range(_SECTIONS):
-            below = section == 0
+            in_lower = section == 0
             if section > 1:
-                below = of_a >= of_b
-                if below:
+                in_lower = of_a >= of_b
+                if in_lower:
                     right, b, of_b = b, a, of_a
                     a = right - _GOLDEN * (right - left)
                 else:
                     left, a, of_a = a, b, of_b
                     b = left + _GOLDEN * (right - left)
-            here = a if below else b
-            value = _profile(here, tau, rest, kind, place, ends, weight, smoothing, penalty, phi, cost, x)
-            if below:
+            log_beta = a if in_lower else b
+            value = _profile(log_beta, tau, tail, kind, place, ends, weight, smoothing, penalty, phi, cost, x)
+            if in_lower:
                 of_a = value
             else:
                 of_b = value
-            if value > top:
-                top, where, best = value, here, x.copy()
-    unseen = weight / (n + smoothing) / unit * share
-    return seen, best[:, 0] / unit, best[:, 1:].copy(), np.exp(where) / unit, unseen, top
+            if value > highest:
+                highest, best_log_beta, best = value, log_beta, x.copy()
+    mu_absent = weight / (n + smoothing) / unit * share
+    return present, best[:, 0] / unit, best[:, 1:].copy(), np.exp(best_log_beta) / unit, mu_absent, highest
 
 
 @compiled
 @no_type_check
 def _by_mark(gaps, marks, kinds, unit):
-    """Gaps in the unit; each event's place where every mark's events stand side by side, and its mark's number among
-    those that are there; where the places of each mark end; the marks, in order of appearance."""
+    """Gaps in the unit; each event's place when events are sorted by mark, and its mark's number among the marks that
+    occur; the end of each mark's places; the marks, in order of appearance."""
     n = len(gaps)
     number, kind, counts = np.full(kinds, -1), np.empty(n, np.int64), np.zeros(n + 1, np.int64)
-    seen, d = np.empty(n, np.int64), 0
+    present, d = np.empty(n, np.int64), 0
     for i in range(n):
         if number[marks[i]] < 0:
             number[marks[i]] = d
-            seen[d] = marks[i]
+            present[d] = marks[i]
             d += 1
         kind[i] = number[marks[i]]
         counts[1 + kind[i]] += 1
@@ -157,18 +158,18 @@ def _by_mark(gaps, marks, kinds, unit):
     for i in range(n):
         place[i] = filled[kind[i]]
         filled[kind[i]] += 1
-    return gaps / unit, place, kind, ends, seen[:d].copy()
+    return gaps / unit, place, kind, ends, present[:d].copy()
 
 
 @compiled
 @no_type_check
-def _profile(log_beta, tau, rest, kind, place, ends, weight, smoothing, penalty, phi, cost, x):
+def _profile(log_beta, tau, tail, kind, place, ends, weight, smoothing, penalty, phi, cost, x):
     """The maximum over base rates and branching matrix at one decay, from x `(D, D + 1)`, which it replaces."""
     n, d = len(tau), len(ends) - 1
     beta = np.exp(log_beta)
     state = np.zeros(d)
-    left = tau.sum() + rest
-    cost[0] = n + smoothing + rest * (1 + smoothing / n)
+    remaining = tau.sum() + tail
+    cost[0] = n + smoothing + tail * (1 + smoothing / n)
     cost[1:] = penalty
     for i in range(n):
         fade = np.exp(-beta * tau[i])
@@ -177,8 +178,8 @@ def _profile(log_beta, tau, rest, kind, place, ends, weight, smoothing, penalty,
             state[j] *= fade
             row[1 + j] = beta * state[j]
         state[kind[i]] += 1
-        left -= tau[i]
-        cost[1 + kind[i]] -= np.expm1(-beta * max(left, 0.0))
+        remaining -= tau[i]
+        cost[1 + kind[i]] -= np.expm1(-beta * max(remaining, 0.0))
     total = 0.0
     for i in range(d):
         total += _solve(phi[ends[i] : ends[i + 1]], cost, weight, x[i])
@@ -191,7 +192,7 @@ def _solve(phi, cost, weight, x):
     """Maximise the sum of log(phi · x) + weight log x_0 - cost · x over x >= 0, from a feasible x, which it
     replaces."""
     n, d = phi.shape
-    rates, slope, along = np.empty(n), np.empty(d), np.empty(n)
+    rates, slope, next_rates = np.empty(n), np.empty(d), np.empty(n)
     free = np.empty(d, np.int64)
     value = _value(phi, cost, weight, x, rates)
     for _ in range(_STEPS):
@@ -217,25 +218,25 @@ def _solve(phi, cost, weight, x):
             if enters < 0 or step[size - 1] > 0:
                 break
             size, enters = size - 1, -1  # it would leave again at once
-        promised, reach, blocks = 0.0, 1.0, -1
+        expected_gain, reach, blocks = 0.0, 1.0, -1
         for k in range(size):
             j = free[k]
-            promised += slope[j] * step[k]
+            expected_gain += slope[j] * step[k]
             if step[k] < 0 and x[j] < -step[k] * reach:
                 reach, blocks = -x[j] / step[k], j
-        before = x.copy()
+        old_x = x.copy()
         while True:
             for k in range(size):
-                x[free[k]] = max(before[free[k]] + reach * step[k], 0.0)
+                x[free[k]] = max(old_x[free[k]] + reach * step[k], 0.0)
             if blocks >= 0:
                 x[blocks] = 0.0
-            moved = _value(phi, cost, weight, x, along)
-            if moved >= value + 1e-4 * reach * promised - _ROUNDING * (n + abs(value)):
+            next_value = _value(phi, cost, weight, x, next_rates)
+            if next_value >= value + 1e-4 * reach * expected_gain - _ROUNDING * (n + abs(value)):
                 break
             reach, blocks = reach / 2, -1
-        value = moved
-        rates, along = along, rates
-        if not promised > _GAIN:
+        value = next_value
+        rates, next_rates = next_rates, rates
+        if not expected_gain > _GAIN:
             break
     return value
 

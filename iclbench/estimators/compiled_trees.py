@@ -93,19 +93,19 @@ def _grow(columns, y, n, rows, tied, depth, state, reciprocal, nodes, thresholds
     stack = np.empty((n + 1, 6), np.int64)
     impurities = np.empty(n + 1)
     stack[0] = (0, n, 0, -1, 0, 0)
-    waiting, made = 1, 0
-    while waiting > 0:
-        waiting -= 1
-        start, end, level, parent, side, known = stack[waiting]
-        impurity = impurities[waiting]
+    top, node_count = 1, 0
+    while top > 0:
+        top -= 1
+        start, end, level, parent, side, n_known = stack[top]
+        impurity = impurities[top]
         count = end - start
         total, squares = 0.0, 0.0
         for k in range(start, end):
             v = y[samples[k]]
             total += v
             squares += v * v
-        node = made
-        made += 1
+        node = node_count
+        node_count += 1
         if parent < 0:
             mean = total / count
             impurity = squares / count - mean * mean
@@ -120,38 +120,38 @@ def _grow(columns, y, n, rows, tied, depth, state, reciprocal, nodes, thresholds
         # be constant here, [constants, left) not tried yet.
         best, best_at, best_feature, threshold = -np.inf, end, 0, 0.0
         screen = -np.inf
-        left, drawn, found, visited = dim, 0, 0, 0
-        latest = -1  # the coordinate by which the points are sorted now
-        while left > known + found and (visited < dim or visited <= found + drawn):
+        untried_end, drawn, n_new, visited = dim, 0, 0, 0
+        sorted_by = -1  # the coordinate by which the points are sorted now
+        while untried_end > n_known + n_new and (visited < dim or visited <= n_new + drawn):
             visited += 1
-            at = drawn + np.int64(_random(state) % np.uint32(left - found - drawn))
-            if at < known:
-                features[drawn], features[at] = features[at], features[drawn]
+            choice = drawn + np.int64(_random(state) % np.uint32(untried_end - n_new - drawn))
+            if choice < n_known:
+                features[drawn], features[choice] = features[choice], features[drawn]
                 drawn += 1
                 continue
-            at += found
-            f = features[at]
+            choice += n_new
+            f = features[choice]
             if tied[f]:
-                if latest >= 0:
+                if sorted_by >= 0:
                     for k in range(start, end):
-                        samples[k] = rows[latest, k]
+                        samples[k] = rows[sorted_by, k]
                 for k in range(start, end):
                     sorted_values[k] = columns[f, samples[k]]
                 if count > _SMALL:
-                    _sort(sorted_values, samples, start, end, stack[waiting:])
+                    _sort(sorted_values, samples, start, end, stack[top:])
                 else:
                     _insertion_sort(sorted_values, samples, start, end)
                 for k in range(start, end):
                     rows[f, k] = samples[k]
-            latest = f
+            sorted_by = f
             if columns[f, rows[f, end - 1]] <= columns[f, rows[f, start]] + _CLOSE:
-                features[at], features[known + found] = features[known + found], features[at]
-                found += 1
+                features[choice], features[n_known + n_new] = features[n_known + n_new], features[choice]
+                n_new += 1
                 continue
-            left -= 1
-            features[left], features[at] = features[at], features[left]
+            untried_end -= 1
+            features[untried_end], features[choice] = features[choice], features[untried_end]
 
-            done, on_left = start, 0.0
+            summed_to, on_left = start, 0.0
             value = columns[f, rows[f, start]]
             for k in range(start + 1, end):
                 before = value
@@ -159,16 +159,16 @@ def _grow(columns, y, n, rows, tied, depth, state, reciprocal, nodes, thresholds
                 if value <= before + _CLOSE:
                     continue
                 # From whichever end is nearer, as there: the rounding of the sums depends on it.
-                if k - done == 1:
-                    on_left += y[rows[f, done]]
-                elif k - done <= end - k:
-                    for j in range(done, k):
+                if k - summed_to == 1:
+                    on_left += y[rows[f, summed_to]]
+                elif k - summed_to <= end - k:
+                    for j in range(summed_to, k):
                         on_left += y[rows[f, j]]
                 else:
                     on_left = total
                     for j in range(end - 1, k - 1, -1):
                         on_left -= y[rows[f, j]]
-                done = k
+                summed_to = k
                 on_right = total - on_left
                 a, c = on_left * on_left, on_right * on_right
                 if a * reciprocal[k - start] + c * reciprocal[end - k] >= screen:
@@ -178,18 +178,18 @@ def _grow(columns, y, n, rows, tied, depth, state, reciprocal, nodes, thresholds
                         screen = gain * _SCREEN
                         threshold = before / 2.0 + value / 2.0
 
-        if latest >= 0:
+        if sorted_by >= 0:
             for k in range(start, end):
-                samples[k] = rows[latest, k]
-        constants = known + found
+                samples[k] = rows[sorted_by, k]
+        constants = n_known + n_new
         if best_at < end:
-            first, last = start, end
-            while first < last:
-                if columns[best_feature, samples[first]] <= threshold:
-                    first += 1
+            low, high = start, end
+            while low < high:
+                if columns[best_feature, samples[low]] <= threshold:
+                    low += 1
                 else:
-                    last -= 1
-                    samples[first], samples[last] = samples[last], samples[first]
+                    high -= 1
+                    samples[low], samples[high] = samples[high], samples[low]
             on_left, left_squares = 0.0, 0.0
             if best_at - start <= end - best_at:
                 for k in range(start, best_at):
@@ -200,24 +200,25 @@ def _grow(columns, y, n, rows, tied, depth, state, reciprocal, nodes, thresholds
                     on_left -= y[samples[k]]
             for k in range(start, best_at):
                 left_squares += y[samples[k]] * y[samples[k]]
-            lefts, rights = float(best_at - start), float(end - best_at)
-            left_mean, right_mean = on_left / lefts, (total - on_left) / rights
-            left_impurity = left_squares / lefts - left_mean * left_mean
-            right_impurity = (squares - left_squares) / rights - right_mean * right_mean
-            improvement = (count / n) * (impurity - (rights / count * right_impurity) - (lefts / count * left_impurity))
-        for k in range(known):
+            n_left, n_right = float(best_at - start), float(end - best_at)
+            left_mean, right_mean = on_left / n_left, (total - on_left) / n_right
+            left_impurity = left_squares / n_left - left_mean * left_mean
+            right_impurity = (squares - left_squares) / n_right - right_mean * right_mean
+            right_share, left_share = n_right / count * right_impurity, n_left / count * left_impurity
+            improvement = (count / n) * (impurity - right_share - left_share)
+        for k in range(n_known):
             features[k] = constant[k]
-        for k in range(known, constants):
+        for k in range(n_known, constants):
             constant[k] = features[k]
         if best_at >= end or improvement + _PURE < 0:
             continue
         nodes[node, 0] = best_feature
         thresholds[node] = threshold
-        stack[waiting] = (best_at, end, level + 1, node, 2, constants)
-        impurities[waiting] = right_impurity
-        stack[waiting + 1] = (start, best_at, level + 1, node, 1, constants)
-        impurities[waiting + 1] = left_impurity
-        waiting += 2
+        stack[top] = (best_at, end, level + 1, node, 2, constants)
+        impurities[top] = right_impurity
+        stack[top + 1] = (start, best_at, level + 1, node, 1, constants)
+        impurities[top + 1] = left_impurity
+        top += 2
         if level + 1 < depth and count > 2:  # or both children are leaves
             for k in range(start, end):
                 goes_left[samples[k]] = k < best_at
@@ -230,15 +231,15 @@ def _grow(columns, y, n, rows, tied, depth, state, reciprocal, nodes, thresholds
 @no_type_check
 def _partition(rows, f, start, end, goes_left, spare):
     """Move the points that go left to the front, of those sorted by one coordinate; either side keeps its order."""
-    kept, moved = start, 0
+    left_end, right_count = start, 0
     for k in range(start, end):
         r = rows[f, k]
-        rows[f, kept] = r
-        spare[moved] = r
-        kept += goes_left[r]
-        moved += not goes_left[r]
-    for k in range(moved):
-        rows[f, kept + k] = spare[k]
+        rows[f, left_end] = r
+        spare[right_count] = r
+        left_end += goes_left[r]
+        right_count += not goes_left[r]
+    for k in range(right_count):
+        rows[f, left_end + k] = spare[k]
 
 
 @compiled
@@ -261,10 +262,10 @@ def _sort(values, rows, start, end, stack):
     Equal values end in an order of their own, which only the very same sort gives. `stack` is room for what waits.
     """
     stack[0, 0], stack[0, 1], stack[0, 2] = start, end, 2 * np.int64(np.log2(end - start))
-    waiting = 1
-    while waiting > 0:
-        waiting -= 1
-        start, end, budget = stack[waiting, 0], stack[waiting, 1], stack[waiting, 2]
+    top = 1
+    while top > 0:
+        top -= 1
+        start, end, budget = stack[top, 0], stack[top, 1], stack[top, 2]
         while end - start > _SMALL:
             if budget <= 0:
                 _heap_sort(values, rows, start, end)
@@ -283,8 +284,8 @@ def _sort(values, rows, start, end, stack):
                     _swap(values, rows, i, high)
                 else:
                     i += 1
-            stack[waiting, 0], stack[waiting, 1], stack[waiting, 2] = start, low, budget
-            waiting += 1
+            stack[top, 0], stack[top, 1], stack[top, 2] = start, low, budget
+            top += 1
             start = high
         _insertion_sort(values, rows, start, end)
 
@@ -321,9 +322,9 @@ def _swap(values, rows, i, j):
 def _heap_sort(values, rows, start, end):
     for root in range((end - start - 2) // 2, -1, -1):
         _sift(values, rows, start, root, end - start)
-    for last in range(end - start - 1, 0, -1):
-        _swap(values, rows, start, start + last)
-        _sift(values, rows, start, 0, last)
+    for size in range(end - start - 1, 0, -1):
+        _swap(values, rows, start, start + size)
+        _sift(values, rows, start, 0, size)
 
 
 @compiled

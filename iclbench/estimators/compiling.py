@@ -1,4 +1,4 @@
-"""Machine code for the loops of trees, made by numba at the first call and kept on disk for the next process."""
+"""Machine code for the loops of trees, compiled by numba at the first call and cached on disk for the next process."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` as machine code that gives up the GIL. No fast mathematics: equality with the libraries hangs on
     every rounding, and so nothing is reordered or fused on any processor.
 
-    The code is kept beside the source, or in the user's cache folder (`NUMBA_CACHE_DIR` names another). Where no such
-    folder can be written each process compiles for itself.
+    The code is cached next to the source, or in the user's cache folder (`NUMBA_CACHE_DIR` names another). Where no
+    such folder can be written each process compiles for itself.
     """
     try:
         return njit(cache=True, nogil=True, error_model="numpy")(function)

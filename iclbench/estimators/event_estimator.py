@@ -29,7 +29,7 @@ from iclbench.estimators.base import FittedPredictor, leading, slices
 
 
 class EventSettings(BaseSettings):
-    """What every method assumes before it has seen anything.
+    """The prior of every method.
 
     `smoothing`: so many further events are counted, spread evenly over the marks, where frequencies of marks are taken;
     3 of them with three marks are Laplace's rule of succession. `unit`: the gap that is expected beforehand, where no
@@ -79,18 +79,18 @@ class EventEstimator(FittedPredictor[_Settings], abstract=True):
             raise UsageError(f"{type(self).__name__} reads events (gap, mark, time), not y of shape {tuple(y.shape)}")
         points = points if full else leading(points)
         # A censored point is the last one; asked it may be, but nothing is learned from it.
-        there = points.mask & (points.y[..., MARK] >= 0)
-        lengths = torch.minimum(lengths.expand(len(points), -1), there.sum(1, keepdim=True))
-        gaps = points.y[..., GAP].to(self.dtype).masked_fill(~there, 1)
-        marks = marks_of(points.y).masked_fill(~there, 0)
+        is_event = points.mask & (points.y[..., MARK] >= 0)
+        lengths = torch.minimum(lengths.expand(len(points), -1), is_event.sum(1, keepdim=True))
+        gaps = points.y[..., GAP].to(self.dtype).masked_fill(~is_event, 1)
+        marks = marks_of(points.y).masked_fill(~is_event, 0)
         if not bool(((gaps > 0) & gaps.isfinite()).all()):
             raise DataError("gaps between events must be positive numbers: times of a sequence must increase")
         if bool((marks >= kinds).any()):
             raise DataError(f"an event has the mark {int(marks.max())}; this task has marks 0 to {kinds - 1}")
-        parts = slices(max(1, len(points)), self.episodes_at_once)
-        found = cat([self.answer(gaps[part], marks[part], lengths[part]) for part in parts])
+        chunks = slices(max(1, len(points)), self.episodes_at_once)
+        answers = cat([self.answer(gaps[chunk], marks[chunk], lengths[chunk]) for chunk in chunks])
         targets = queries.shape[2]
-        return found.map(lambda t: t.to(y.dtype).unsqueeze(2).expand(*t.shape[:2], targets, *t.shape[2:]))
+        return answers.map(lambda t: t.to(y.dtype).unsqueeze(2).expand(*t.shape[:2], targets, *t.shape[2:]))
 
 
 def frequencies(
@@ -103,7 +103,7 @@ def frequencies(
     return (counts + smoothing / kinds) / (weights.sum(-1, keepdim=True) + smoothing)
 
 
-def before(lengths: Int[Tensor, "B P"], points: int) -> Bool[Tensor, "B P N"]:
+def in_prefix(lengths: Int[Tensor, "B P"], points: int) -> Bool[Tensor, "B P N"]:
     """Which of N events belong to each prefix."""
     return torch.arange(points, device=lengths.device) < lengths.unsqueeze(-1)
 

@@ -43,16 +43,16 @@ class GradientDescent(Estimator[DescentSettings]):
         lengths: Int[Tensor, "#B P"],
         queries: Float[Tensor, "B P Q Dx"],
     ) -> Float[Tensor, "B P Q"]:
-        s, every = self.settings, lengths.expand(len(x), -1)
+        s, all_lengths = self.settings, lengths.expand(len(x), -1)
         at_once = max(1, _NUMBERS // (x.shape[1] * x.shape[2] ** 2))
         answers = []
-        for part in slices(len(x), at_once):
-            a, counts = x[part], every[part] if len(lengths) > 1 else lengths
-            gram = at_lengths((a.unsqueeze(3) * a.unsqueeze(2)).cumsum(1), counts)
-            moment = at_lengths((a * y[part].unsqueeze(-1)).cumsum(1), counts)
-            eigenvalues, along = _decompose(gram, moment, queries[part])
+        for chunk in slices(len(x), at_once):
+            inputs, counts = x[chunk], all_lengths[chunk] if len(lengths) > 1 else lengths
+            gram = at_lengths((inputs.unsqueeze(3) * inputs.unsqueeze(2)).cumsum(1), counts)
+            moment = at_lengths((inputs * y[chunk].unsqueeze(-1)).cumsum(1), counts)
+            eigenvalues, products = _decompose(gram, moment, queries[chunk])
             gain = _gain(eigenvalues, counts, s.steps, s.gamma, s.step_size)
-            answers.append((along @ gain[..., -1:]).squeeze(-1))
+            answers.append((products @ gain[..., -1:]).squeeze(-1))
         return torch.cat(answers)
 
 
@@ -96,8 +96,8 @@ def descent_curve(
         gamma: strength of the map I - gamma X'X.
         step_size: whose extreme eigenvalues L and mu set the step 2/(L + mu).
     """
-    eigenvalues, along, counts = _whole(context, x_target)
-    return (along @ _gain(eigenvalues, counts, steps, gamma, step_size)).squeeze(1)
+    eigenvalues, products, counts = _decompose_context(context, x_target)
+    return (products @ _gain(eigenvalues, counts, steps, gamma, step_size)).squeeze(1)
 
 
 def search_gamma(
@@ -120,22 +120,22 @@ def search_gamma(
         The best gamma, and the error of every candidate.
     """
     grid = torch.logspace(-6, -3, 300, dtype=torch.float64) if grid is None else grid
-    eigenvalues, along, counts = _whole(context, targets.x)
+    eigenvalues, products, counts = _decompose_context(context, targets.x)
     y = targets.y.double()[targets.mask].squeeze(-1)
-    errors = []
+    error_list = []
     for gamma in grid.tolist():
-        last = along @ _gain(eigenvalues, counts, steps, gamma, step_size)[..., -1:]
-        errors.append((last[:, 0, :, 0][targets.mask] - y).square().mean())
-    found = torch.stack(errors)
-    return float(grid[found.nan_to_num(torch.inf).argmin()]), found
+        answers = products @ _gain(eigenvalues, counts, steps, gamma, step_size)[..., -1:]
+        error_list.append((answers[:, 0, :, 0][targets.mask] - y).square().mean())
+    errors = torch.stack(error_list)
+    return float(grid[errors.nan_to_num(torch.inf).argmin()]), errors
 
 
-def _whole(
+def _decompose_context(
     context: Points, x_target: Float[Tensor, "B Q Dx"]
 ) -> tuple[Float[Tensor, "B 1 Dx"], Float[Tensor, "B 1 Q Dx"], Int[Tensor, "B 1"]]:
     """The decomposition for one fit per episode, on all its points."""
     x, y = context.x.double(), context.y.double()
     if not bool(context.mask.all()):
         x, y = (t.masked_fill(~context.mask.unsqueeze(-1), 0) for t in (x, y))
-    eigenvalues, along = _decompose((x.mT @ x).unsqueeze(1), y.mT @ x, x_target.double().unsqueeze(1))
-    return eigenvalues, along, context.counts.unsqueeze(1)
+    eigenvalues, products = _decompose((x.mT @ x).unsqueeze(1), y.mT @ x, x_target.double().unsqueeze(1))
+    return eigenvalues, products, context.counts.unsqueeze(1)

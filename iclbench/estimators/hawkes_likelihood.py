@@ -126,9 +126,10 @@ class _States:
             count = fade * count
             counts[i], ages[i], squares[i] = count, age, square
             count[marks[i]] += 1
-        left = gaps[::-1].cumsum()[::-1] - gaps + open_after
-        faded = np.exp(-beta * left)
-        sums = [np.bincount(marks, w, kinds) for w in (-np.expm1(-beta * left), left * faded, -left * left * faded)]
+        to_end = gaps[::-1].cumsum()[::-1] - gaps + open_after
+        decays = np.exp(-beta * to_end)
+        weights = (-np.expm1(-beta * to_end), to_end * decays, -to_end * to_end * decays)
+        sums = [np.bincount(marks, w, kinds) for w in weights]
         rates = process.base[marks] + beta * (process.branching[marks] * counts).sum(1)
         return cls(counts, ages, squares, rates, *sums)
 

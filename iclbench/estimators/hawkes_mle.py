@@ -51,16 +51,16 @@ class HawkesMLE(EventEstimator[HawkesSettings]):
     episodes_at_once = 1 << 20
 
     def answer(self, gaps: Float[Tensor, "B N"], marks: Int[Tensor, "B N"], lengths: Int[Tensor, "B P"]) -> HazardEvent:
-        few = EventSettings(smoothing=self.settings.smoothing, unit=self.settings.unit)
-        flat = Poisson(few, self.facts).answer(gaps, marks, lengths)
-        base, excited, decay = (t.cpu().numpy() for t in (flat.base, flat.excited, flat.decay))
-        read = [np.ascontiguousarray(t.cpu().numpy()) for t in (gaps, marks, lengths)]
-        chosen = (self.settings.smoothing, self.settings.penalty, self.settings.fastest)
+        prior = EventSettings(smoothing=self.settings.smoothing, unit=self.settings.unit)
+        poisson = Poisson(prior, self.facts).answer(gaps, marks, lengths)
+        base, excited, decay = (t.cpu().numpy() for t in (poisson.base, poisson.excited, poisson.decay))
+        sequences = [np.ascontiguousarray(t.cpu().numpy()) for t in (gaps, marks, lengths)]
+        penalties = (self.settings.smoothing, self.settings.penalty, self.settings.fastest)
         answer_all = _compiled().answer_all
 
-        def work(part: slice) -> None:
-            events, answers = ([array[part] for array in arrays] for arrays in (read, (base, excited, decay)))
-            answer_all(*events, FEWEST, self.kinds, *chosen, *answers)
+        def work(chunk: slice) -> None:
+            events, answers = ([array[chunk] for array in arrays] for arrays in (sequences, (base, excited, decay)))
+            answer_all(*events, FEWEST, self.kinds, *penalties, *answers)
 
         in_threads(work, list(slices(len(gaps), _EPISODES)))
         return HazardEvent(*(torch.as_tensor(array, device=gaps.device) for array in (base, excited, decay)))
@@ -89,9 +89,10 @@ def fit(
         The process, in the unit of the gaps.
     """
     gaps, marks = np.ascontiguousarray(gaps, np.float64), np.ascontiguousarray(marks, np.int64)
-    seen, mu, alpha, decay, unseen, _ = _compiled().fit(gaps, marks, kinds, smoothing, penalty, fastest, open_after)
-    base, branching = np.full(kinds, unseen), np.zeros((kinds, kinds))
-    base[seen], branching[np.ix_(seen, seen)] = mu, alpha
+    solution = _compiled().fit(gaps, marks, kinds, smoothing, penalty, fastest, open_after)
+    present, mu, alpha, decay, mu_absent, _ = solution
+    base, branching = np.full(kinds, mu_absent), np.zeros((kinds, kinds))
+    base[present], branching[np.ix_(present, present)] = mu, alpha
     return Hawkes(base, branching, float(decay))
 
 

@@ -61,16 +61,16 @@ def homotopy(
         passed = (alphas >= alpha.unsqueeze(1)) & (alphas < paths.alpha.unsqueeze(1))
         row, k = passed.nonzero(as_tuple=True)
         if len(row):
-            at = paths.right[row] + alphas[k].unsqueeze(1) * slope[row]
-            weights[paths.problem[row], k] = at.where(paths.signs[row] != 0, 0)
-        live = alpha > alphas[-1]
-        remaining = int(live.sum())
+            solution = paths.right[row] + alphas[k].unsqueeze(1) * slope[row]
+            weights[paths.problem[row], k] = solution.where(paths.signs[row] != 0, 0)
+        unfinished = alpha > alphas[-1]
+        remaining = int(unfinished.sum())
         if remaining == 0:
             break
         _sweep(paths, coordinate, sign)
         paths = replace(paths, alpha=alpha)
-        if remaining < 0.8 * len(live):  # copying tableaus costs as much as a few idle sweeps
-            paths = paths[live]
+        if remaining < 0.8 * len(unfinished):  # copying tableaus costs as much as a few idle sweeps
+            paths = paths[unfinished]
     return weights
 
 
@@ -90,26 +90,26 @@ def _next_event(
     join = torch.maximum(plus, minus).where(independent, 0)
     drop = (-paths.right / slope).where(paths.signs * slope > 0, 0)
     alpha, coordinate = torch.where(active, drop, join).max(1)
-    chosen = (torch.arange(len(slope), device=slope.device), coordinate)
-    joined = torch.where(plus[chosen] >= minus[chosen], 1.0, -1.0).to(slope.dtype)
+    entries = (torch.arange(len(slope), device=slope.device), coordinate)
+    joined = torch.where(plus[entries] >= minus[entries], 1.0, -1.0).to(slope.dtype)
     return torch.minimum(alpha.clamp_min(0), paths.alpha), coordinate, joined
 
 
 def _sweep(paths: _Paths, coordinate: Int[Tensor, " P"], sign: Float[Tensor, " P"]) -> None:
     """Sweep one coordinate per problem in (if inactive) or out (if active), in place."""
     row = torch.arange(len(coordinate), device=coordinate.device)
-    chosen = (row, coordinate)
-    active = paths.signs[chosen] != 0
+    entries = (row, coordinate)
+    active = paths.signs[entries] != 0
     direction = torch.where(active, -1.0, 1.0).to(sign.dtype)
     pivot = paths.tableau[row, coordinate, coordinate]
     column = paths.tableau[row, coordinate].clone()
     scaled = column / pivot.unsqueeze(1)
-    value = paths.right[chosen].clone()
+    value = paths.right[entries].clone()
     paths.tableau.baddbmm_(scaled.unsqueeze(2), column.unsqueeze(1), alpha=-1)
     paths.right.sub_(scaled * value.unsqueeze(1))
     turned = direction.unsqueeze(1) * scaled
     paths.tableau[row, :, coordinate] = turned
     paths.tableau[row, coordinate] = turned
     paths.tableau[row, coordinate, coordinate] = -1 / pivot
-    paths.right[chosen] = direction * value / pivot
-    paths.signs[chosen] = sign.where(~active, 0)
+    paths.right[entries] = direction * value / pivot
+    paths.signs[entries] = sign.where(~active, 0)

@@ -38,10 +38,10 @@ class NearestNeighbours(Estimator[NeighbourSettings]):
         rank.view(len(x), *queries.shape[1:3], -1).masked_fill_(later.unsqueeze(2), math.inf)
         k = self.settings.k
         total = torch.zeros_like(rank[..., 0])
-        for taken in range(min(k, x.shape[1])):
+        for count in range(min(k, x.shape[1])):
             # k minima beat one topk: k is small and the rows are short.
             nearest = rank.min(-1).indices
-            enough = (taken < lengths).repeat_interleave(queries.shape[2], 1)
-            total += torch.gather(y, 1, nearest).masked_fill(~enough, 0)
+            has_neighbour = (count < lengths).repeat_interleave(queries.shape[2], 1)
+            total += torch.gather(y, 1, nearest).masked_fill(~has_neighbour, 0)
             rank.scatter_(2, nearest.unsqueeze(-1), math.inf)
         return total.unflatten(1, queries.shape[1:3]) / lengths.clamp_max(k).unsqueeze(-1)

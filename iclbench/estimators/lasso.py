@@ -24,15 +24,15 @@ from iclbench.estimators.homotopy import homotopy
 
 log = logging.getLogger("iclbench")
 
-# The penalties of the papers. One path gives them all, so whoever asks for one gets the others for nothing.
+# The penalties of the papers. One path gives them all at no extra cost.
 ALPHAS = (1.0, 0.1, 0.01, 0.001, 0.0001)
 # Largest violation of the optimality conditions, in units of min(1, max |b|): absolute at the usual scale of the data;
 # and in units of max |b|, of which no more than rounding can be asked where the data are large.
 KKT, ROUNDING = 1e-8, 1e-13
 # Numbers per batch of Gram matrices: what stays in the cache.
 _CHUNK = 2**19
-# Answers that are kept, and their bytes: those of a hundred times 64 episodes of a hundred points.
-_MOST, _KEPT = 256, 2**25
+# Answers that are cached, and their bytes: those of a hundred times 64 episodes of a hundred points.
+_MOST, _MOST_BYTES = 256, 2**25
 
 
 class LassoSettings(BaseSettings):
@@ -40,7 +40,8 @@ class LassoSettings(BaseSettings):
 
 
 class Lasso(Estimator[LassoSettings]):
-    """One alpha; the answers for all of `ALPHAS` to a recent question are kept, so that five baselines share one path.
+    """One alpha; the answers for all of `ALPHAS` to a recent question are cached, so that five baselines share one
+    path.
 
     Attributes:
         fallbacks: solutions so far that failed the optimality check and were left to scikit-learn.
@@ -73,9 +74,9 @@ class Lasso(Estimator[LassoSettings]):
         return answers[alphas.index(self.settings.alpha)].to(x.device)
 
     def _forget(self) -> None:
-        """The oldest answers, but the last, where they are too many."""
+        """Drop the oldest answers, except the last, while there are too many."""
         size = sum(answers.nbytes for answers, _ in self._recent.values())
-        while len(self._recent) > 1 and (len(self._recent) > _MOST or size > _KEPT):
+        while len(self._recent) > 1 and (len(self._recent) > _MOST or size > _MOST_BYTES):
             size -= self._recent.popitem(last=False)[1][0].nbytes
 
 
@@ -105,16 +106,16 @@ def lasso_path(
     failed = 0
     at_once = max(1, _CHUNK // (n * d * d))
     for start in range(0, batch, at_once):
-        part = slice(start, start + at_once)
-        counts = lengths.expand(batch, -1)[part]
-        gram, moment = _moments(x[part], y[part], counts)
+        rows = slice(start, start + at_once)
+        counts = lengths.expand(batch, -1)[rows]
+        gram, moment = _moments(x[rows], y[rows], counts)
         w = homotopy(gram, moment, descending)
         for problem, k in (kkt_violation(gram, moment, descending, w) > KKT).nonzero().tolist():
             episode, p = divmod(problem, counts.shape[1])
             size = int(counts[episode, p])
-            w[problem, k] = _coordinate_descent(x[part][episode, :size], y[part][episode, :size], descending[k].item())
+            w[problem, k] = _coordinate_descent(x[rows][episode, :size], y[rows][episode, :size], descending[k].item())
             failed += 1
-        weights[part][:, :, order] = w.unflatten(0, counts.shape)
+        weights[rows][:, :, order] = w.unflatten(0, counts.shape)
     if failed:
         log.warning("lasso: %d of %d solutions left to scikit-learn (tolerance 1e-10)", failed, weights[..., 0].numel())
     return weights, failed

@@ -47,11 +47,11 @@ def _full_rank(
 ) -> tuple[Float[Tensor, "B N Dx"], Bool[Tensor, " B"]]:
     """The solutions, if the first min(N, Dx) points are safely independent, and for which episodes they are."""
     d = x.shape[2]
-    first = x[:, :d]
-    w, pivots, trusted = minimum_norm(first, y[:, :d], SMALLEST_PIVOT)
+    leading = x[:, :d]
+    w, pivots, trusted = minimum_norm(leading, y[:, :d], SMALLEST_PIVOT)
     sound = trusted[:, -1]
     if x.shape[1] > d:
-        w = torch.cat([w, posterior_means(x[:, d:], y[:, d:], first.mT @ first, w[:, -1])], 1)
+        w = torch.cat([w, posterior_means(x[:, d:], y[:, d:], leading.mT @ leading, w[:, -1])], 1)
         longest = x.square().sum(-1).amax(1)
         overflown = y.isfinite().all(1) & ~w.isfinite().flatten(1).all(1)
         sound = sound & (pivots.amin(1) > SHORTEST_PIVOT * longest) & ~overflown
@@ -66,19 +66,19 @@ def _any_rank(x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"]) -> Float[Tens
     for r in rank.unique().tolist():
         if r == 0:
             continue
-        chosen = (rank == r).nonzero().squeeze(1)
-        rows = basis[chosen, :r]
-        inside, sound = _full_rank(x[chosen] @ rows.mT, y[chosen])
-        w[chosen] = inside @ rows
-        w[chosen[~sound]] = _prefix_by_prefix(x[chosen[~sound]], y[chosen[~sound]])
+        episodes = (rank == r).nonzero().squeeze(1)
+        rows = basis[episodes, :r]
+        coefficients, sound = _full_rank(x[episodes] @ rows.mT, y[episodes])
+        w[episodes] = coefficients @ rows
+        w[episodes[~sound]] = _prefix_by_prefix(x[episodes[~sound]], y[episodes[~sound]])
     return w
 
 
 def _prefix_by_prefix(x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"]) -> Float[Tensor, "B N Dx"]:
     """Nothing shared and nothing squared: a singular value decomposition for every prefix."""
     solve = torch.linalg.lstsq
-    each = [
+    solutions = [
         solve(x[:, :n].cpu(), y[:, :n, None].cpu(), rcond=RCOND, driver="gelsd").solution.squeeze(-1)
         for n in range(1, x.shape[1] + 1)
     ]
-    return torch.stack(each, 1).to(x.device)
+    return torch.stack(solutions, 1).to(x.device)

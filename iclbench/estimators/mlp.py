@@ -109,8 +109,8 @@ def train(
     outer, offset = output.clone(), offset.clone()
     adam = torch.optim.Adam([inner, outer, offset], lr=lr, fused=True)
     ones = torch.cat([x, torch.ones_like(x[..., :1])], 2)
-    mine = torch.arange(x.shape[1], device=x.device) < counts.unsqueeze(1)
-    coefficient = (2 * mine / counts.unsqueeze(1)).to(x.dtype).unsqueeze(2)
+    in_prefix = torch.arange(x.shape[1], device=x.device) < counts.unsqueeze(1)
+    coefficient = (2 * in_prefix / counts.unsqueeze(1)).to(x.dtype).unsqueeze(2)
     target = y.unsqueeze(2)
     for _ in range(steps):
         active = torch.bmm(ones, inner).relu_()

@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from iclbench.core.events import HazardEvent
-from iclbench.estimators.event_estimator import EventEstimator, EventSettings, before, frequencies, sums
+from iclbench.estimators.event_estimator import EventEstimator, EventSettings, frequencies, in_prefix, sums
 
 # A unit that is further than this factor from the mean gap is some other unit of time.
 _FAR = 5
@@ -24,25 +24,25 @@ class Poisson(EventEstimator[EventSettings]):
         return HazardEvent(base, torch.zeros_like(base), torch.zeros_like(rate))
 
     def mark_probabilities(self, marks: Int[Tensor, "B N"], lengths: Int[Tensor, "B P"]) -> Float[Tensor, "B P K"]:
-        return frequencies(before(lengths, marks.shape[1]), marks, self.kinds, self.settings.smoothing)
+        return frequencies(in_prefix(lengths, marks.shape[1]), marks, self.kinds, self.settings.smoothing)
 
 
 class MarkovMarks(Poisson):
     """The time as `Poisson`, the mark by what followed the earlier events with the mark of the last one.
 
     The transitions from every mark are smoothed as the frequencies of `Poisson` are; where nothing has followed the
-    last mark so far, all marks are alike.
+    last mark so far, all marks are equally likely.
     """
 
     order = "causal"
 
     def mark_probabilities(self, marks: Int[Tensor, "B N"], lengths: Int[Tensor, "B P"]) -> Float[Tensor, "B P K"]:
-        counted = before(lengths, marks.shape[1])
+        is_counted = in_prefix(lengths, marks.shape[1])
         if marks.shape[1] > 0:
-            last = marks.gather(1, (lengths - 1).clamp_min(0))
-            counted[..., 1:] &= marks[:, None, :-1] == last.unsqueeze(-1)
-            counted[..., 0] = False
-        return frequencies(counted, marks, self.kinds, self.settings.smoothing)
+            last_mark = marks.gather(1, (lengths - 1).clamp_min(0))
+            is_counted[..., 1:] &= marks[:, None, :-1] == last_mark.unsqueeze(-1)
+            is_counted[..., 0] = False
+        return frequencies(is_counted, marks, self.kinds, self.settings.smoothing)
 
 
 def rates(gaps: Float[Tensor, "B N"], lengths: Int[Tensor, "B P"], first: float, unit: float) -> Float[Tensor, "B P"]:
@@ -56,6 +56,6 @@ def rates(gaps: Float[Tensor, "B N"], lengths: Int[Tensor, "B P"], first: float,
     """
     elapsed = sums(gaps, lengths)
     mean = elapsed / lengths.clamp_min(1)
-    near = torch.full_like(mean, unit).clamp(mean / _FAR, mean * _FAR)
-    before = torch.where(lengths < 2, unit, near)
-    return (lengths + 1) / (elapsed + torch.where(lengths == 0, first, before))
+    bounded_unit = torch.full_like(mean, unit).clamp(mean / _FAR, mean * _FAR)
+    prior_gap = torch.where(lengths < 2, unit, bounded_unit)
+    return (lengths + 1) / (elapsed + torch.where(lengths == 0, first, prior_gap))

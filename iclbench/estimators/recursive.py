@@ -30,13 +30,13 @@ def posterior_means(
         mean: prior mean.
     """
     path: list[Tensor] = []
-    before: Tensor | None = None
+    previous_rows: Tensor | None = None
     blocks = -(-x.shape[1] // BLOCK)
     for rows, outputs in zip(x.tensor_split(blocks, 1), y.unsqueeze(-1).tensor_split(blocks, 1), strict=True):
-        if before is not None:
+        if previous_rows is not None:
             mean = path[-1][:, -1]
-            precision = precision + before.mT @ before
-        before = rows
+            precision = precision + previous_rows.mT @ previous_rows
+        previous_rows = rows
         root = torch.linalg.cholesky_ex(precision).L
         white = torch.linalg.solve_triangular(root, rows.mT, upper=False)
         covariance = white.mT @ white

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from iclbench.core.events import LogNormalEvent
-from iclbench.estimators.event_estimator import EventEstimator, EventSettings, before, frequencies, sums
+from iclbench.estimators.event_estimator import EventEstimator, EventSettings, frequencies, in_prefix, sums
 
 
 class Renewal(EventEstimator[EventSettings]):
@@ -35,7 +35,7 @@ class Renewal(EventEstimator[EventSettings]):
         squares = (sums((logs - origin).square(), lengths) - n * mean.square()).clamp_min(0)
         scales = ((1 + 1 / n) * (squares + 3) / (n + 1)).sqrt()
         locs = torch.where(lengths == 0, math.log(self.expected[0]), origin + mean)
-        seen = before(lengths, marks.shape[1])
-        probabilities = frequencies(seen, marks, self.kinds, self.settings.smoothing)
-        alone = locs.unsqueeze(-1)
-        return LogNormalEvent(torch.zeros_like(alone), alone, scales.unsqueeze(-1), probabilities.log())
+        counted = in_prefix(lengths, marks.shape[1])
+        probabilities = frequencies(counted, marks, self.kinds, self.settings.smoothing)
+        locations = locs.unsqueeze(-1)
+        return LogNormalEvent(torch.zeros_like(locations), locations, scales.unsqueeze(-1), probabilities.log())

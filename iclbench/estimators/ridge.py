@@ -39,16 +39,16 @@ class Ridge(LinearEstimator[RidgeSettings]):
     Settings = RidgeSettings
 
     def weights(self, x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"]) -> Float[Tensor, "B N Dx"]:
-        chosen = self.settings.penalty
-        penalty = self.facts.noise_to_signal if chosen == "noise" else chosen
+        setting = self.settings.penalty
+        penalty = self.facts.noise_to_signal if setting == "noise" else setting
         if penalty == 0:
             return least_squares(x, y)
         batch, _, d = x.shape
-        one = torch.eye(d, dtype=x.dtype, device=x.device).expand(batch, d, d)
+        identity = torch.eye(d, dtype=x.dtype, device=x.device).expand(batch, d, d)
         if penalty < SMALLEST_PENALTY * x.square().sum(-1).max():
-            return _prefix_by_prefix(x, y, math.sqrt(penalty) * one)
+            return _prefix_by_prefix(x, y, math.sqrt(penalty) * identity)
         # |y - Xw|² + lambda |w|² is the posterior of w ~ N(0, I / lambda) under unit noise.
-        precision = penalty * one
+        precision = penalty * identity
         return posterior_means(x, y, precision, x.new_zeros(batch, d))
 
 
@@ -57,19 +57,19 @@ def _prefix_by_prefix(
 ) -> Float[Tensor, "B N Dx"]:
     """Least squares on these rows, whose output is 0, and the first 1, 2, ..., N points: nothing shared and nothing
     squared, and whatever the scale of an input."""
-    found = []
+    solutions = []
     for n in range(1, x.shape[1] + 1):
-        known = torch.cat([rows, x[:, :n]], 1)
-        scale = known.norm(dim=1, keepdim=True)
-        q, r = torch.linalg.qr(known / scale)
-        along = (y[:, None, :n] @ q[:, rows.shape[1] :]).mT
-        found.append(torch.linalg.solve_triangular(r, along, upper=True).squeeze(-1) / scale.squeeze(1))
-    return torch.stack(found, 1)
+        all_rows = torch.cat([rows, x[:, :n]], 1)
+        scale = all_rows.norm(dim=1, keepdim=True)
+        q, r = torch.linalg.qr(all_rows / scale)
+        projected = (y[:, None, :n] @ q[:, rows.shape[1] :]).mT
+        solutions.append(torch.linalg.solve_triangular(r, projected, upper=True).squeeze(-1) / scale.squeeze(1))
+    return torch.stack(solutions, 1)
 
 
 class FeatureRidge(Ridge):
-    """Ridge on the features in which every function of the family is linear, which it is told. With penalty "noise" it
-    is Bayes-optimal where their weights are drawn from N(0, v I), v the family's `weight_variance`."""
+    """Ridge on the features in which every function of the family is linear, given access to them. With penalty "noise"
+    it is Bayes-optimal where their weights are drawn from N(0, v I), v the family's `weight_variance`."""
 
     def __init__(self, settings: RidgeSettings | None = None, facts: TaskFacts | None = None, seed: int = 0) -> None:
         super().__init__(settings, facts, seed)
@@ -126,8 +126,8 @@ class KernelRidge(Estimator[KernelRidgeSettings]):
         cross = self.kernel(x, queries.flatten(1, 2))
         solved = torch.linalg.solve_triangular(factor, torch.cat([cross, y.unsqueeze(-1)], -1), upper=False)
         terms = (solved[..., :-1] * solved[..., -1:]).unflatten(2, queries.shape[1:3])
-        seen = torch.arange(x.shape[1], device=x.device)[:, None] < lengths.unsqueeze(1)
-        return (terms * seen.unsqueeze(-1)).sum(1)
+        in_prefix = torch.arange(x.shape[1], device=x.device)[:, None] < lengths.unsqueeze(1)
+        return (terms * in_prefix.unsqueeze(-1)).sum(1)
 
     def kernel(self, a: Float[Tensor, "B N Dx"], b: Float[Tensor, "B M Dx"]) -> Float[Tensor, "B N M"]:
         scale = self.settings.lengthscale

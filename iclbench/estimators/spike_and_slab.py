@@ -55,13 +55,13 @@ class SpikeAndSlab(LinearEstimator[NoSettings]):
         evidence = x.new_zeros(len(x), number)
         path = []
         for rows, label in zip(x.unbind(1), y.unbind(1), strict=True):
-            seen = rows[:, supports]
-            along = (covariance @ seen.unsqueeze(-1)).squeeze(-1)
-            variance = ((seen * along).sum(-1)).clamp_min(0) + self.noise**2
-            surprise = label[:, None] - (seen * mean).sum(-1)
+            inputs = rows[:, supports]
+            products = (covariance @ inputs.unsqueeze(-1)).squeeze(-1)
+            variance = ((inputs * products).sum(-1)).clamp_min(0) + self.noise**2
+            surprise = label[:, None] - (inputs * mean).sum(-1)
             evidence = evidence - (surprise.square() / variance + variance.log()) / 2
-            mean = mean + along * (surprise / variance).unsqueeze(-1)
-            covariance = covariance - along.unsqueeze(-1) * (along / variance.unsqueeze(-1)).unsqueeze(-2)
+            mean = mean + products * (surprise / variance).unsqueeze(-1)
+            covariance = covariance - products.unsqueeze(-1) * (products / variance.unsqueeze(-1)).unsqueeze(-2)
             shares = (evidence.softmax(1).unsqueeze(-1) * mean).flatten(1)
             path.append(torch.zeros_like(rows).index_add_(1, supports.flatten(), shares))
         return torch.stack(path, 1)

@@ -43,7 +43,7 @@ _Settings = TypeVar("_Settings", bound="TreeSettings | BoostingSettings")
 class LibraryEstimator(Estimator[_Settings], abstract=True):
     """A method of a library with `fit` and `predict`.
 
-    Splits of equal gain are told apart by rounding, which depends on the order of the points: hence "causal".
+    Splits of equal gain differ by rounding, which depends on the order of the points, so the order is "causal".
 
     Attributes:
         seconds: what one fit of the library takes, roughly; decides whether worker processes are worth starting.
@@ -60,14 +60,14 @@ class LibraryEstimator(Estimator[_Settings], abstract=True):
 
     @abstractmethod
     def compiled(self) -> Compiled | None:
-        """The same method compiled; None where it is not, with these settings.
+        """The compiled method; None if it is not compiled with these settings.
 
         Raises:
-            ImportError: numba is not there, or does not fit the version of NumPy.
+            ImportError: numba is not installed, or does not fit the version of NumPy.
         """
 
     def features(self, x: Float[Tensor, "*shape Dx"]) -> Float[Tensor, "*shape Dx"]:
-        """What the model sees of the inputs."""
+        """The inputs as the model sees them."""
         return x
 
     def answer(
@@ -78,24 +78,24 @@ class LibraryEstimator(Estimator[_Settings], abstract=True):
         queries: Float[Tensor, "B P Q Dx"],
     ) -> Float[Tensor, "B P Q"]:
         tensors = (self.features(x), y, lengths.expand(len(x), -1), self.features(queries))
-        inputs, outputs, wanted, asked = (np.ascontiguousarray(t.cpu().numpy()) for t in tensors)
-        answers = np.zeros(asked.shape[:3])
+        inputs, outputs, fit_lengths, query_arrays = (np.ascontiguousarray(t.cpu().numpy()) for t in tensors)
+        answers = np.zeros(query_arrays.shape[:3])
         method = self._compiled()
         # What is not finite is refused (or taken for missing) by the library.
-        if method is not None and all(np.isfinite(array).all() for array in (inputs, outputs, asked)):
-            few = np.where(wanted <= LIMIT, wanted, 0)
+        if method is not None and all(np.isfinite(array).all() for array in (inputs, outputs, query_arrays)):
+            small_lengths = np.where(fit_lengths <= LIMIT, fit_lengths, 0)
             try:
-                answers = answer_compiled(method, inputs, outputs, few, asked)
+                answers = answer_compiled(method, inputs, outputs, small_lengths, query_arrays)
             except OSError as error:  # from the folder where the compiled code is kept
                 _warn_once(str(error))
-                answers[few > 0] = np.nan
-            open_ = (wanted > LIMIT) | np.isnan(answers).any(2)
-            wanted = np.where(open_, wanted, 0)
-            answers[open_] = 0
-        if wanted.any():
+                answers[small_lengths > 0] = np.nan
+            unanswered = (fit_lengths > LIMIT) | np.isnan(answers).any(2)
+            fit_lengths = np.where(unanswered, fit_lengths, 0)
+            answers[unanswered] = 0
+        if fit_lengths.any():
             model = self.model()
-            jobs = [(model, *episode) for episode in zip(inputs, outputs, wanted, asked, strict=True)]
-            answers += np.stack(over_episodes(fit_prefixes, jobs, self.seconds * np.count_nonzero(wanted)))
+            jobs = [(model, *episode) for episode in zip(inputs, outputs, fit_lengths, query_arrays, strict=True)]
+            answers += np.stack(over_episodes(fit_prefixes, jobs, self.seconds * np.count_nonzero(fit_lengths)))
         return torch.as_tensor(answers, device=x.device).to(y.dtype)
 
     def _compiled(self) -> Compiled | None:
@@ -121,8 +121,8 @@ def answer_compiled(
     x, y = x[:, :longest], y[:, :longest]
     order = np.argsort(x, axis=1, kind="stable")
 
-    def work(part: slice) -> np.ndarray:
-        arrays = (np.ascontiguousarray(array[part]) for array in (x, y, order, lengths, queries))
+    def work(chunk: slice) -> np.ndarray:
+        arrays = (np.ascontiguousarray(array[chunk]) for array in (x, y, order, lengths, queries))
         return method(*arrays)
 
     return np.concatenate(in_threads(work, list(slices(len(x), _EPISODES))), dtype=np.float64)
@@ -209,9 +209,9 @@ class XGBoost(LibraryEstimator[BoostingSettings]):
     def model(self) -> Any:
         from xgboost import XGBRegressor
 
-        own = {"sign", "backend"}
-        given = {key: value for key, value in self.settings if key not in own and value is not None}
-        return XGBRegressor(**given, n_jobs=1, random_state=0)
+        not_passed = {"sign", "backend"}
+        arguments = {key: value for key, value in self.settings if key not in not_passed and value is not None}
+        return XGBRegressor(**arguments, n_jobs=1, random_state=0)
 
     def compiled(self) -> Compiled | None:
         if any(getattr(self.settings, key) != BoostingSettings.model_fields[key].default for key in _NOT_COMPILED):

@@ -41,15 +41,15 @@ def over_episodes(function: Callable[..., _Answer], jobs: Sequence[tuple[Any, ..
     return [function(*job) for job in jobs]
 
 
-def in_threads(function: Callable[[slice], _Answer], parts: Sequence[slice]) -> list[_Answer]:
+def in_threads(function: Callable[[slice], _Answer], chunks: Sequence[slice]) -> list[_Answer]:
     """`[function(part) for part in parts]`, in threads where there are cores: for functions that give up the GIL."""
-    workers = min(_available(), len(parts))
+    workers = min(_available(), len(chunks))
     if workers <= 1:
-        return [function(part) for part in parts]
+        return [function(chunk) for chunk in chunks]
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(workers) as pool:
-        futures = [pool.submit(function, part) for part in parts]
+        futures = [pool.submit(function, chunk) for chunk in chunks]
         try:
             return [future.result() for future in futures]
         except BaseException:  # Ctrl-C among them
@@ -67,5 +67,5 @@ def fit_prefixes(model: Any, x: np.ndarray, y: np.ndarray, lengths: np.ndarray, 
 
 
 def _available() -> int:
-    asked = os.environ.get("ICLBENCH_WORKERS", "")
-    return max(1, int(asked)) if asked.isdecimal() else cores.available()
+    setting = os.environ.get("ICLBENCH_WORKERS", "")
+    return max(1, int(setting)) if setting.isdecimal() else cores.available()

@@ -22,28 +22,28 @@ def summarised(
         return over_queries(scores, queries, seed)
     if not metrics.metric(metric).yes_or_no:
         return summaries(scores[:, None], seed)[0]
-    known = scores[np.isfinite(scores)]
-    return wilson(int(known.sum()), len(known))
+    finite = scores[np.isfinite(scores)]
+    return wilson(int(finite.sum()), len(finite))
 
 
 def over_queries(scores: Float[np.ndarray, " E"], queries: Int[np.ndarray, " E"], seed: int) -> dict[str, Any]:
     """The mean over episodes, with the bootstrap's interval over queries."""
-    known = np.isfinite(scores)
-    distinct, index = np.unique(queries[known], return_inverse=True)
-    of_query = np.eye(len(distinct))[index]
+    finite = np.isfinite(scores)
+    distinct, index = np.unique(queries[finite], return_inverse=True)
+    indicator = np.eye(len(distinct))[index]
     counts = resampled_counts(len(distinct), seed)
-    means = counts @ (scores[known] @ of_query) / (counts @ of_query.sum(0))
+    means = counts @ (scores[finite] @ indicator) / (counts @ indicator.sum(0))
     low, high = percentiles(means[:, None]) if len(distinct) > 1 else ([np.nan], [np.nan])
-    mean = float(scores[known].mean())
-    return {"value": mean, "low": float(low[0]), "high": float(high[0]), "n_episodes": int(known.sum())}
+    mean = float(scores[finite].mean())
+    return {"value": mean, "low": float(low[0]), "high": float(high[0]), "n_episodes": int(finite.sum())}
 
 
-def wilson(right: int, asked: int) -> dict[str, Any]:
+def wilson(right: int, count: int) -> dict[str, Any]:
     """The share that is right, with Wilson's score interval (1927)."""
     from scipy.stats import binomtest
 
-    ends = binomtest(right, asked).proportion_ci(LEVEL, method="wilson")
-    return {"value": right / asked, "low": float(ends.low), "high": float(ends.high), "n_episodes": asked}
+    ends = binomtest(right, count).proportion_ci(LEVEL, method="wilson")
+    return {"value": right / count, "low": float(ends.low), "high": float(ends.high), "n_episodes": count}
 
 
 def balanced(
@@ -52,14 +52,14 @@ def balanced(
     """The mean over classes of the share that is right, classes being the right answers; with the bootstrap's interval
     over episodes (over `queries` where these come again), in which a class that a resample has none of does not count.
     A single question has no interval."""
-    known = np.isfinite(correct)
-    classes, index = np.unique(np.array(targets, dtype=object)[known].astype(str), return_inverse=True)
-    of_class = np.eye(len(classes))[index]
-    asked = np.arange(len(index)) if queries is None else np.unique(queries[known], return_inverse=True)[1]
-    distinct = int(asked.max()) + 1 if len(asked) else 0
-    counts = np.vstack([np.ones(len(index)), resampled_counts(distinct, seed)[:, asked]])
+    finite = np.isfinite(correct)
+    classes, index = np.unique(np.array(targets, dtype=object)[finite].astype(str), return_inverse=True)
+    indicator = np.eye(len(classes))[index]
+    query_index = np.arange(len(index)) if queries is None else np.unique(queries[finite], return_inverse=True)[1]
+    distinct = int(query_index.max()) + 1 if len(query_index) else 0
+    counts = np.vstack([np.ones(len(index)), resampled_counts(distinct, seed)[:, query_index]])
     with np.errstate(invalid="ignore"):
-        recalls = (counts @ (of_class * correct[known, None])) / (counts @ of_class)
+        recalls = (counts @ (indicator * correct[finite, None])) / (counts @ indicator)
     means = np.nanmean(recalls, axis=1)
     low, high = percentiles(means[1:, None]) if distinct > 1 else ([np.nan], [np.nan])
     return {"value": float(means[0]), "low": float(low[0]), "high": float(high[0]), "n_episodes": len(index)}

@@ -33,8 +33,8 @@ def cell_tables(
     prompts.drawn  # noqa: B018  (drawn before the clock starts: everyone shares them)
     if contestant.model is None or contestant.method is None:
         always, reason = majority.majority(prompts.task.card, prompts.drawn)
-        given = [e.query.x for e in prompts.drawn]
-        return _tables(contestant, prompts, Outcome(always, reason, texts=given), []), reason
+        inputs = [e.query.x for e in prompts.drawn]
+        return _tables(contestant, prompts, Outcome(always, reason, texts=inputs), []), reason
     model, method = contestant.model, contestant.method
     session = Session(model, method, batches, overlength, cache, contestant.beside)
     tokenised = session.tokenised(prompts)
@@ -53,12 +53,12 @@ def _tables(
     contestant: LanguageContestant, prompts: LanguagePrompts, outcome: Outcome, costs: cells.Rows
 ) -> cells.Tables:
     correct = outcome.answers.scores["accuracy"]
-    own: dict[str, object] = {"run": contestant.run, "prompt_set": prompts.id}
+    key_columns: dict[str, object] = {"run": contestant.run, "prompt_set": prompts.id}
     return {
         "errors": cells.error_rows(
             contestant, prompts, {"accuracy": correct[:, None]}, n_context=np.asarray([prompts.shots])
         ),
-        "answers": answers.answer_rows(own, prompts.drawn, outcome.texts, outcome.answers),
+        "answers": answers.answer_rows(key_columns, prompts.drawn, outcome.texts, outcome.answers),
         "costs": costs,
         "values": value_rows(contestant, prompts, outcome),
     }
@@ -74,12 +74,12 @@ def value_rows(contestant: Contestant, prompts: LanguagePrompts, outcome: Outcom
     shared = shared_columns(contestant, prompts)
     if bad := outcome.answers.nonfinite:
         raise NonFiniteError(_nonfinite(bad, outcome.answers))
-    which = (
+    axis = (
         {"axis": "order", "axis_value": prompts.order}
         if prompts.order
         else {"axis": "demo_seed", "axis_value": prompts.demo_seed}
     )
-    final = shared | which | ({"reason": outcome.reason} if outcome.reason else {})
+    final = shared | axis | ({"reason": outcome.reason} if outcome.reason else {})
     targets = [e.query.y for e in prompts.drawn]
     rows = [
         final | {"metric": metric} | summarised(metric, scores, prompts.seed, prompts.repeated)
@@ -91,10 +91,10 @@ def value_rows(contestant: Contestant, prompts: LanguagePrompts, outcome: Outcom
         | {"metric": "balanced_accuracy"}
         | balanced(outcome.answers.scores["accuracy"], targets, prompts.seed, prompts.repeated)
     )
-    for passes, found in outcome.passes.items():
-        rows += _trace_rows(shared, passes, found, prompts.seed, prompts.repeated)
-    for passes, found in outcome.development.items():
-        rows += _trace_rows(shared | {"evaluator": "development"}, passes, found, prompts.seed)
+    for passes, answers_at in outcome.passes.items():
+        rows += _trace_rows(shared, passes, answers_at, prompts.seed, prompts.repeated)
+    for passes, answers_at in outcome.development.items():
+        rows += _trace_rows(shared | {"evaluator": "development"}, passes, answers_at, prompts.seed)
     return rows
 
 
@@ -105,21 +105,21 @@ def shared_columns(contestant: Contestant, prompts: LanguagePrompts) -> dict[str
 
 
 def _nonfinite(bad: int, answers: Answers) -> str:
-    asked = sum(scores is not None for scores in answers.candidates)
-    return f"the log-probabilities of candidates are not finite in {bad} of {asked} questions"
+    total = sum(scores is not None for scores in answers.candidates)
+    return f"the log-probabilities of candidates are not finite in {bad} of {total} questions"
 
 
 def _trace_rows(
-    shared: dict[str, object], passes: int, found: Pass, seed: int, queries: np.ndarray | None = None
+    shared: dict[str, object], passes: int, trace: Pass, seed: int, queries: np.ndarray | None = None
 ) -> cells.Rows:
     scores = {
-        "accuracy": found.answers.scores["accuracy"],
-        "kl_to_icl": found.divergence,
-        "memory_change": found.change,
+        "accuracy": trace.answers.scores["accuracy"],
+        "kl_to_icl": trace.divergence,
+        "memory_change": trace.change,
     }
     at = shared | {"axis": "passes", "axis_value": passes}
-    if bad := found.answers.nonfinite:
-        return [at | {"metric": "accuracy", "status": "failed", "reason": _nonfinite(bad, found.answers)}]
+    if bad := trace.answers.nonfinite:
+        return [at | {"metric": "accuracy", "status": "failed", "reason": _nonfinite(bad, trace.answers)}]
     return [
         at | {"metric": metric} | summarised(metric, values, seed, queries)
         for metric, values in scores.items()

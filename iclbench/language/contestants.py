@@ -39,16 +39,16 @@ def contestant(
     model: LanguageModel, method: Method, overlength: Overlength, beside: Sequence[Method] = ()
 ) -> LanguageContestant:
     """A model under a method, compared with the methods `beside`."""
-    others = tuple({each.hash: each for each in beside if each.hash != method.hash}.values())
-    rooms = {(each.times, min(each.passes, 2)) for each in others} - {(method.times, min(method.passes, 2))}
-    room = sorted(rooms) if overlength == "drop" else []
+    others = tuple({other.hash: other for other in beside if other.hash != method.hash}.values())
+    budgets = {(other.times, min(other.passes, 2)) for other in others} - {(method.times, min(method.passes, 2))}
+    budget_key = sorted(budgets) if overlength == "drop" else []
     libraries = {name: version(name) for name in ("transformers", "tokenizers")} | {"torch": torch.__version__}
     name = model.name + method.suffix
     return LanguageContestant(
         name,
         name,
         "backbone",
-        identity.language_model_id(model.identity, method.hash, VERSION, overlength, room),
+        identity.language_model_id(model.identity, method.hash, VERSION, overlength, budget_key),
         variant=identity.language_variant_id(model.identity, method.hash),
         applied=method.suffix or None,
         model_name=model.name,

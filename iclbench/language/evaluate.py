@@ -1,4 +1,4 @@
-"""Evaluation of a pretrained language model on in-context tasks, with what every accuracy has to be seen beside.
+"""Evaluation of a pretrained language model on in-context tasks, with controls for every accuracy.
 
 `evaluate_model` yields one cell after the other; what is already there is not computed again. Controls, all on the same
 questions (those that come again with demonstrations of their own are asked once without any): plain ICL; the
@@ -89,14 +89,14 @@ def evaluate_model(
     _refuse(model, method)
     comparisons: list[Comparison] = []
     for task in tasks:
-        asked = LanguagePrompts(task, 0, episodes or task.card.episodes, seed=seed, data_dir=context.data_dir)
-        asked.with_pool(task.pool(context.data_dir))
+        zero_shot = LanguagePrompts(task, 0, episodes or task.card.episodes, seed=seed, data_dir=context.data_dir)
+        zero_shot.with_pool(task.pool(context.data_dir))
         contestants = _Contestants(model, method, controls, overlength)
-        comparisons += _comparisons(asked, contestants, shots or [task.card.shots], demo_seeds, orders)
+        comparisons += _comparisons(zero_shot, contestants, shots or [task.card.shots], demo_seeds, orders)
     write_published(context.results, tasks)
     batches = Batches(batch)
-    for each in comparisons:
-        yield from _cells(context.results, each, batches, overlength)
+    for comparison in comparisons:
+        yield from _cells(context.results, comparison, batches, overlength)
 
 
 class _Contestants:
@@ -105,16 +105,18 @@ class _Contestants:
     def __init__(self, model: LanguageModel, method: Method, controls: bool, overlength: Overlength) -> None:
         self.controls, self.method = controls, method
         icl, more = method_named("icl"), method.controls if controls else ()
-        together = [method, icl, *more] if controls else [method]
-        self.asked = contestant(model, method, overlength, together)
-        self.plain = contestant(model, icl, overlength, together) if controls else self.asked
-        again = [contestant(model, each, overlength, together) for each in more if each.hash != method.hash]
-        self.others = (*again, constant()) if controls else ()
+        compared = [method, icl, *more] if controls else [method]
+        self.asked = contestant(model, method, overlength, compared)
+        self.plain = contestant(model, icl, overlength, compared) if controls else self.asked
+        control_contestants = [
+            contestant(model, each, overlength, compared) for each in more if each.hash != method.hash
+        ]
+        self.others = (*control_contestants, constant()) if controls else ()
 
     @property
     def paired(self) -> tuple[LanguageContestant, ...]:
         """The method and plain ICL; one contestant where they are the same."""
-        return tuple({each.run: each for each in (self.asked, self.plain)}.values())
+        return tuple({contestant.run: contestant for contestant in (self.asked, self.plain)}.values())
 
 
 def _comparisons(
@@ -146,50 +148,50 @@ def _comparisons(
     zero.drawn  # noqa: B018  (raises where there is nothing to choose answers from)
     plain = contestants.plain if contestants.controls else None
     for count in filter(None, dict.fromkeys(shots)):
-        asked = sets(count, orders[0])
-        yield Comparison(asked, (*contestants.paired, *contestants.others), plain)
+        prompt_sets = sets(count, orders[0])
+        yield Comparison(prompt_sets, (*contestants.paired, *contestants.others), plain)
         for order in orders[1:]:
             yield Comparison(sets(count, order), contestants.paired, summed=False)
-        if contestants.controls and asked[0].can_shuffle:
+        if contestants.controls and prompt_sets[0].can_shuffle:
             yield Comparison(sets(count, orders[0], "shuffled-labels"), contestants.paired, plain)
     if contestants.controls or 0 in shots:
-        yield Comparison((zero,), (contestants.plain, *(each for each in contestants.others if each.model is None)))
+        yield Comparison((zero,), (contestants.plain, *(other for other in contestants.others if other.model is None)))
 
 
 def _cells(results: Path, comparison: Comparison, batches: Batches, overlength: Overlength) -> Iterator[CellResult]:
     for prompts in comparison.sets:
         cache = PromptCache()
-        for each in comparison.contestants:
-            yield _cell(results, each, prompts, partial(cell_tables, each, prompts, batches, overlength, cache))
+        for member in comparison.contestants:
+            yield _cell(results, member, prompts, partial(cell_tables, member, prompts, batches, overlength, cache))
     if comparison.summed:
-        for each in comparison.contestants:
-            compared = None if each is comparison.plain or each.model is None else comparison.plain
-            write_summary(results, each, comparison.sets, compared)
+        for member in comparison.contestants:
+            plain = None if member is comparison.plain or member.model is None else comparison.plain
+            write_summary(results, member, comparison.sets, plain)
 
 
 def _cell(
     results: Path,
-    one: LanguageContestant,
+    model: LanguageContestant,
     prompts: LanguagePrompts,
     tables_of: Callable[[], tuple[cells.Tables, str]],
 ) -> CellResult:
     """The cell that is already there, or else computed."""
-    if cells.is_done(results, one, prompts):
-        return CellResult(one, prompts, True, None, _kept_note(results, one, prompts))
+    if cells.is_done(results, model, prompts):
+        return CellResult(model, prompts, True, None, _kept_note(results, model, prompts))
     notes = [""]
 
     def work() -> cells.Tables:
-        found, notes[0] = tables_of()
-        return found
+        computed, notes[0] = tables_of()
+        return computed
 
-    reason = cells.compute_cell(results, one, prompts, shared_columns(one, prompts), work)
-    return CellResult(one, prompts, False, reason, notes[0])
+    reason = cells.compute_cell(results, model, prompts, shared_columns(model, prompts), work)
+    return CellResult(model, prompts, False, reason, notes[0])
 
 
-def _kept_note(results: Path, one: LanguageContestant, prompts: LanguagePrompts) -> str:
-    """What was said of a cell when it was computed: dropped demonstrations are no secret the second time."""
-    said = tables.read("values", cells.cell_path(results, one, prompts))["reason"].dropna()
-    return str(said.iloc[0]) if len(said) else ""
+def _kept_note(results: Path, contestant: LanguageContestant, prompts: LanguagePrompts) -> str:
+    """The note of a cached cell, so that dropped demonstrations are reported again."""
+    reasons = tables.read("values", cells.cell_path(results, contestant, prompts))["reason"].dropna()
+    return str(reasons.iloc[0]) if len(reasons) else ""
 
 
 def _refuse(model: LanguageModel, method: Method) -> None:

@@ -40,9 +40,9 @@ def write_summary(
         sets: the prompt sets, one for each demonstration seed.
         plain: plain ICL of the same model; None: no gain is reported.
     """
-    first = sets[0]
-    path = summary_path(results, contestant.run, first)
-    shared = shared_columns(contestant, first) | {"prompt_set": None, "demo_seed": None, "demo_order": None}
+    example = sets[0]
+    path = summary_path(results, contestant.run, example)
+    shared = shared_columns(contestant, example) | {"prompt_set": None, "demo_seed": None, "demo_order": None}
     shared["mean_of"] = ", ".join(prompts.id for prompts in sets)
     rows = list(_means(shared, [_values(results, contestant, prompts) for prompts in sets]))
     if rows and plain is not None:
@@ -51,7 +51,7 @@ def write_summary(
         if rows:
             tables.write("values", rows, path, {})
         # Behind it, so that there is always one; others who sum up the same may remove them first.
-        for older in (results / "tables").glob(f"{_stem(first)}-{'[0-9a-f]' * 8}/summary/{path.name}"):
+        for older in (results / "tables").glob(f"{_stem(example)}-{'[0-9a-f]' * 8}/summary/{path.name}"):
             if older != path or not rows:
                 older.unlink(missing_ok=True)
 
@@ -70,30 +70,30 @@ def _stem(prompts: LanguagePrompts) -> str:
 def _means(shared: dict[str, object], cells: Sequence[pd.DataFrame]) -> Iterator[dict[str, object]]:
     """A row for every metric, and for every metric after every number of passes; a failed one where a set of
     demonstrations failed there: a mean over the others would flatter."""
-    lost = [reason for cell in cells if (reason := _lost(cell)) is not None]
-    together = pd.concat([cell for cell in cells if _lost(cell) is None] or [cells[0].iloc[:0]], ignore_index=True)
-    together["passes"] = together["axis_value"].where(together["axis"] == "passes").astype(float).fillna(0.0)
-    failed = together["status"] == "failed"
-    holes = together[failed].groupby(["evaluator", "passes"])["reason"].agg(list).to_dict()
-    for (evaluator, passes, metric), of_seeds in together[~failed].groupby(
+    failures = [reason for cell in cells if (reason := _lost(cell)) is not None]
+    finished = pd.concat([cell for cell in cells if _lost(cell) is None] or [cells[0].iloc[:0]], ignore_index=True)
+    finished["passes"] = finished["axis_value"].where(finished["axis"] == "passes").astype(float).fillna(0.0)
+    failed = finished["status"] == "failed"
+    failed_groups = finished[failed].groupby(["evaluator", "passes"])["reason"].agg(list).to_dict()
+    for (evaluator, passes, metric), of_seeds in finished[~failed].groupby(
         ["evaluator", "passes", "metric"], sort=False
     ):
         at = {"axis": "passes", "axis_value": passes} if passes else {}
         row = shared | at | {"evaluator": evaluator, "metric": metric}
         reasons = list(dict.fromkeys(of_seeds["reason"].dropna()))
-        asked = int(of_seeds["n_episodes"].sum())
-        if problems := [*lost, *holes.get((evaluator, passes), [])]:
+        n_answers = int(of_seeds["n_episodes"].sum())
+        if problems := [*failures, *failed_groups.get((evaluator, passes), [])]:
             yield row | _failed(problems, len(cells))
             continue
         row |= {"reason": "; ".join(reasons)} if reasons else {}
         if len(of_seeds) == 1:
-            one = of_seeds.iloc[0]
-            yield row | {"value": one["value"], "low": one["low"], "high": one["high"], "n_episodes": asked}
+            only = of_seeds.iloc[0]
+            yield row | {"value": only["value"], "low": only["low"], "high": only["high"], "n_episodes": n_answers}
             continue
         values = of_seeds["value"].to_numpy(float)
-        yield row | student(values) | {"n_episodes": asked}
+        yield row | student(values) | {"n_episodes": n_answers}
         if metric in _SPREAD and not passes:
-            yield row | {"metric": _SPREAD[metric], "value": float(np.std(values, ddof=1)), "n_episodes": asked}
+            yield row | {"metric": _SPREAD[metric], "value": float(np.std(values, ddof=1)), "n_episodes": n_answers}
 
 
 def _gain(
@@ -105,23 +105,27 @@ def _gain(
 ) -> list[dict[str, object]]:
     """How much more is right than under plain ICL, question by question: a row, failed where one of the two failed on a
     set of demonstrations; none where no prompt set has both."""
-    every = [_values(results, each, prompts) for prompts in sets for each in (contestant, plain)]
-    per_set = [_lost(own) or _lost(other) for own, other in zip(every[::2], every[1::2], strict=True)]
-    lost = [reason for reason in per_set if reason is not None]
-    if lost:
-        return [shared | {"metric": "accuracy_gain"} | _failed(lost, len(sets))]
-    both = [(_errors(results, contestant, prompts), _errors(results, plain, prompts)) for prompts in sets]
-    pairs = [(d, one) for (own, other), one in zip(both, sets, strict=True) if len(d := (own - other).dropna())]
+    frames = [_values(results, each, prompts) for prompts in sets for each in (contestant, plain)]
+    per_set = [_lost(frame) or _lost(plain_frame) for frame, plain_frame in zip(frames[::2], frames[1::2], strict=True)]
+    failures = [reason for reason in per_set if reason is not None]
+    if failures:
+        return [shared | {"metric": "accuracy_gain"} | _failed(failures, len(sets))]
+    error_pairs = [(_errors(results, contestant, prompts), _errors(results, plain, prompts)) for prompts in sets]
+    pairs = [
+        (d, prompt_set)
+        for (frame, plain_frame), prompt_set in zip(error_pairs, sets, strict=True)
+        if len(d := (frame - plain_frame).dropna())
+    ]
     differences = [d.to_numpy(float) for d, _ in pairs]
     if not differences:
         return []
     if len(differences) == 1:
-        ((apart, one),) = pairs
-        queries = None if one.repeated is None else one.repeated[apart.index.to_numpy(int)]
-        found: dict[str, Any] = summarised("accuracy_gain", differences[0], one.seed, queries)
+        ((single, prompt_set),) = pairs
+        queries = None if prompt_set.repeated is None else prompt_set.repeated[single.index.to_numpy(int)]
+        summary: dict[str, Any] = summarised("accuracy_gain", differences[0], prompt_set.seed, queries)
     else:
-        found = student(np.array([d.mean() for d in differences]))
-    return [shared | {"metric": "accuracy_gain"} | found | {"n_episodes": sum(len(d) for d in differences)}]
+        summary = student(np.array([d.mean() for d in differences]))
+    return [shared | {"metric": "accuracy_gain"} | summary | {"n_episodes": sum(len(d) for d in differences)}]
 
 
 def _lost(cell: pd.DataFrame) -> str | None:
@@ -130,9 +134,9 @@ def _lost(cell: pd.DataFrame) -> str | None:
 
 
 def _failed(reasons: Sequence[str], sets: int) -> dict[str, Any]:
-    """What makes a row over so many sets of demonstrations a failed one."""
-    of = f"{len(reasons)} of {sets} sets of demonstrations failed: " if sets > 1 else ""
-    return {"status": "failed", "reason": of + reasons[0]}
+    """Columns of a failed row over `sets` sets of demonstrations."""
+    count_text = f"{len(reasons)} of {sets} sets of demonstrations failed: " if sets > 1 else ""
+    return {"status": "failed", "reason": count_text + reasons[0]}
 
 
 def _values(results: Path, contestant: Contestant, prompts: LanguagePrompts) -> pd.DataFrame:
@@ -142,5 +146,5 @@ def _values(results: Path, contestant: Contestant, prompts: LanguagePrompts) -> 
 def _errors(results: Path, contestant: Contestant, prompts: LanguagePrompts) -> pd.Series:
     """Right or wrong, by episode; empty where the cell failed."""
     path = cell_path(results, contestant, prompts, "errors")
-    found = tables.read("errors", path) if path.exists() else tables.frame("errors", [])
-    return found[found["metric"] == "accuracy"].set_index("episode")["value"].astype(float)
+    errors = tables.read("errors", path) if path.exists() else tables.frame("errors", [])
+    return errors[errors["metric"] == "accuracy"].set_index("episode")["value"].astype(float)

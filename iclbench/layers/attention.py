@@ -2,11 +2,10 @@
 
 Pre-norm with residuals: q = q + Attention(LN(q), LN(kv)), then q = q + FF(LN'(q)); one LN serves queries and keys
 (ICICL-TNP paper, appendix G; cambridge-mlg's code). FF has one hidden layer, as in that code; appendix G describes two
-hidden layers. Keys and values can be had on their own (`keys`), so that whoever asks many
-queries of the same tokens projects them once.
+hidden layers. Keys and values can be computed on their own (`keys`), so that they are projected once for many queries.
 
 A row of queries without any valid key leaves the layer as it came, feed-forward included. The authors' layer would add
-output bias and feed-forward; here a dataset that is not there leaves no trace.
+output bias and feed-forward; here an absent dataset has no effect.
 """
 
 from __future__ import annotations
@@ -64,12 +63,12 @@ class AttentionLayer(nn.Module):
         self.feed_forward = perceptron(width, feedforward or width, width)
 
     def keys(self, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None) -> KeysValues:
-        """What the layer's queries will read of these tokens."""
+        """Keys and values of these tokens."""
         return self._project(self.norm(tokens), mask)
 
-    def attend(self, queries: Float[Tensor, "B Q D"], data: KeysValues) -> Float[Tensor, "B Q D"]:
-        """The queries after reading `data`."""
-        return self._attend(queries, self.norm(queries), data)
+    def attend(self, queries: Float[Tensor, "B Q D"], memory: KeysValues) -> Float[Tensor, "B Q D"]:
+        """The queries after reading `memory`."""
+        return self._attend(queries, self.norm(queries), memory)
 
     def forward(
         self,
@@ -93,18 +92,19 @@ class AttentionLayer(nn.Module):
         k, v = self.kv(normed).chunk(2, -1)
         return KeysValues(self._by_head(k), self._by_head(v), mask)
 
-    def _attend(self, queries: Tensor, normed: Tensor, data: KeysValues) -> Tensor:
-        if data.keys.shape[2] == 0:
+    def _attend(self, queries: Tensor, normed: Tensor, memory: KeysValues) -> Tensor:
+        if memory.keys.shape[2] == 0:
             return queries
-        visible, answered = None, None
-        if data.mask is not None:
-            answered = data.mask.any(1)[:, None, None]
+        visible, has_keys = None, None
+        if memory.mask is not None:
+            has_keys = memory.mask.any(1)[:, None, None]
             # Rows without keys look at everything, so that no kernel divides by zero, and are put back below.
-            visible = (data.mask[:, None] | ~answered).unsqueeze(1)
-        mixed = F.scaled_dot_product_attention(self._by_head(self.q(normed)), data.keys, data.values, attn_mask=visible)
+            visible = (memory.mask[:, None] | ~has_keys).unsqueeze(1)
+        q = self._by_head(self.q(normed))
+        mixed = F.scaled_dot_product_attention(q, memory.keys, memory.values, attn_mask=visible)
         hidden = queries + self.out(mixed.transpose(1, 2).flatten(2))
         hidden = hidden + self.feed_forward(self.norm_inner(hidden))
-        return hidden if answered is None else torch.where(answered, hidden, queries)
+        return hidden if has_keys is None else torch.where(has_keys, hidden, queries)
 
     def _by_head(self, t: Tensor) -> Tensor:
         """(B, T, D) to (B, H, T, D / H)."""

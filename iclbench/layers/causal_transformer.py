@@ -29,11 +29,11 @@ from iclbench.layers.key_value_cache import (
 from iclbench.layers.positions import (
     AddedPositions,
     LearnedPositions,
+    Places,
     Positions,
     RotaryPositions,
     SinusoidalPositions,
     Turn,
-    Where,
     turned,
 )
 from iclbench.layers.prompt import SEPARATOR
@@ -69,7 +69,7 @@ class CausalTransformer(nn.Module):
             width: D of the tokens.
             heads: of attention.
             points: so many pairs have learned positions.
-            positions: whether tokens are told where they stand.
+            positions: kind of positions of tokens.
             init_std: standard deviation of the initial weights.
             feedforward: hidden width of each block's MLP; None: four times the width.
 
@@ -98,32 +98,32 @@ class CausalTransformer(nn.Module):
                 return F.scaled_dot_product_attention(q, k, v, is_causal=True)
             return F.scaled_dot_product_attention(q, k, v, attn_mask=causal(length, 0, q.device)[read])
 
-        *_, last = self._layers(tokens, [range(length)], attend, read)
-        return self.norm(last)
+        *_, hidden = self._layers(tokens, [range(length)], attend, read)
+        return self.norm(hidden)
 
     def fork(
         self, tokens: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: KeyValueCache | None = None
     ) -> tuple[Float[Tensor, "B N D"], KeyValueCache | None]:
-        new, asked = tokens.shape[1], queries.shape[1]
-        grown = None if state is None else Growing(state)
-        held = 0 if state is None else state.mask.shape[1]
-        visible = causal(new, held, tokens.device) if state is None else causal_past(state, new)
-        before = visible.tril(held - 1)[..., ::2, :]
+        new, query_count = tokens.shape[1], queries.shape[1]
+        cache = None if state is None else Growing(state)
+        past = 0 if state is None else state.mask.shape[1]
+        visible = causal(new, past, tokens.device) if state is None else causal_past(state, new)
+        before = visible.tril(past - 1)[..., ::2, :]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            (q, q_asked), (k, k_asked), (v, v_asked) = (t.split([new, asked], 2) for t in (q, k, v))
-            if grown is None:
+            (q, q_query), (k, k_query), (v, v_query) = (t.split([new, query_count], 2) for t in (q, k, v))
+            if cache is None:
                 sequence = F.scaled_dot_product_attention(q, k, v, is_causal=True)
             else:
-                k, v = grown.add(layer, k, v)
+                k, v = cache.add(layer, k, v)
                 sequence = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
-            alone = attend_past_and_self(q_asked, k, v, before, k_asked, v_asked)
-            return torch.cat([sequence, alone], 2)
+            query_answers = attend_past_and_self(q_query, k, v, before, k_query, v_query)
+            return torch.cat([sequence, query_answers], 2)
 
-        where = [self._where(state, new), self._where(state, asked, by=2)]
-        *_, last = self._layers(torch.cat([tokens, queries], 1), where, attend)
-        after = None if grown is None else grown.cache(tokens.new_ones(len(tokens), new, dtype=torch.bool))
-        return self.norm(last[:, new:]), after
+        places = [self._places_after(state, new), self._places_after(state, query_count, by=2)]
+        *_, hidden = self._layers(torch.cat([tokens, queries], 1), places, attend)
+        after = None if cache is None else cache.cache(tokens.new_ones(len(tokens), new, dtype=torch.bool))
+        return self.norm(hidden[:, new:]), after
 
     def start(self, batch: int) -> KeyValueCache:
         weight = self.norm.weight
@@ -136,9 +136,9 @@ class CausalTransformer(nn.Module):
     ) -> tuple[Float[Tensor, "B N D"], KeyValueCache]:
         mask = tokens.new_ones(tokens.shape[:2], dtype=torch.bool)
         visible = causal_past(state, tokens.shape[1])
-        last, after = self._extend(state, tokens, self._where(state, tokens.shape[1]), mask, visible, read)
-        assert last is not None
-        return last, after
+        hidden, after = self._extend(state, tokens, self._places_after(state, tokens.shape[1]), mask, visible, read)
+        assert hidden is not None
+        return hidden, after
 
     def absorb(
         self,
@@ -147,15 +147,15 @@ class CausalTransformer(nn.Module):
         mask: Bool[Tensor, "B T"] | None = None,
         part: Int[Tensor, "B N"] | None = None,
     ) -> KeyValueCache:
-        """Nothing is missing before a token that is there, so that all attention is plainly causal."""
-        held, new = state.mask.shape[1], tokens.shape[1]
+        """No token is missing before a valid one, so that all attention is plainly causal."""
+        past, new = state.mask.shape[1], tokens.shape[1]
         mask = tokens.new_ones(len(tokens), new, dtype=torch.bool) if mask is None else mask
-        visible = causal(new, held, tokens.device) if held else None
-        where: Where = range(held, held + new)
+        visible = causal(new, past, tokens.device) if past else None
+        places: Places = range(past, past + new)
         before = None
         if part is not None and isinstance(self.positions, AddedPositions) and self.positions.restarts:
-            where, before = _restarting(state, mask, part)
-        return self._extend(state, tokens, where, mask, visible, before=before)[1]
+            places, before = _restarting(state, mask, part)
+        return self._extend(state, tokens, places, mask, visible, before=before)[1]
 
     def resume(self, state: KeyValueCache, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]) -> KeyValueCache:
         return self.follow(state, tokens, mask)[1]
@@ -166,26 +166,26 @@ class CausalTransformer(nn.Module):
         tokens: Float[Tensor, "B T D"],
         mask: Bool[Tensor, "B T"] | None = None,
         read: slice | None = None,
-        first: Int[Tensor, "B 1"] | None = None,
+        start: Int[Tensor, "B 1"] | None = None,
     ) -> tuple[Float[Tensor, "B N D"] | None, KeyValueCache]:
         """`resume` that also gives the hidden vectors at the further tokens that are read (None: at none). Without a
-        mask all of them are there, and a device is not waited for to find out. `first` is where the first of them
-        stands; None: behind all that the state holds."""
-        held, new = state.mask.shape[1], tokens.shape[1]
-        masks = [m for m in (state.mask if held else None, mask) if m is not None]
+        mask all of them are valid, and no device is waited for to find out. `start` is the position of the first of
+        them; None: after all that the state holds."""
+        past, new = state.mask.shape[1], tokens.shape[1]
+        masks = [m for m in (state.mask if past else None, mask) if m is not None]
         mask = tokens.new_ones(len(tokens), new, dtype=torch.bool) if mask is None else mask
-        if first is None and state.before is None and all(bool(m.all()) for m in masks):
-            visible = causal(new, held, tokens.device) if held else None
-            return self._extend(state, tokens, range(held, held + new), mask, visible, read)
-        # A token that is not there stands at 0, which every table has.
-        where = ((state.next if first is None else first) + mask.cumsum(1) - 1) * mask
-        return self._extend(state, tokens, where, mask, causal_present(state, mask), read)
+        if start is None and state.before is None and all(bool(m.all()) for m in masks):
+            visible = causal(new, past, tokens.device) if past else None
+            return self._extend(state, tokens, range(past, past + new), mask, visible, read)
+        # An invalid token has position 0, which every table has.
+        places = ((state.next if start is None else start) + mask.cumsum(1) - 1) * mask
+        return self._extend(state, tokens, places, mask, causal_present(state, mask), read)
 
     def _extend(
         self,
         state: KeyValueCache,
         tokens: Float[Tensor, "B T D"],
-        where: Where,
+        places: Places,
         mask: Bool[Tensor, "B T"],
         visible: Bool[Tensor, "*any T held_and_T"] | None,
         read: slice | None = None,
@@ -193,10 +193,10 @@ class CausalTransformer(nn.Module):
     ) -> tuple[Float[Tensor, "B N D"] | None, KeyValueCache]:
         """Hidden vectors at the tokens that are read and the longer cache, further tokens seeing what is `visible`
         (None: those before them). Where nothing is read, the last layer has only keys and values."""
-        grown, new = Growing(state), tokens.shape[1]
+        cache, new = Growing(state), tokens.shape[1]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor | None:
-            k, v = grown.add(layer, k, v)
+            k, v = cache.add(layer, k, v)
             if layer < self.layers - 1:
                 return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=visible is None)
             if read is None:
@@ -204,8 +204,8 @@ class CausalTransformer(nn.Module):
             rows = causal(new, 0, q.device) if visible is None else visible
             return F.scaled_dot_product_attention(q, k, v, attn_mask=rows[..., read, :])
 
-        hidden = list(self._layers(tokens, [where], attend, EVERY if read is None else read))
-        return None if read is None else self.norm(hidden[-1]), grown.cache(mask, before)
+        hidden = list(self._layers(tokens, [places], attend, EVERY if read is None else read))
+        return None if read is None else self.norm(hidden[-1]), cache.cache(mask, before)
 
     def peek_layers(self, state: KeyValueCache, queries: Float[Tensor, "B Q D"]) -> Iterator[Float[Tensor, "B Q D"]]:
         visible = state.mask[:, None, None].expand(-1, 1, queries.shape[1], -1)
@@ -219,11 +219,11 @@ class CausalTransformer(nn.Module):
         return self.norm(hidden)
 
     def _layers(
-        self, tokens: Float[Tensor, "B T D"], where: Sequence[Where], attend: _Attend, read: slice = EVERY
+        self, tokens: Float[Tensor, "B T D"], places: Sequence[Places], attend: _Attend, read: slice = EVERY
     ) -> Iterator[Float[Tensor, "B T_out D"]]:
         """Hidden vectors after each block; from the last block's queries on only the tokens that are read. Tokens stand
-        `where` the parts say, one after the other."""
-        hidden, turn = self._placed(tokens, where)
+        `places` the parts say, one after the other."""
+        hidden, turn = self._placed(tokens, places)
         for layer, block in enumerate(self.blocks):
             assert isinstance(block, GPT2Block)
             batch, _, width = hidden.shape
@@ -241,19 +241,19 @@ class CausalTransformer(nn.Module):
             yield hidden
 
     def _placed(
-        self, tokens: Float[Tensor, "B T D"], where: Sequence[Where]
+        self, tokens: Float[Tensor, "B T D"], places: Sequence[Places]
     ) -> tuple[Float[Tensor, "B T D"], Turn | None]:
-        """Tokens with the vectors of where they stand, or as they are and how their queries and keys are turned."""
+        """Tokens with position vectors added, or unchanged with the rotation of their queries and keys."""
         if isinstance(self.positions, AddedPositions):
-            vectors = [self.positions(part, tokens.device) for part in where]
+            vectors = [self.positions(span, tokens.device) for span in places]
             return tokens + (vectors[0] if len(vectors) == 1 else torch.cat(vectors, -2)).to(tokens), None
         if isinstance(self.positions, RotaryPositions):
-            cosines, sines = zip(*(self.positions(part, tokens.device) for part in where), strict=True)
+            cosines, sines = zip(*(self.positions(span, tokens.device) for span in places), strict=True)
             return tokens, (torch.cat(cosines, -2), torch.cat(sines, -2))
         return tokens, None
 
-    def _where(self, state: KeyValueCache | None, count: int, by: int = 1) -> Where:
-        """Where so many tokens stand, every `by` places, after a state without gaps before or between them."""
+    def _places_after(self, state: KeyValueCache | None, count: int, by: int = 1) -> Places:
+        """Positions of `count` tokens, `by` apart, after a state without gaps before or between them."""
         if self.positions is None or state is None or (state.before is None and bool(state.mask.all())):
             first = 0 if state is None else state.mask.shape[1]
             return range(first, first + by * count, by)
@@ -263,8 +263,8 @@ class CausalTransformer(nn.Module):
 def _restarting(
     state: KeyValueCache, mask: Bool[Tensor, "B T"], part: Int[Tensor, "B N"]
 ) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B 1"]]:
-    """Where further tokens stand in their own dataset, which a separator ends, and the tokens before the dataset that
-    is being read after them."""
+    """Positions of further tokens in their own dataset, which a separator ends, and the number of tokens before the
+    dataset that is being read after them."""
     place = state.mask.sum(1, keepdim=True) + mask.cumsum(1) - mask.long()
     separator = part == SEPARATOR
     ends = torch.stack([torch.zeros_like(separator), separator], 2).flatten(1) & mask

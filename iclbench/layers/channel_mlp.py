@@ -1,4 +1,4 @@
-"""Where the channels of a token meet, in a layer of a sequence model."""
+"""The channel MLP in a layer of a sequence model."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from iclbench.layers.activations import gelu_tanh
 from iclbench.layers.mixers.mixer import Mlp
 
-# Hidden widths over the width where nobody says.
+# Default hidden widths, over the width.
 _WIDER = {"gelu": 4.0, "relu2": 4.0, "swiglu": 8 / 3}
 
 
 class ChannelMLP(nn.Module):
-    """Two linear layers between which channels meet: tanh-GELU with biases (GPT-2), relu² (RWKV), or SwiGLU, a gate
-    beside the hidden layer (Llama), without.
+    """Two linear layers with a nonlinearity: tanh-GELU with biases (GPT-2), relu² (RWKV), or SwiGLU, a gate on the
+    hidden layer (Llama), both without biases.
 
     Args:
         kind: which.

@@ -35,18 +35,18 @@ class CMAB(nn.Module):
         self.mix_passed = SelfLayer(sizes)
 
     def forward(
-        self, latents: Float[Tensor, "B M D"], attended: Float[Tensor, "B H M Dh"], some: Bool[Tensor, " B"]
+        self, latents: Float[Tensor, "B M D"], attended: Float[Tensor, "B H M Dh"], has_data: Bool[Tensor, " B"]
     ) -> Float[Tensor, "B M D"]:
         """The latents for the next block.
 
         Args:
             latents: those of the block before.
             attended: the heads' outputs of CA(B, data).
-            some: episodes that have data; in the others B passes unread.
+            has_data: episodes that have data; in the others B passes unread.
         """
-        own, normed = (t.expand(len(latents), -1, -1) for t in (self.latents, self.read.norm(self.latents)))
-        data = self.mix_read(self.read.finish(own, normed, attended, some))
-        return self.mix_passed(self.pass_on(latents, data))
+        rows, normed = (t.expand(len(latents), -1, -1) for t in (self.latents, self.read.norm(self.latents)))
+        summary = self.mix_read(self.read.finish(rows, normed, attended, has_data))
+        return self.mix_passed(self.pass_on(latents, summary))
 
 
 class StreamedAttention:
@@ -102,7 +102,7 @@ class StreamedAttention:
 
 def _projections(reads: Sequence[CrossLayer]) -> tuple[Float[Tensor, "rows D"], Float[Tensor, " rows"]]:
     """Keys of all layers, then values of all layers, from data that are normalised without scale and shift."""
-    projection = torch.stack([t for part in ("k", "v") for t in (getattr(read, part).weight for read in reads)])
+    projection = torch.stack([t for name in ("k", "v") for t in (getattr(read, name).weight for read in reads)])
     scale = torch.stack([read.norm_data.weight for read in reads]).repeat(2, 1)
     shift = torch.stack([read.norm_data.bias for read in reads]).repeat(2, 1)
     return (projection * scale[:, None]).flatten(0, 1), (projection @ shift.unsqueeze(-1)).flatten()

@@ -65,13 +65,13 @@ class CovarianceNet(nn.Module):
         Args:
             hidden: the targets' vectors.
             mean: their means.
-            mask: the targets that are there, which alone are read; None: all.
+            mask: the valid targets, which alone are read; None: all.
         """
-        read = hidden
+        mixed = hidden
         for layer in self.layers:
             assert isinstance(layer, EncoderLayer)
-            read = layer.attend(read, layer.keys(read, mask))
-        columns = self.projector(read).unflatten(-1, (mean.shape[-1], COLUMNS))
+            mixed = layer.attend(mixed, layer.keys(mixed, mask))
+        columns = self.projector(mixed).unflatten(-1, (mean.shape[-1], COLUMNS))
         if self.diagonal is not None:
             raw = self.diagonal(hidden)
             raw = raw / 2 if self.head.spread == "exp" else raw
@@ -95,13 +95,14 @@ class CovarianceNet(nn.Module):
         """
         if self.diagonal is not None:
             return answer.joint_log_likelihood(y, mask)
-        there = mask.unsqueeze(-1).expand(y.shape).flatten(1)
+        counted = mask.unsqueeze(-1).expand(y.shape).flatten(1)
         tril = answer.factor.flatten(1, 2).double()
         # Of the others z is 0, so that nothing comes out of their columns.
-        tril = torch.where(there.unsqueeze(-1), tril, torch.eye(there.shape[1], dtype=tril.dtype, device=tril.device))
-        error = torch.where(there, (y - answer.mean).double().flatten(1), 0.0)
+        identity = torch.eye(counted.shape[1], dtype=tril.dtype, device=tril.device)
+        tril = torch.where(counted.unsqueeze(-1), tril, identity)
+        error = torch.where(counted, (y - answer.mean).double().flatten(1), 0.0)
         z = torch.linalg.solve_triangular(tril, error.unsqueeze(-1), upper=False).squeeze(-1)
-        normaliser = tril.diagonal(dim1=1, dim2=2).log().sum(1) + 0.5 * math.log(2 * math.pi) * there.double().sum(1)
+        normaliser = tril.diagonal(dim1=1, dim2=2).log().sum(1) + 0.5 * math.log(2 * math.pi) * counted.double().sum(1)
         return -0.5 * z.square().sum(1) - normaliser
 
     def _bounded(self, diagonal: Float[Tensor, "B QD"]) -> Float[Tensor, "B QD"]:

@@ -35,6 +35,6 @@ class CrossAttentionEncoder(nn.Module):
         """What targets will read of the points."""
         return self.attention.keys(self.places(x), self.among(self.values(features), mask), mask)
 
-    def forward(self, x: Float[Tensor, "B Q Fx"], data: KeysValues) -> Float[Tensor, "B Q D"]:
+    def forward(self, x: Float[Tensor, "B Q Fx"], memory: KeysValues) -> Float[Tensor, "B Q D"]:
         """What the targets make of the points."""
-        return self.attention.attend(self.places(x), data)
+        return self.attention.attend(self.places(x), memory)

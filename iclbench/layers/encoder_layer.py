@@ -2,7 +2,7 @@
 
     x <- LN(x + Attention(x, read))        x <- LN'(x + FF(x))
 
-It is `nn.TransformerEncoderLayer` as it stands (norms after the residuals, ReLU, no dropout), with its initialisation.
+It is `nn.TransformerEncoderLayer` unchanged (norms after the residuals, ReLU, no dropout), with its initialisation.
 Rows that see nothing read 0, where PyTorch's layer answers NaN.
 """
 
@@ -43,33 +43,33 @@ class EncoderLayer(nn.Module):
         self.feed = perceptron(width, feedforward, width)
 
     def keys(self, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None) -> KeysValues:
-        """What rows will read of these tokens."""
+        """Keys and values of these tokens."""
         k, v = self.kv(tokens).chunk(2, -1)
         return KeysValues(self._by_head(k), self._by_head(v), mask)
 
     def queries(self, rows: Float[Tensor, "B Q D"]) -> Float[Tensor, "B H Q C"]:
-        """By what the rows attend."""
+        """Queries of the rows."""
         return self._by_head(self.q(rows))
 
     def attend(
         self,
         rows: Float[Tensor, "B Q D"],
-        data: KeysValues,
+        memory: KeysValues,
         visible: Bool[Tensor, "*any Q T"] | None = None,
     ) -> Float[Tensor, "B Q D"]:
-        """The rows after reading `data`.
+        """The rows after reading `memory`.
 
         Args:
             rows: what is changed.
-            data: what is read.
+            memory: what is read.
             visible: which of it each row sees; None: all that is there.
         """
-        if visible is None and data.mask is not None:
-            visible = data.mask[:, None, None]
-        return self.finish(rows, attention(self.queries(rows), data, visible))
+        if visible is None and memory.mask is not None:
+            visible = memory.mask[:, None, None]
+        return self.finish(rows, attention(self.queries(rows), memory, visible))
 
     def finish(self, rows: Float[Tensor, "B Q D"], read: Float[Tensor, "B H Q C"]) -> Float[Tensor, "B Q D"]:
-        """What follows the heads: projection, feed-forward network, residuals and norms."""
+        """Apply the layers after the heads: projection, feed-forward network, residuals and norms."""
         rows = self.norm(rows + self.out(read.transpose(1, 2).flatten(2)))
         return self.norm_feed(rows + self.feed(rows))
 
@@ -79,14 +79,14 @@ class EncoderLayer(nn.Module):
 
 
 def attention(
-    q: Float[Tensor, "B H Q C"], data: KeysValues, visible: Bool[Tensor, "*any Q2 T"] | None
+    q: Float[Tensor, "B H Q C"], memory: KeysValues, visible: Bool[Tensor, "*any Q2 T"] | None
 ) -> Float[Tensor, "B H Q C"]:
-    """What the heads read, 0 where nothing is visible."""
-    if not data.keys.shape[2]:
+    """Outputs of the heads, 0 where nothing is visible."""
+    if not memory.keys.shape[2]:
         return torch.zeros_like(q)
     if visible is None:
-        return F.scaled_dot_product_attention(q, data.keys, data.values)
-    some = visible.any(-1, keepdim=True)
-    # Who sees nothing looks at everything, so that no kernel divides by zero, and has read nothing afterwards.
-    read = F.scaled_dot_product_attention(q, data.keys, data.values, attn_mask=visible | ~some)
-    return torch.where(some, read, 0.0)
+        return F.scaled_dot_product_attention(q, memory.keys, memory.values)
+    has_keys = visible.any(-1, keepdim=True)
+    # Rows that see nothing attend to everything, so that no kernel divides by zero, and are set to 0 afterwards.
+    output = F.scaled_dot_product_attention(q, memory.keys, memory.values, attn_mask=visible | ~has_keys)
+    return torch.where(has_keys, output, 0.0)

@@ -24,7 +24,7 @@ Read = tuple[Float[Tensor, "B P D"], Float[Tensor, "B P2 E"]]
 
 @runtime_checkable
 class Sizes(Protocol):
-    """What both pairs ask of settings."""
+    """Settings of both pairs."""
 
     @property
     def width(self) -> int: ...
@@ -36,7 +36,7 @@ class Sizes(Protocol):
 
 @runtime_checkable
 class AttentiveSizes(Sizes, Protocol):
-    """What attention asks of them."""
+    """Settings of attention."""
 
     @property
     def heads(self) -> int: ...
@@ -70,7 +70,7 @@ class PooledPair(nn.Module):
         self.second = PoolingEncoder(inputs, sizes.width, second, *depths)
 
     def represent(self, features: Float[Tensor, "B N F"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N D2"]:
-        """What both encoders make of each point; 0 where none is."""
+        """Representations of each point by both encoders; 0 for invalid points."""
         return torch.cat([self.first.represent(features, mask), self.second.represent(features, mask)], -1)
 
     def summarise(
@@ -99,9 +99,9 @@ class AttentivePair(nn.Module):
 
     def __init__(self, x_dim: int, inputs: int, sizes: AttentiveSizes, second: int) -> None:
         super().__init__()
-        own = sizes.pre_depth, sizes.post_depth, sizes.heads
-        self.first = CrossAttentionEncoder(x_dim, inputs, sizes.width, *own)
-        self.second = PoolingEncoder(inputs, sizes.width, second, *own)
+        depths_and_heads = sizes.pre_depth, sizes.post_depth, sizes.heads
+        self.first = CrossAttentionEncoder(x_dim, inputs, sizes.width, *depths_and_heads)
+        self.second = PoolingEncoder(inputs, sizes.width, second, *depths_and_heads)
 
     def summarise(
         self, x: Float[Tensor, "B N Fx"], features: Float[Tensor, "B N F"], mask: Bool[Tensor, "B N"]

@@ -30,7 +30,7 @@ def event_features_dim(marks: int) -> int:
 
 
 def timed_features(y: Float[Tensor, "*shape 3"], marks: int) -> Float[Tensor, "*shape K_and_3"]:
-    """The same with the absolute time, by which alone a set model knows the order."""
+    """Event features and the absolute time, from which alone a set model knows the order."""
     return torch.cat([event_features(y, marks), y[..., TIME : TIME + 1]], -1)
 
 

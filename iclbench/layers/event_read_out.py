@@ -10,7 +10,7 @@ from iclbench.core.task import TaskShape
 
 
 class EventReadOut(nn.Module):
-    """A mixture of log-normals from a network with one hidden layer of tanh, and marks from a linear map beside it.
+    """A mixture of log-normals from a network with one hidden layer of tanh, and marks from a separate linear map.
 
     Args:
         width: of what is decoded.

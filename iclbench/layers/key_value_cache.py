@@ -25,8 +25,8 @@ class KeyValueCache(State):
     @property
     def next(self) -> Int[Tensor, "B 1"]:
         """The position of a token that comes next."""
-        held = self.mask.sum(1, keepdim=True)
-        return held if self.before is None else held - self.before
+        count = self.mask.sum(1, keepdim=True)
+        return count if self.before is None else count - self.before
 
 
 class Growing:
@@ -48,13 +48,14 @@ class Growing:
         return KeyValueCache(keys, values, torch.cat([self.state.mask, mask], 1), before)
 
 
-def causal(new: int, held: int, device: torch.device) -> Bool[Tensor, "T held_and_T"]:
+def causal(new: int, past: int, device: torch.device) -> Bool[Tensor, "T held_and_T"]:
     """Which tokens each of the new ones sees: all that are held, those before it, and itself."""
-    return torch.ones(new, held + new, dtype=torch.bool, device=device).tril(held)
+    return torch.ones(new, past + new, dtype=torch.bool, device=device).tril(past)
 
 
 def causal_past(state: KeyValueCache, new: int) -> Bool[Tensor, "*any T held_and_T"]:
-    """The same without the empty slots of the cache, `(B, 1, T, held + T)` where there are any."""
+    """Which slots each new token sees, without the empty slots of the cache, `(B, 1, T, held + T)` where there are
+    any."""
     before = causal(new, state.mask.shape[1], state.mask.device)
     if bool(state.mask.all()):
         return before
@@ -62,16 +63,16 @@ def causal_past(state: KeyValueCache, new: int) -> Bool[Tensor, "*any T held_and
 
 
 def causal_present(state: KeyValueCache, mask: Bool[Tensor, "B T"]) -> Bool[Tensor, "B 1 T held_and_T"]:
-    """The same without empty slots and without new tokens that are not there."""
-    return causal_there(torch.cat([state.mask, mask], 1), mask.shape[1])
+    """Which slots each new token sees, without empty slots and without invalid new tokens."""
+    return causal_valid(torch.cat([state.mask, mask], 1), mask.shape[1])
 
 
-def causal_there(there: Bool[Tensor, "B held_and_T"], new: int) -> Bool[Tensor, "B 1 T held_and_T"]:
-    """The same of slots that are `there`, the last of which are the new tokens. One that is not there still sees
+def causal_valid(valid: Bool[Tensor, "B held_and_T"], new: int) -> Bool[Tensor, "B 1 T held_and_T"]:
+    """The same of slots that are `valid`, the last of which are the new tokens. One that is not there still sees
     itself, so that its (unused) row is no softmax over nothing."""
-    held = there.shape[1] - new
-    own = torch.eye(new, held + new, dtype=torch.bool, device=there.device).roll(held, 1)
-    return causal(new, held, there.device) & there[:, None, None] | own
+    past = valid.shape[1] - new
+    itself = torch.eye(new, past + new, dtype=torch.bool, device=valid.device).roll(past, 1)
+    return causal(new, past, valid.device) & valid[:, None, None] | itself
 
 
 def attend_past_and_self(
@@ -86,6 +87,6 @@ def attend_past_and_self(
     whichever query it is, so that answers do not depend on the order of the queries, not even in the last digit."""
     q = q * q.shape[-1] ** -0.5
     past = (q @ k_past.transpose(-1, -2)).masked_fill(~visible, -torch.inf)
-    own = (q * k).sum(-1, keepdim=True)
-    weights = torch.cat([past, own], -1).softmax(-1)
+    self_score = (q * k).sum(-1, keepdim=True)
+    weights = torch.cat([past, self_score], -1).softmax(-1)
     return weights[..., :-1] @ v_past + weights[..., -1:] * v

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 # Of the code of Chan et al. 2022 (modules/embedding.py) and, after it, of CoQE. With PyTorch's 1 the label is most of
-# what stands at its token, models learn by heart what each label means, and no in-context learning emerges.
+# its token's vector, models memorise what each label means, and no in-context learning emerges.
 START_STD = 0.02
 
 

@@ -45,7 +45,7 @@ class LayerSizes(Protocol):
 
 @runtime_checkable
 class LatentSizes(LayerSizes, Protocol):
-    """The same with a latent bottleneck.
+    """Sizes of a layer with a latent bottleneck.
 
     Attributes:
         latents: M.
@@ -84,14 +84,14 @@ class _Layer(nn.Module):
         self.feed = FeedForward(width, sizes.hidden)
 
     def split(self, t: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N Dh"]:
-        """Apart into heads."""
+        """Split into heads."""
         return t.unflatten(-1, (self.heads, -1)).transpose(-2, -3)
 
     def attend(
-        self, rows: Float[Tensor, "B M D"], data: Float[Tensor, "B N D"], mask: Bool[Tensor, "B 1 1 N"] | None = None
+        self, rows: Float[Tensor, "B M D"], tokens: Float[Tensor, "B N D"], mask: Bool[Tensor, "B 1 1 N"] | None = None
     ) -> Float[Tensor, "B H M Dh"]:
         """What the heads read; both sides are normalised already."""
-        q, k, v = self.split(self.q(rows)), self.split(self.k(data)), self.split(self.v(data))
+        q, k, v = self.split(self.q(rows)), self.split(self.k(tokens)), self.split(self.v(tokens))
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
     def finish(
@@ -99,20 +99,20 @@ class _Layer(nn.Module):
         x: Float[Tensor, "B M D"],
         normed: Float[Tensor, "B M D"],
         attended: Float[Tensor, "B H M Dh"],
-        some: Bool[Tensor, " B"] | None = None,
+        has_data: Bool[Tensor, " B"] | None = None,
     ) -> Float[Tensor, "B M D"]:
-        """What follows the heads: projection, residual and feed-forward.
+        """Apply the layers after the heads: projection, residual and feed-forward.
 
         Args:
             x: the rows.
             normed: the rows after their norm.
             attended: what the heads have read.
-            some: episodes where there was anything to read; in the others the rows pass unchanged. None: all.
+            has_data: episodes where there was anything to read; in the others the rows pass unchanged. None: all.
         """
         y = (normed if self.normed else x) + self.out(attended.transpose(1, 2).flatten(2))
-        fed = self.norm_feed(y)
-        y = (fed if self.normed else y) + self.feed(fed)
-        return y if some is None else torch.where(some[:, None, None], y, x)
+        normed_output = self.norm_feed(y)
+        y = (normed_output if self.normed else y) + self.feed(normed_output)
+        return y if has_data is None else torch.where(has_data[:, None, None], y, x)
 
 
 class SelfLayer(_Layer):
@@ -120,9 +120,9 @@ class SelfLayer(_Layer):
 
     def forward(self, x: Float[Tensor, "B M D"], mask: Bool[Tensor, "B M"] | None = None) -> Float[Tensor, "B M D"]:
         """Rows outside of the mask are not read."""
-        allowed, some = _allowed(mask)
+        allowed, has_data = _allowed(mask)
         normed = self.norm(x)
-        return self.finish(x, normed, self.attend(normed, normed, allowed), some)
+        return self.finish(x, normed, self.attend(normed, normed, allowed), has_data)
 
 
 class CrossLayer(_Layer):
@@ -133,20 +133,20 @@ class CrossLayer(_Layer):
         self.norm_data = nn.LayerNorm(sizes.width)
 
     def forward(
-        self, x: Float[Tensor, "B M D"], data: Float[Tensor, "B N D"], mask: Bool[Tensor, "B N"] | None = None
+        self, x: Float[Tensor, "B M D"], tokens: Float[Tensor, "B N D"], mask: Bool[Tensor, "B N"] | None = None
     ) -> Float[Tensor, "B M D"]:
         """Rows of an episode without any valid data pass unchanged."""
-        if data.shape[1] == 0:
+        if tokens.shape[1] == 0:
             return x
-        allowed, some = _allowed(mask)
+        allowed, has_data = _allowed(mask)
         normed = self.norm(x)
-        return self.finish(x, normed, self.attend(normed, self.norm_data(data), allowed), some)
+        return self.finish(x, normed, self.attend(normed, self.norm_data(tokens), allowed), has_data)
 
 
 def _allowed(mask: Bool[Tensor, "B N"] | None) -> tuple[Tensor | None, Tensor | None]:
     """What attention may look at, `(B, 1, 1, N)`, and the episodes that have anything, `(B,)`; None: all."""
     if mask is None:
         return None, None
-    some = mask.any(1)
+    has_data = mask.any(1)
     # Episodes without data look at their padding instead of at nothing, which would be NaN in gradients.
-    return (mask | ~some[:, None])[:, None, None], some
+    return (mask | ~has_data[:, None])[:, None, None], has_data

@@ -100,36 +100,36 @@ def linear_recurrence(
 
 def full_pass(terms: Terms, chunk: int = CHUNK) -> Float[Tensor, "B H T V"]:
     """The answers at all tokens of a sequence that begins with them, after which nothing is kept."""
-    return _run(terms, None, None, chunk, keeps=False)[0]
+    return _run(terms, None, None, chunk, keep_state=False)[0]
 
 
 def peek(terms: Terms, state: Float[Tensor, "B H K V"]) -> Float[Tensor, "B H Q V"]:
     """The answers of tokens that each come next after the state, on their own: o = S^T r + (k.q) v with r = e^g q +
     a (b.q)."""
-    return _asking(terms) @ state + _own(terms)
+    return _query_rows(terms) @ state + _self_answers(terms)
 
 
 def fork(
-    terms: Terms, asked: Terms, state: Float[Tensor, "B H K V"], chunk: int = CHUNK
+    terms: Terms, queries: Terms, state: Float[Tensor, "B H K V"], chunk: int = CHUNK
 ) -> tuple[Float[Tensor, "B H T V"], Float[Tensor, "B H N V"], Float[Tensor, "B H K V"]]:
     """The answers at pairs of tokens, those of tokens that each come before a pair of their own and leave no trace,
     and the state after all pairs.
 
     Args:
         terms: of T = 2N tokens.
-        asked: of N tokens, each after the state and the pairs before its own.
+        queries: of N tokens, each after the state and the pairs before its own.
         state: S before them.
         chunk: tokens that go together, or fewer.
     """
-    rows = _asking(asked)
+    rows = _query_rows(queries)
     # One row for every token, those of the second of each pair being 0.
     rows = torch.stack([rows, torch.zeros_like(rows)], 3).flatten(2, 3)
-    outputs, read, after = _run(terms, rows, state, chunk)
-    assert read is not None and after is not None
-    return outputs, read[:, :, ::2] + _own(asked), after
+    outputs, reads, after = _run(terms, rows, state, chunk)
+    assert reads is not None and after is not None
+    return outputs, reads[:, :, ::2] + _self_answers(queries), after
 
 
-def _asking(terms: Terms) -> Float[Tensor, "B _ Q K"]:
+def _query_rows(terms: Terms) -> Float[Tensor, "B _ Q K"]:
     """r of `peek`."""
     rows = terms.q if terms.g is None else terms.q * terms.g.exp()
     if terms.a is None or terms.b is None:
@@ -137,80 +137,83 @@ def _asking(terms: Terms) -> Float[Tensor, "B _ Q K"]:
     return rows + terms.a * (terms.b * terms.q).sum(-1, keepdim=True)
 
 
-def _own(terms: Terms) -> Float[Tensor, "B H Q V"]:
+def _self_answers(terms: Terms) -> Float[Tensor, "B H Q V"]:
     return (terms.k * terms.q).sum(-1, keepdim=True) * terms.v
 
 
 def _run(
-    terms: Terms, rows: Tensor | None, state: Tensor | None, chunk: int, keeps: bool = True
+    terms: Terms, rows: Tensor | None, state: Tensor | None, chunk: int, keep_state: bool = True
 ) -> tuple[Float[Tensor, "B H T V"], Float[Tensor, "B H T V"] | None, Float[Tensor, "B H K V"] | None]:
     """Chunk after chunk, `rows` being what reads the state before each token; without a state nothing is before them,
     and whether the state after them is kept."""
-    given = {"rows": rows} | {name: getattr(terms, name) for name in ("q", "k", "v", "g", "a", "b")}
-    learns = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (state, *given.values()))
-    return _Recurrence.apply(chunk, keeps, learns, state, *map(given.get, _NAMES))
+    tensors = {"rows": rows} | {name: getattr(terms, name) for name in ("q", "k", "v", "g", "a", "b")}
+    needs_grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (state, *tensors.values()))
+    return _Recurrence.apply(chunk, keep_state, needs_grad, state, *map(tensors.get, _NAMES))
 
 
 class _Recurrence(torch.autograd.Function):
     @staticmethod
     @flushed()
     def forward(
-        ctx: Any, size: int, keeps: bool, learns: bool, state: Tensor | None, *given: Tensor | None
+        ctx: Any, size: int, keep_state: bool, needs_grad: bool, state: Tensor | None, *tensors: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        named = dict(zip(_NAMES, given, strict=True))
-        like = named["v"]
-        assert like is not None
-        ctx.plan = plan(named["g"], like, size)
+        by_name = dict(zip(_NAMES, tensors, strict=True))
+        v = by_name["v"]
+        assert v is not None
+        ctx.plan = plan(by_name["g"], v, size)
         sizes = [part.tokens for part in ctx.plan]
-        tokens, ends = _cut(named, sizes), list(accumulate(sizes))
-        answers: dict[str, Tensor] = {name: torch.empty_like(like) for name in ("q", "rows") if name in tokens[0]}
+        tokens, ends = _cut(by_name, sizes), list(accumulate(sizes))
+        outputs_by_name: dict[str, Tensor] = {name: torch.empty_like(v) for name in ("q", "rows") if name in tokens[0]}
         ctx.before, ctx.held, states = [], [], []
-        before = _begins(named["g"], 0, ctx.plan[0])
-        for n, places in enumerate(_cut(answers, sizes)):
+        before = _begins(by_name["g"], 0, ctx.plan[0])
+        for n, places in enumerate(_cut(outputs_by_name, sizes)):
             chunk = _chunk(tokens[n], ctx.plan[n], before)
             if n == 0:
                 state = chunk.entered(state)
             chunk.after(state)
             for name, place in places.items():
                 chunk.answer(name, place)
-            if learns:
+            if needs_grad:
                 ctx.before.append(before)
                 states.append(state)
-                if like.shape[2] <= _HELD:
+                if v.shape[2] <= _HELD:
                     ctx.held.append(chunk)
             following = None if n == len(sizes) - 1 else ctx.plan[n + 1]
             if following is not None:
-                before = _begins(named["g"], ends[n], following) if following.span else chunk.goes_on()
+                before = _begins(by_name["g"], ends[n], following) if following.span else chunk.goes_on()
             onward = chunk.onward(following, before)
-            state = chunk.left(onward, own=n > 0 and not learns) if keeps or following else None
+            state = chunk.left(onward, own=n > 0 and not needs_grad) if keep_state or following else None
             del chunk  # whose memory the next one takes
-        outputs, reads = answers["q"], answers.get("rows")
-        ctx.save_for_backward(outputs, reads, *given, *states, state)
+        outputs, reads = outputs_by_name["q"], outputs_by_name.get("rows")
+        ctx.save_for_backward(outputs, reads, *tensors, *states, state)
         return outputs, reads, state
 
     @staticmethod
     @once_differentiable
     @flushed()
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        (outputs, reads, *given), states = ctx.saved_tensors[: 2 + len(_NAMES)], ctx.saved_tensors[2 + len(_NAMES) :]
-        into, asked, left = gradients
-        left = None if left is None else left.clone()
-        wanted = {name for name, needed in zip(_NAMES, ctx.needs_input_grad[4:], strict=True) if needed}
-        found = {name: torch.empty_like(t) for name, t in zip(_NAMES, given, strict=True) if name in wanted}
+        (outputs, reads, *tensors), states = ctx.saved_tensors[: 2 + len(_NAMES)], ctx.saved_tensors[2 + len(_NAMES) :]
+        grad_outputs, grad_reads, grad_state = gradients
+        grad_state = None if grad_state is None else grad_state.clone()
+        differentiated = {name for name, needed in zip(_NAMES, ctx.needs_input_grad[4:], strict=True) if needed}
+        results = {name: torch.empty_like(t) for name, t in zip(_NAMES, tensors, strict=True) if name in differentiated}
         sizes = [part.tokens for part in ctx.plan]
-        tokens, places = _cut(dict(zip(_NAMES, given, strict=True)), sizes), _cut(found, sizes)
-        outs, grads = (_cut({"q": q, "rows": rows}, sizes) for q, rows in ((outputs, reads), (into, asked)))
+        tokens, places = _cut(dict(zip(_NAMES, tensors, strict=True)), sizes), _cut(results, sizes)
+        outs, grads = (
+            _cut({"q": q, "rows": rows}, sizes) for q, rows in ((outputs, reads), (grad_outputs, grad_reads))
+        )
         following: tuple[Part | None, Tensor | None] = None, None
         for n in reversed(range(len(sizes))):
             chunk = ctx.held.pop() if ctx.held else _chunk(tokens[n], ctx.plan[n], ctx.before[n]).after(states[n])
             onward = chunk.onward(*following)
-            pieces, left = chunk.gradients(outs[n], grads[n], onward, states[n + 1], left, "g" in wanted)
+            decays = "g" in differentiated
+            pieces, grad_state = chunk.gradients(outs[n], grads[n], onward, states[n + 1], grad_state, decays)
             for name, place in places[n].items():
                 place.copy_(pieces[name])
-            left = chunk.entered(left) if n == 0 else left
+            grad_state = chunk.entered(grad_state) if n == 0 else grad_state
             following = ctx.plan[n], ctx.before[n]
             del chunk, pieces
-        return None, None, None, left, *map(found.get, _NAMES)
+        return None, None, None, grad_state, *map(results.get, _NAMES)
 
 
 @dataclass(frozen=True)
@@ -262,8 +265,8 @@ def _begins(g: Float[Tensor, "B H T _"] | None, start: int, part: Part) -> Float
     return _clamped(g.narrow(2, start, part.span // 2), part.least).sum(2, keepdim=True).neg_().exp_()
 
 
-def _limits(*of: Tensor) -> tuple[float, int, float]:
-    return _DOUBLE if all(t.dtype == torch.float64 for t in of) else _SINGLE
+def _limits(*tensors: Tensor) -> tuple[float, int, float]:
+    return _DOUBLE if all(t.dtype == torch.float64 for t in tensors) else _SINGLE
 
 
 def _even(tokens: int, size: int) -> list[int]:
@@ -277,11 +280,11 @@ def _cut(tensors: Mapping[str, Tensor | None], sizes: list[int]) -> list[dict[st
     return [{name: part[n] for name, part in parts.items()} for n in range(len(sizes))]
 
 
-def _chunk(given: dict[str, Tensor], part: Part, before: Tensor | None) -> _Chunk:
-    given = {name: t if _apart(t) else t.contiguous() for name, t in given.items()}
+def _chunk(tensors: dict[str, Tensor], part: Part, before: Tensor | None) -> _Chunk:
+    tensors = {name: t if _apart(t) else t.contiguous() for name, t in tensors.items()}
     if before is None:
-        return _Chunk(given)
-    return (_OfHeads if given["g"].shape[-1] == 1 else _OfRows)(given, part.least, before)
+        return _Chunk(tensors)
+    return (_OfHeads if tensors["g"].shape[-1] == 1 else _OfRows)(tensors, part.least, before)
 
 
 def _apart(t: Float[Tensor, "B H C K"]) -> bool:
@@ -293,19 +296,19 @@ class _Chunk:
     """The tokens of a chunk. How they decay is a subclass's; here they do not.
 
     Args:
-        given: q, k, v and what else there is; `rows` and `a` read before their own token (a lag of 1), q after it.
+        tensors: q, k, v and what else there is; `rows` and `a` read before their own token (a lag of 1), q after it.
         least: decays below it count as that; None: none is.
         before: what is left before the first token of what is there in the middle of the span, or its inverse.
     """
 
-    def __init__(self, given: dict[str, Tensor], least: float | None = None, before: Tensor | None = None) -> None:
-        self.given, self.least = given, least
-        self.lags: dict[str, int] = {name: int(name != "q") for name in ("q", "rows", "a") if name in given}
+    def __init__(self, tensors: dict[str, Tensor], least: float | None = None, before: Tensor | None = None) -> None:
+        self.given, self.least = tensors, least
+        self.lags: dict[str, int] = {name: int(name != "q") for name in ("q", "rows", "a") if name in tensors}
         if before is not None:
             self.decay(before)
-        self.readers = {name: self.reading(name, given[name]) for name in self.lags}
-        self.written: dict[str, Tensor] = {key: self.columns(given[key]) for key in ("k", "b") if key in given}
-        self.values = {"k": self.stored(given["v"])}
+        self.readers = {name: self.reading(name, tensors[name]) for name in self.lags}
+        self.written: dict[str, Tensor] = {key: self.columns(tensors[key]) for key in ("k", "b") if key in tensors}
+        self.values = {"k": self.stored(tensors["v"])}
 
     def entered(self, state: Tensor | None) -> Tensor | None:
         """A state before all chunks, in the unit of this one, or from the gradient in it its own."""
@@ -344,13 +347,13 @@ class _Chunk:
             onward: what is left of it there.
             own: whether it may take the place of the state before.
         """
-        left = self.state if own or self.state is None else self.state.clone()
+        state = self.state if own or self.state is None else self.state.clone()
         for key, columns in self.written.items():
-            left = _add(left, columns.mT, self.values[key])
-        assert left is not None
+            state = _add(state, columns.mT, self.values[key])
+        assert state is not None
         for factor in onward:
-            left *= factor
-        return left
+            state *= factor
+        return state
 
     def onward(self, following: Part | None, before: Tensor | None) -> list[Float[Tensor, "B H _ 1"]]:
         """What is left of a state after the chunk in the unit of the following one: a factor to the end of a span, and
@@ -365,7 +368,7 @@ class _Chunk:
     def gradients(
         self,
         outs: dict[str, Tensor],
-        into: dict[str, Tensor],
+        grad_outs: dict[str, Tensor],
         onward: list[Tensor],
         after: Tensor | None,
         end: Tensor | None,
@@ -375,15 +378,15 @@ class _Chunk:
 
         Args:
             outs: what q and rows have read.
-            into: the gradients of that.
+            grad_outs: the gradients of that.
             onward: what is left of the state after this one in the unit of the next.
             after: the state after this one, as it was left; None: nobody has asked for it.
             end: its gradient, which is used up.
             decays: whether anybody asks for theirs; that they are fixed costs nothing.
         """
-        weighed = {name: self.weighed(name, t if _apart(t) else t.contiguous()) for name, t in into.items()}
+        weighed_grads = {name: self.weighed(name, t if _apart(t) else t.contiguous()) for name, t in grad_outs.items()}
         state: Tensor | None = None
-        found: dict[str, Any] = dict.fromkeys((*self.lags, *self.written))
+        grads: dict[str, Any] = dict.fromkeys((*self.lags, *self.written))
         values: dict[str, Any] = dict.fromkeys(self.written)
         closing: Tensor | None = None
         if end is not None:
@@ -394,41 +397,42 @@ class _Chunk:
                 end *= factor
             for key, columns in self.written.items():
                 values[key] = _product(columns, end)
-                found[key] = _across(self.values[key], end, columns)
+                grads[key] = _across(self.values[key], end, columns)
             state = None if self.state is None else end
         for name, rows in self.readers.items():
             lag = self.lags[name]
             if name == "a":
                 solved = torch.linalg.solve_triangular(self.system.mT, values["b"], upper=True, unitriangular=True)
-                outs, into, weighed = outs | {"a": self.values["b"]}, into | {"a": solved}, weighed | {"a": solved}
+                outs, grad_outs = outs | {"a": self.values["b"]}, grad_outs | {"a": solved}
+                weighed_grads |= {"a": solved}
                 values["b"] = solved
             if self.state is not None:
-                state = _add(state, rows.mT, weighed[name])
-                found[name] = _across(weighed[name], self.state, rows)
+                state = _add(state, rows.mT, weighed_grads[name])
+                grads[name] = _across(weighed_grads[name], self.state, rows)
             for key, columns in self.written.items():
                 if (name, key) != ("a", "b"):  # the system has done that
                     scores = _below(rows @ columns.mT, lag)
-                    values[key] = _add(values[key], scores.mT, weighed[name])
-                one = rows if rows.shape[1] > columns.shape[1] else columns
-                pull = _below(_across(weighed[name], self.values[key], one), lag)
-                found[name] = _add(found[name], pull, columns)
-                found[key] = _add(found[key], pull.mT, rows)
-        found |= {name: self.reading(name, found[name]) for name in self.lags}
-        found |= {key: self.columns(found[key]) for key in self.written}
+                    values[key] = _add(values[key], scores.mT, weighed_grads[name])
+                shared = rows if rows.shape[1] > columns.shape[1] else columns
+                pull = _below(_across(weighed_grads[name], self.values[key], shared), lag)
+                grads[name] = _add(grads[name], pull, columns)
+                grads[key] = _add(grads[key], pull.mT, rows)
+        grads |= {name: self.reading(name, grads[name]) for name in self.lags}
+        grads |= {key: self.columns(grads[key]) for key in self.written}
         if decays:
             slope = torch.zeros_like(self.given["g"], dtype=values["k"].dtype)
-            self.add_slope(slope, 1, self.given["q"], found["q"], outs["q"], into["q"])
+            self.add_slope(slope, 1, self.given["q"], grads["q"], outs["q"], grad_outs["q"])
             for key in self.written:
-                self.add_slope(slope, -1, self.given[key], found[key], self.values[key], values[key])
+                self.add_slope(slope, -1, self.given[key], grads[key], self.values[key], values[key])
             for name in self.lags:
                 if name != "q":  # they read up to the token before theirs
-                    each = (self.given[name], found[name], outs[name], into[name])
-                    self.add_slope(slope[:, :, :-1], 1, *(t[:, :, 1:] for t in each))
+                    pulls = (self.given[name], grads[name], outs[name], grad_outs[name])
+                    self.add_slope(slope[:, :, :-1], 1, *(t[:, :, 1:] for t in pulls))
             if closing is not None:
                 slope[:, :, -1:].add_(closing)
-            found["g"] = self.unbound(slope.new_ones(2 * slope.shape[2:3]).triu() @ slope)
-        found["v"] = self.stored(values["k"])
-        pieces = {name: _alike(found[name], t) for name, t in self.given.items() if name in found}
+            grads["g"] = self.unbound(slope.new_ones(2 * slope.shape[2:3]).triu() @ slope)
+        grads["v"] = self.stored(values["k"])
+        pieces = {name: _alike(grads[name], t) for name, t in self.given.items() if name in grads}
         return pieces, state
 
     # How decays come in: everything is multiplied by a number of its own, and so is its gradient.

@@ -34,7 +34,7 @@ def by_fft(u: Float[Tensor, "D B T"], kernel: Float[Tensor, "D T"]) -> Float[Ten
 
 
 class _Toeplitz(torch.autograd.Function):
-    """Keeps the inputs alone; the matrices, T times larger than the kernels, are built anew on the way back."""
+    """Saves the inputs alone; the matrices, T times larger than the kernels, are recomputed in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, u: Tensor, kernel: Tensor) -> Tensor:

@@ -49,8 +49,8 @@ def _(answer: Categorical, uniform: Tensor, normal: Tensor) -> Tensor:
 
 def _index(logits: Float[Tensor, "B S K"], uniform: Float[Tensor, " S"]) -> Int[Tensor, "B S"]:
     """Where the cumulative probabilities pass the numbers."""
-    below = logits.softmax(-1).cumsum(-1) <= uniform.unsqueeze(-1)
-    return below[..., :-1].sum(-1)
+    passed = logits.softmax(-1).cumsum(-1) <= uniform.unsqueeze(-1)
+    return passed[..., :-1].sum(-1)
 
 
 class PathMemory:
@@ -66,12 +66,12 @@ class PathMemory:
         batch, heads, _, size = context.keys.shape
         self.context = context
         self.keys, self.values = (context.keys.new_empty(batch, heads, paths, longest, size) for _ in range(2))
-        self.held = 0
+        self.length = 0
 
     def add(self, token: KeysValues) -> None:
         """Take in one more token of every path, `(B, H, S, C)`."""
-        self.keys[:, :, :, self.held], self.values[:, :, :, self.held] = token.keys, token.values
-        self.held += 1
+        self.keys[:, :, :, self.length], self.values[:, :, :, self.length] = token.keys, token.values
+        self.length += 1
 
     def read(self, q: Float[Tensor, "B H SR C"]) -> Float[Tensor, "B H SR C"]:
         """What the heads of R rows of each path read of the context and of the path's own tokens, at least one."""
@@ -79,7 +79,7 @@ class PathMemory:
         shared, (paths, size) = q @ self.context.keys.mT, (self.keys.shape[2], self.context.keys.shape[2])
         if self.context.mask is not None:
             shared = shared.masked_fill(~self.context.mask[:, None, None], -torch.inf)
-        own = q.unflatten(2, (paths, -1)) @ self.keys[:, :, :, : self.held].mT
-        weights = torch.cat([shared.unflatten(2, (paths, -1)), own], -1).softmax(-1)
-        read = weights[..., :size].flatten(2, 3) @ self.context.values
-        return read + (weights[..., size:] @ self.values[:, :, :, : self.held]).flatten(2, 3)
+        own_scores = q.unflatten(2, (paths, -1)) @ self.keys[:, :, :, : self.length].mT
+        weights = torch.cat([shared.unflatten(2, (paths, -1)), own_scores], -1).softmax(-1)
+        context_values = weights[..., :size].flatten(2, 3) @ self.context.values
+        return context_values + (weights[..., size:] @ self.values[:, :, :, : self.length]).flatten(2, 3)

@@ -20,6 +20,6 @@ def perceptron(*widths: int) -> nn.Sequential:
 def by_parts(linear: nn.Linear, *parts: Float[Tensor, "... _"]) -> Float[Tensor, "... _"]:
     """A linear layer of parts side by side, whose other axes are broadcast: what many rows share is mapped once."""
     weights = linear.weight.split([part.shape[-1] for part in parts], 1)
-    first, *others = (F.linear(part, weight) for part, weight in zip(parts, weights, strict=True))
-    hidden = sum(others, first)
+    head, *tail = (F.linear(part, weight) for part, weight in zip(parts, weights, strict=True))
+    hidden = sum(tail, head)
     return hidden if linear.bias is None else hidden + linear.bias

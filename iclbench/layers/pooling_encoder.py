@@ -1,4 +1,4 @@
-"""A set as the mean of its points' representations: a network before the mean and one behind it."""
+"""A set as the mean of its points' representations: a network before the mean and one after it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class PoolingEncoder(nn.Module):
     Args:
         inputs: width of a point's features.
         width: D of a representation.
-        out: width of what stands for the set.
+        out: width of a set's representation.
         pre_depth: linear layers before the mean, self-attention counting as two.
         post_depth: linear layers behind it.
         heads: of self-attention; None: points do not see one another, so that sums of their representations can be
@@ -36,13 +36,13 @@ class PoolingEncoder(nn.Module):
     def represent(
         self, features: Float[Tensor, "*sets N F"], mask: Bool[Tensor, "*sets N"]
     ) -> Float[Tensor, "*sets N D"]:
-        """A vector for each point, 0 where none is."""
-        each = self.pre(features)
+        """A vector for each point, 0 for invalid points."""
+        vectors = self.pre(features)
         if self.among is not None:
-            each = self.among(each, mask)
-        return each * mask.unsqueeze(-1)
+            vectors = self.among(vectors, mask)
+        return vectors * mask.unsqueeze(-1)
 
     def forward(self, features: Float[Tensor, "B N F"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B out"]:
-        """What stands for each set; the mean of nothing is 0."""
+        """Representations of the sets; the mean of nothing is 0."""
         total = self.represent(features, mask).sum(-2)
         return self.post(total / mask.sum(-1, keepdim=True).clamp(min=1))

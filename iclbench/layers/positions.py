@@ -1,6 +1,6 @@
-"""What tells a Transformer where a token stands: a vector added to the token, or a rotation of queries and keys.
+"""Positions of tokens in a Transformer: a vector added to the token, or a rotation of queries and keys.
 
-Where tokens stand is a `range`, the same for all episodes, or a tensor of positions, `(B, T)` or `(T,)`.
+Positions are a `range`, the same for all episodes, or a tensor, `(B, T)` or `(T,)`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from iclbench.core.errors import UsageError
 
 Positions = Literal["none", "learned", "sinusoidal", "rotary"]
-Where: TypeAlias = range | Tensor
+Places: TypeAlias = range | Tensor
 Turn = tuple[Tensor, Tensor]
 
 # The slowest wave of Chan et al. 2022 (emergent_in_context_learning, modules/embedding.py) turns once in about
@@ -31,7 +31,7 @@ class AddedPositions(nn.Module):
 
     restarts: ClassVar[bool] = False
 
-    def forward(self, where: Where, device: torch.device | None = None) -> Float[Tensor, "*B T D"]:
+    def forward(self, places: Places, device: torch.device | None = None) -> Float[Tensor, "*B T D"]:
         """The vectors of positions."""
         raise NotImplementedError
 
@@ -45,14 +45,14 @@ class LearnedPositions(AddedPositions):
         super().__init__()
         self.weight = nn.Parameter(weight)
 
-    def forward(self, where: Where, device: torch.device | None = None) -> Float[Tensor, "*B T D"]:
+    def forward(self, places: Places, device: torch.device | None = None) -> Float[Tensor, "*B T D"]:
         """Where the table is, whatever the device; raises `UsageError` beyond the table."""
-        if isinstance(where, range):
-            self._check(where[-1] if where else 0)
-            return self.weight[where.start : where.stop : where.step]
-        if where.numel():
-            self._check(int(where.max()))
-        return self.weight[where]
+        if isinstance(places, range):
+            self._check(places[-1] if places else 0)
+            return self.weight[places.start : places.stop : places.step]
+        if places.numel():
+            self._check(int(places.max()))
+        return self.weight[places]
 
     def _check(self, last: int) -> None:
         if last >= len(self.weight):
@@ -76,14 +76,14 @@ class SinusoidalPositions(AddedPositions):
             raise UsageError(f"sinusoidal positions need an even backbone.width, not {width}")
         self.width = width
 
-    def forward(self, where: Where, device: torch.device | None = None) -> Float[Tensor, "*B T D"]:
-        angles = _angles(where, self.width, SLOWEST, device)
+    def forward(self, places: Places, device: torch.device | None = None) -> Float[Tensor, "*B T D"]:
+        angles = _angles(places, self.width, SLOWEST, device)
         return torch.cat([angles.sin(), angles.cos()], -1)
 
 
 class RotaryPositions(nn.Module):
-    """Queries and keys turned by angles in proportion to where they stand, so that attention sees how far apart two
-    tokens are and nothing else (Su et al. 2021, equations 14 and 15); no end and no parameters. Turned together are
+    """Queries and keys turned by angles in proportion to their positions, so that attention sees only the distance of
+    two tokens (Su et al. 2021, equations 14 and 15); no end and no parameters. Turned together are
     a head's i-th channel and the i-th of its second half, as in GPT-NeoX and Llama.
 
     Raises:
@@ -99,9 +99,9 @@ class RotaryPositions(nn.Module):
                 f"is {self.width}"
             )
 
-    def forward(self, where: Where, device: torch.device | None = None) -> Turn:
+    def forward(self, places: Places, device: torch.device | None = None) -> Turn:
         """Cosines and sines, `(*B, 1, T, C / 2)`: the same for all heads."""
-        angles = _angles(where, self.width, SLOWEST_ROTARY, device).unsqueeze(-3)
+        angles = _angles(places, self.width, SLOWEST_ROTARY, device).unsqueeze(-3)
         return angles.cos(), angles.sin()
 
 
@@ -109,14 +109,14 @@ def turned(t: Float[Tensor, "B H T C"], turn: Turn | None) -> Float[Tensor, "B H
     """Queries or keys, turned (None: as they are)."""
     if turn is None:
         return t
-    cos, sin = (each.to(t) for each in turn)
-    first, second = t.chunk(2, -1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+    cos, sin = (part.to(t) for part in turn)
+    half, other_half = t.chunk(2, -1)
+    return torch.cat([half * cos - other_half * sin, other_half * cos + half * sin], -1)
 
 
-def _angles(where: Where, width: int, slowest: float, device: torch.device | None) -> Float[Tensor, "*B T half"]:
+def _angles(places: Places, width: int, slowest: float, device: torch.device | None) -> Float[Tensor, "*B T half"]:
     """Angles of width / 2 frequencies, from 1 in geometric progression almost down to 1 / slowest, made on the device:
     a copy would be waited for in every step."""
-    index = torch.arange(where.start, where.stop, where.step, device=device) if isinstance(where, range) else where
+    index = torch.arange(places.start, places.stop, places.step, device=device) if isinstance(places, range) else places
     frequencies = slowest ** -(torch.arange(0, width, 2, device=index.device) / width)
     return index.unsqueeze(-1) * frequencies

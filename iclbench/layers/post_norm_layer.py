@@ -46,7 +46,7 @@ class PostNormLayer(nn.Module):
 
     def project(self, x: Float[Tensor, "B T D"]) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values by head, `(B, H, T, D/H)` each."""
-        q, k, v = (each(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in (self.q, self.k, self.v))
+        q, k, v = (linear(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for linear in (self.q, self.k, self.v))
         return q, k, v
 
     def finish(

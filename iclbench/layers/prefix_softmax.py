@@ -41,8 +41,8 @@ def prefix_states(
     """
     logs, sums = [], []
     for start in range(0, keys.shape[-2], block):
-        part = slice(start, start + block)
-        log_c, e = _block(before, queries, keys[..., part, :], values[..., part, :], mask[:, part])
+        span = slice(start, start + block)
+        log_c, e = _block(before, queries, keys[..., span, :], values[..., span, :], mask[:, span])
         logs.append(log_c[..., :-1])
         sums.append(e[..., :-1, :])
         before = RunningSoftmax(log_c[..., -1], e[..., -1, :])
@@ -60,12 +60,12 @@ def _block(
     sees = torch.ones(count + 1, count, dtype=torch.bool, device=mask.device).tril(-1)
     allowed = sees & mask[:, None, None, None, None]
     scores = (queries @ keys.mT).unsqueeze(-2).masked_fill(~allowed, -torch.inf)
-    held = before.log_c.unsqueeze(-1)
+    log_before = before.log_c.unsqueeze(-1)
     # No infinity is subtracted: where there is no point yet, every weight is exp(-inf) = 0.
-    top = torch.maximum(scores.amax(-1), held).detach().clamp(min=torch.finfo(scores.dtype).min)
-    own, earlier = (scores - top.unsqueeze(-1)).exp(), (held - top).exp()
-    total = own.sum(-1) + earlier
-    some = total.clamp(min=1)  # the largest weight alone is 1
-    mixed = (own.flatten(-3, -2) @ values).unflatten(-2, own.shape[-3:-1])
-    e = (mixed + earlier.unsqueeze(-1) * before.e.unsqueeze(-2)) / some.unsqueeze(-1)
-    return torch.where(total > 0, top + some.log(), -torch.inf), e
+    top = torch.maximum(scores.amax(-1), log_before).detach().clamp(min=torch.finfo(scores.dtype).min)
+    weights, weight_before = (scores - top.unsqueeze(-1)).exp(), (log_before - top).exp()
+    total = weights.sum(-1) + weight_before
+    safe_total = total.clamp(min=1)  # the largest weight alone is 1
+    mixed = (weights.flatten(-3, -2) @ values).unflatten(-2, weights.shape[-3:-1])
+    e = (mixed + weight_before.unsqueeze(-1) * before.e.unsqueeze(-2)) / safe_total.unsqueeze(-1)
+    return torch.where(total > 0, top + safe_total.log(), -torch.inf), e

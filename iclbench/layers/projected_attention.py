@@ -37,16 +37,16 @@ class ProjectedAttention(nn.Module):
     def keys(
         self, keys: Float[Tensor, "B T D"], values: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None
     ) -> KeysValues:
-        """What queries will read of tokens that are found by `keys` and say `values`; `mask`: which are there."""
+        """Keys and values of tokens, from their `keys` and `values`; `mask`: which are valid."""
         k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in (self.k(keys), self.v(values)))
         return KeysValues(k, v, mask)
 
-    def attend(self, queries: Float[Tensor, "B Q D"], data: KeysValues) -> Float[Tensor, "B Q D"]:
-        """The queries after reading `data`."""
+    def attend(self, queries: Float[Tensor, "B Q D"], memory: KeysValues) -> Float[Tensor, "B Q D"]:
+        """The queries after reading `memory`."""
         hidden = q = self.q(queries)
-        if data.keys.shape[2]:
+        if memory.keys.shape[2]:
             by_head = q.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            hidden = q + self._mixed(by_head, data).transpose(1, 2).flatten(2)
+            hidden = q + self._mixed(by_head, memory).transpose(1, 2).flatten(2)
         hidden = self.norm(hidden)
         return self.norm_out(hidden + F.relu(self.out(hidden)))
 
@@ -56,12 +56,12 @@ class ProjectedAttention(nn.Module):
         """The tokens after reading one another."""
         return self.attend(tokens, self.keys(tokens, tokens, mask))
 
-    def _mixed(self, q: Float[Tensor, "B H Q C"], data: KeysValues) -> Float[Tensor, "B H Q C"]:
-        visible, answered = None, None
-        if data.mask is not None:
-            answered = data.mask.any(1)[:, None, None]
+    def _mixed(self, q: Float[Tensor, "B H Q C"], memory: KeysValues) -> Float[Tensor, "B H Q C"]:
+        visible, has_keys = None, None
+        if memory.mask is not None:
+            has_keys = memory.mask.any(1)[:, None, None]
             # Rows without keys look at everything, so that no kernel divides by zero, and are cleared below.
-            visible = (data.mask[:, None] | ~answered).unsqueeze(1)
+            visible = (memory.mask[:, None] | ~has_keys).unsqueeze(1)
         scale = (q.shape[1] * q.shape[3]) ** -0.5
-        mixed = F.scaled_dot_product_attention(q, data.keys, data.values, attn_mask=visible, scale=scale)
-        return mixed if answered is None else mixed * answered.unsqueeze(1)
+        mixed = F.scaled_dot_product_attention(q, memory.keys, memory.values, attn_mask=visible, scale=scale)
+        return mixed if has_keys is None else mixed * has_keys.unsqueeze(1)

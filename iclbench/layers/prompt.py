@@ -23,7 +23,7 @@ CONTEXT, RELATED, SEPARATOR = range(3)
 
 @dataclass(frozen=True)
 class Prompt(TensorRecord):
-    """Points in the order they are read, and what each is there for.
+    """Points in the order they are read, and the role of each.
 
     Attributes:
         points: related datasets, with a place for a separator behind each, and the context.
@@ -42,22 +42,25 @@ class Prompt(TensorRecord):
         """
         if related is None:
             return cls(context)
-        for what, theirs, own in (("inputs", related.x, context.x), ("outputs", related.y, context.y)):
-            if theirs.shape[3:] != own.shape[2:]:
+        for name, related_values, context_values in (
+            ("inputs", related.x, context.x),
+            ("outputs", related.y, context.y),
+        ):
+            if related_values.shape[3:] != context_values.shape[2:]:
                 raise UsageError(
-                    f"related datasets have {what} of dimension {_dimension(theirs, 3)}, the context of dimension "
-                    f"{_dimension(own, 2)}; give related datasets of the same task"
+                    f"related datasets have {name} of dimension {_dimension(related_values, 3)}, the context of "
+                    f"dimension {_dimension(context_values, 2)}; give related datasets of the same task"
                 )
         closed = related.map(_with_place_behind)
         closed.mask[:, :, -1] = related.mask.any(2)
         part = torch.full_like(closed.mask, RELATED, dtype=torch.long)
         part[:, :, -1] = SEPARATOR
-        own = torch.full_like(context.mask, CONTEXT, dtype=torch.long)
+        context_part = torch.full_like(context.mask, CONTEXT, dtype=torch.long)
         points = closed.map(lambda t: t.flatten(1, 2)).append(context)
-        return cls(points, torch.cat([part.flatten(1), own], 1))
+        return cls(points, torch.cat([part.flatten(1), context_part], 1))
 
     def aligned(self, padding: Literal["left", "right"]) -> Prompt:
-        """The same without gaps and as long as the longest of the batch: what is masked comes first (left) or last."""
+        """The prompt without gaps, as long as the longest of the batch: masked points come first (left) or last."""
         mask = self.points.mask
         longest = int(mask.sum(1).max())
         if padding == "right":
@@ -73,7 +76,7 @@ class Prompt(TensorRecord):
 
 
 class Marks(nn.Module):
-    """What tells related datasets from the context: a vector added to their tokens, and the pair that closes each."""
+    """Marks of related datasets: a vector added to their tokens, and a pair of tokens that closes each."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -19,7 +19,7 @@ _BLOCK = 256
 
 
 def canonical(points: Points) -> Points:
-    """The points that are there before the others, ordered by one fixed random projection of (x, y)."""
+    """Valid points before the others, ordered by one fixed random projection of (x, y)."""
     y = points.y if points.y.dim() == points.x.dim() else points.y.unsqueeze(-1)
     values = torch.cat([points.x, y.to(points.x.dtype)], -1)
     place = (values * _direction(values.shape[-1]).to(values)).sum(-1)
@@ -50,16 +50,16 @@ def with_replacement(uniforms: Float[Tensor, "#B S N"], counts: Int[Tensor, " B"
 
 
 def picked(points: Points, indices: Int[Tensor, "B S N"]) -> Points:
-    """S sets of points by their indices; as many of each are there as of the episode's."""
-    chosen = points.map(lambda t: take(t, indices.flatten(1)).unflatten(1, indices.shape[1:]))
-    return Points(chosen.x, chosen.y, points.mask.unsqueeze(1).expand(indices.shape))
+    """S sets of points by their indices; as many points of each are valid as of the episode's."""
+    samples = points.map(lambda t: take(t, indices.flatten(1)).unflatten(1, indices.shape[1:]))
+    return Points(samples.x, samples.y, points.mask.unsqueeze(1).expand(indices.shape))
 
 
 def resampled_residuals(
     residuals: Float[Tensor, "B S N dy"], indices: Int[Tensor, "B S N"], mask: Bool[Tensor, "B N"]
 ) -> Float[Tensor, "B S N dy"]:
-    """Residuals by their indices, less their mean over the points that are there."""
-    drawn = residuals.gather(2, indices.unsqueeze(-1).expand(residuals.shape))
-    there = mask[:, None, :, None]
-    mean = (drawn * there).sum(2, keepdim=True) / there.sum(2, keepdim=True).clamp(min=1)
-    return drawn - mean
+    """Residuals by their indices, less their mean over the valid points."""
+    sample = residuals.gather(2, indices.unsqueeze(-1).expand(residuals.shape))
+    valid = mask[:, None, :, None]
+    mean = (sample * valid).sum(2, keepdim=True) / valid.sum(2, keepdim=True).clamp(min=1)
+    return sample - mean

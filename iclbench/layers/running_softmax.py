@@ -34,7 +34,7 @@ KeyValueProjection = Callable[[Sequence[Tensor], Points], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class RunningSoftmax(State):
-    """What M queries in H heads of L layers keep of the points they have attended to.
+    """State of M queries in H heads of L layers after the points they have attended to.
 
     Attributes:
         log_c: log-normaliser, -inf before any point.
@@ -60,9 +60,9 @@ class RunningSoftmax(State):
 
     def merge(self, other: RunningSoftmax) -> RunningSoftmax:
         """The state of the union of two disjoint sets of points. The empty one changes nothing, bit by bit."""
-        neither = self.log_c.isneginf() & other.log_c.isneginf()
+        both_empty = self.log_c.isneginf() & other.log_c.isneginf()
         # Of the weight, what comes from `other`; infinities are not subtracted from one another.
-        share = torch.sigmoid((other.log_c - self.log_c.masked_fill(neither, 0.0)).unsqueeze(-1))
+        share = torch.sigmoid((other.log_c - self.log_c.masked_fill(both_empty, 0.0)).unsqueeze(-1))
         return RunningSoftmax(torch.logaddexp(self.log_c, other.log_c), self.e + share * (other.e - self.e))
 
     def without(self, other: RunningSoftmax) -> RunningSoftmax:
@@ -75,17 +75,17 @@ class RunningSoftmax(State):
         Raises:
             UsageError: somewhere less remains, or the points never were in.
         """
-        gone = torch.where(other.log_c.isneginf(), 0.0, torch.exp(other.log_c - self.log_c))
+        removed = torch.where(other.log_c.isneginf(), 0.0, torch.exp(other.log_c - self.log_c))
         least = torch.finfo(self.e.dtype).eps ** 0.5
-        remains = 1 - gone
+        remains = 1 - removed
         if not bool((remains >= least).all()):
             raise UsageError(
                 f"removing these points would leave {max(0.0, remains.min().item()):.2g} of some latent's attention, "
                 f"less than the {least:.2g} that {str(self.e.dtype).removeprefix('torch.')} can tell from nothing; "
                 "condition on the points that should stay"
             )
-        e = (self.e - gone.unsqueeze(-1) * other.e) / remains.unsqueeze(-1)
-        return RunningSoftmax(self.log_c + torch.log1p(-gone), e)
+        e = (self.e - removed.unsqueeze(-1) * other.e) / remains.unsqueeze(-1)
+        return RunningSoftmax(self.log_c + torch.log1p(-removed), e)
 
 
 def attend(
@@ -102,9 +102,9 @@ def attend(
     top = scores.detach().amax(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).min)
     weights = scores.sub_(top).exp_()
     total = weights.sum(-1)
-    some = total.clamp(min=1)  # the largest weight alone is 1
-    log_c = torch.where(total > 0, top.squeeze(-1) + some.log(), -torch.inf)
-    return RunningSoftmax(log_c, weights @ values / some.unsqueeze(-1))
+    safe_total = total.clamp(min=1)  # the largest weight alone is 1
+    log_c = torch.where(total > 0, top.squeeze(-1) + safe_total.log(), -torch.inf)
+    return RunningSoftmax(log_c, weights @ values / safe_total.unsqueeze(-1))
 
 
 def _scores(queries: Tensor, keys: Tensor, mask: Tensor) -> Float[Tensor, "B L H M N"]:
@@ -137,9 +137,9 @@ def _fold(
     queries: Tensor, weights: Sequence[Tensor], keys_values: KeyValueProjection, points: Points, chunk: int
 ) -> RunningSoftmax:
     state: RunningSoftmax | None = None
-    for part in _portions(points, chunk):
-        new = attend(queries, *keys_values(weights, part), part.mask)
-        state = new if state is None else state.merge(new)
+    for portion in _portions(points, chunk):
+        portion_state = attend(queries, *keys_values(weights, portion), portion.mask)
+        state = portion_state if state is None else state.merge(portion_state)
     return RunningSoftmax.empty(len(points), queries) if state is None else state
 
 
@@ -168,9 +168,9 @@ class _Fold(torch.autograd.Function):
             leaves = [t.detach().requires_grad_() for t in saved]
             queries, *weights = leaves
             sums = [torch.zeros_like(t) for t in leaves]
-            for part in _portions(points, chunk):
-                keys, values = keys_values(weights, part)
-                shares = (_scores(queries, keys, part.mask) - log_c).exp()
+            for portion in _portions(points, chunk):
+                keys, values = keys_values(weights, portion)
+                shares = (_scores(queries, keys, portion.mask) - log_c).exp()
                 total = shares.sum(-1)
                 ends = total, shares @ values - total.unsqueeze(-1) * e
                 for sum_, grad in zip(sums, torch.autograd.grad(ends, leaves, grads), strict=True):

@@ -1,4 +1,4 @@
-"""Gradient descent and GD++ beside the layers of a model, where the functions are linear in x.
+"""Gradient descent and GD++, compared with the layers of a model, where the functions are linear in x.
 
 As many steps as the paper's Mamba has layers. GD++ comes in the paper's two readings: the step 2/(L + mu) from the
 covariance of the raw inputs (its code) or of the transformed ones (theoretically optimal, its text). Its gamma is
@@ -22,7 +22,7 @@ from iclbench.store import identity
 STEPS = 24
 # The stated search: 300 candidates from 1e-6 to 1e-3, a hundred per decade. It was made for d = 20 and 40 examples;
 # with smaller X'X the best gamma is larger, and the grid goes on by decades until the best lies below its end. With far
-# larger X'X it would be smaller than the first candidate, which then stands for it.
+# larger X'X it would be smaller than the first candidate, which is used instead.
 _DECADES = (-6, -3)
 _LAST_DECADE = 2
 _PER_DECADE = 100
@@ -74,10 +74,10 @@ class GammaSearch:
 def tune_gamma(prompts: ProbeSet, step_size: StepSize) -> GammaSearch:
     """Search on the tuning episodes of a probe set."""
     context, targets = prompts.tuning.context, prompts.tuning.asked.span(prompts.fit)
-    first, last = _DECADES
+    low, high = _DECADES
     while True:
-        grid = torch.logspace(first, last, _PER_DECADE * (last - first), dtype=torch.float64)
+        grid = torch.logspace(low, high, _PER_DECADE * (high - low), dtype=torch.float64)
         best, errors = search_gamma(context, targets, STEPS, step_size, grid)
-        if best < float(grid[-1]) or last == _LAST_DECADE:
+        if best < float(grid[-1]) or high == _LAST_DECADE:
             return GammaSearch(best, grid, errors / prompts.family.normaliser)
-        last += 1
+        high += 1

@@ -1,4 +1,4 @@
-"""What every layer knows: its output, decoded by the model's own read-out, up to a scale and a shift per task.
+"""Probes of layers: each output, decoded by the model's own read-out, up to a scale and a shift per task.
 
 The read-out was trained for the last layer alone, so each task gets two free numbers per layer, a scale and a shift,
 fitted by least squares on queries of their own (Geva et al. 2021; Grazzi et al. 2024, section 3.2). These are all the
@@ -23,7 +23,7 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class LayerProbe:
-    """What was found per task and layer, `(tasks, layers)` each; several output dimensions are averaged (scale,
+    """Results per task and layer, `(tasks, layers)` each; several output dimensions are averaged (scale,
     shift) or summed (errors).
 
     Attributes:

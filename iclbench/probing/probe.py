@@ -1,10 +1,10 @@
-"""Probing runs: every layer of the model, with gradient descent and reference levels on the same queries beside it.
+"""Probing runs: every layer of the model, gradient descent and reference levels on the same queries.
 
 Rows of `values`, all with evaluator `probe` and `n_context` k: axis `layer` (squared_error after scale and shift,
 squared_error_raw before, scale, shift and their standard deviations over tasks), axis `gd_step` (squared_error) and no
 axis for reference levels (squared_error). Evaluator `gamma_search` holds the search for GD++'s gamma: axis `gamma`
-(squared_error), and the best of them (metric gamma). Intervals are over tasks. Errors per task are not kept: the table
-`errors` has no column for the layer.
+(squared_error), and the best of them (metric gamma). Intervals are over tasks. Errors per task are not stored: the
+table `errors` has no column for the layer.
 """
 
 from __future__ import annotations
@@ -90,18 +90,18 @@ def probe(
             tasks=tasks,
         )
         for contestant, work in _field(model, prompts):
-            yield kept(context.results, contestant, prompts, _row(contestant, prompts), work)
+            yield cached_cell(context.results, contestant, prompts, _row(contestant, prompts), work)
 
 
-def kept(
+def cached_cell(
     results: Path,
     contestant: PredictorContestant,
     prompts: PromptSet,
     shared: dict[str, object],
     work: Callable[[], Tables],
 ) -> CellResult:
-    """The cell that is already there, or else computed by `work`, skipped where the contestant does not take so many
-    examples; `shared` as in `cells.compute_cell`."""
+    """The cached cell, or else the cell computed by `work`; skipped where the contestant does not take this many
+    examples. `shared` as in `cells.compute_cell`."""
     cached = cells.is_done(results, contestant, prompts)
     if reason := contestant.predictor.too_long(prompts.context_points):
         work = partial(cells.skipped, prompts, shared, reason)
@@ -129,20 +129,20 @@ def _layers(model: PredictorContestant, prompts: ProbeSet) -> Tables:
     assert isinstance(model.predictor, Backbone)
     decoded = decode_layers(model.predictor, prompts, model.device)
     normaliser = prompts.family.normaliser
-    found = probe_layers(decoded, prompts.episodes.asked.y.double(), prompts.fit, normaliser)
+    probe = probe_layers(decoded, prompts.episodes.asked.y.double(), prompts.fit, normaliser)
     layers = [float(layer) for layer in range(1, len(decoded) + 1)]
     shared = _row(model, prompts) | {"axis": "layer"}
     rows: Rows = []
-    for metric, scores in (("squared_error", found.error), ("squared_error_raw", found.raw_error)):
+    for metric, scores in (("squared_error", probe.error), ("squared_error_raw", probe.raw_error)):
         rows += _along(shared | {"metric": metric, "normaliser": normaliser}, layers, scores, prompts.seed)
-    for metric, numbers in (("scale", found.scale), ("shift", found.shift)):
+    for metric, numbers in (("scale", probe.scale), ("shift", probe.shift)):
         plain = shared | {"normaliser": 1.0}
         rows += _along(plain | {"metric": metric}, layers, numbers, prompts.seed)
         rows += [
             plain
-            | {"metric": f"{metric}_std", "axis_value": layer, "value": float(each.std()), "n_episodes": len(each)}
-            for layer, each in zip(layers, numbers.T, strict=True)
-            if len(each) > 1 and each.isfinite().all()
+            | {"metric": f"{metric}_std", "axis_value": layer, "value": float(column.std()), "n_episodes": len(column)}
+            for layer, column in zip(layers, numbers.T, strict=True)
+            if len(column) > 1 and column.isfinite().all()
         ]
     return {"values": rows}
 
@@ -191,10 +191,10 @@ def _means(
 ) -> Rows:
     """Mean over tasks and interval of every column; a failed row where the score of some task is not finite."""
     wide = scores.to(torch.float64).numpy()
-    missing = (~np.isfinite(wide)).sum(0)
+    nonfinite = (~np.isfinite(wide)).sum(0)
     return [
-        shared | columns | ({"status": "failed", "reason": _nonfinite(int(bad), len(wide))} if bad else one)
-        for columns, bad, one in zip(at, missing, summaries(wide, seed), strict=True)
+        shared | columns | ({"status": "failed", "reason": _nonfinite(int(count), len(wide))} if count else summary)
+        for columns, count, summary in zip(at, nonfinite, summaries(wide, seed), strict=True)
     ]
 
 

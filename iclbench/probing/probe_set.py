@@ -29,9 +29,9 @@ class ProbeSet(PromptSet):
     """The episodes of (task, shift, seed) at one context size; k, m and n of the paper.
 
     Attributes:
-        context: k, the examples that everybody is conditioned on.
+        context: k, the examples in context.
         fit: m, the queries on which scale and shift are fitted.
-        test: n, the queries on which everybody is scored.
+        test: n, the queries that are scored.
         tasks: episodes.
 
     Raises:
@@ -47,8 +47,8 @@ class ProbeSet(PromptSet):
         shift = self.family.parse_shift(self.shift)
         if shift.examples is not None:
             raise UsageError(f"the shift '{self.shift}' cannot be probed: for more examples write --context N instead")
-        if part := shift.part(*_NOT_PROBED):
-            raise UsageError(f"the shift '{self.shift}' cannot be probed: {_NOT_PROBED[part.kind]}")
+        if query_part := shift.part(*_NOT_PROBED):
+            raise UsageError(f"the shift '{self.shift}' cannot be probed: {_NOT_PROBED[query_part.kind]}")
 
     @property
     def context_points(self) -> int:
@@ -78,21 +78,22 @@ class ProbeSet(PromptSet):
 
     def _split(self, stream: str, tasks: int) -> Episodes:
         if self.task.question == "targets":
-            return self._of_targets(stream, tasks)
+            return self._split_targets(stream, tasks)
         drawn = self.draw(stream, tasks, self.context + self.fit + self.test)
         targets = drawn.asked.span(self.context)
         return replace(drawn, context=drawn.context.span(0, self.context), targets=targets, scored=targets.mask)
 
-    def _of_targets(self, stream: str, tasks: int) -> Episodes:
+    def _split_targets(self, stream: str, tasks: int) -> Episodes:
         """The family gives contexts of exactly k points; its first m + n targets are the queries."""
-        exactly = self.family.parse_shift(self.shift).with_examples(self.context)
-        same = PromptSet(self.task, self.preset, exactly.name, self.seed, self.data_dir, self.given)
-        drawn = same.draw(stream, tasks, self.context)
+        shift = self.family.parse_shift(self.shift).with_examples(self.context)
+        prompts = PromptSet(self.task, self.preset, shift.name, self.seed, self.data_dir, self.given)
+        drawn = prompts.draw(stream, tasks, self.context)
         targets = drawn.asked.span(0, self.fit + self.test)
-        there = int(targets.counts.min())
-        if there < self.fit + self.test:
+        available = int(targets.counts.min())
+        if available < self.fit + self.test:
             raise UsageError(
-                f"an episode of task '{self.task.name}' has {there} targets, but {self.fit} to fit and {self.test} to "
+                f"an episode of task '{self.task.name}' has {available} targets, but {self.fit} to fit and "
+                f"{self.test} to "
                 "score are asked; use smaller --fit and --test"
             )
         return replace(drawn, targets=targets, scored=targets.mask)

@@ -32,7 +32,7 @@ from iclbench.core.seeds import generator
 from iclbench.evaluation import cells, contestants
 from iclbench.evaluation.cells import CellResult, Rows, Tables
 from iclbench.evaluation.contestants import PredictorContestant
-from iclbench.probing.probe import NotProbedError, kept
+from iclbench.probing.probe import NotProbedError, cached_cell
 from iclbench.probing.probe_set import POINTS, ProbeSet
 from iclbench.store import identity
 from iclbench.store.runs import Run
@@ -86,7 +86,7 @@ def probe_rank(
     shift: str = "none",
     seed: int = 0,
 ) -> Iterator[CellResult]:
-    """Measure the rank of a run's matrix of predictions, with that of least squares and the oracles beside it.
+    """Measure the rank of the matrix of predictions of a run, of least squares and of the oracles.
 
     Args:
         context: results folder and data sets; the probe computes on the CPU.
@@ -107,7 +107,7 @@ def probe_rank(
     task, categorical = run.config.task, run.config.task.head == "categorical"
     if task.head == "event":
         raise NotProbedError(f"run '{run.name}' answers with events, which have no inputs that a matrix could act on")
-    asked, shift = list(dict.fromkeys(sizes or [task.points])), task.shift_name(shift)
+    context_sizes, shift = list(dict.fromkeys(sizes or [task.points])), task.shift_name(shift)
     if categorical:
         family = task.build(context.data_dir)
         if _TWO_LABELS not in family.evaluators():
@@ -116,14 +116,14 @@ def probe_rank(
                 f"labels (evaluator '{_TWO_LABELS}') whose log-odds could be the matrix; probe the rank of a run that "
                 "answers with numbers"
             )
-        own = family.sample_test(_TWO_LABELS, 1, generator(seed, "rank")).context.count
-        if sizes and asked != [own]:
+        test_size = family.sample_test(_TWO_LABELS, 1, generator(seed, "rank")).context.count
+        if sizes and context_sizes != [test_size]:
             raise UsageError(
                 f"run '{run.name}' answers with class labels, and the sequences of two labels (evaluator "
-                f"'{_TWO_LABELS}') of family '{task.family}' have {own} examples; leave --context out"
+                f"'{_TWO_LABELS}') of family '{task.family}' have {test_size} examples; leave --context out"
             )
-        asked = [own]
-    for size in asked:
+        context_sizes = [test_size]
+    for size in context_sizes:
         prompts = RankSet(
             task,
             run.config.preset,
@@ -138,7 +138,7 @@ def probe_rank(
         exact = [] if categorical else contestants.baselines(prompts, ["least-squares", *task.oracles])
         for contestant in [model, *exact]:
             work = partial(_ranks, contestant, prompts)
-            yield kept(context.results, contestant, prompts, _row(contestant, prompts), work)
+            yield cached_cell(context.results, contestant, prompts, _row(contestant, prompts), work)
 
 
 def prediction_matrix(predictor: Predictor, contexts: Episodes, x_query: Float[Tensor, "Q Dx"]) -> Float[Tensor, "C _"]:
@@ -152,8 +152,8 @@ def prediction_matrix(predictor: Predictor, contexts: Episodes, x_query: Float[T
         return answer.point().flatten(1)
     assert isinstance(answer, Categorical)
     labels = contexts.choices.nonzero()[:, 1].view(-1, 1, 2)
-    first, second = answer.logits.gather(2, labels.expand(-1, answer.logits.shape[1], 2)).unbind(-1)
-    return second - first
+    logit, other_logit = answer.logits.gather(2, labels.expand(-1, answer.logits.shape[1], 2)).unbind(-1)
+    return other_logit - logit
 
 
 def effective_rank(matrix: Float[Tensor, "rows columns"]) -> float:

@@ -2,15 +2,15 @@
 
 Where f(x) = <w, Phi(x)> with the same Phi in all tasks, a representation phi serves as well as Phi does if and only if
 Phi(x) = H phi(x) for some matrix H. So H is fitted by least squares on inputs of their own, without an intercept, and
-each feature is scored by R² on others. Beside the model stand the inputs themselves (which is what `least-squares` is
-linear in) and the same model before training: a wide random representation alone explains much.
+each feature is scored by R² on others. The model is compared with the inputs themselves (in which `least-squares` is
+linear) and with the same model before training: a wide random representation alone explains much.
 
 Rows of `values`, evaluator `representation`, metric r_squared: axis `feature`, counted from 1, and without an axis the
 mean over features; intervals are over the held-out inputs. Table `examples`, for the model: along the direction that a
 feature depends on, its value (role function) and what is read off the representation (role predicted: the mean over
 the other directions, low and high the central 90 % of them); x1 the coordinate, `output` the feature, from 0. Where the
-representation has no more dimensions than there are features, its dimensions as they are stand beside them, as in the
-paper's figure (role dimension: `output` the dimension, `set` the feature along whose direction it is drawn).
+representation has no more dimensions than there are features, its dimensions are included, as in the paper's figure
+(role dimension: `output` the dimension, `set` the feature along whose direction it is drawn).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from iclbench.evaluation.bootstrap import percentiles, resampled_counts
 from iclbench.evaluation.cells import CellResult, Rows, Tables
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.probing.probe import NotProbedError, kept
+from iclbench.probing.probe import NotProbedError, cached_cell
 from iclbench.store import identity
 from iclbench.store.runs import Run
 
@@ -72,13 +72,13 @@ class RepresentationSet(PromptSet):
 
     def along(self, direction: Float[Tensor, " Dx"]) -> Float[Tensor, "grid drawn Dx"]:
         """Held-out inputs with their coordinate in this direction replaced by every one of the grid."""
-        others = self.inputs[INPUTS : INPUTS + DRAWN]
-        others = others - (others @ direction)[:, None] * direction
-        return others + torch.from_numpy(GRID)[:, None, None] * direction
+        inputs = self.inputs[INPUTS : INPUTS + DRAWN]
+        inputs = inputs - (inputs @ direction)[:, None] * direction
+        return inputs + torch.from_numpy(GRID)[:, None, None] * direction
 
 
 def probe_representation(context: Context, run: Run, *, seed: int = 0) -> Iterator[CellResult]:
-    """Score the sample representation of a run, beside the inputs themselves and the untrained model.
+    """Score the sample representation of a run, the inputs themselves and the untrained model.
 
     Raises:
         NotProbedError: the backbone has none, or the family names no features.
@@ -108,13 +108,13 @@ def probe_representation(context: Context, run: Run, *, seed: int = 0) -> Iterat
     )
     (inputs,) = contestants.baselines(prompts, ["least-squares"])
     field: list[tuple[PredictorContestant, _Represent]] = [
-        (model, _of(trained)),
-        (before, _of(untrained)),
+        (model, _representation(trained)),
+        (before, _representation(untrained)),
         (inputs, lambda x: x),
     ]
     for contestant, represent in field:
         work = partial(_scored, contestant, prompts, represent, drawn=contestant is model)
-        yield kept(context.results, contestant, prompts, cells.row(contestant, prompts, EVALUATOR), work)
+        yield cached_cell(context.results, contestant, prompts, cells.row(contestant, prompts, EVALUATOR), work)
 
 
 def linear_map(learned: Float[Tensor, "N d"], true: Float[Tensor, "N features"]) -> Float[Tensor, "d features"]:
@@ -140,7 +140,7 @@ def r_squared(fitted: np.ndarray, true: np.ndarray, weights: np.ndarray | None =
     return 1 - residual / total
 
 
-def _of(backbone: Backbone) -> _Represent:
+def _representation(backbone: Backbone) -> _Represent:
     """The representation, computed in float64."""
     wide = backbone.double()
     assert isinstance(wide, Representing)
@@ -190,7 +190,7 @@ def _curves(
     directions: Float[Tensor, "features Dx"],
 ) -> Rows:
     """Every feature and what is read off the representation for it, along its direction."""
-    shared = _of_examples(contestant, prompts)
+    shared = _example_columns(contestant, prompts)
     rows: Rows = []
     for output, direction in enumerate(directions):
         x = prompts.along(direction)
@@ -213,7 +213,7 @@ def _dimensions(
     directions: Float[Tensor, "features Dx"],
 ) -> Rows:
     """Every dimension of the representation along every feature's direction: the mean over the other directions."""
-    shared = _of_examples(contestant, prompts) | {"role": "dimension"}
+    shared = _example_columns(contestant, prompts) | {"role": "dimension"}
     rows: Rows = []
     for index, direction in enumerate(directions):
         means = represent(prompts.along(direction).flatten(0, 1)).unflatten(0, (len(GRID), DRAWN)).mean(1)
@@ -225,13 +225,13 @@ def _dimensions(
     return rows
 
 
-def _of_examples(contestant: PredictorContestant, prompts: RepresentationSet) -> dict[str, object]:
+def _example_columns(contestant: PredictorContestant, prompts: RepresentationSet) -> dict[str, object]:
     """What all rows of the table `examples` share."""
     shared = cells.row(contestant, prompts, EVALUATOR) | {"episode": 0}
     return {key: value for key, value in shared.items() if key in tables.EXAMPLES}
 
 
 def _features(prompts: RepresentationSet, x: Float[Tensor, "N Dx"]) -> Float[Tensor, "N features"]:
-    known = prompts.family.features(x)
-    assert known is not None
-    return known
+    features = prompts.family.features(x)
+    assert features is not None
+    return features

@@ -21,7 +21,7 @@ from iclbench.evaluation import cells, contestants
 from iclbench.evaluation.monitor import Monitor
 from iclbench.families.request import Request
 from iclbench.probing import rank as module
-from iclbench.probing.probe import NotProbedError, kept
+from iclbench.probing.probe import NotProbedError, cached_cell
 from iclbench.probing.rank import (
     RankSet,
     effective_rank,
@@ -179,7 +179,7 @@ def test_answers_that_are_all_zero_have_rank_zero_and_no_singular_value(tmp_path
     prompts = RankSet(resolve_task("linear", "smoke")[0], "smoke", context=4, contexts=8, queries=6)
     (zero,) = contestants.baselines(prompts, ["zero"])
     shared = cells.row(zero, prompts, "rank")
-    assert kept(tmp_path, zero, prompts, shared, lambda: module._ranks(zero, prompts)).reason is None
+    assert cached_cell(tmp_path, zero, prompts, shared, lambda: module._ranks(zero, prompts)).reason is None
     rows = tables.read_all("values", tmp_path)
     assert set(rows["metric"]) == {"rank", "effective_rank"}
     assert rows["value"].tolist() == [0] * 4 and (rows["status"] == "ok").all()

@@ -42,10 +42,12 @@ class Answers:
         return sum(not np.isfinite(scores).all() for scores in self.candidates if scores is not None)
 
     @classmethod
-    def of(cls, judged: Sequence[Answer | None]) -> Answers:
-        metrics = list(dict.fromkeys(metric for answer in judged if answer for metric in answer.scores))
-        scores = {m: np.array([a.scores.get(m, np.nan) if a else np.nan for a in judged]) for m in metrics}
-        return cls(scores, [a.predicted if a else None for a in judged], [a.candidates if a else None for a in judged])
+    def of(cls, answers: Sequence[Answer | None]) -> Answers:
+        metrics = list(dict.fromkeys(metric for answer in answers if answer for metric in answer.scores))
+        scores = {m: np.array([a.scores.get(m, np.nan) if a else np.nan for a in answers]) for m in metrics}
+        return cls(
+            scores, [a.predicted if a else None for a in answers], [a.candidates if a else None for a in answers]
+        )
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Answer:
     candidates: list[float] | None = None
 
 
-def chosen(episode: LanguageEpisode, question: Question, sums: Float[np.ndarray, " candidates"]) -> Answer:
+def best_candidate(episode: LanguageEpisode, question: Question, sums: Float[np.ndarray, " candidates"]) -> Answer:
     """The candidate of the highest score; of equal ones the first.
 
     Raises:
@@ -65,8 +67,8 @@ def chosen(episode: LanguageEpisode, question: Question, sums: Float[np.ndarray,
     """
     candidates, right = episode.candidates, np.array([c == episode.query.y for c in episode.candidates])
     if not right.any():
-        known = ", ".join(repr(c) for c in candidates)
-        raise DataError(f"the answer {episode.query.y!r} to {episode.query.x[:40]!r} is no candidate: {known}")
+        candidate_list = ", ".join(repr(c) for c in candidates)
+        raise DataError(f"the answer {episode.query.y!r} to {episode.query.x[:40]!r} is no candidate: {candidate_list}")
     lengths = {
         "accuracy": np.ones(len(candidates)),
         "accuracy_per_token": np.array([len(c.ids) - c.start for c in question.continuations]),

@@ -31,7 +31,7 @@ Reply = Callable[[Sequence[Question], Memory | None, AtEnd | None], Sequence[Any
 
 @dataclass
 class Round:
-    """What was replied after so many passes.
+    """Replies after a number of passes.
 
     Attributes:
         replies: one for every question.
@@ -51,21 +51,23 @@ class Round:
 
 @dataclass
 class _Divergence:
-    """How far what follows the prompts has moved from what followed when it was told for the first time."""
+    """Divergence of the distributions after the prompts from the first ones it was given."""
 
-    first: dict[int, Float[Tensor, " V"]] = field(default_factory=dict)
-    found: dict[int, float] = field(default_factory=dict)
+    baselines: dict[int, Float[Tensor, " V"]] = field(default_factory=dict)
+    values: dict[int, float] = field(default_factory=dict)
 
     def __call__(self, questions: list[int], next_token: Float[Tensor, "B V"]) -> None:
         next_token = next_token.cpu()
-        if any(q not in self.first for q in questions):
-            self.first |= dict(zip(questions, next_token, strict=True))
+        if any(q not in self.baselines for q in questions):
+            self.baselines |= dict(zip(questions, next_token, strict=True))
         # What float32 leaves of a sum of 1 is as much as one step at the usual gate moves.
-        before, now = (
-            t.double().log_softmax(-1) for t in (torch.stack([self.first[q] for q in questions]), next_token)
+        baseline, current = (
+            t.double().log_softmax(-1) for t in (torch.stack([self.baselines[q] for q in questions]), next_token)
         )
-        away = torch.nn.functional.kl_div(now, before, reduction="none", log_target=True).sum(-1).clamp_min(0)
-        self.found |= dict(zip(questions, away.tolist(), strict=True))
+        divergence = (
+            torch.nn.functional.kl_div(current, baseline, reduction="none", log_target=True).sum(-1).clamp_min(0)
+        )
+        self.values |= dict(zip(questions, divergence.tolist(), strict=True))
 
 
 def ask(
@@ -87,7 +89,7 @@ def ask(
         reply: scores or writes.
         batches: how many rows at a time.
         shared: all questions have the same demonstrations.
-        wanted: numbers of passes; where 1 is among them, their distributions are told apart from that of plain ICL.
+        wanted: numbers of passes; where 1 is among them, divergences from plain ICL are computed.
     """
     settings = method.settings.thinking()
     rounds = {passes: Round.empty(len(questions)) for passes in sorted(wanted)}
@@ -95,28 +97,28 @@ def ask(
     lengths = [len(question.demonstrations) for question in questions]
 
     def thought_over(numbers: list[int], demonstrations: list[tuple[int, ...]]) -> None:
-        some = [questions[i] for i in numbers]
+        group = [questions[i] for i in numbers]
         divergence = _Divergence() if several and 1 in wanted else None
         ids = torch.tensor(demonstrations, device=model.device)
         read = reader(model, ids, settings.positions)
         if divergence is not None and settings.setting == "released":  # whose first pass is rounded, plain ICL is not
-            reply(some, read(None), divergence)
+            reply(group, read(None), divergence)
         for thought in think(read, settings, max(wanted)):
             if thought.passes in rounds:
-                replies = reply(some, thought.memory, divergence)
+                replies = reply(group, thought.memory, divergence)
                 _note(rounds[thought.passes], numbers, replies, divergence, thought.change)
 
-    def own(numbers: list[int]) -> None:
+    def read_each(numbers: list[int]) -> None:
         thought_over(numbers, [questions[i].demonstrations for i in numbers])
 
-    every = list(range(len(questions)))
+    all_numbers = list(range(len(questions)))
     if model.remembers and shared and min(lengths, default=0) > 0:
-        thought_over(every, [questions[0].demonstrations])
+        thought_over(all_numbers, [questions[0].demonstrations])
     elif several or method.settings.thinks or (model.remembers and min(lengths, default=0) > 0):
-        for _ in batches.run(lengths, own, equal=True):
+        for _ in batches.run(lengths, read_each, equal=True):
             pass
     else:
-        _note(rounds[1], every, reply([question.unsplit() for question in questions], None, None))
+        _note(rounds[1], all_numbers, reply([question.unsplit() for question in questions], None, None))
     return rounds
 
 
@@ -126,22 +128,22 @@ def reader(
     """One pass of the model over the demonstrations, for `think`."""
 
     def read(history: Memory | None) -> Memory:
-        again = history is not None and positions == "reuse"
-        return model.read(ids, after=history, first=0 if again else None)
+        restart = history is not None and positions == "reuse"
+        return model.read(ids, after=history, first=0 if restart else None)
 
     return read
 
 
 def _note(
-    found: Round,
+    round_: Round,
     numbers: list[int],
     replies: Sequence[Any],
     divergence: _Divergence | None = None,
     change: Float[Tensor, " n"] | None = None,
 ) -> None:
     for place, number in enumerate(numbers):
-        found.replies[number] = replies[place]
+        round_.replies[number] = replies[place]
         if divergence is not None:
-            found.divergence[number] = divergence.found[place]
+            round_.divergence[number] = divergence.values[place]
     if change is not None:
-        found.change[numbers] = change.cpu().numpy()
+        round_.change[numbers] = change.cpu().numpy()

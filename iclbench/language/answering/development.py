@@ -22,6 +22,6 @@ def development(prompts: LanguagePrompts) -> LanguagePrompts:
     return replace(prompts, split="development").with_pool(prompts.pool)
 
 
-def best(found: Mapping[int, Answers]) -> int:
+def best(answers: Mapping[int, Answers]) -> int:
     """The number of passes of the highest accuracy; of equal ones the fewest."""
-    return min(found, key=lambda passes: (-np.nanmean(found[passes].scores["accuracy"]), passes))
+    return min(answers, key=lambda passes: (-np.nanmean(answers[passes].scores["accuracy"]), passes))

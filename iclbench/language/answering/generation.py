@@ -39,12 +39,12 @@ def generate(
         tokens: how many at most; a row may have fewer, up to the first that completes an ending.
         endings: what an answer is read up to; a token with which the model's texts end is one, too.
         memory: what is known of the demonstrations, of each question or one for all.
-        at_end: is told what follows the prompts.
+        at_end: called with the log-probabilities after the prompts.
 
     Raises:
         NonFiniteError: the model has no most probable token.
     """
-    found: list[tuple[int, ...]] = [()] * len(questions)
+    answers_by_question: list[tuple[int, ...]] = [()] * len(questions)
     rows = [question.continuations[0].ids for question in questions]
     cached = model.generates and tokens > 1
 
@@ -54,27 +54,27 @@ def generate(
     def work(picked: list[int]) -> list[list[int]]:
         if cached:
             return model.greedy(torch.tensor([rows[i] for i in picked]), tokens, ended)
-        own = memory if memory is None or memory.batch == 1 else memory.rows(picked)
-        writing = _Remembered(model, own) if model.remembers else _Reread(model)
+        row_memory = memory if memory is None or memory.batch == 1 else memory.rows(picked)
+        writing = _Remembered(model, row_memory) if model.remembers else _Reread(model)
         answers: list[list[int]] = [[] for _ in picked]
         logits = writing.start([rows[i] for i in picked])
         if at_end is not None:
             at_end(picked, logits.log_softmax(-1))
         for number in range(tokens):
             choosable(logits)
-            chosen = logits.argmax(-1).tolist()
-            for answer, token in zip(answers, chosen, strict=True):
+            next_tokens = logits.argmax(-1).tolist()
+            for answer, token in zip(answers, next_tokens, strict=True):
                 if not ended(answer):
                     answer.append(token)
             if number == tokens - 1 or all(map(ended, answers)):
                 break
-            logits = writing.go_on(chosen)
+            logits = writing.go_on(next_tokens)
         return answers
 
     for picked, answers in batches.run([len(row) for row in rows], work, equal=cached or model.remembers):
         for i, answer in zip(picked, answers, strict=True):
-            found[i] = tuple(answer)
-    return found
+            answers_by_question[i] = tuple(answer)
+    return answers_by_question
 
 
 def read_up_to(text: str, endings: Sequence[str]) -> str:
@@ -93,7 +93,7 @@ def _ended(model: LanguageModel, answer: list[int], endings: Sequence[str]) -> b
 
 
 class _Remembered:
-    """What was read so far as a memory that grows, rows of one length."""
+    """The text so far as a memory that grows, rows of one length."""
 
     def __init__(self, model: LanguageModel, memory: Memory | None) -> None:
         self._model, self._memory = model, memory
@@ -101,8 +101,8 @@ class _Remembered:
     def start(self, rows: list[tuple[int, ...]]) -> Float[Tensor, "B V"]:
         return self._read(torch.tensor(rows, device=self._model.device))
 
-    def go_on(self, chosen: list[int]) -> Float[Tensor, "B V"]:
-        return self._read(torch.tensor(chosen, device=self._model.device)[:, None])
+    def go_on(self, tokens: list[int]) -> Float[Tensor, "B V"]:
+        return self._read(torch.tensor(tokens, device=self._model.device)[:, None])
 
     def _read(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
         logits, present = self._model.step(ids, self._memory)
@@ -112,7 +112,7 @@ class _Remembered:
 
 
 class _Reread:
-    """What was read so far as tokens, which are read again every time."""
+    """The text so far as tokens, which are read again every time."""
 
     def __init__(self, model: LanguageModel) -> None:
         self._model = model
@@ -122,8 +122,8 @@ class _Reread:
         self._rows = [list(row) for row in rows]
         return self._read()
 
-    def go_on(self, chosen: list[int]) -> Float[Tensor, "B V"]:
-        for row, token in zip(self._rows, chosen, strict=True):
+    def go_on(self, tokens: list[int]) -> Float[Tensor, "B V"]:
+        for row, token in zip(self._rows, tokens, strict=True):
             row.append(token)
         return self._read()
 

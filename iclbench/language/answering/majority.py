@@ -17,15 +17,15 @@ def majority(card: LanguageCard, episodes: Sequence[LanguageEpisode]) -> tuple[A
     """The most frequent right answer, given to every episode, and how it was found; of equally frequent ones the first
     in the alphabet. Where every question has candidates of its own, so that hardly an answer comes twice, a place among
     them, the last of fewer: of all places the one that is right most often, if it is so more often than an answer."""
-    asked = Counter(episode.query.y for episode in episodes)
-    word = min(asked, key=lambda y: (-asked[y], y))
-    reason = f"always '{word}', the right answer to {asked[word]} of {len(episodes)}"
+    counts = Counter(episode.query.y for episode in episodes)
+    word = min(counts, key=lambda y: (-counts[y], y))
+    reason = f"always '{word}', the right answer to {counts[word]} of {len(episodes)}"
     answers = [_judged(card, e, word) for e in episodes]
     if card.answers == "choice":
-        every = range(max(len(e.candidates) for e in episodes))
-        rights = {n: sum(_at(e, n) == e.query.y for e in episodes) for n in every}
-        place = min(every, key=lambda n: (-rights[n], n))
-        if rights[place] > asked[word]:
+        places = range(max(len(e.candidates) for e in episodes))
+        rights = {n: sum(_at(e, n) == e.query.y for e in episodes) for n in places}
+        place = min(places, key=lambda n: (-rights[n], n))
+        if rights[place] > counts[word]:
             fewer = " (of fewer the last)" if any(len(e.candidates) <= place for e in episodes) else ""
             reason = f"always candidate {place + 1}{fewer}, right for {rights[place]} of {len(episodes)}"
             answers = [_judged(card, e, _at(e, place)) for e in episodes]

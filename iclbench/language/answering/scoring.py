@@ -19,7 +19,7 @@ from iclbench.language.models.batches import Batches, padded, places
 from iclbench.language.models.model import LanguageModel
 from iclbench.language.prompting.tokenised import Question
 
-# Is told numbers of questions and the logarithms of the probabilities of the token that follows their prompts.
+# Called with numbers of questions and the log-probabilities of the token that follows their prompts.
 AtEnd = Callable[[list[int], Float[Tensor, "B V"]], None]
 
 
@@ -47,52 +47,55 @@ def candidate_scores(
         questions: without demonstrations where there is no memory.
         batches: how many rows at a time.
         memory: what is known of the demonstrations, of each question or one for all.
-        at_end: is told what follows the prompts.
+        at_end: called with the log-probabilities after the prompts.
     """
     rows = [row for number, question in enumerate(questions) for row in _rows(number, question)]
     sums = [np.zeros(len(question.continuations)) for question in questions]
 
-    def work(picked: list[int]) -> list[tuple[int, int, float]]:
-        chosen = [rows[i] for i in picked]
-        numbers = [row.question for row in chosen]
-        ids, mask = padded([row.inputs for row in chosen], model.device)
-        keep = places([range(row.first, len(row.inputs)) for row in chosen], model.device)
-        own = memory if memory is None or memory.batch == 1 else memory.rows(numbers)
-        logits = model.logits(ids, mask, own, keep)
+    def work(numbers_of_rows: list[int]) -> list[tuple[int, int, float]]:
+        batch_rows = [rows[i] for i in numbers_of_rows]
+        numbers = [row.question for row in batch_rows]
+        ids, mask = padded([row.inputs for row in batch_rows], model.device)
+        keep = places([range(row.first, len(row.inputs)) for row in batch_rows], model.device)
+        row_memory = memory if memory is None or memory.batch == 1 else memory.rows(numbers)
+        logits = model.logits(ids, mask, row_memory, keep)
         normaliser = logits.logsumexp(-1)
         if at_end is not None:
-            with_first = [(b, r.question, r.first) for b, r in enumerate(chosen) if 0 in r.candidates]
+            with_first = [(b, r.question, r.first) for b, r in enumerate(batch_rows) if 0 in r.candidates]
             at = [questions[q].continuations[0].start - 1 - first for _, q, first in with_first]
-            of = [b for b, _, _ in with_first]
-            if of:
-                at_end([q for _, q, _ in with_first], logits[of, at] - normaliser[of, at, None])
-        asked = [
+            batch_index = [b for b, _, _ in with_first]
+            if batch_index:
+                at_end([q for _, q, _ in with_first], logits[batch_index, at] - normaliser[batch_index, at, None])
+        wanted_logits = [
             (number, candidate, batch, place - row.first, token)
-            for batch, (number, row) in enumerate(zip(numbers, chosen, strict=True))
+            for batch, (number, row) in enumerate(zip(numbers, batch_rows, strict=True))
             for candidate in row.candidates
             for place, token in _answer(questions[number], candidate)
         ]
-        at_row, at_place, tokens = ([a[column] for a in asked] for column in (2, 3, 4))
-        found = (logits[at_row, at_place, tokens] - normaliser[at_row, at_place]).tolist()
-        return [(number, candidate, value) for (number, candidate, *_), value in zip(asked, found, strict=True)]
+        at_row, at_place, tokens = ([a[column] for a in wanted_logits] for column in (2, 3, 4))
+        log_probabilities = (logits[at_row, at_place, tokens] - normaliser[at_row, at_place]).tolist()
+        return [
+            (number, candidate, value)
+            for (number, candidate, *_), value in zip(wanted_logits, log_probabilities, strict=True)
+        ]
 
-    for _, found in batches.run([len(row.inputs) for row in rows], work):
-        for number, candidate, value in found:
+    for _, log_probabilities in batches.run([len(row.inputs) for row in rows], work):
+        for number, candidate, value in log_probabilities:
             sums[number][candidate] += value
     return sums
 
 
 def _rows(number: int, question: Question) -> list[_Row]:
     """The fewest rows that serve all candidates: the longest first; one that begins another is read off its row."""
-    waiting = sorted(range(len(question.continuations)), key=lambda c: -len(question.continuations[c].inputs))
-    found: dict[tuple[int, ...], list[int]] = {}
-    for candidate in waiting:
+    by_length = sorted(range(len(question.continuations)), key=lambda c: -len(question.continuations[c].inputs))
+    hosts: dict[tuple[int, ...], list[int]] = {}
+    for candidate in by_length:
         inputs = question.continuations[candidate].inputs
-        host = next((longer for longer in found if longer[: len(inputs)] == inputs), inputs)
-        found.setdefault(host, []).append(candidate)
+        host = next((longer for longer in hosts if longer[: len(inputs)] == inputs), inputs)
+        hosts.setdefault(host, []).append(candidate)
     return [
         _Row(number, inputs, min(question.continuations[c].start for c in candidates) - 1, tuple(candidates))
-        for inputs, candidates in found.items()
+        for inputs, candidates in hosts.items()
     ]
 
 

@@ -35,7 +35,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one contestant makes of a prompt set.
+    """The answers of one contestant to a prompt set.
 
     Attributes:
         answers: those that count.
@@ -66,67 +66,73 @@ class Session:
     beside: Sequence[Method] = ()
 
     def tokenised(self, prompts: LanguagePrompts) -> TokenisedPrompts:
-        """What is asked, as far as it fits."""
+        """The prompts in tokens, as far as they fit."""
         return fitted(self.cache, self.model, self.method, prompts, self.overlength, self.beside)
 
     def outcome(self, prompts: LanguagePrompts, tokenised: TokenisedPrompts) -> Outcome:
         """The answers to these prompts."""
         texts = _texts(tokenised, prompts)
         settings = self.method.settings
-        every, reason = set(range(1, settings.most + 1)), ""
+        all_passes, reason = set(range(1, settings.most + 1)), ""
         on_development: dict[int, Pass] = {}
         if settings.selection == "best":
-            found = self.after(prompts, tokenised, every)
-            chosen = _best(found)
-            reason = f"T = {chosen} of 1..{settings.most}, best T on the evaluation data"
+            by_passes = self.after(prompts, tokenised, all_passes)
+            best_passes = _best(by_passes)
+            reason = f"T = {best_passes} of 1..{settings.most}, best T on the evaluation data"
         else:
-            chosen = settings.most
+            best_passes = settings.most
             if settings.selection == "dev":
                 held_out = development.development(prompts)
-                there = self.tokenised(held_out)
-                on_development = self.after(held_out, there, every)
-                chosen = _best(on_development)
-                known = on_development[chosen].answers.scores["accuracy"]
-                count = np.isfinite(known).sum()
-                reason = f"T = {chosen} of 1..{settings.most}, chosen on {count} development episodes"
-                if there.note != tokenised.note:  # their prompts may be longer or shorter than those that are asked
-                    reason += f" ({there.note or 'nothing left out of theirs'})"
-            found = self.after(prompts, tokenised, every if settings.traced else {1, chosen})
+                development_prompts = self.tokenised(held_out)
+                on_development = self.after(held_out, development_prompts, all_passes)
+                best_passes = _best(on_development)
+                scores = on_development[best_passes].answers.scores["accuracy"]
+                count = np.isfinite(scores).sum()
+                reason = f"T = {best_passes} of 1..{settings.most}, chosen on {count} development episodes"
+                if (
+                    development_prompts.note != tokenised.note
+                ):  # their prompts may be longer or shorter than those that are asked
+                    reason += f" ({development_prompts.note or 'nothing left out of theirs'})"
+            by_passes = self.after(prompts, tokenised, all_passes if settings.traced else {1, best_passes})
         reason = "; ".join(filter(None, [reason, tokenised.note]))
-        passes = found if settings.thinks else {}
-        return Outcome(found[chosen].answers, reason, passes, on_development, texts, chosen)
+        passes = by_passes if settings.thinks else {}
+        return Outcome(by_passes[best_passes].answers, reason, passes, on_development, texts, best_passes)
 
-    def after(self, prompts: LanguagePrompts, tokenised: TokenisedPrompts, wanted: Collection[int]) -> dict[int, Pass]:
+    def after(
+        self, prompts: LanguagePrompts, tokenised: TokenisedPrompts, pass_counts: Collection[int]
+    ) -> dict[int, Pass]:
         """The answers after each of these numbers of passes; 1 alone is plain ICL."""
         card = prompts.task.card
 
-        def reply(some: Sequence[Question], memory: Memory | None, at_end: AtEnd | None) -> Sequence[Any]:
+        def reply(questions: Sequence[Question], memory: Memory | None, at_end: AtEnd | None) -> Sequence[Any]:
             if card.answers == "choice":
-                return candidate_scores(self.model, some, self.batches, memory, at_end)
-            return generate(self.model, some, self.batches, tokenised.tokens, endings(card), memory, at_end)
+                return candidate_scores(self.model, questions, self.batches, memory, at_end)
+            return generate(self.model, questions, self.batches, tokenised.tokens, endings(card), memory, at_end)
 
         def judged(place: int, replied: Any) -> Answer:
             episode = prompts.drawn[tokenised.asked[place]]
             if card.answers == "choice":
-                return answers.chosen(episode, tokenised.questions[place], replied)
+                return answers.best_candidate(episode, tokenised.questions[place], replied)
             return answers.written(card, episode.query.y, replied, self.model.text, tokenised.one_token[place])
 
         def over_episodes(round_: Round) -> Pass:
-            every: list[Answer | None] = [None] * len(prompts.drawn)
-            divergence, change = (np.full(len(every), np.nan) for _ in range(2))
+            judged_answers: list[Answer | None] = [None] * len(prompts.drawn)
+            divergence, change = (np.full(len(judged_answers), np.nan) for _ in range(2))
             for place, number in enumerate(tokenised.asked):
-                every[number] = judged(place, round_.replies[place])
-            asked = list(tokenised.asked)
-            divergence[asked], change[asked] = round_.divergence, round_.change
-            return Pass(Answers.of(every), divergence, change)
+                judged_answers[number] = judged(place, round_.replies[place])
+            numbers = list(tokenised.asked)
+            divergence[numbers], change[numbers] = round_.divergence, round_.change
+            return Pass(Answers.of(judged_answers), divergence, change)
 
         shared = prompts.shared is not None
-        rounds = ask(self.model, self.method, tokenised.questions, reply, self.batches, shared=shared, wanted=wanted)
-        return {passes: over_episodes(found) for passes, found in rounds.items()}
+        rounds = ask(
+            self.model, self.method, tokenised.questions, reply, self.batches, shared=shared, wanted=pass_counts
+        )
+        return {passes: over_episodes(round_result) for passes, round_result in rounds.items()}
 
 
-def _best(found: Mapping[int, Pass]) -> int:
-    return development.best({passes: each.answers for passes, each in found.items()})
+def _best(by_passes: Mapping[int, Pass]) -> int:
+    return development.best({passes: result.answers for passes, result in by_passes.items()})
 
 
 def _texts(tokenised: TokenisedPrompts, prompts: LanguagePrompts) -> list[str]:

@@ -16,15 +16,15 @@ def longest(config: Any) -> int | None:
     decoder = config.get_text_config(decoder=True)
     if getattr(decoder, "alibi", False) or getattr(getattr(decoder, "attn_config", None), "alibi", False):
         return None
-    found = [limit for name in _LIMITS if isinstance(limit := getattr(decoder, name, None), int) and limit > 0]
-    return found[0] if found else None
+    limits = [limit for name in _LIMITS if isinstance(limit := getattr(decoder, name, None), int) and limit > 0]
+    return limits[0] if limits else None
 
 
 def ends(module: Any, tokenizer: Any) -> frozenset[int]:
     """The tokens with which the model's texts end."""
-    named = getattr(getattr(module, "generation_config", None), "eos_token_id", None)
-    several = named if isinstance(named, list) else [named, tokenizer.eos_token_id]
-    return frozenset(token for token in several if token is not None)
+    configured = getattr(getattr(module, "generation_config", None), "eos_token_id", None)
+    tokens = configured if isinstance(configured, list) else [configured, tokenizer.eos_token_id]
+    return frozenset(token for token in tokens if token is not None)
 
 
 def inputs(module: Any) -> set[str]:
@@ -49,8 +49,8 @@ def obstacle(module: Any) -> str:
     windows = [layer for layer in layers if getattr(layer, "is_sliding", False)]
     if windows:
         return f"{kind} attends to a sliding window of {windows[0].sliding_window} tokens here and drops older ones"
-    others = sorted({type(layer).__name__ for layer in layers} - {"DynamicLayer"})
-    if others:
+    other_layers = sorted({type(layer).__name__ for layer in layers} - {"DynamicLayer"})
+    if other_layers:
         return f"{kind} has layers that keep no keys and values of what they have read"
     return ""
 

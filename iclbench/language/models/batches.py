@@ -40,18 +40,18 @@ class Batches:
             RuntimeError: memory runs out with a single row.
         """
         order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
-        runs = [list(same) for _, same in groupby(order, key=lengths.__getitem__)] if equal else [order]
-        for waiting in runs:
-            while waiting:
-                rows = waiting[: self.size]
+        runs = [list(group) for _, group in groupby(order, key=lengths.__getitem__)] if equal else [order]
+        for remaining in runs:
+            while remaining:
+                rows = remaining[: self.size]
                 try:
-                    result = work(rows)
+                    value = work(rows)
                 except RuntimeError as error:
                     if len(rows) == 1 or not out_of_memory(error):
                         raise
                 else:
-                    yield rows, result
-                    waiting = waiting[len(rows) :]
+                    yield rows, value
+                    remaining = remaining[len(rows) :]
                     continue
                 self.size = min(self.size, (len(rows) + 1) // 2)  # outside the handler, which holds what was computed
                 _free()
@@ -68,8 +68,8 @@ def padded(rows: Sequence[Sequence[int]], device: str = "cpu") -> tuple[Int[Tens
 
 def places(rows: Sequence[range], device: str = "cpu") -> Int[Tensor, "B K"]:
     """Places in rows, as many in each: the last one again where a row has fewer."""
-    most = max(len(row) for row in rows)
-    filled = [[*row, *[row[-1]] * (most - len(row))] for row in rows]
+    longest = max(len(row) for row in rows)
+    filled = [[*row, *[row[-1]] * (longest - len(row))] for row in rows]
     return torch.tensor(filled, dtype=torch.long, device=device)
 
 

@@ -32,7 +32,7 @@ class Layer(DynamicLayer):
         return torch.cat([keys, key_states], dim=-2), torch.cat([values, value_states], dim=-2)
 
     def get_seq_length(self, *_: Any) -> int:
-        return sum(part[0].shape[-2] for part in (self.past, self.present) if part is not None)
+        return sum(pair[0].shape[-2] for pair in (self.past, self.present) if pair is not None)
 
 
 def cache_of(memory: Memory | None) -> Cache:
@@ -43,6 +43,6 @@ def cache_of(memory: Memory | None) -> Cache:
 
 
 def present(cache: Cache) -> Memory:
-    """What the pass has added."""
+    """Keys and values that the pass has added."""
     pairs = [layer.present for layer in cache.layers]
     return Memory(tuple(keys for keys, _ in pairs), tuple(values for _, values in pairs))

@@ -20,7 +20,7 @@ _TOKENS = 8
 
 
 class Model(Protocol):
-    """What is asked of a language model here; the methods are those of `LanguageModel`."""
+    """The methods of `LanguageModel` that the checks use."""
 
     name: str
     model_type: str
@@ -35,15 +35,15 @@ class Model(Protocol):
 def causal(model: Model) -> None:
     """Raises `DataError` where logits are not finite, or change with a token that follows."""
     ids = sample(model)
-    other = ids.clone()
-    other[0, -1] = ids[0, 0]
-    seen, unseen = plain(model, ids), plain(model, other)
-    if not bool(seen.isfinite().all()):
+    changed = ids.clone()
+    changed[0, -1] = ids[0, 0]
+    logits, changed_logits = plain(model, ids), plain(model, changed)
+    if not bool(logits.isfinite().all()):
         raise DataError(
             f"'{model.name}' gives numbers that are not finite in {str(model.dtype).removeprefix('torch.')}; give "
             "--dtype float32, or the checkpoint is damaged"
         )
-    if not _same(model, seen[:, :-1], unseen[:, :-1]):
+    if not _is_close(model, logits[:, :-1], changed_logits[:, :-1]):
         raise DataError(
             f"'{model.name}' sees the tokens behind the one that it predicts; give a causal language model, such as "
             "GPT-2 or Llama"
@@ -55,11 +55,11 @@ def keeps(model: Model) -> bool:
     ids = sample(model)
     places = torch.tensor([[5, 2]])
     try:
-        kept = model.logits(ids, torch.ones_like(ids, dtype=torch.bool), keep=places)
+        selected = model.logits(ids, torch.ones_like(ids, dtype=torch.bool), keep=places)
     except (TypeError, RuntimeError, IndexError):
         return False
-    whole = plain(model, ids)[:, places[0]]
-    return kept.shape == whole.shape and _same(model, kept, whole)
+    expected = plain(model, ids)[:, places[0]]
+    return selected.shape == expected.shape and _is_close(model, selected, expected)
 
 
 def choosable(logits: Float[Tensor, "B V"]) -> None:
@@ -70,14 +70,14 @@ def choosable(logits: Float[Tensor, "B V"]) -> None:
 
 def generates(model: Model) -> bool:
     """Whether transformers' cache gives the logits of one plain pass, to each of two rows (RWKV's mixes them up)."""
-    half, seen = _TOKENS // 2, list[Tensor]()
+    half, step_logits = _TOKENS // 2, list[Tensor]()
     ids = sample(model).view(2, half)
     try:
-        written = model.greedy(ids, 2, lambda answer: False, seen.append)
+        written = model.greedy(ids, 2, lambda answer: False, step_logits.append)
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):  # an architecture's own code
         return False
-    whole = torch.cat([ids, torch.tensor(written)[:, :1]], 1)
-    return _same(model, torch.stack(seen, 1), plain(model, whole)[:, -2:])
+    sequence = torch.cat([ids, torch.tensor(written)[:, :1]], 1)
+    return _is_close(model, torch.stack(step_logits, 1), plain(model, sequence)[:, -2:])
 
 
 def memory(model: Model) -> str:
@@ -87,11 +87,11 @@ def memory(model: Model) -> str:
     mask = torch.ones_like(late, dtype=torch.bool)
     mask[1, 2:] = False
     try:
-        found = model.logits(late, mask, model.read(ids[:, :half]))
+        continued = model.logits(late, mask, model.read(ids[:, :half]))
     except Exception as error:  # whatever a model does that has a cache of another kind
         return f"{model.model_type} cannot go on from keys and values ({type(error).__name__})"
-    whole = plain(model, ids)[:, half:]
-    if _same(model, found[:1], whole) and _same(model, found[1:, :2], whole[:, :2]):
+    expected = plain(model, ids)[:, half:]
+    if _is_close(model, continued[:1], expected) and _is_close(model, continued[1:, :2], expected[:, :2]):
         return ""
     return f"{model.model_type} predicts something else from keys and values than from the whole text"
 
@@ -99,8 +99,8 @@ def memory(model: Model) -> str:
 def placed(model: Model) -> bool:
     """Whether what is remembered depends on the positions that are given."""
     ids = sample(model)
-    here, there = model.read(ids, first=0), model.read(ids, first=1)
-    return any(not torch.equal(a, b) for a, b in zip(here.keys, there.keys, strict=True))
+    at_zero, at_one = model.read(ids, first=0), model.read(ids, first=1)
+    return any(not torch.equal(a, b) for a, b in zip(at_zero.keys, at_one.keys, strict=True))
 
 
 def sample(model: Model) -> Int[Tensor, "1 T"]:
@@ -112,5 +112,5 @@ def plain(model: Model, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
     return model.logits(ids, torch.ones_like(ids, dtype=torch.bool))
 
 
-def _same(model: Model, one: Float[Tensor, "B T V"], other: Float[Tensor, "B T V"]) -> bool:
-    return bool((one - other).abs().max() <= _TOLERANCE.get(model.dtype, _TOLERANCE_HALF) * other.abs().max())
+def _is_close(model: Model, a: Float[Tensor, "B T V"], b: Float[Tensor, "B T V"]) -> bool:
+    return bool((a - b).abs().max() <= _TOLERANCE.get(model.dtype, _TOLERANCE_HALF) * b.abs().max())

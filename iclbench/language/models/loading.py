@@ -1,7 +1,7 @@
 """Checkpoints as transformers writes them: from a folder or from the hub's local cache, in one line where that fails.
 
 A folder is read without any attempt to reach the network. Code that comes with a checkpoint is not run unless it is
-asked for, and nobody is asked in between.
+requested; there is no prompt.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class Source:
 
     @property
     def where(self) -> str:
-        """What transformers takes in its place."""
+        """The name or path that transformers takes."""
         return str(self.folder or self.name)
 
     @property
     def options(self) -> dict[str, Any]:
-        """How transformers looks for files there."""
+        """Options of transformers for finding the files."""
         return {"revision": self.revision, "local_files_only": self.offline or self.folder is not None}
 
 
@@ -157,10 +157,12 @@ def _complete(folder: Path) -> None:
     """Raises `DataError` where one of the three is missing, before anything is imported."""
     if (folder / _ADAPTER).exists():
         raise _adapted(str(folder))
-    for what, patterns in (("config.json", ("config.json",)), ("weights", _WEIGHTS), ("tokenizer", _TOKENIZERS)):
+    for file, patterns in (("config.json", ("config.json",)), ("weights", _WEIGHTS), ("tokenizer", _TOKENIZERS)):
         if not any(True for pattern in patterns for _ in folder.glob(pattern)):
-            looked = "" if patterns == (what,) else f" ({', '.join(patterns)})"
-            raise DataError(f"'{folder}' has no {what}{looked}; save model and tokenizer there with save_pretrained")
+            patterns_text = "" if patterns == (file,) else f" ({', '.join(patterns)})"
+            raise DataError(
+                f"'{folder}' has no {file}{patterns_text}; save model and tokenizer there with save_pretrained"
+            )
 
 
 def _adapted(name: str) -> UsageError:
@@ -190,11 +192,11 @@ def _in_cache(source: Source) -> None:
 
     with suppress(HFValidationError):  # no id at all, of which transformers says more
         if not isinstance(try_to_load_from_cache(source.name, "config.json", revision=source.revision), str):
-            raise _not_had(source, _NOT_CACHED)
+            raise _not_found(source, _NOT_CACHED)
 
 
-def _not_had(source: Source, why: str) -> UsageError:
-    return UsageError(f"'{source.name}' is no folder here, and no model of the hub can be had: {why}")
+def _not_found(source: Source, reason: str) -> UsageError:
+    return UsageError(f"'{source.name}' is no folder here, and no model of the hub can be had: {reason}")
 
 
 def _resolved(source: Source) -> tuple[Source, dict[str, Any]]:
@@ -203,7 +205,7 @@ def _resolved(source: Source) -> tuple[Source, dict[str, Any]]:
 
     with _one_line(source, "config.json cannot be read"):
         path = Path(cached_file(filename="config.json", path_or_repo_id=source.where, **source.options))
-        said = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(path.read_text(encoding="utf-8"))
         adapter = cached_file(
             filename=_ADAPTER,
             path_or_repo_id=source.where,
@@ -213,12 +215,12 @@ def _resolved(source: Source) -> tuple[Source, dict[str, Any]]:
         )
     if adapter is not None:
         raise _adapted(source.name)
-    if not (isinstance(said, dict) and (said.get("model_type") or said.get("auto_map"))):
+    if not (isinstance(config, dict) and (config.get("model_type") or config.get("auto_map"))):
         raise DataError(f"'{source.name}': config.json names no model type, so it is not of a checkpoint")
-    for key, kind, written in (("model_type", str, "a word"), ("auto_map", dict, "a table of classes")):
-        if not isinstance(said.get(key) or kind(), kind):
-            raise DataError(f"'{source.name}': config.json: {key} must be {written}, got {reprlib.repr(said[key])}")
-    return (source if source.folder else replace(source, revision=path.parent.name)), said
+    for key, kind, expected in (("model_type", str, "a word"), ("auto_map", dict, "a table of classes")):
+        if not isinstance(config.get(key) or kind(), kind):
+            raise DataError(f"'{source.name}': config.json: {key} must be {expected}, got {reprlib.repr(config[key])}")
+    return (source if source.folder else replace(source, revision=path.parent.name)), config
 
 
 def _configuration(source: Source, raw: dict[str, Any]) -> Any:
@@ -268,7 +270,7 @@ def _one_line(source: Source, what: str, device: str = "cpu") -> Iterator[None]:
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise _too_large(source, device) from error
     except Exception as error:
-        said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        message_line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         if "trust_remote_code" in str(error):
             message = (
                 f"'{source.name}' wants to run code of its own; read it and give --trust-remote-code to allow that"
@@ -276,8 +278,8 @@ def _one_line(source: Source, what: str, device: str = "cpu") -> Iterator[None]:
             raise UsageError(message) from error
         if source.folder is None and isinstance(error, OSError):
             advice = "; give a folder, or --offline where there is no network"
-            raise _not_had(source, _NOT_CACHED if _offline(source) else said.rstrip(".") + advice) from error
-        raise DataError(f"'{source.name}': {what}: {said}") from error
+            raise _not_found(source, _NOT_CACHED if _offline(source) else message_line.rstrip(".") + advice) from error
+        raise DataError(f"'{source.name}': {what}: {message_line}") from error
 
 
 def identity(source: Source, dtype: str) -> str:
@@ -293,11 +295,11 @@ def identity(source: Source, dtype: str) -> str:
 def _ends(path: Path) -> dict[str, Any]:
     """The tokens with which texts end, all that is used of how a checkpoint would generate; empty: it names none."""
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):  # of which transformers has said more, if anybody
         return {}
-    named = said.get("eos_token_id") if isinstance(said, dict) else None
-    return {} if named is None else {"ends": named}
+    tokens = config.get("eos_token_id") if isinstance(config, dict) else None
+    return {} if tokens is None else {"ends": tokens}
 
 
 def _sha256(path: Path) -> str:

@@ -72,7 +72,7 @@ class LanguageModel:
         return self._tokenizer(text)
 
     def text(self, ids: Sequence[int]) -> str:
-        """What these tokens spell, without tokens of beginning and end."""
+        """The text of these tokens, without tokens of beginning and end."""
         return self._tokenizer.text(ids)
 
     @torch.no_grad()
@@ -88,7 +88,7 @@ class LanguageModel:
         Args:
             ids: tokens, padded on the right.
             mask: which of them are no padding.
-            memory: what stands before them, of each row or one for all.
+            memory: what comes before them, of each row or one for all.
             keep: places in the rows whose logits are wanted; the others are not computed where the architecture allows.
 
         Raises:
@@ -102,7 +102,7 @@ class LanguageModel:
 
         Args:
             ids: tokens, as many in each row.
-            after: what stands before them and is attended to; no part of what is returned.
+            after: memory before them, which is attended to and not returned.
             first: position of the first token; None: behind `after`.
 
         Raises:
@@ -119,13 +119,13 @@ class LanguageModel:
 
         if self.forgets:
             raise UsageError(f"{self.name} has no memory to read out: {self.forgets}")
-        behind = 0 if after is None else after.length
-        if first not in (None, behind) and not self.placed:
-            raise UsageError(f"{self.name} is not told positions; give -o method.positions=continue")
+        past = 0 if after is None else after.length
+        if first not in (None, past) and not self.placed:
+            raise UsageError(f"{self.name} takes no positions; give -o method.positions=continue")
         cache = caches.cache_of(None) if after is None else self._cache(after, len(ids))
-        last = torch.full((len(ids), 1), ids.shape[1] - 1)
-        start, every = behind if first is None else first, torch.ones_like(ids, dtype=torch.bool)
-        logits = self._forward(ids, every, cache, start, last)
+        last_place = torch.full((len(ids), 1), ids.shape[1] - 1)
+        start, mask = past if first is None else first, torch.ones_like(ids, dtype=torch.bool)
+        logits = self._forward(ids, mask, cache, start, last_place)
         return logits[:, 0], caches.present(cache)
 
     @torch.no_grad()
@@ -167,10 +167,10 @@ class LanguageModel:
         # Otherwise the checkpoint's own settings, such as penalties and sampling, would fill in what is not given.
         self._module.generation_config = GenerationConfig(max_new_tokens=tokens, do_sample=False, pad_token_id=0)
         ids = ids.to(self.device)
-        found = self._module.generate(
+        sequences = self._module.generate(
             ids, attention_mask=torch.ones_like(ids), logits_processor=[shown], stopping_criteria=[complete]
         )
-        return [answer[: lengths.get(row)] for row, answer in enumerate(found[:, length:].tolist())]
+        return [answer[: lengths.get(row)] for row, answer in enumerate(sequences[:, length:].tolist())]
 
     def _cache(self, memory: Memory, batch: int) -> Any:
         from iclbench.language.models import caches
@@ -190,19 +190,19 @@ class LanguageModel:
         (rows, tokens), past = ids.shape, cache.get_seq_length() if cache is not None else 0
         first = past if first is None else first
         self._check_reach(max(past, first) + tokens)
-        given: dict[str, Any] = {"input_ids": ids.to(self.device), "use_cache": cache is not None}
+        arguments: dict[str, Any] = {"input_ids": ids.to(self.device), "use_cache": cache is not None}
         if self._memory_input is not None:  # recurrent models read padding on the right without harm
-            given["attention_mask"] = torch.cat([mask.new_ones(rows, past), mask], 1).to(self.device, torch.long)
+            arguments["attention_mask"] = torch.cat([mask.new_ones(rows, past), mask], 1).to(self.device, torch.long)
             if "position_ids" in self._inputs:
-                given["position_ids"] = torch.arange(first, first + tokens, device=self.device).expand(rows, -1)
+                arguments["position_ids"] = torch.arange(first, first + tokens, device=self.device).expand(rows, -1)
             if cache is not None:
-                given[self._memory_input] = cache
+                arguments[self._memory_input] = cache
         if keep is None:
-            return self._module(**given).logits.float()
+            return self._module(**arguments).logits.float()
         keep = keep.to(self.device)
         with self._only(keep) as computed:
-            found = self._module(**given).logits
-        return (found if computed else _at(found, keep)).float()
+            logits = self._module(**arguments).logits
+        return (logits if computed else _at(logits, keep)).float()
 
     def _check_reach(self, reach: int) -> None:
         if self.longest is not None and reach > self.longest:
@@ -214,7 +214,7 @@ class LanguageModel:
         if self._head is None:
             yield False
             return
-        hook = self._head.register_forward_pre_hook(lambda _, given: (_at(given[0], keep), *given[1:]))
+        hook = self._head.register_forward_pre_hook(lambda _, arguments: (_at(arguments[0], keep), *arguments[1:]))
         try:
             yield True
         finally:

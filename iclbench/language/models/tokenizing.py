@@ -36,38 +36,39 @@ class Tokenizer:
         DataError: it cannot say where in the text a token ends, or the model knows fewer tokens than it.
     """
 
-    def __init__(self, tokenizer: Any, known: int, name: str) -> None:
-        """`known`: how many tokens the model has embeddings of."""
+    def __init__(self, tokenizer: Any, vocabulary: int, name: str) -> None:
+        """`vocabulary`: how many tokens the model has embeddings of."""
         if not tokenizer.is_fast:
             raise DataError(
                 f"the tokenizer of '{name}' does not say where in a text its tokens end; give a checkpoint that has a "
                 "tokenizer.json"
             )
-        self._tokenizer, self._known, self._name = tokenizer, known, name
+        self._tokenizer, self._vocabulary, self._name = tokenizer, vocabulary, name
         self._backend = tokenizer.backend_tokenizer
         self._backend.no_truncation()
         self._backend.no_padding()
 
     def __call__(self, text: str) -> Tokens:
-        found = self._backend.encode(text)
-        every, offsets = found.ids, found.offsets  # each a list of its own whenever it is asked for
-        added = [bool(a) for a in found.special_tokens_mask]
-        opening = added.index(False) if False in added else len(added)
-        body = [i for i, special in enumerate(added) if not special]
-        if not body:  # of an empty text nobody can tell the beginning from the end
+        encoding = self._backend.encode(text)
+        all_ids, offsets = encoding.ids, encoding.offsets  # each a list of its own whenever it is asked for
+        is_special = [bool(a) for a in encoding.special_tokens_mask]
+        opening = is_special.index(False) if False in is_special else len(is_special)
+        body = [i for i, special in enumerate(is_special) if not special]
+        if not body:  # of an empty text the beginning cannot be told from the end
             bos = self._tokenizer.bos_token_id
-            return Tokens((bos,), (0,)) if bos is not None and bos in every[:1] else Tokens((), ())
-        first = every[:opening]
-        if first and every[body[0]] == first[-1]:  # the text brings its own
-            first = first[:-1]
-        ids = (*first, *(every[i] for i in body))
-        if max(ids) >= self._known:
+            return Tokens((bos,), (0,)) if bos is not None and bos in all_ids[:1] else Tokens((), ())
+        opening_ids = all_ids[:opening]
+        if opening_ids and all_ids[body[0]] == opening_ids[-1]:  # the text brings its own
+            opening_ids = opening_ids[:-1]
+        ids = (*opening_ids, *(all_ids[i] for i in body))
+        if max(ids) >= self._vocabulary:
             raise DataError(
-                f"the tokenizer of '{self._name}' has a token {max(ids)} and its model knows {self._known}; they do "
+                f"the tokenizer of '{self._name}' has a token {max(ids)} and its model knows {self._vocabulary}; they "
+                "do "
                 "not belong together"
             )
-        return Tokens(ids, (*[0] * len(first), *(offsets[i][1] for i in body)))
+        return Tokens(ids, (*[0] * len(opening_ids), *(offsets[i][1] for i in body)))
 
     def text(self, ids: Sequence[int]) -> str:
-        """What these tokens spell, without tokens of beginning and end."""
+        """The text of these tokens, without tokens of beginning and end."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)

@@ -69,10 +69,10 @@ class PromptCache:
 
     def tokenised(self, model: LanguageModel, prompts: LanguagePrompts, times: int = 1) -> TokenisedPrompts:
         """All episodes in tokens, their demonstrations written so many times."""
-        of = (prompts.id, times)
-        if of not in self._made:
-            self._made[of] = _tokenised(model, prompts, prompts.drawn, range(len(prompts.drawn)), times)
-        return self._made[of]
+        key = (prompts.id, times)
+        if key not in self._made:
+            self._made[key] = _tokenised(model, prompts, prompts.drawn, range(len(prompts.drawn)), times)
+        return self._made[key]
 
 
 def fitted(
@@ -81,7 +81,7 @@ def fitted(
     method: Method,
     prompts: LanguagePrompts,
     overlength: Overlength,
-    beside: Sequence[Method] = (),
+    compared: Sequence[Method] = (),
 ) -> TokenisedPrompts:
     """The part of the prompts that fits, or the whole with fewer demonstrations: as many as all methods have room for,
     this one and those it is compared with, so that all of them see the same.
@@ -89,74 +89,76 @@ def fitted(
     Raises:
         UsageError: a prompt does not fit and is not to be skipped, or not even without demonstrations.
     """
-    whole = cache.tokenised(model, prompts, method.times)
+    tokenised = cache.tokenised(model, prompts, method.times)
     if overlength == "drop":
-        return _dropped(cache, whole, model, method, prompts, beside)
-    reasons = _too_long(whole, method, model)
+        return _dropped(cache, tokenised, model, method, prompts, compared)
+    reasons = _too_long(tokenised, method, model)
     if not reasons:
-        return whole
+        return tokenised
     line = _line(prompts, model)
-    first = next(iter(reasons.values()))
+    reason = next(iter(reasons.values()))
     if overlength == "error":
-        raise UsageError(f"{line}{first}; give fewer --shots, or --overlength skip or drop")
-    kept = [i for i in range(len(whole.asked)) if i not in reasons]
-    if not kept:
-        raise UsageError(f"{line}{first}, and so it is with every prompt; give fewer --shots")
-    note = f"{len(reasons)} of {len(whole.asked)} prompts skipped, too long for {model.longest} tokens"
-    return replace(whole.of(kept), note=note)
+        raise UsageError(f"{line}{reason}; give fewer --shots, or --overlength skip or drop")
+    fitting = [i for i in range(len(tokenised.asked)) if i not in reasons]
+    if not fitting:
+        raise UsageError(f"{line}{reason}, and so it is with every prompt; give fewer --shots")
+    note = f"{len(reasons)} of {len(tokenised.asked)} prompts skipped, too long for {model.longest} tokens"
+    return replace(tokenised.of(fitting), note=note)
 
 
 def _line(prompts: LanguagePrompts, model: LanguageModel) -> str:
     return f"task '{prompts.task.name}' at {prompts.shots} shots does not fit into '{model.name}': "
 
 
-def _too_long(whole: TokenisedPrompts, method: Method, model: LanguageModel) -> dict[int, str]:
+def _too_long(tokenised: TokenisedPrompts, method: Method, model: LanguageModel) -> dict[int, str]:
     """Why prompts do not fit, by their place."""
-    return {i: why for i in range(len(whole.asked)) if (why := whole.too_long(i, method, model.longest))}
+    return {i: reason for i in range(len(tokenised.asked)) if (reason := tokenised.too_long(i, method, model.longest))}
 
 
 def _dropped(
     cache: PromptCache,
-    whole: TokenisedPrompts,
+    all_prompts: TokenisedPrompts,
     model: LanguageModel,
     method: Method,
     prompts: LanguagePrompts,
-    beside: Sequence[Method],
+    compared: Sequence[Method],
 ) -> TokenisedPrompts:
     """The prompts with as few demonstrations left out as need be."""
-    own = _too_long(whole, method, model)
-    others = [(each, cache.tokenised(model, prompts, each.times)) for each in beside if each.hash != method.hash]
-    long = sorted({*own, *(i for each, tokenised in others for i in _too_long(tokenised, each, model))})
+    too_long = _too_long(all_prompts, method, model)
+    others = [(other, cache.tokenised(model, prompts, other.times)) for other in compared if other.hash != method.hash]
+    long = sorted({*too_long, *(i for other, tokenised in others for i in _too_long(tokenised, other, model))})
     shared = prompts.shared is not None
-    units = [list(range(len(whole.asked)))] * bool(long) if shared else [[i] for i in long]
-    texts, tokens, most = list(whole.prompts), list(whole.questions), 0
+    units = [list(range(len(all_prompts.asked)))] * bool(long) if shared else [[i] for i in long]
+    texts, tokens, most = list(all_prompts.prompts), list(all_prompts.questions), 0
     for unit in units:
-        needed = _fewest(whole.of(unit), model, method, prompts)
-        if needed is None:
-            first = next(iter(own.values()))
+        dropped_here = _fewest(all_prompts.of(unit), model, method, prompts)
+        if dropped_here is None:
+            reason = next(iter(too_long.values()))
             raise UsageError(
-                f"{_line(prompts, model)}{first}, and dropping demonstrations is not enough; give --overlength skip"
+                f"{_line(prompts, model)}{reason}, and dropping demonstrations is not enough; give --overlength skip"
             )
-        # Whoever does not fit at all fails by itself, and holds nobody up.
-        fewer = max([needed, *(_fewest(tokenised.of(unit), model, each, prompts) or 0 for each, tokenised in others)])
-        part, most = _cut(whole.of(unit), model, method, prompts, fewer), max(most, fewer)
-        for place, text, question in zip(unit, part.prompts, part.questions, strict=True):
+        # A method that does not fit at all fails on its own, and does not affect the others.
+        dropped = max(
+            [dropped_here, *(_fewest(tokenised.of(unit), model, other, prompts) or 0 for other, tokenised in others)]
+        )
+        shortened, most = _cut(all_prompts.of(unit), model, method, prompts, dropped), max(most, dropped)
+        for place, text, question in zip(unit, shortened.prompts, shortened.questions, strict=True):
             texts[place], tokens[place] = text, question
     if not most:
-        return whole
-    those = "all" if shared else f"{len(long)} of {len(texts)}"
-    stricter = " (as many as those beside it need)" if not own else ""
-    note = f"up to {most} of {prompts.shots} demonstrations dropped from the front of {those} prompts{stricter}"
-    return replace(whole, prompts=tuple(texts), questions=tuple(tokens), note=note)
+        return all_prompts
+    affected = "all" if shared else f"{len(long)} of {len(texts)}"
+    stricter = " (as many as those beside it need)" if not too_long else ""
+    note = f"up to {most} of {prompts.shots} demonstrations dropped from the front of {affected} prompts{stricter}"
+    return replace(all_prompts, prompts=tuple(texts), questions=tuple(tokens), note=note)
 
 
 def _fewest(long: TokenisedPrompts, model: LanguageModel, method: Method, prompts: LanguagePrompts) -> int | None:
     """The fewest demonstrations left out that make all of these episodes fit; None: there is no such number."""
     least = int(method.name == "deep-thinking")  # it has nothing to think over without any
-    for fewer in range(prompts.shots - least + 1):
-        found = _cut(long, model, method, prompts, fewer)
-        if not _too_long(found, method, model):
-            return fewer
+    for dropped in range(prompts.shots - least + 1):
+        shortened = _cut(long, model, method, prompts, dropped)
+        if not _too_long(shortened, method, model):
+            return dropped
     return None
 
 
@@ -185,9 +187,9 @@ def _tokenised(
         return TokenisedPrompts(tuple(numbers), tuple(texts), tuple(tokens))
     right = [prompt(card, (), e.query.x, [e.query.y]).answers[0] for e in episodes]
     sizes = [answer_tokens(model.tokens, text, answer) for text, answer in zip(texts, right, strict=True)]
-    one = tuple(count == 1 and follows for count, follows in sizes)
+    one_token = tuple(count == 1 and follows for count, follows in sizes)
     longest = max(count for count, _ in sizes) + _SPARE
-    return TokenisedPrompts(tuple(numbers), tuple(texts), tuple(tokens), one, longest)
+    return TokenisedPrompts(tuple(numbers), tuple(texts), tuple(tokens), one_token, longest)
 
 
 def _choice(card: LanguageCard) -> bool:

@@ -126,10 +126,10 @@ class LanguagePrompts:
             "version": VERSION,
             # Whose intervals were once over episodes.
             **({} if self.repeated is None else {"intervals": "over queries"}),
-            "card": [getattr(self.task.card, part) for part in _WRITTEN_AND_JUDGED],
+            "card": [getattr(self.task.card, field) for field in _WRITTEN_AND_JUDGED],
         }
-        which = f"{self.shots}shot-d{self.demo_seed}" + (f"-o{self.order}" if self.order else "")
-        return f"{self.task.name}-{PRESET}-{self.evaluation}-{which}-q{identity.language_prompts_id(**drawn_from)}"
+        draw = f"{self.shots}shot-d{self.demo_seed}" + (f"-o{self.order}" if self.order else "")
+        return f"{self.task.name}-{PRESET}-{self.evaluation}-{draw}-q{identity.language_prompts_id(**drawn_from)}"
 
     @property
     def evaluation(self) -> str:
@@ -145,10 +145,10 @@ class LanguagePrompts:
 
     @cached_property
     def queries(self) -> tuple[Example, ...]:
-        """What is asked, before any demonstrations are drawn."""
+        """The queries, before any demonstrations are drawn."""
         if self.split == "development":
             return self._development()
-        return tuple(self._there[i] for i in self._which)
+        return tuple(self._askable[i] for i in self._query_index)
 
     @property
     def _own_demonstrations(self) -> bool:
@@ -156,14 +156,14 @@ class LanguagePrompts:
         return self.task.card.demonstrations == "own"
 
     @property
-    def _there(self) -> Sequence[Example]:
-        """All that may be asked."""
+    def _askable(self) -> Sequence[Example]:
+        """All possible queries."""
         return self.pool.queries if self._own_demonstrations else self.pool.apart[0]
 
     @cached_property
-    def _which(self) -> np.ndarray:
-        """Which of these is asked, by episode."""
-        order = self._rng("queries").permutation(len(self._there))
+    def _query_index(self) -> np.ndarray:
+        """Index of the query of each episode."""
+        order = self._rng("queries").permutation(len(self._askable))
         if self._own_demonstrations and self.shots:  # the same query comes again with other demonstrations
             order = np.resize(order, self.episodes)
         return order[: self.episodes]
@@ -171,9 +171,9 @@ class LanguagePrompts:
     @property
     def repeated(self) -> np.ndarray | None:
         """Which query every episode asks, where some are asked more than once; None: none is."""
-        if self.split == "development" or len(np.unique(self._which)) == len(self._which):
+        if self.split == "development" or len(np.unique(self._query_index)) == len(self._query_index):
             return None
-        return self._which
+        return self._query_index
 
     @cached_property
     def drawn(self) -> tuple[LanguageEpisode, ...]:
@@ -197,7 +197,7 @@ class LanguagePrompts:
             )
         return tuple(
             LanguageEpisode(
-                self._own(query, i) if shared is None else shared, query, query.candidates or self.pool.labels
+                self._own_examples(query, i) if shared is None else shared, query, query.candidates or self.pool.labels
             )
             for i, query in enumerate(self.queries)
         )
@@ -216,39 +216,39 @@ class LanguagePrompts:
         self._enough(len(pool))
         if not self.pool.fixed:
             return _stratified(pool, self.shots, self._rng("demonstrations", self.demo_seed))
-        chosen = list(pool[: self.shots])
+        examples = list(pool[: self.shots])
         if self.demo_seed:  # the data set has one set of them: seeds change its order
-            chosen = [chosen[i] for i in self._rng("fixed", self.demo_seed).permutation(len(chosen))]
-        return chosen
+            examples = [examples[i] for i in self._rng("fixed", self.demo_seed).permutation(len(examples))]
+        return examples
 
-    def _own(self, query: Example, episode: int) -> tuple[Example, ...]:
+    def _own_examples(self, query: Example, episode: int) -> tuple[Example, ...]:
         """Demonstrations other than the query."""
-        every = self.pool.demonstrations
-        order = self._rng("own", self.demo_seed, episode).permutation(len(every))
-        chosen = list(islice((every[i] for i in order if every[i].asked != query.asked), self.shots))
-        self._enough(len(chosen))
-        return self._arranged(chosen, episode + 1)
+        pool = self.pool.demonstrations
+        order = self._rng("own", self.demo_seed, episode).permutation(len(pool))
+        examples = list(islice((pool[i] for i in order if pool[i].asked != query.asked), self.shots))
+        self._enough(len(examples))
+        return self._arranged(examples, episode + 1)
 
-    def _arranged(self, chosen: list[Example], episode: int) -> tuple[Example, ...]:
+    def _arranged(self, examples: list[Example], episode: int) -> tuple[Example, ...]:
         """In the asked order, with outputs exchanged where that is the shift."""
         if self.order:
             rng = self._rng("order", self.demo_seed, self.order, episode)
-            chosen = [chosen[i] for i in rng.permutation(len(chosen))]
+            examples = [examples[i] for i in rng.permutation(len(examples))]
         if self.shift == "shuffled-labels":
-            chosen = _shuffled(chosen, self._rng("shuffle", self.demo_seed, self.order, episode))
-        return tuple(chosen)
+            examples = _shuffled(examples, self._rng("shuffle", self.demo_seed, self.order, episode))
+        return tuple(examples)
 
     def _development(self) -> tuple[Example, ...]:
-        found = self.pool.development if self._own_demonstrations else self.pool.apart[2]
-        if not found:
+        examples = self.pool.development if self._own_demonstrations else self.pool.apart[2]
+        if not examples:
             raise UsageError(f"task '{self.task.name}' has no examples to choose settings on; give -o method.passes=5")
-        order = self._rng("development").permutation(len(found))
-        return tuple(found[i] for i in order[: self.episodes])
+        order = self._rng("development").permutation(len(examples))
+        return tuple(examples[i] for i in order[: self.episodes])
 
-    def _enough(self, there: int) -> None:
-        if self.shots > there:
+    def _enough(self, available: int) -> None:
+        if self.shots > available:
             raise UsageError(
-                f"task '{self.task.name}' has {there} examples to demonstrate with, asked for {self.shots}; give a "
+                f"task '{self.task.name}' has {available} examples to demonstrate with, asked for {self.shots}; give a "
                 "smaller --shots"
             )
 
@@ -262,25 +262,27 @@ def _stratified(pool: Sequence[Example], shots: int, rng: np.random.Generator) -
     by_class: dict[str, list[int]] = defaultdict(list)
     for i in rng.permutation(len(pool)):
         by_class[pool[i].y].append(int(i))
-    chosen: list[int] = []
-    while len(chosen) < shots:
-        waiting = [own for own in by_class.values() if own]
-        chosen += [waiting[i].pop() for i in rng.permutation(len(waiting))]
-    return [pool[chosen[i]] for i in rng.permutation(shots)]
+    numbers: list[int] = []
+    while len(numbers) < shots:
+        nonempty = [group for group in by_class.values() if group]
+        numbers += [nonempty[i].pop() for i in rng.permutation(len(nonempty))]
+    return [pool[numbers[i]] for i in rng.permutation(shots)]
 
 
-def _shuffled(chosen: list[Example], rng: np.random.Generator) -> list[Example]:
+def _shuffled(examples: list[Example], rng: np.random.Generator) -> list[Example]:
     """Outputs exchanged. Those that bring their own candidates get another one of these; class labels are permuted (to
     give every input a wrong one would tell of two classes which is right) until one has moved; where outputs are all
     different, none keeps its own."""
-    if any(e.candidates for e in chosen):
-        others = [[c for c in e.candidates if c != e.y] or [e.y] for e in chosen]
-        return [replace(e, y=other[rng.integers(len(other))]) for e, other in zip(chosen, others, strict=True)]
-    outputs = [e.y for e in chosen]
-    order = rng.permutation(len(chosen))
+    if any(e.candidates for e in examples):
+        alternatives = [[c for c in e.candidates if c != e.y] or [e.y] for e in examples]
+        return [
+            replace(e, y=choices[rng.integers(len(choices))]) for e, choices in zip(examples, alternatives, strict=True)
+        ]
+    outputs = [e.y for e in examples]
+    order = rng.permutation(len(examples))
     if len(set(outputs)) == len(outputs):  # a cycle through all of them
         target = {int(a): int(b) for a, b in zip(order, np.roll(order, 1), strict=True)}
-        return [replace(e, y=outputs[target[i]]) for i, e in enumerate(chosen)]
+        return [replace(e, y=outputs[target[i]]) for i, e in enumerate(examples)]
     while len(set(outputs)) > 1 and [outputs[i] for i in order] == outputs:
-        order = rng.permutation(len(chosen))
-    return [replace(e, y=outputs[i]) for e, i in zip(chosen, order, strict=True)]
+        order = rng.permutation(len(examples))
+    return [replace(e, y=outputs[i]) for e, i in zip(examples, order, strict=True)]

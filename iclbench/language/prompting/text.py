@@ -32,7 +32,7 @@ class Prompt:
 def prompt(
     card: LanguageCard, demonstrations: Sequence[Example], x: str, candidates: Sequence[str] = (), times: int = 1
 ) -> Prompt:
-    """The query `x` after the demonstrations, which stand there `times` times.
+    """The query `x` after the demonstrations, which are written `times` times.
 
     >>> from iclbench.language.tasks.cards import load_language_card
     >>> _, card = load_language_card("to-upper")
@@ -53,7 +53,7 @@ def example(card: LanguageCard, x: str, y: str) -> str:
 
 
 def ending(card: LanguageCard) -> str:
-    """What follows an answer."""
+    """The text after an answer."""
     return _parts(card)[2] + card.separator
 
 
@@ -72,6 +72,6 @@ def _up_to_answer(card: LanguageCard, x: str) -> tuple[str, str]:
 
 def _parts(card: LanguageCard) -> tuple[str, str, str]:
     """The template before, between and after the two places."""
-    before, _, rest = card.template.partition("{x}")
-    middle, _, after = rest.partition("{y}")
+    before, _, tail = card.template.partition("{x}")
+    middle, _, after = tail.partition("{y}")
     return before, middle, after

@@ -77,37 +77,37 @@ def questions(tokens: Tokenise, prompts: Sequence[Prompt], shared: bool) -> list
     Raises:
         DataError: a prompt has no token before the answer, which then cannot be asked for.
     """
-    found = [_question(tokens, prompt) for prompt in prompts]
-    if shared and found:
-        common = _common(q.demonstrations for q in found)
-        found = [q._split(common) for q in found]
-    return found
+    tokenised = [_question(tokens, prompt) for prompt in prompts]
+    if shared and tokenised:
+        common = _common(q.demonstrations for q in tokenised)
+        tokenised = [q._split(common) for q in tokenised]
+    return tokenised
 
 
 def answer_tokens(tokens: Tokenise, prompt: Prompt, answer: str) -> tuple[int, bool]:
     """How many tokens this answer to the prompt has, and whether they follow the prompt's own tokens: a model that is
     given the prompt can then write them one by one."""
-    before, whole = tokens(prompt.text), tokens(prompt.text + answer)
-    start = _reach(whole, len(prompt.text))
-    return len(whole.ids) - start, whole.ids[:start] == before.ids
+    prompt_tokens, full_tokens = tokens(prompt.text), tokens(prompt.text + answer)
+    start = _reach(full_tokens, len(prompt.text))
+    return len(full_tokens.ids) - start, full_tokens.ids[:start] == prompt_tokens.ids
 
 
 def _question(tokens: Tokenise, prompt: Prompt) -> Question:
-    whole = [tokens(prompt.text + answer) for answer in prompt.answers or ("",)]
-    starts = [_reach(each, len(prompt.text)) for each in whole]
+    texts = [tokens(prompt.text + answer) for answer in prompt.answers or ("",)]
+    starts = [_reach(text, len(prompt.text)) for text in texts]
     if min(starts) == 0:
         raise DataError(f"the prompt {prompt.text[-40:]!r} has no token before its answer; give a template that begins")
     # The last token before the answer is asked for the answer's first: it is never only read.
-    ends = (_reach(each, len(prompt.demonstrations)) for each in whole)
-    length = _common(each.ids[:end] for each, end in zip(whole, ends, strict=True))
+    ends = (_reach(text, len(prompt.demonstrations)) for text in texts)
+    length = _common(text.ids[:end] for text, end in zip(texts, ends, strict=True))
     length = min(length, min(starts) - 1)  # the last one is asked for the answer, never only read
-    later = (Continuation(t.ids[length:], start - length) for t, start in zip(whole, starts, strict=True))
-    return Question(whole[0].ids[:length], tuple(later))
+    continuations = (Continuation(t.ids[length:], start - length) for t, start in zip(texts, starts, strict=True))
+    return Question(texts[0].ids[:length], tuple(continuations))
 
 
-def _reach(found: Tokens, characters: int) -> int:
+def _reach(tokens: Tokens, characters: int) -> int:
     """How many tokens end within so many characters."""
-    return sum(1 for _ in takewhile(lambda end: end <= characters, found.ends))
+    return sum(1 for _ in takewhile(lambda end: end <= characters, tokens.ends))
 
 
 def _common(sequences: Iterable[tuple[int, ...]]) -> int:

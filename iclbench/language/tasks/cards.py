@@ -22,7 +22,7 @@ from iclbench.core.settings import BaseSettings, PositiveInt, validate
 from iclbench.language.tasks.pools import Pool, Reader
 from iclbench.registry import READERS
 
-# What stands in the column `preset` of all rows of language models, whose size is their own.
+# Value of the column `preset` in all rows of language models, which have no presets.
 PRESET = "language"
 
 
@@ -91,12 +91,16 @@ class LanguageCard(BaseSettings):
 
     @model_validator(mode="after")
     def _subsets_once(self) -> LanguageCard:
-        every = [subset for group in self.subsets.values() for subset in group]
-        twice = sorted({subset for subset in every if every.count(subset) > 1})
-        unknown = sorted(self.left_out.keys() - set(every))
-        if twice or unknown:
-            what = f"'{twice[0]}' stands there twice" if twice else f"left_out names '{unknown[0]}', which is no subset"
-            raise ValueError(f"subsets: {what}")
+        subsets = [subset for group in self.subsets.values() for subset in group]
+        duplicates = sorted({subset for subset in subsets if subsets.count(subset) > 1})
+        unknown = sorted(self.left_out.keys() - set(subsets))
+        if duplicates or unknown:
+            problem = (
+                f"'{duplicates[0]}' stands there twice"
+                if duplicates
+                else f"left_out names '{unknown[0]}', which is no subset"
+            )
+            raise ValueError(f"subsets: {problem}")
         return self
 
 
@@ -123,10 +127,10 @@ class LanguageTask:
     """One task: a card, or one subset of it.
 
     Attributes:
-        name: what stands in the tables.
+        name: its name in the tables.
         card: the card.
         subset: the subset of the data set, where the card has several.
-        family: what stands in the column `family`.
+        family: its value in the column `family`.
         left_out: why it is not asked unless it is named; empty: it is.
         folder: where the card lies, and files that it names.
     """
@@ -193,10 +197,10 @@ def shipped_tasks() -> tuple[LanguageTask, ...]:
 
 def suites() -> dict[str, list[str]]:
     """Names of tasks that have a name together: suites, cards with subsets, families."""
-    found: dict[str, list[str]] = {name: load_suite(name)[1].tasks for name in names("tasks/language/suites")}
+    groups: dict[str, list[str]] = {name: load_suite(name)[1].tasks for name in names("tasks/language/suites")}
     for task in shipped_tasks():
         if task.left_out:
             continue
         for group in {task.family, *([task.card.family] if task.card.subsets else [])} - {task.name}:
-            found.setdefault(group, []).append(task.name)
-    return found
+            groups.setdefault(group, []).append(task.name)
+    return groups

@@ -20,23 +20,23 @@ def language_tasks(names_: Sequence[str]) -> list[LanguageTask]:
         UsageError: it is a path to something else, or two different files make tasks of one name.
     """
     by_name = {task.name: task for task in shipped_tasks()}
-    together = suites()
-    found: dict[str, LanguageTask] = {}
-    for name in (part.strip() for given in names_ for part in given.split(",") if part.strip()):
+    groups = suites()
+    by_task_name: dict[str, LanguageTask] = {}
+    for name in (item.strip() for names in names_ for item in names.split(",") if item.strip()):
         if name.endswith(".toml"):
             card = load_language_card(name)
-            chosen = [task for task in tasks_of(*card, Path(name).parent) if not task.left_out]
+            matches = [task for task in tasks_of(*card, Path(name).parent) if not task.left_out]
         elif name.endswith((".json", ".jsonl")):
-            chosen = [own_task(Path(name))]
+            matches = [own_task(Path(name))]
         elif canonical(name) in by_name:
-            chosen = [by_name[canonical(name)]]
-        elif canonical(name) in together:
-            chosen = [by_name[task] for task in together[canonical(name)]]
+            matches = [by_name[canonical(name)]]
+        elif canonical(name) in groups:
+            matches = [by_name[task] for task in groups[canonical(name)]]
         elif "/" in name or Path(name).is_file():
             raise UsageError(f"'{name}' is no task; own data are pairs in a .json or labelled texts in a .jsonl file")
         else:
-            raise UnknownNameError("language task", name, [*by_name, *together], hint="(see iclbench lm tasks)")
-        for task in chosen:
-            if found.setdefault(task.name, task) != task:
+            raise UnknownNameError("language task", name, [*by_name, *groups], hint="(see iclbench lm tasks)")
+        for task in matches:
+            if by_task_name.setdefault(task.name, task) != task:
                 raise UsageError(f"two different tasks are called '{task.name}': {name} and one before it; rename one")
-    return list(found.values())
+    return list(by_task_name.values())

@@ -23,16 +23,16 @@ class Example:
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """What is asked: two examples that agree in this are the same question."""
+        """The question: two examples with equal questions are the same query."""
         return (self.x, *self.candidates)
 
 
 def unique(examples: Iterable[Example]) -> tuple[Example, ...]:
-    """Without those that ask what one before them has asked."""
-    first: dict[tuple[str, ...], Example] = {}
+    """The examples without repeated questions."""
+    by_question: dict[tuple[str, ...], Example] = {}
     for example in examples:
-        first.setdefault(example.asked, example)
-    return tuple(first.values())
+        by_question.setdefault(example.asked, example)
+    return tuple(by_question.values())
 
 
 @dataclass(frozen=True)
@@ -56,27 +56,27 @@ class Pool:
 
     @cached_property
     def apart(self) -> tuple[tuple[Example, ...], tuple[Example, ...], tuple[Example, ...]]:
-        """What is asked, what is demonstrated and what settings are chosen on, so that nothing stands in two of them.
+        """Queries, demonstrations and development examples, without overlap.
 
         The same whatever is drawn: a pool that does not tell queries from demonstrations is parted in 2 : 1 : 1, one
         without development examples keeps half of the demonstrations for them.
         """
         if self.fixed:
             return self.queries, self.demonstrations, self.development
-        asked, rest = self.queries, self.demonstrations
-        if asked == rest:
-            half = len(asked) // 2
-            mixed = fixed_shuffle(asked, "language-queries")
-            asked, rest = mixed[:half], mixed[half:]
-        taken = {e.asked for e in asked}
-        development = tuple(e for e in self.development if e.asked not in taken)
-        taken |= {e.asked for e in development}
-        shown = tuple(e for e in rest if e.asked not in taken)
+        queries, demonstrations = self.queries, self.demonstrations
+        if queries == demonstrations:
+            half = len(queries) // 2
+            mixed = fixed_shuffle(queries, "language-queries")
+            queries, demonstrations = mixed[:half], mixed[half:]
+        used = {e.asked for e in queries}
+        development = tuple(e for e in self.development if e.asked not in used)
+        used |= {e.asked for e in development}
+        demonstrated = tuple(e for e in demonstrations if e.asked not in used)
         if not development:
-            mixed = fixed_shuffle(shown, "language-development")
-            half = (len(shown) + 1) // 2
-            shown, development = mixed[:half], mixed[half:]
-        return asked, shown, development
+            mixed = fixed_shuffle(demonstrated, "language-development")
+            half = (len(demonstrated) + 1) // 2
+            demonstrated, development = mixed[:half], mixed[half:]
+        return queries, demonstrated, development
 
     @cached_property
     def fingerprint(self) -> str:
@@ -84,7 +84,7 @@ class Pool:
         parts = [self.demonstrations, self.queries, self.development]
         return content_hash(
             {
-                "examples": [[[e.x, e.y, *e.candidates] for e in part] for part in parts],
+                "examples": [[[e.x, e.y, *e.candidates] for e in examples] for examples in parts],
                 "labels": list(self.labels),
                 "fixed": self.fixed,
             }

@@ -26,10 +26,10 @@ def write_published(results: Path, tasks: Sequence[LanguageTask]) -> None:
 def _cards(tasks: Sequence[LanguageTask]) -> Iterator[tuple[str, str, LanguageCard | SuiteCard]]:
     """Name, family and card, each once."""
     yield from {name: (name, task.card.family, task.card) for task in tasks for name in [_card_name(task)]}.values()
-    asked = {task.name for task in tasks}
+    task_names = {task.name for task in tasks}
     for name in names("tasks/language/suites"):
         suite = load_suite(name)[1]
-        if asked & {canonical(task) for task in suite.tasks}:
+        if task_names & {canonical(task) for task in suite.tasks}:
             yield name, "suite", suite
 
 

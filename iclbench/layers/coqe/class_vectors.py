@@ -1,4 +1,4 @@
-"""CoQE for classification (section 4.2): a context is a set of vectors, one for each class in it, beside the static
+"""CoQE for classification (section 4.2): a context is a set of vectors, one for each class in it, next to the static
 vectors of all classes; a logit is the inner product of a class's vector with the representation of the query.
 
 The dynamic vector of a class is the mean of the outputs at its labels in this sequence. The released code pools over
@@ -25,7 +25,7 @@ Variant = Literal["released", "paper"]
 
 @dataclass(frozen=True)
 class LabelledOutputs(State):
-    """One vector per point so far, its label, and whether the point is there."""
+    """One vector per point so far, its label, and whether the point is valid."""
 
     vectors: Float[Tensor, "B N S"]
     labels: Int[Tensor, "B N"]
@@ -70,9 +70,9 @@ class ClassVectors(TaskSpace):
     def along(
         self, memory: LabelledOutputs, hidden: Float[Tensor, "B N D"], points: Points, features: Float[Tensor, "B N S"]
     ) -> Float[Tensor, "B N classes"]:
-        held = memory.mask.shape[1]
+        past = memory.mask.shape[1]
         memory = self.after(memory, hidden, points)
-        before = causal(points.count, held, hidden.device).tril(held - 1)
+        before = causal(points.count, past, hidden.device).tril(past - 1)
         return self._compose(memory, features, memory.mask.unsqueeze(1) & before)
 
     def _compose(
@@ -92,5 +92,5 @@ def class_counts(
 ) -> Int[Tensor, " B #Q classes"]:
     """How many of the points that each query sees have each label."""
     places = labels.unsqueeze(1).expand(visible.shape)
-    none = torch.zeros(*visible.shape[:2], classes, dtype=torch.long, device=labels.device)
-    return none.scatter_add(-1, places, visible.long())
+    zeros = torch.zeros(*visible.shape[:2], classes, dtype=torch.long, device=labels.device)
+    return zeros.scatter_add(-1, places, visible.long())

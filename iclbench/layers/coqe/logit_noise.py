@@ -1,7 +1,7 @@
 """Gaussian noise on logits in training, whose mean and deviation grow (CoQE, section 4.2 and appendix C.2).
 
-Without it the static class vectors answer everything in the end. Softmax does not see what is added to all logits
-alike, so that a mean matters only where a part of them is meant: the lowest of the static ones (released code) or the
+Without it the static class vectors answer everything in the end. Softmax does not change if all logits are shifted
+equally, so that a mean matters only for a part of them: the lowest of the static ones (released code) or the
 classes in the context.
 """
 

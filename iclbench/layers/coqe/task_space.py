@@ -32,4 +32,4 @@ class TaskSpace(nn.Module):
     def along(
         self, memory: Any, hidden: Float[Tensor, "B N D"], points: Points, features: Float[Tensor, "B N S"]
     ) -> Float[Tensor, "B N raw"]:
-        """The same for one sample per point, asked before that point; no valid point stands behind one that is not."""
+        """Raw outputs for one sample per point, asked before that point; valid points come first."""

@@ -49,16 +49,16 @@ class TaskVectors(TaskSpace):
         self.initial = nn.Parameter(torch.zeros(outputs, sample_dim))
         if apart:
             nn.init.uniform_(self.initial, -(width**-0.5), width**-0.5)  # as biases of `project` do
-        same = nn.Identity() if out == width else nn.Linear(width, out)
-        self.project: nn.Module = perceptron(width, width, out) if readout == "mlp" else same
+        linear = nn.Identity() if out == width else nn.Linear(width, out)
+        self.project: nn.Module = perceptron(width, width, out) if readout == "mlp" else linear
 
     def start(self, batch: int) -> TaskVectorState:
         return TaskVectorState(self.initial.expand(batch, -1, -1))
 
     def after(self, memory: TaskVectorState, hidden: Float[Tensor, "B N D"], points: Points) -> TaskVectorState:
         places = points.mask * torch.arange(1, points.count + 1, device=hidden.device)
-        last = F.pad(places, (1, 0)).amax(1, keepdim=True)
-        return TaskVectorState(take(self._following(memory, hidden), last).squeeze(1))
+        last_place = F.pad(places, (1, 0)).amax(1, keepdim=True)
+        return TaskVectorState(take(self._following(memory, hidden), last_place).squeeze(1))
 
     def answer(self, memory: TaskVectorState, features: Float[Tensor, "B Q S"]) -> Float[Tensor, "B Q raw"]:
         return features @ memory.vectors.mT

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from iclbench.layers.key_value_cache import attend_past_and_self, causal_there
+from iclbench.layers.key_value_cache import attend_past_and_self, causal_valid
 from iclbench.layers.mixers.mixer import Mixer, MixerState, Mlp, Sizes, divided, heads, joined, shrunk, silenced, values
 from iclbench.layers.mixers.window import Window
 
@@ -42,17 +42,17 @@ class Attention(Mixer):
     ) -> tuple[Float[Tensor, "B T D"], MixerState]:
         tail, *cache = state
         u, tail = self.window(silenced(self.in_proj(x), mask), tail)
-        q, keys, values, there = self._grown(u, cache, mask)
+        q, keys, values, valid = self._grown(u, cache, mask)
         visible = None
         if keys.shape[2] > x.shape[1] or mask is not None:
-            visible = causal_there(there, x.shape[1])
+            visible = causal_valid(valid, x.shape[1])
         mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=visible, is_causal=visible is None)
-        return self.out_proj(joined(mixed)), (tail, joined(keys), joined(values), there)
+        return self.out_proj(joined(mixed)), (tail, joined(keys), joined(values), valid)
 
     def peek(self, x: Float[Tensor, "B Q D"], state: MixerState) -> Float[Tensor, "B Q D"]:
-        tail, keys, values, there = state
+        tail, keys, values, valid = state
         q, k, v = self._by_head(self.window.peek(self.in_proj(x), tail))
-        visible = there[:, None, None].expand(-1, 1, x.shape[1], -1)
+        visible = valid[:, None, None].expand(-1, 1, x.shape[1], -1)
         keys, values = (heads(t.to(k), self.heads) for t in (keys, values))
         return self.out_proj(joined(attend_past_and_self(q, keys, values, visible, k, v)))
 
@@ -60,25 +60,25 @@ class Attention(Mixer):
         self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: MixerState
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"], MixerState]:
         tail, *cache = state
-        before, asked = self.in_proj(x), self.in_proj(queries)
-        u, w, tail = self.window.fork(before, asked, tail)
+        inputs, query_inputs = self.in_proj(x), self.in_proj(queries)
+        u, w, tail = self.window.fork(inputs, query_inputs, tail)
         r, k, v = self._by_head(w)
-        q, keys, values, there = self._grown(u, cache, None)
-        visible, held = causal_there(there, x.shape[1]), keys.shape[2] - x.shape[1]
+        q, keys, values, valid = self._grown(u, cache, None)
+        visible, past = causal_valid(valid, x.shape[1]), keys.shape[2] - x.shape[1]
         mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=visible)
-        answers = attend_past_and_self(r, keys, values, visible.tril(held - 1)[..., ::2, :], k, v)
+        answers = attend_past_and_self(r, keys, values, visible.tril(past - 1)[..., ::2, :], k, v)
         outputs = self.out_proj(joined(mixed)), self.out_proj(joined(answers))
-        return *outputs, (tail, joined(keys), joined(values), there)
+        return *outputs, (tail, joined(keys), joined(values), valid)
 
     def _grown(
         self, u: Tensor, cache: list[Tensor], mask: Bool[Tensor, "B T"] | None
     ) -> tuple[Tensor, Tensor, Tensor, Bool[Tensor, "B T"]]:
         """Queries, all keys and values by head, and which of them are there."""
-        keys, values, there = cache
+        keys, values, valid = cache
         q, k, v = self._by_head(u)
-        new = there.new_ones(u.shape[:2]) if mask is None else mask
+        new_valid = valid.new_ones(u.shape[:2]) if mask is None else mask
         k, v = (torch.cat([heads(old.to(t), self.heads), t], 2) for old, t in ((keys, k), (values, v)))
-        return q, k, v, torch.cat([there, new], 1)
+        return q, k, v, torch.cat([valid, new_valid], 1)
 
     def _by_head(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = (heads(t, self.heads) for t in u.chunk(3, -1))

@@ -38,7 +38,7 @@ class Based(LinearAttention):
         self.register_buffer("second", entries[:, j] * weights, persistent=False)
 
     @staticmethod
-    def own_keys(channels: int) -> int:
+    def default_keys(channels: int) -> int:
         return 16
 
     @staticmethod
@@ -49,8 +49,8 @@ class Based(LinearAttention):
         """Of fewer tokens than rows the scores are cheaper than the features, whose products they are."""
         if x.shape[1] > self.kept[1]:
             return super().full_pass(x)
-        before, rest = self.channels(x)
-        u, _ = self.window(before, self.window.start(len(x), self._weight))
+        inputs, rest = self.channels(x)
+        u, _ = self.window(inputs, self.window.start(len(x), self._weight))
         with in_full(x):
             q, k, v = self.read(u.to(self._weight))
             s = q @ k.mT * k.shape[-1] ** -0.5

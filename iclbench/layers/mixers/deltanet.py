@@ -19,11 +19,11 @@ class DeltaNet(LinearMixer):
     outputs shrunk with depth.
     """
 
-    own_conv = 4
+    default_conv = 4
 
     def __init__(self, sizes: Sizes) -> None:
-        width, own = sizes.width, divided(sizes)
-        keys, value = sizes.state or own, values(sizes, own)
+        width, per_head = sizes.width, divided(sizes)
+        keys, value = sizes.state or per_head, values(sizes, per_head)
         self.parts = [sizes.heads * keys, sizes.heads * keys, sizes.heads * value]
         super().__init__(Window(sum(self.parts), self.taps(sizes)), (sizes.heads, keys, value))
         self.heads = sizes.heads

@@ -23,12 +23,12 @@ class GatedDeltaNet(LinearMixer):
     log-uniform in [0.001, 0.1]). Other layers as PyTorch draws them, outputs shrunk with depth.
     """
 
-    own_conv = 4
+    default_conv = 4
 
     def __init__(self, sizes: Sizes) -> None:
         width = sizes.width
-        own = max(1, 3 * width // (4 * sizes.heads))
-        keys, value = sizes.state or own, values(sizes, 2 * own)
+        key_size = max(1, 3 * width // (4 * sizes.heads))
+        keys, value = sizes.state or key_size, values(sizes, 2 * key_size)
         self.parts = [sizes.heads * keys, sizes.heads * keys, sizes.heads * value]
         super().__init__(Window(sum(self.parts), self.taps(sizes)), (sizes.heads, keys, value))
         self.heads = sizes.heads

@@ -24,8 +24,8 @@ class GLA(LinearMixer):
     uses = frozenset({"heads", "inner", "state", "conv", "rank"})
 
     def __init__(self, sizes: Sizes) -> None:
-        width, own = sizes.width, divided(sizes)
-        keys, value, rank = sizes.state or max(1, own // 2), values(sizes, own), sizes.rank or _RANK
+        width, per_head = sizes.width, divided(sizes)
+        keys, value, rank = sizes.state or max(1, per_head // 2), values(sizes, per_head), sizes.rank or _RANK
         inner = sizes.heads * value
         self.parts = [sizes.heads * keys, sizes.heads * keys, inner]
         super().__init__(Window(sum(self.parts), self.taps(sizes)), (sizes.heads, keys, value))

@@ -33,7 +33,7 @@ class Hyena(Mixer):
     """
 
     uses = frozenset({"conv", "longest"})
-    own_conv = 3
+    default_conv = 3
     mlp: ClassVar[Mlp] = "gelu"
 
     def __init__(self, sizes: Sizes) -> None:
@@ -56,39 +56,39 @@ class Hyena(Mixer):
     ) -> tuple[Float[Tensor, "B T D"], MixerState]:
         tail, past = state
         u, tail = self.window(silenced(self.in_proj(x), mask), tail)
-        gate, own = _gated(silenced(u, mask))
-        heard, past = self._heard(own, past)
-        return self._out(gate, heard + self._kernel(1) * own), (tail, past)
+        gate, gated_values = _gated(silenced(u, mask))
+        mixed, past = self._convolve_past(gated_values, past)
+        return self._out(gate, mixed + self._kernel(1) * gated_values), (tail, past)
 
     def peek(self, x: Float[Tensor, "B Q D"], state: MixerState) -> Float[Tensor, "B Q D"]:
         tail, past = state
-        gate, own = _gated(self.window.peek(self.in_proj(x), tail))
+        gate, gated_values = _gated(self.window.peek(self.in_proj(x), tail))
         kernel = self._kernel(past.shape[1] + 1)
         with in_full(x):
-            heard = torch.einsum("btd,td->bd", past, kernel[1:].flip(0)).unsqueeze(1)
-        return self._out(gate, heard + kernel[0] * own)
+            mixed = torch.einsum("btd,td->bd", past, kernel[1:].flip(0)).unsqueeze(1)
+        return self._out(gate, mixed + kernel[0] * gated_values)
 
     def fork(
         self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: MixerState
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"], MixerState]:
-        before, asked = self.in_proj(x), self.in_proj(queries)
+        inputs, query_inputs = self.in_proj(x), self.in_proj(queries)
         tail, past = state
-        u, v, tail = self.window.fork(before, asked, tail)
-        (gate, own), (asked_gate, asked_own) = _gated(u), _gated(v)
-        heard, past = self._heard(own, past)
+        u, v, tail = self.window.fork(inputs, query_inputs, tail)
+        (gate, gated_values), (query_gate, query_values) = _gated(u), _gated(v)
+        mixed, past = self._convolve_past(gated_values, past)
         kernel = self._kernel(1)
-        answers = self._out(asked_gate, heard[:, ::2] + kernel * asked_own)
-        return self._out(gate, heard + kernel * own), answers, (tail, past)
+        answers = self._out(query_gate, mixed[:, ::2] + kernel * query_values)
+        return self._out(gate, mixed + kernel * gated_values), answers, (tail, past)
 
-    def _heard(
-        self, own: Float[Tensor, "B T D"], past: Float[Tensor, "B held D"]
+    def _convolve_past(
+        self, values: Float[Tensor, "B T D"], past: Float[Tensor, "B held D"]
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B held_and_T D"]]:
         """What tokens hear of those before them, themselves apart, and the longer past."""
-        longer = torch.cat([past, own.to(past)], 1)
+        longer = torch.cat([past, values.to(past)], 1)
         kernel = self._kernel(longer.shape[1])
-        before = torch.cat([torch.zeros_like(kernel[:1]), kernel[1:]])
-        with in_full(own):
-            mixed = long_convolution(longer.permute(2, 0, 1).contiguous(), before.T).permute(1, 2, 0)
+        past_kernel = torch.cat([torch.zeros_like(kernel[:1]), kernel[1:]])
+        with in_full(values):
+            mixed = long_convolution(longer.permute(2, 0, 1).contiguous(), past_kernel.T).permute(1, 2, 0)
         return mixed[:, past.shape[1] :], longer
 
     def _kernel(self, tokens: int) -> Float[Tensor, "T D"]:

@@ -24,11 +24,11 @@ class KDA(LinearMixer):
     """
 
     uses = frozenset({"heads", "inner", "state", "conv", "rank"})
-    own_conv = 4
+    default_conv = 4
 
     def __init__(self, sizes: Sizes) -> None:
-        width, own = sizes.width, divided(sizes)
-        keys, value, rank = sizes.state or own, values(sizes, own), sizes.rank or own
+        width, per_head = sizes.width, divided(sizes)
+        keys, value, rank = sizes.state or per_head, values(sizes, per_head), sizes.rank or per_head
         self.parts = [sizes.heads * keys, sizes.heads * keys, sizes.heads * value]
         super().__init__(Window(sum(self.parts), self.taps(sizes)), (sizes.heads, keys, value))
         self.heads, self.rest = sizes.heads, [rank, rank, sizes.heads]

@@ -26,8 +26,8 @@ class LinearAttention(LinearMixer):
     mlp: ClassVar[Mlp] = "gelu"
 
     def __init__(self, sizes: Sizes) -> None:
-        width, own = sizes.width, divided(sizes)
-        self.heads, self.keys, value = sizes.heads, sizes.state or self.own_keys(own), values(sizes, own)
+        width, per_head = sizes.width, divided(sizes)
+        self.heads, self.keys, value = sizes.heads, sizes.state or self.default_keys(per_head), values(sizes, per_head)
         parts = [sizes.heads * self.keys, sizes.heads * self.keys, sizes.heads * value]
         super().__init__(Window(sum(parts), self.taps(sizes)), (sizes.heads, self.rows(self.keys), value + 1))
         self.parts = parts
@@ -35,7 +35,7 @@ class LinearAttention(LinearMixer):
         self.out_proj = shrunk(nn.Linear(sizes.heads * value, width, bias=False), sizes)
 
     @staticmethod
-    def own_keys(channels: int) -> int:
+    def default_keys(channels: int) -> int:
         """Channels of a head's keys: all that a head of the width has."""
         return channels
 

@@ -34,8 +34,8 @@ class LinearMixer(Mixer):
 
     def channels(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T E"], Float[Tensor, "B T R"]]:
         """What goes through the window, and what does not: the first E outputs of one map, and the others."""
-        projected, first = self.in_proj(x), self.window.channels
-        return projected[..., :first], projected[..., first:]
+        projected, windowed = self.in_proj(x), self.window.channels
+        return projected[..., :windowed], projected[..., windowed:]
 
     @abstractmethod
     def terms(self, u: Float[Tensor, "B T E"], rest: Float[Tensor, "B T R"]) -> Terms:
@@ -48,8 +48,8 @@ class LinearMixer(Mixer):
         """What becomes of the answers."""
 
     def placed(self, terms: Terms, places: range) -> Terms:
-        """The terms of tokens that stand so many places after the state, 1 being the next; one place: all of them. For
-        mixers that tell places apart."""
+        """The terms of tokens at `places` after the state, 1 being the next; one place: all of them. For mixers that
+        depend on positions."""
         return terms
 
     def moved(self, state: Float[Tensor, "B H K V"], tokens: int) -> Float[Tensor, "B H K V"]:
@@ -66,48 +66,48 @@ class LinearMixer(Mixer):
     def forward(
         self, x: Float[Tensor, "B T D"], state: MixerState, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T _"], MixerState]:
-        tail, held = state
-        before, rest = self.channels(x)
-        u, tail = self.window(silenced(before, mask), tail)
+        tail, memory = state
+        inputs, rest = self.channels(x)
+        u, tail = self.window(silenced(inputs, mask), tail)
         with in_full(x):
-            terms = self._terms(u, rest, held, range(1, x.shape[1] + 1))
-            o, held = recurrence.linear_recurrence(_without(terms, mask), held)
-            held = self.moved(held, x.shape[1])
-        return self.out(o, terms, u, rest), (tail, held)
+            terms = self._terms(u, rest, memory, range(1, x.shape[1] + 1))
+            o, memory = recurrence.linear_recurrence(_without(terms, mask), memory)
+            memory = self.moved(memory, x.shape[1])
+        return self.out(o, terms, u, rest), (tail, memory)
 
     def full_pass(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T _"]:
-        before, rest = self.channels(x)
-        u, _ = self.window(before, self.window.start(len(x), self._weight))
+        inputs, rest = self.channels(x)
+        u, _ = self.window(inputs, self.window.start(len(x), self._weight))
         with in_full(x):
             terms = self._terms(u, rest, self._weight, range(1, x.shape[1] + 1))
             o = recurrence.full_pass(terms)
         return self.out(o, terms, u, rest)
 
     def peek(self, x: Float[Tensor, "B Q D"], state: MixerState) -> Float[Tensor, "B Q _"]:
-        tail, held = state
-        before, rest = self.channels(x)
-        u = self.window.peek(before, tail)
+        tail, memory = state
+        inputs, rest = self.channels(x)
+        u = self.window.peek(inputs, tail)
         with in_full(x):
-            terms = self._terms(u, rest, held, range(1, 2))
-            o = recurrence.peek(terms, held)
+            terms = self._terms(u, rest, memory, range(1, 2))
+            o = recurrence.peek(terms, memory)
         return self.out(o, terms, u, rest)
 
     def fork(
         self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: MixerState
     ) -> tuple[Float[Tensor, "B T _"], Float[Tensor, "B N _"], MixerState]:
-        tail, held = state
-        (before, rest), (asked, asked_rest) = self.channels(x), self.channels(queries)
-        u, v, tail = self.window.fork(before, asked, tail)
+        tail, memory = state
+        (inputs, rest), (query_inputs, query_rest) = self.channels(x), self.channels(queries)
+        u, v, tail = self.window.fork(inputs, query_inputs, tail)
         with in_full(x):
-            terms = self._terms(u, rest, held, range(1, x.shape[1] + 1))
-            asking = self._terms(v, asked_rest, held, range(1, x.shape[1] + 1, 2))
-            o, answers, held = recurrence.fork(terms, asking, held)
-            held = self.moved(held, x.shape[1])
-        outputs = self.out(o, terms, u, rest), self.out(answers, asking, v, asked_rest)
-        return *outputs, (tail, held)
+            terms = self._terms(u, rest, memory, range(1, x.shape[1] + 1))
+            query_terms = self._terms(v, query_rest, memory, range(1, x.shape[1] + 1, 2))
+            o, answers, memory = recurrence.fork(terms, query_terms, memory)
+            memory = self.moved(memory, x.shape[1])
+        outputs = self.out(o, terms, u, rest), self.out(answers, query_terms, v, query_rest)
+        return *outputs, (tail, memory)
 
-    def _terms(self, u: Tensor, rest: Tensor, held: Tensor, places: range) -> Terms:
-        return self.placed(self.terms(u.to(held), rest.to(held)), places)
+    def _terms(self, u: Tensor, rest: Tensor, memory: Tensor, places: range) -> Terms:
+        return self.placed(self.terms(u.to(memory), rest.to(memory)), places)
 
 
 def delta_rule(q: Tensor, k: Tensor, v: Tensor, beta: Float[Tensor, "B T H"], g: Tensor | None = None) -> Terms:
@@ -121,7 +121,7 @@ def _without(terms: Terms, mask: Bool[Tensor, "B T"] | None) -> Terms:
     """Nothing is written where there is no token, and nothing taken away."""
     if mask is None:
         return terms
-    there = mask[:, None, :, None]
-    b = None if terms.b is None else terms.b * there
-    g = None if terms.g is None else terms.g * there
-    return replace(terms, k=terms.k * there, b=b, g=g)
+    present = mask[:, None, :, None]
+    b = None if terms.b is None else terms.b * present
+    g = None if terms.g is None else terms.g * present
+    return replace(terms, k=terms.k * present, b=b, g=g)

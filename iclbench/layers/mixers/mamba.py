@@ -29,7 +29,7 @@ class Mamba(Mixer):
     """
 
     uses = frozenset({"state", "conv", "rank"})
-    own_conv = 4
+    default_conv = 4
     mlp: ClassVar[Mlp] = "none"
 
     def __init__(self, sizes: Sizes, expand: int = 2, scan: Backend = "auto") -> None:
@@ -60,16 +60,16 @@ class Mamba(Mixer):
     ) -> tuple[Float[Tensor, "B T D"], MixerState]:
         """What is masked must enter neither the convolution's window nor, through its bias, the recurrence."""
         tail, h = state
-        before, gate = self.in_proj(x).chunk(2, -1)
-        u, tail = self.conv1d(silenced(before, mask), tail)
+        inputs, gate = self.in_proj(x).chunk(2, -1)
+        u, tail = self.conv1d(silenced(inputs, mask), tail)
         u = silenced(F.silu(u), mask)
         y, h = self._scan(u, *self._select(u), h)
         return self._out(y, u, gate), (tail, h)
 
     def peek(self, x: Float[Tensor, "B Q D"], state: MixerState) -> Float[Tensor, "B Q D"]:
         tail, h = state
-        before, gate = self.in_proj(x).chunk(2, -1)
-        u = F.silu(self.conv1d.peek(before, tail))
+        inputs, gate = self.in_proj(x).chunk(2, -1)
+        u = F.silu(self.conv1d.peek(inputs, tail))
         dt, A, B, C = self._select(u)
         return self._out(selective_peek(h, u, dt, A, B, C), u, gate)
 
@@ -82,18 +82,18 @@ class Mamba(Mixer):
         """All projections are done at once; the recurrence halts before every pair to let one token look at its
         state."""
         tail, h = state
-        (before, gate), (asked, asked_gate) = (self.in_proj(t).chunk(2, -1) for t in (x, queries))
-        u, v, tail = self.conv1d.fork(before, asked, tail)
+        (inputs, gate), (query_inputs, query_gate) = (self.in_proj(t).chunk(2, -1) for t in (x, queries))
+        u, v, tail = self.conv1d.fork(inputs, query_inputs, tail)
         u, v = F.silu(u), F.silu(v)
         dt, A, B, C = self._select(u)
-        dt_asked, _, B_asked, C_asked = self._select(v)
+        dt_query, _, B_query, C_query = self._select(v)
         ys, answers = [], []
         for n in range(queries.shape[1]):
-            one, pair = slice(n, n + 1), slice(2 * n, 2 * n + 2)
-            answers.append(selective_peek(h, v[:, one], dt_asked[:, one], A, B_asked[:, one], C_asked[:, one]))
+            query, pair = slice(n, n + 1), slice(2 * n, 2 * n + 2)
+            answers.append(selective_peek(h, v[:, query], dt_query[:, query], A, B_query[:, query], C_query[:, query]))
             y, h = self._scan(u[:, pair], dt[:, pair], A, B[:, pair], C[:, pair], h)
             ys.append(y)
-        outputs = self._out(torch.cat(ys, 1), u, gate), self._out(torch.cat(answers, 1), v, asked_gate)
+        outputs = self._out(torch.cat(ys, 1), u, gate), self._out(torch.cat(answers, 1), v, query_gate)
         return *outputs, (tail, h)
 
     def _select(self, u: Float[Tensor, "B T E"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -29,7 +29,7 @@ class Mamba2(LinearMixer):
     says how many there are).
     """
 
-    own_conv = 4
+    default_conv = 4
     mlp: ClassVar[Mlp] = "none"
 
     def __init__(self, sizes: Sizes) -> None:

@@ -55,10 +55,10 @@ class Mixer(nn.Module, ABC):
     """Tokens to tokens, each from those before it and itself.
 
     Attributes:
-        uses: the sizes beside the width that it has a use for.
-        block: what `inner` is a multiple of, beside the heads, where it is searched.
+        uses: the sizes, besides the width, that it has a use for.
+        block: what `inner` is a multiple of, besides the heads, where it is searched.
         head_step: what the channels of a head of the width are a multiple of, where the width is searched.
-        own_conv: taps of the convolution that its paper has; 0: none.
+        default_conv: taps of the convolution that its paper has; 0: none.
         mlp: the channel MLP of its blocks by default: after its paper or its released code, for RetNet after
             flash-linear-attention.
         hands_on: whether it hands the values of the first such layer to all further ones.
@@ -68,7 +68,7 @@ class Mixer(nn.Module, ABC):
     uses: ClassVar[frozenset[str]] = frozenset({"heads", "inner", "state", "conv"})
     block: ClassVar[int] = 1
     head_step: ClassVar[int] = 1
-    own_conv: ClassVar[int] = 0
+    default_conv: ClassVar[int] = 0
     mlp: ClassVar[Mlp] = "swiglu"
     hands_on: ClassVar[bool] = False
     unconvolved: ClassVar[str] = "no short convolution"
@@ -76,13 +76,13 @@ class Mixer(nn.Module, ABC):
     @classmethod
     def block_said(cls) -> str:
         """What its block has where no setting says otherwise."""
-        conv = f"a short convolution of {cls.own_conv} taps" if cls.own_conv else cls.unconvolved
+        conv = f"a short convolution of {cls.default_conv} taps" if cls.default_conv else cls.unconvolved
         return f"{conv}, {'no channel MLP' if cls.mlp == 'none' else f'a channel MLP ({cls.mlp})'}"
 
     @classmethod
     def taps(cls, sizes: Sizes) -> int:
-        """Of the short convolution."""
-        return cls.own_conv if sizes.conv is None else sizes.conv
+        """Taps of the short convolution."""
+        return cls.default_conv if sizes.conv is None else sizes.conv
 
     @abstractmethod
     def start(self, batch: int) -> MixerState:
@@ -118,10 +118,10 @@ def divided(sizes: Sizes, times: int = 1) -> int:
     return times * sizes.width // sizes.heads
 
 
-def values(sizes: Sizes, own: int) -> int:
-    """Channels of a head's values, `own` where no inner width is set; raises `UsageError` unless it divides."""
+def values(sizes: Sizes, compact: int) -> int:
+    """Channels of a head's values, `compact` where no inner width is set; raises `UsageError` unless it divides."""
     if sizes.inner is None:
-        return own
+        return compact
     check_heads(sizes.inner, sizes.heads, "inner")
     return sizes.inner // sizes.heads
 
@@ -144,17 +144,17 @@ def joined(t: Float[Tensor, "B H T C"]) -> Float[Tensor, "B T HC"]:
 
 
 def unit(t: Float[Tensor, "*B K"]) -> Float[Tensor, "*B K"]:
-    """Of length 1; as in flash-linear-attention, 1e-6 under the root."""
+    """Vectors of length 1; as in flash-linear-attention, 1e-6 under the root."""
     return t * (t.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
 
 
 def silenced(x: Float[Tensor, "B T E"], mask: Bool[Tensor, "B T"] | None) -> Float[Tensor, "B T E"]:
-    """0 where there is no token."""
+    """The tokens, with 0 where there is no token."""
     return x if mask is None else x.masked_fill(~mask.unsqueeze(2), 0.0)
 
 
 def gated(t: Float[Tensor, "*B C"], gate: Float[Tensor, "*B C"]) -> Float[Tensor, "*B C"]:
-    """Times the gate's SiLU."""
+    """Product with the gate's SiLU."""
     return t * F.silu(gate)
 
 
@@ -163,6 +163,6 @@ def in_full(x: Tensor) -> torch.autocast:
     return torch.autocast(x.device.type, enabled=False)
 
 
-def own(t: Tensor) -> Tensor:
-    """A part of a longer tensor that does not keep the rest alive in a state."""
+def compact(t: Tensor) -> Tensor:
+    """A part of a longer tensor as a copy, so that a state does not hold the longer tensor."""
     return t if torch.is_grad_enabled() else t.clone()

@@ -18,12 +18,12 @@ from iclbench.layers.mixers.mixer import (
     MixerState,
     Mlp,
     Sizes,
+    compact,
     divided,
     gated,
     heads,
     in_full,
     joined,
-    own,
     silenced,
     values,
 )
@@ -46,7 +46,7 @@ class MLSTM(Mixer):
     of all of the head's.
     """
 
-    own_conv = 4
+    default_conv = 4
     mlp: ClassVar[Mlp] = "none"
     block = _BLOCK
 
@@ -80,47 +80,47 @@ class MLSTM(Mixer):
     def forward(
         self, x: Float[Tensor, "B T D"], state: MixerState, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T D"], MixerState]:
-        tail, memory, most = state
-        before, z = self.up_proj(x).chunk(2, -1)
-        u, tail = self.window(silenced(before, mask), tail)
+        tail, memory, max_before = state
+        inputs, z = self.up_proj(x).chunk(2, -1)
+        u, tail = self.window(silenced(inputs, mask), tail)
         with in_full(x):
-            terms, log_f, i = self._ungated(u, before)
+            terms, log_f, i = self._ungated(u, inputs)
             if mask is not None:
                 log_f = log_f.masked_fill(~mask.unsqueeze(1), 0.0)
                 i = i.masked_fill(~mask.unsqueeze(1), -torch.inf)
-            m = running_max(log_f, i, most)
+            m = running_max(log_f, i, max_before)
             o, memory = recurrence.linear_recurrence(gated_terms(terms, log_f, i, m), memory)
-        return self._out(o, m[..., 1:], u, z), (tail, memory, own(m[..., -1:]))
+        return self._out(o, m[..., 1:], u, z), (tail, memory, compact(m[..., -1:]))
 
     def peek(self, x: Float[Tensor, "B Q D"], state: MixerState) -> Float[Tensor, "B Q D"]:
-        tail, memory, most = state
-        before, z = self.up_proj(x).chunk(2, -1)
-        u = self.window.peek(before, tail)
+        tail, memory, max_before = state
+        inputs, z = self.up_proj(x).chunk(2, -1)
+        u = self.window.peek(inputs, tail)
         with in_full(x):
-            terms, log_f, i = self._ungated(u, before)
-            terms, m = alone(terms, log_f, i, most)
+            terms, log_f, i = self._ungated(u, inputs)
+            terms, m = next_token_terms(terms, log_f, i, max_before)
             o = recurrence.peek(terms, memory)
         return self._out(o, m, u, z)
 
     def fork(
         self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: MixerState
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"], MixerState]:
-        tail, memory, most = state
-        (before, z), (asked, asked_z) = (self.up_proj(t).chunk(2, -1) for t in (x, queries))
-        u, v, tail = self.window.fork(before, asked, tail)
+        tail, memory, max_before = state
+        (inputs, z), (query_inputs, query_z) = (self.up_proj(t).chunk(2, -1) for t in (x, queries))
+        u, v, tail = self.window.fork(inputs, query_inputs, tail)
         with in_full(x):
-            terms, log_f, i = self._ungated(u, before)
-            m = running_max(log_f, i, most)
-            asking, m_asked = alone(*self._ungated(v, asked), m[..., :-1:2])
-            o, answers, memory = recurrence.fork(gated_terms(terms, log_f, i, m), asking, memory)
-        outputs = self._out(o, m[..., 1:], u, z), self._out(answers, m_asked, v, asked_z)
-        return *outputs, (tail, memory, own(m[..., -1:]))
+            terms, log_f, i = self._ungated(u, inputs)
+            m = running_max(log_f, i, max_before)
+            query_terms, m_query = next_token_terms(*self._ungated(v, query_inputs), m[..., :-1:2])
+            o, answers, memory = recurrence.fork(gated_terms(terms, log_f, i, m), query_terms, memory)
+        outputs = self._out(o, m[..., 1:], u, z), self._out(answers, m_query, v, query_z)
+        return *outputs, (tail, memory, compact(m[..., -1:]))
 
-    def _ungated(self, u: Tensor, before: Tensor) -> tuple[Terms, Tensor, Tensor]:
+    def _ungated(self, u: Tensor, inputs: Tensor) -> tuple[Terms, Tensor, Tensor]:
         """Terms without gates, log f and i, `(B, H, T)`."""
         dtype = self.skip.dtype
         convolved = F.silu(u.to(dtype))
-        q, k, v = (_blocks(t, w) for t, w in ((convolved, self.q), (convolved, self.k), (before.to(dtype), self.v)))
+        q, k, v = (_blocks(t, w) for t, w in ((convolved, self.q), (convolved, self.k), (inputs.to(dtype), self.v)))
         i, f = self.gates(torch.cat([q, k, v], -1)).mT.chunk(2, 1)
         q, k, v = (heads(t, self.heads) for t in (q, k, v))
         return Terms(q, k * self.keys**-0.5, F.pad(v, (0, 1), value=1.0)), F.logsigmoid(f), i
@@ -137,13 +137,13 @@ def _blocks(x: Float[Tensor, "B T E"], weight: Float[Tensor, "blocks out into"])
 
 
 def running_max(
-    log_f: Float[Tensor, "B H T"], i: Float[Tensor, "B H T"], most: Float[Tensor, "B H 1"]
+    log_f: Float[Tensor, "B H T"], i: Float[Tensor, "B H T"], max_before: Float[Tensor, "B H 1"]
 ) -> Float[Tensor, "B H T1"]:
     """m before each token and after the last. Answers are the same for any m that keeps numbers in range, so that no
     gradient goes through it."""
     c = log_f.detach().double().cumsum(-1)
-    highest = torch.maximum(most.double(), (i.detach() - c).cummax(-1).values)
-    return torch.cat([most, (c + highest).to(most)], -1)
+    highest = torch.maximum(max_before.double(), (i.detach() - c).cummax(-1).values)
+    return torch.cat([max_before, (c + highest).to(max_before)], -1)
 
 
 def gated_terms(terms: Terms, log_f: Tensor, i: Tensor, m: Float[Tensor, "B H T1"]) -> Terms:
@@ -152,7 +152,9 @@ def gated_terms(terms: Terms, log_f: Tensor, i: Tensor, m: Float[Tensor, "B H T1
     return replace(terms, k=terms.k * (i - m[..., 1:]).exp().unsqueeze(-1), g=decay.unsqueeze(-1))
 
 
-def alone(terms: Terms, log_f: Tensor, i: Tensor, most: Float[Tensor, "B H _"]) -> tuple[Terms, Tensor]:
-    """The same for tokens that each come next after a state whose m is `most`, and their own m."""
-    m = torch.maximum(log_f + most, i).detach()
-    return replace(terms, k=terms.k * (i - m).exp().unsqueeze(-1), g=(log_f + most - m).unsqueeze(-1)), m
+def next_token_terms(
+    terms: Terms, log_f: Tensor, i: Tensor, max_before: Float[Tensor, "B H _"]
+) -> tuple[Terms, Tensor]:
+    """Gated terms of tokens that each come next after a state whose m is `max_before`, and their own m."""
+    m = torch.maximum(log_f + max_before, i).detach()
+    return replace(terms, k=terms.k * (i - m).exp().unsqueeze(-1), g=(log_f + max_before - m).unsqueeze(-1)), m

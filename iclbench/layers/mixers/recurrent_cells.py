@@ -33,59 +33,59 @@ class Cells(Mixer):
 
     def start(self, batch: int) -> MixerState:
         weight = next(self.cells.parameters())
-        held = tuple(weight.new_zeros(batch, self.width) for _ in range(self.parts))
-        return self.window.start(batch, weight), *held
+        cells = tuple(weight.new_zeros(batch, self.width) for _ in range(self.parts))
+        return self.window.start(batch, weight), *cells
 
     def forward(
         self, x: Float[Tensor, "B T D"], state: MixerState, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T D"], MixerState]:
-        tail, *held = state
+        tail, *cells = state
         u, tail = self.window(silenced(x, mask), tail)
         u = self.window.activated(u)
-        out, held = self._run(u, held) if mask is None else self._padded(u, held, mask)
-        return out, (tail, *held)
+        out, cells = self._run(u, cells) if mask is None else self._padded(u, cells, mask)
+        return out, (tail, *cells)
 
     def peek(self, x: Float[Tensor, "B Q D"], state: MixerState) -> Float[Tensor, "B Q D"]:
-        tail, *held = state
+        tail, *cells = state
         u = self.window.activated(self.window.peek(x, tail))
-        each = [t.repeat_interleave(x.shape[1], 0) for t in held]
-        return self._run(u.flatten(0, 1).unsqueeze(1), each)[0].view_as(x)
+        copies = [t.repeat_interleave(x.shape[1], 0) for t in cells]
+        return self._run(u.flatten(0, 1).unsqueeze(1), copies)[0].view_as(x)
 
     def fork(
         self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: MixerState
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"], MixerState]:
-        tail, *held = state
-        u, asked, tail = self.window.fork(x, queries, tail)
-        u, asked = self.window.activated(u), self.window.activated(asked)
-        outputs, before = [], []
+        tail, *cells = state
+        u, query_inputs, tail = self.window.fork(x, queries, tail)
+        u, query_inputs = self.window.activated(u), self.window.activated(query_inputs)
+        outputs, states_before = [], []
         for pair in u.split(2, 1):
-            before.append(held)
-            out, held = self._run(pair, held)
+            states_before.append(cells)
+            out, cells = self._run(pair, cells)
             outputs.append(out)
-        each = [torch.stack(part, 1).flatten(0, 1) for part in zip(*before, strict=True)]
-        answers = self._run(asked.flatten(0, 1).unsqueeze(1), each)[0].view_as(queries)
-        return torch.cat(outputs, 1), answers, (tail, *held)
+        states = [torch.stack(tensors, 1).flatten(0, 1) for tensors in zip(*states_before, strict=True)]
+        answers = self._run(query_inputs.flatten(0, 1).unsqueeze(1), states)[0].view_as(queries)
+        return torch.cat(outputs, 1), answers, (tail, *cells)
 
-    def _run(self, x: Any, held: list[Tensor]) -> tuple[Any, list[Tensor]]:
+    def _run(self, x: Any, cells: list[Tensor]) -> tuple[Any, list[Tensor]]:
         """Always in full precision: sums over all tokens need it, and some processors have no cells for half of it."""
-        given = tuple(t.unsqueeze(0) for t in held)
-        with in_full(given[0]):
-            out, after = self.cells(x.to(given[0].dtype), given if self.parts > 1 else given[0])
+        batched = tuple(t.unsqueeze(0) for t in cells)
+        with in_full(batched[0]):
+            out, after = self.cells(x.to(batched[0].dtype), batched if self.parts > 1 else batched[0])
         return out, [t.squeeze(0) for t in (after if self.parts > 1 else (after,))]
 
-    def _padded(self, x: Tensor, held: list[Tensor], mask: Bool[Tensor, "B T"]) -> tuple[Tensor, list[Tensor]]:
-        """Tokens that are there come last; an episode without any keeps its state."""
+    def _padded(self, x: Tensor, cells: list[Tensor], mask: Bool[Tensor, "B T"]) -> tuple[Tensor, list[Tensor]]:
+        """A chunk whose valid tokens come last; the state of an episode without any does not change."""
         counts, length = mask.sum(1), x.shape[1]
         place = torch.arange(length, device=x.device)
         order = (place + (length - counts).unsqueeze(1)) % length
         rolled = x.gather(1, order.unsqueeze(2).expand_as(x))
         packed = pack_padded_sequence(rolled, counts.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
-        out, after = self._run(packed, held)
+        out, after = self._run(packed, cells)
         out = pad_packed_sequence(out, batch_first=True, total_length=length)[0]
         back = (place + counts.unsqueeze(1)) % length
-        some = (counts > 0).unsqueeze(1)
-        kept = [torch.where(some, new, old) for new, old in zip(after, held, strict=True)]
-        return out.gather(1, back.unsqueeze(2).expand_as(out)), kept
+        has_tokens = (counts > 0).unsqueeze(1)
+        new_cells = [torch.where(has_tokens, new, old) for new, old in zip(after, cells, strict=True)]
+        return out.gather(1, back.unsqueeze(2).expand_as(out)), new_cells
 
 
 class LSTM(Cells):

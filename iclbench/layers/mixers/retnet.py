@@ -58,8 +58,8 @@ class RetNet(LinearMixer):
     def _turned(self, t: Tensor, places: range) -> Tensor:
         """Turned by angles in proportion to the places, in the precision of t."""
         frequencies = SLOWEST_ROTARY ** -(torch.arange(0, self.keys, 2, dtype=t.dtype, device=t.device) / self.keys)
-        where = torch.arange(places.start, places.stop, places.step, dtype=t.dtype, device=t.device)
-        angles = where.unsqueeze(1) * frequencies
+        positions = torch.arange(places.start, places.stop, places.step, dtype=t.dtype, device=t.device)
+        angles = positions.unsqueeze(1) * frequencies
         return turned(t, (angles.cos(), angles.sin()))
 
     def out(self, o: Tensor, terms: Terms, u: Tensor, rest: Tensor) -> Tensor:

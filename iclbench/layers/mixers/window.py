@@ -1,4 +1,4 @@
-"""The few tokens before each token, and what a short causal depthwise convolution makes of them."""
+"""A short causal depthwise convolution of each token and the few tokens before it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from iclbench.layers.depthwise_convolution import depthwise_convolution
-from iclbench.layers.mixers.mixer import own
+from iclbench.layers.mixers.mixer import compact
 
 
 class Window(nn.Module):
@@ -35,7 +35,7 @@ class Window(nn.Module):
         return like.new_zeros(batch, self.kept, self.channels)
 
     def activated(self, u: Float[Tensor, "B T E"]) -> Float[Tensor, "B T E"]:
-        """The SiLU behind a convolution; nothing where there is none."""
+        """Apply the SiLU after a convolution; the identity where there is none."""
         return u if self.weight is None else F.silu(u)
 
     def forward(
@@ -61,7 +61,7 @@ class Window(nn.Module):
         return torch.cat([tail, x], 1) if self.kept else x
 
     def _tail(self, padded: Float[Tensor, "B KT E"], like: Tensor) -> Float[Tensor, "B K E"]:
-        return own(padded[:, padded.shape[1] - self.kept :]).to(like)
+        return compact(padded[:, padded.shape[1] - self.kept :]).to(like)
 
     def _alone(self, x: Float[Tensor, "B Q E"], behind: Float[Tensor, "B Q K E"]) -> Float[Tensor, "B Q E"]:
         return self._convolved(torch.cat([behind, x.unsqueeze(2)], 2).flatten(0, 1)).view_as(x)

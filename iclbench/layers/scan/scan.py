@@ -48,7 +48,7 @@ def selective_scan(
         B: input vectors.
         C: output vectors.
         h0: state before the chunk; None: zero.
-        backend: `auto` is the fastest for the device of `u`, see `chosen`.
+        backend: `auto` is the fastest for the device of `u`, see `resolved_backend`.
 
     Returns:
         Outputs, and the state after the chunk.
@@ -82,11 +82,11 @@ def selective_peek(
 ) -> Float[Tensor, "B Q D"]:
     """Outputs of tokens that each come next after the state `h`, on their own; nothing is kept."""
     decay = torch.exp(dt.unsqueeze(2) * A.T)
-    held = (C.unsqueeze(2) @ (decay * h.unsqueeze(1))).squeeze(2)
-    return held + (B * C).sum(-1, keepdim=True) * (dt * u)
+    decayed = (C.unsqueeze(2) @ (decay * h.unsqueeze(1))).squeeze(2)
+    return decayed + (B * C).sum(-1, keepdim=True) * (dt * u)
 
 
-def chosen(backend: Backend, device: torch.device, dtype: torch.dtype = torch.float32) -> Backend:
+def resolved_backend(backend: Backend, device: torch.device, dtype: torch.dtype = torch.float32) -> Backend:
     """The back end that computes on this device in this precision; raises `UsageError` for one that cannot be had.
 
     The kernels compute in float32, so that float64 stays with torch.
@@ -111,11 +111,11 @@ def chosen(backend: Backend, device: torch.device, dtype: torch.dtype = torch.fl
 
 
 def _name(backend: Backend, device: torch.device, dtype: torch.dtype) -> Backend:
-    """`chosen`, once per process; compiled code holds the answer and not the search."""
+    """`resolved_backend`, once per process; compiled code holds the answer and not the search."""
     return _cached(backend, device, dtype)
 
 
-_cached = cache(chosen)
+_cached = cache(resolved_backend)
 # What `torch.compiler.assume_constant_result` sets, which imports the whole compiler first: two seconds of each start.
 _name._dynamo_marked_constant = True  # type: ignore[attr-defined]
 

@@ -40,18 +40,18 @@ def _forward(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor)
     rate = A.T.contiguous() / math.log(2)
     y, last = torch.empty_like(u, memory_format=torch.contiguous_format), torch.empty_like(h0)
     kept = h0.new_empty(len(u), -(-u.shape[1] // _STRIDE), *h0.shape[1:])
-    for part in _tiles(h0):
-        h = h0[part].clone()
+    for tile in _tiles(h0):
+        h = h0[tile].clone()
         decay, product = torch.empty_like(h), torch.empty_like(h)
-        dts, inputs, ys = dt[part].unbind(1), (dt[part] * u[part]).unbind(1), y[part].unbind(1)
-        columns, rows = B[part].unsqueeze(3).unbind(1), C[part].unsqueeze(3).unbind(1)
+        dts, inputs, ys = dt[tile].unbind(1), (dt[tile] * u[tile]).unbind(1), y[tile].unbind(1)
+        columns, rows = B[tile].unsqueeze(3).unbind(1), C[tile].unsqueeze(3).unbind(1)
         for t in range(u.shape[1]):
             if t % _STRIDE == 0:
-                kept[part, t // _STRIDE] = h
+                kept[tile, t // _STRIDE] = h
             torch.mul(dts[t].unsqueeze(1), rate, out=decay)
             h.mul_(decay.exp2_()).addcmul_(columns[t], inputs[t].unsqueeze(1))
             _sum_states(rows[t], h, product, ys[t])
-        last[part] = h
+        last[tile] = h
     return y, last, kept
 
 
@@ -75,17 +75,17 @@ def _backward(
     grad_B, grad_C = torch.empty_like(B), torch.empty_like(C)
     grad_a, grad_h0 = torch.zeros_like(a), torch.empty_like(grad_last)
     steps = u.shape[1]
-    for part in _tiles(grad_last):
-        g = grad_last[part].clone()
+    for tile in _tiles(grad_last):
+        g = grad_last[tile].clone()
         product, summed = torch.empty_like(g), torch.zeros_like(g)
         states = [torch.empty_like(g) for _ in range(_STRIDE + 1)]
         decays = [torch.empty_like(g) for _ in range(_STRIDE)]
-        dts, inputs, gys = (t.unsqueeze(2).unbind(1) for t in (dt[part], dt[part] * u[part], grad_y[part]))
-        columns, rows = B[part].unsqueeze(3).unbind(1), C[part].unsqueeze(3).unbind(1)
-        gBs, gCs, gxs, gdts = (t[part].unbind(1) for t in (grad_B, grad_C, grad_x, grad_dt))
+        dts, inputs, gys = (t.unsqueeze(2).unbind(1) for t in (dt[tile], dt[tile] * u[tile], grad_y[tile]))
+        columns, rows = B[tile].unsqueeze(3).unbind(1), C[tile].unsqueeze(3).unbind(1)
+        gBs, gCs, gxs, gdts = (t[tile].unbind(1) for t in (grad_B, grad_C, grad_x, grad_dt))
         for start in reversed(range(0, steps, _STRIDE)):
             stop = min(start + _STRIDE, steps)
-            states[0].copy_(kept[part, start // _STRIDE])
+            states[0].copy_(kept[tile, start // _STRIDE])
             for i, t in enumerate(range(start, stop)):
                 torch.mul(dts[t], rate, out=decays[i])
                 torch.mul(states[i], decays[i].exp2_(), out=states[i + 1])
@@ -100,7 +100,7 @@ def _backward(
                 summed.addcmul_(product, dts[t])
                 torch.sum(product.mul_(a), 1, out=gdts[t])
         grad_a += summed.sum(0)
-        grad_h0[part] = g
+        grad_h0[tile] = g
     return grad_x * dt, grad_dt.addcmul_(grad_x, u), grad_a.T.contiguous(), grad_B, grad_C, grad_h0
 
 

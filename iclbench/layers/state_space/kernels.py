@@ -108,11 +108,11 @@ def bilinear(
     A: Float[Tensor, "N N"], B: Float[Tensor, " N"], dt: Float[Tensor, " D"]
 ) -> tuple[Float[Tensor, "D N N"], Float[Tensor, "D N"]]:
     """Discrete A and B of every channel (S4, equation 3)."""
-    one = torch.eye(len(A), dtype=A.dtype, device=A.device)
+    identity = torch.eye(len(A), dtype=A.dtype, device=A.device)
     half = dt[:, None, None] / 2 * A
-    right = torch.cat([one + half, dt[:, None, None] * B[:, None]], 2)
-    both = torch.linalg.solve(one - half, right)
-    return both[..., :-1], both[..., -1]
+    right = torch.cat([identity + half, dt[:, None, None] * B[:, None]], 2)
+    solution = torch.linalg.solve(identity - half, right)
+    return solution[..., :-1], solution[..., -1]
 
 
 def krylov(A: Float[Tensor, "D N N"], b: Float[Tensor, "D N"], count: int) -> Float[Tensor, "D N {count}"]:

@@ -75,9 +75,9 @@ class StateSpace(nn.Module, ABC):
     ) -> tuple[Float[Tensor, "D B T"], Float[Tensor, "D B N"]]:
         """Outputs of a sequence after a state, and the state after it, at a cost linear in its length."""
         outputs, even = [], u.shape[2] - u.shape[2] % _CHUNK
-        for part, length in ((u[..., :even], _CHUNK), (u[..., even:], u.shape[2] - even)):
-            if part.shape[2]:
-                y, state = self._chunks(part, length, state, convolve)
+        for segment, length in ((u[..., :even], _CHUNK), (u[..., even:], u.shape[2] - even)):
+            if segment.shape[2]:
+                y, state = self._chunks(segment, length, state, convolve)
                 outputs.append(y)
         return torch.cat(outputs, 2), state
 
@@ -114,15 +114,15 @@ class Diagonal(StateSpace):
         log_a, c = self._discrete()
         exponents = torch.arange(length + 1, dtype=self.C.dtype, device=self.C.device)
         re, im = kernels.powers(log_a, exponents)
-        seen = c[..., None] * torch.complex(re, im)
+        weighted = c[..., None] * torch.complex(re, im)
 
         def advance(state: Float[Tensor, "D B N"]) -> Float[Tensor, "D B N"]:
             (x, y), (a, b) = state.chunk(2, 2), (re[:, None, :, -1], im[:, None, :, -1])
             return torch.cat([a * x - b * y, b * x + a * y], 2)
 
         return Unrolled(
-            kernel=seen.real.sum(1)[:, :-1],
-            observe=torch.cat([seen.real, -seen.imag], 1)[..., 1:],
+            kernel=weighted.real.sum(1)[:, :-1],
+            observe=torch.cat([weighted.real, -weighted.imag], 1)[..., 1:],
             reach=torch.cat([re, im], 1)[..., :-1].flip(2).mT,
             advance=advance,
         )
@@ -136,8 +136,8 @@ class LowRank(StateSpace):
     """S4: A is HiPPO-LegS, normal plus low rank, shared by the channels as are P and B; bilinear.
 
     The parameter C is C~ = C (I - A^L), which the generating function at length L asks for; shorter kernels are its
-    beginning. For going on from a state C is recovered and the system written out, `(D, N, N)`; without gradients that
-    is kept until a parameter changes.
+    beginning. To continue from a state, C is recovered and the system written out, `(D, N, N)`; without gradients that
+    is cached until a parameter changes.
     """
 
     longest: int
@@ -149,7 +149,7 @@ class LowRank(StateSpace):
         self.w_imag = nn.Parameter(w.imag.float())
         self.P, self.B = (nn.Parameter(torch.view_as_real(v).float()) for v in (P, B))
         self._written_out: tuple[list[Tensor], tuple[Tensor, Tensor, Tensor]] | None = None
-        self._held: tuple[Tensor, Tensor, Tensor] | None = None
+        self._cached_system: tuple[Tensor, Tensor, Tensor] | None = None
         with torch.no_grad():
             A, _, C = self._bilinear()
             self.C.copy_(_complex_row(C - _times(C, torch.matrix_power(A, self._period))))
@@ -178,11 +178,11 @@ class LowRank(StateSpace):
 
     @contextlib.contextmanager
     def written_out(self) -> Iterator[None]:
-        self._held = self._system()
+        self._cached_system = self._system()
         try:
             yield
         finally:
-            self._held = None
+            self._cached_system = None
 
     def _modes(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         w = torch.complex(-torch.exp(self.log_w_real), self.w_imag)
@@ -190,20 +190,20 @@ class LowRank(StateSpace):
         return w, P, B, C
 
     def _system(self) -> tuple[Float[Tensor, "D N N"], Float[Tensor, "D N"], Float[Tensor, "D N"]]:
-        if self._held is not None:
-            return self._held
+        if self._cached_system is not None:
+            return self._cached_system
         if torch.is_grad_enabled():
             return self._write_out()
         current = list(self.parameters())
-        if self._written_out is None or not all(map(_same, self._written_out[0], current)):
+        if self._written_out is None or not all(map(_is_unchanged, self._written_out[0], current)):
             self._written_out = [p.detach().clone() for p in current], self._write_out()
         return self._written_out[1]
 
     def _write_out(self) -> tuple[Float[Tensor, "D N N"], Float[Tensor, "D N"], Float[Tensor, "D N"]]:
         """The discrete A, B and C; in float64 up to the end, because I - A^L is nearly singular for small steps."""
         A, B, tilde = self._bilinear()
-        lost = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device) - torch.matrix_power(A, self._period)
-        C = torch.linalg.solve(lost.mT, tilde)
+        complement = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device) - torch.matrix_power(A, self._period)
+        C = torch.linalg.solve(complement.mT, tilde)
         dtype = self.C.dtype
         return A.to(dtype), B.to(dtype), C.to(dtype)
 
@@ -213,7 +213,7 @@ class LowRank(StateSpace):
         return *kernels.bilinear(A, B, torch.exp(self.log_dt.double())), C
 
 
-def _same(a: Tensor, b: Tensor) -> bool:
+def _is_unchanged(a: Tensor, b: Tensor) -> bool:
     return (a.dtype, a.device) == (b.dtype, b.device) and torch.equal(a, b)
 
 

@@ -54,4 +54,4 @@ class ImageEncoder(nn.Module):
             raise UsageError(f"images of {x.shape[-1]} pixels for a model of images of {height} x {width}")
         images = x.reshape(-1, height, width)
         parts = [images] if self.training else images.split(_AT_ONCE)
-        return torch.cat([self.net(part) for part in parts]).reshape(*x.shape[:-1], self.features)
+        return torch.cat([self.net(chunk) for chunk in parts]).reshape(*x.shape[:-1], self.features)

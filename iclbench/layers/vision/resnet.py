@@ -31,20 +31,20 @@ _TRUNCATED = 0.87962566103423978
 class Bottleneck(nn.Module):
     """1x1 to a quarter of the channels, 3x3 with the stride, 1x1 back; ReLU after the sum with the shortcut."""
 
-    def __init__(self, before: int, channels: int, stride: int, project: bool) -> None:
+    def __init__(self, inputs: int, channels: int, stride: int, project: bool) -> None:
         super().__init__()
         inner = channels // _BOTTLENECK
         self.branch = nn.Sequential(
-            *_normed(before, inner, 1),
+            *_normed(inputs, inner, 1),
             nn.ReLU(),
             *_normed(inner, inner, 3, stride),
             nn.ReLU(),
             *_normed(inner, channels, 1),
         )
-        last = self.branch[-1]
-        assert isinstance(last, nn.BatchNorm2d)
-        nn.init.zeros_(last.weight)
-        self.shortcut = nn.Sequential(*_normed(before, channels, 1, stride)) if project else nn.Identity()
+        last_norm = self.branch[-1]
+        assert isinstance(last_norm, nn.BatchNorm2d)
+        nn.init.zeros_(last_norm.weight)
+        self.shortcut = nn.Sequential(*_normed(inputs, channels, 1, stride)) if project else nn.Identity()
 
     def forward(self, x: Float[Tensor, "images C H W"]) -> Float[Tensor, "images C2 H2 W2"]:
         return torch.relu(self.branch(x) + self.shortcut(x))
@@ -62,8 +62,8 @@ class ResNet(nn.Module):
         self.stem, norm = _normed(1, _STEM, 7, 2)
         self.pool = nn.Sequential(norm, nn.ReLU(), nn.MaxPool2d(3, 2, 1))
         blocks = []
-        for group, (before, channels) in enumerate(pairwise((_STEM, *CHANNELS[features]))):
-            blocks.append(Bottleneck(before, channels, 2 if group else 1, project=True))
+        for group, (inputs, channels) in enumerate(pairwise((_STEM, *CHANNELS[features]))):
+            blocks.append(Bottleneck(inputs, channels, 2 if group else 1, project=True))
             blocks.append(Bottleneck(channels, channels, 1, project=False))
         self.blocks = nn.Sequential(*blocks)
 
@@ -73,8 +73,8 @@ class ResNet(nn.Module):
         return self.blocks(self.pool(hidden)).mean((2, 3))
 
 
-def _normed(before: int, after: int, size: int, stride: int = 1) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
-    convolution = nn.Conv2d(before, after, size, stride, size // 2, bias=False)
-    std = (before * size * size) ** -0.5 / _TRUNCATED
+def _normed(inputs: int, outputs: int, size: int, stride: int = 1) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
+    convolution = nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False)
+    std = (inputs * size * size) ** -0.5 / _TRUNCATED
     nn.init.trunc_normal_(convolution.weight, std=std, a=-2 * std, b=2 * std)
-    return convolution, nn.BatchNorm2d(after)
+    return convolution, nn.BatchNorm2d(outputs)

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from iclbench.deep_thinking.methods import method
-from iclbench.language.answering.answers import Answers, chosen
+from iclbench.language.answering.answers import Answers, best_candidate
 from iclbench.language.answering.asking import ask
 from iclbench.language.answering.scoring import candidate_scores
 from iclbench.language.models.batches import Batches
@@ -142,7 +142,7 @@ def test_normalisations_choose_each_by_its_own_measure() -> None:
     episode = LanguageEpisode((), Example("x", "abé"), ("abé", "abcd"))
     query = tuple(range(9))  # long, so that it decides if it counts
     question = Question((), (Continuation((*query, 1), 9), Continuation((*query, 1, 2, 3, 4), 9)))
-    answer = chosen(episode, question, np.array([-6.0, -8.0]))
+    answer = best_candidate(episode, question, np.array([-6.0, -8.0]))
     assert answer.scores == {
         "accuracy": 1.0,
         "accuracy_per_token": 0.0,
@@ -150,7 +150,7 @@ def test_normalisations_choose_each_by_its_own_measure() -> None:
         "accuracy_per_byte": 1.0,
         "log_likelihood": pytest.approx(np.log(1 / (1 + np.exp(-2)))),
     }
-    assert chosen(episode, question, np.array([-6.0, -5.9])).scores["accuracy"] == 0.0
-    per_character = chosen(episode, question, np.array([-6.0, -7.9])).scores
+    assert best_candidate(episode, question, np.array([-6.0, -5.9])).scores["accuracy"] == 0.0
+    per_character = best_candidate(episode, question, np.array([-6.0, -7.9])).scores
     assert per_character["accuracy_per_character"] == 0.0 and per_character["accuracy_per_byte"] == 1.0
     assert Answers.of([answer, None]).scores["accuracy"].tolist()[0] == 1.0

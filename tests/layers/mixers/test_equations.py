@@ -316,7 +316,7 @@ CONVOLVED = [
     (name, conv)
     for name in EQUATIONS
     for conv in (None, 0, 4)
-    if conv is None or conv != MIXERS.subclass(name).own_conv
+    if conv is None or conv != MIXERS.subclass(name).default_conv
 ]
 
 

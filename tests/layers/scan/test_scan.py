@@ -9,7 +9,7 @@ from torch import Tensor
 
 from iclbench.core.errors import UsageError
 from iclbench.layers.scan import scan, scan_torch
-from iclbench.layers.scan.scan import chosen, selective_peek, selective_scan
+from iclbench.layers.scan.scan import resolved_backend, selective_peek, selective_scan
 
 
 def inputs(
@@ -141,8 +141,8 @@ def test_at_most_60_mb_saved_per_layer_at_the_protocols_shape() -> None:
 def test_a_cuda_back_end_without_cuda_is_one_line(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(UsageError, match=rf"backbone.scan={backend} .*backbone.scan=auto"):
-        chosen(backend, torch.device("cpu"))
-    assert chosen("auto", torch.device("cpu")) == "torch"
+        resolved_backend(backend, torch.device("cpu"))
+    assert resolved_backend("auto", torch.device("cpu")) == "torch"
 
 
 def test_the_kernels_in_float32_are_never_taken_for_float64(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +153,7 @@ def test_the_kernels_in_float32_are_never_taken_for_float64(monkeypatch: pytest.
 
     monkeypatch.setattr(scan, "_module", lambda backend: Here)
     cuda = torch.device("cuda")
-    assert chosen("auto", cuda) == "triton"
-    assert chosen("auto", cuda, torch.float64) == "torch"
+    assert resolved_backend("auto", cuda) == "triton"
+    assert resolved_backend("auto", cuda, torch.float64) == "torch"
     with pytest.raises(UsageError, match="float64"):
-        chosen("triton", cuda, torch.float64)
+        resolved_backend("triton", cuda, torch.float64)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from iclbench.core.errors import UsageError
 from iclbench.layers.scan import scan_mamba_ssm
-from iclbench.layers.scan.scan import chosen
+from iclbench.layers.scan.scan import resolved_backend
 from tests.layers.scan.test_scan import inputs, recurrence, relative
 
 EXTENSION = "selective_scan_cuda"
@@ -158,7 +158,7 @@ def test_found_but_does_not_load(broken: Path, error: str) -> None:
     assert reason is not None and "found but does not load" in reason
     assert "second line" not in reason
     with pytest.raises(UsageError, match=r"backbone\.scan=mamba-ssm.*does not load"):
-        chosen("mamba-ssm", torch.device("cuda"))
+        resolved_backend("mamba-ssm", torch.device("cuda"))
 
 
 def test_a_module_that_it_misses_is_named(broken: Path) -> None:

@@ -49,8 +49,8 @@ class BBH(Reader):
 
     def read(self, subset: str | None = None) -> Pool:
         path = self._path(str(subset))
-        found = [self._example(path, i, raw) for i, raw in enumerate(_raw_examples(path), 1)]
-        examples = unique(example for example in found if example is not None)
+        parsed = [self._example(path, i, raw) for i, raw in enumerate(_raw_examples(path), 1)]
+        examples = unique(example for example in parsed if example is not None)
         labels: tuple[str, ...] = ()
         if not any(e.candidates for e in examples):
             targets = tuple(sorted({e.y for e in examples}))
@@ -58,34 +58,39 @@ class BBH(Reader):
         elif len({e.candidates for e in examples}) == 1:
             labels = examples[0].candidates
             examples = tuple(Example(e.x, e.y) for e in examples)
-        shown, kept = self.parameters.demonstrations, self.parameters.development
-        if len(examples) <= shown + kept:
-            raise DataError(f"{path}: {len(examples)} examples, of which {shown + kept} are set aside: none is left")
-        demonstrations, development, queries = _parted(fixed_shuffle(examples, "language-bbh"), shown, kept)
+        n_demonstrations, n_development = self.parameters.demonstrations, self.parameters.development
+        if len(examples) <= n_demonstrations + n_development:
+            raise DataError(
+                f"{path}: {len(examples)} examples, of which {n_demonstrations + n_development} are set aside: none "
+                "is left"
+            )
+        demonstrations, development, queries = _parted(
+            fixed_shuffle(examples, "language-bbh"), n_demonstrations, n_development
+        )
         return Pool(demonstrations, queries, labels, development)
 
     def _example(self, path: Path, number: int, raw: dict[str, str]) -> Example | None:
-        whole, target = raw["input"].strip(), raw["target"].strip()
-        question, listed, options = whole.rpartition("\nOptions:\n")
-        if not listed:
-            return Example(whole, target)
+        text, target = raw["input"].strip(), raw["target"].strip()
+        question, has_options, options = text.rpartition("\nOptions:\n")
+        if not has_options:
+            return Example(text, target)
         texts = _options(options)
         if target not in texts:
-            if "," in target and all(part in texts.values() for part in target.split(", ")):
+            if "," in target and all(item in texts.values() for item in target.split(", ")):
                 return None
             raise DataError(f"{path}, example {number}: the target {reprlib.repr(target)} is none of the options")
         if len(set(texts.values())) < 2:  # snarks has two questions without a choice
             return None
         if self.parameters.options == "letters":
-            return Example(whole, target, tuple(texts))
+            return Example(text, target, tuple(texts))
         return Example(question.strip(), texts[target], tuple(dict.fromkeys(texts.values())))
 
     def _path(self, subset: str) -> Path:
-        where = files.folders(self.data_dir, "bbh", "bbh/bbh", "BIG-Bench-Hard/bbh")
-        for folder in where:
+        folders = files.folders(self.data_dir, "bbh", "bbh/bbh", "BIG-Bench-Hard/bbh")
+        for folder in folders:
             if (folder / f"{subset}.json").is_file():
                 return folder / f"{subset}.json"
-        raise files.missing(f"the JSON files of BIG-Bench Hard ('{subset}.json')", where)
+        raise files.missing(f"the JSON files of BIG-Bench Hard ('{subset}.json')", folders)
 
 
 def _parted(examples: Sequence[Example], *sizes: int) -> list[tuple[Example, ...]]:
@@ -93,13 +98,13 @@ def _parted(examples: Sequence[Example], *sizes: int) -> list[tuple[Example, ...
     room for them, in the order in which they come."""
     paragraphs = [e.x.rpartition("\nOptions:\n")[0] or e.x for e in examples]
     (_, most), *_ = Counter(paragraphs).most_common(1)
-    together: dict[object, list[Example]] = {}
+    groups: dict[object, list[Example]] = {}
     for number, (paragraph, example) in enumerate(zip(paragraphs, examples, strict=True)):
-        together.setdefault(number if 2 * most > len(examples) else paragraph, []).append(example)
+        groups.setdefault(number if 2 * most > len(examples) else paragraph, []).append(example)
     parts: list[list[Example]] = [[] for _ in range(len(sizes) + 1)]
-    for own in together.values():
-        room = (part for part, size in zip(parts, sizes, strict=False) if len(part) + len(own) <= size)
-        next(room, parts[-1]).extend(own)
+    for group in groups.values():
+        room = (part for part, size in zip(parts, sizes, strict=False) if len(part) + len(group) <= size)
+        next(room, parts[-1]).extend(group)
     return [tuple(part) for part in parts]
 
 

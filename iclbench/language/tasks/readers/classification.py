@@ -45,19 +45,19 @@ class Classification(Reader):
     needs_data = True
 
     def read(self, subset: str | None = None) -> Pool:
-        layout, paths = self._found()
+        layout, paths = self._find_files()
         rows = {split: [(path, *row) for row in layout.rows(path)] for split, path in paths.items()}
-        for split, part in rows.items():
-            if not part:
+        for split, texts in rows.items():
+            if not texts:
                 raise DataError(f"{paths[split]} holds no labelled texts")
-        labels = self.labels or _own_labels([row for part in rows.values() for row in part])
-        parts = {split: tuple(_example(row, labels) for row in part) for split, part in rows.items()}
+        labels = self.labels or _own_labels([row for texts in rows.values() for row in texts])
+        parts = {split: tuple(_example(row, labels) for row in texts) for split, texts in rows.items()}
         candidates = tuple(dict.fromkeys(labels.values()))
         if "all" in parts:
             return _parted(unique(parts["all"]), candidates, paths["all"])
         return Pool(unique(parts["train"]), parts["test"], candidates, unique(parts.get("dev", ())))
 
-    def _found(self) -> tuple[Layout, dict[Split, Path]]:
+    def _find_files(self) -> tuple[Layout, dict[Split, Path]]:
         """The first layout of which all files are there, and where they are."""
         name = self.parameters.file or self.parameters.layout
         layouts = [
@@ -69,27 +69,27 @@ class Classification(Reader):
             ),
             Layout(json_lines, {"all": f"{name}.jsonl"}),
         ]
-        own = [self.folder] if self.folder and self.parameters.layout == "jsonl" else []
-        where = [*own, *files.folders(self.data_dir, "classification")]
-        lacking = ""
+        task_folder = [self.folder] if self.folder and self.parameters.layout == "jsonl" else []
+        folders = [*task_folder, *files.folders(self.data_dir, "classification")]
+        problem = ""
         for layout in layouts:
-            for folder in where:
-                there = {split: folder / file for split, file in layout.files.items() if (folder / file).is_file()}
-                gaps = [file for split, file in layout.files.items() if split not in {*there, *layout.optional}]
-                if not gaps:
-                    return layout, there
-                if there and not lacking:
-                    lacking = f"'{gaps[0]}' is missing beside {next(iter(there.values()))}"
-        if lacking:
-            raise DataError(f"{lacking}; {files.ADVICE}")
-        named = layouts[0].files if self.parameters.layout in PUBLIC else {}
-        what = ", ".join(f"'{file}'" for file in named.values())
+            for folder in folders:
+                paths = {split: folder / file for split, file in layout.files.items() if (folder / file).is_file()}
+                absent = [file for split, file in layout.files.items() if split not in {*paths, *layout.optional}]
+                if not absent:
+                    return layout, paths
+                if paths and not problem:
+                    problem = f"'{absent[0]}' is missing beside {next(iter(paths.values()))}"
+        if problem:
+            raise DataError(f"{problem}; {files.ADVICE}")
+        public_files = layouts[0].files if self.parameters.layout in PUBLIC else {}
+        listed = ", ".join(f"'{file}'" for file in public_files.values())
         plain = f"'{name}.jsonl' or '{name}.train.jsonl' and '{name}.test.jsonl'"
-        raise files.missing(f"{what} (or {plain})" if what else plain, where)
+        raise files.missing(f"{listed} (or {plain})" if listed else plain, folders)
 
 
 def _own_labels(rows: list[tuple[Path, int, str, str]]) -> dict[str, str]:
-    """The labels that stand in the files, as they stand there."""
+    """The labels in the files, unchanged."""
     labels, path = sorted({label for *_, label in rows}), rows[0][0]
     if len(labels) < 2:
         raise DataError(f"{path}: expected at least two different labels, got only '{labels[0]}'")
@@ -114,10 +114,12 @@ def _parted(examples: tuple[Example, ...], labels: tuple[str, ...], path: Path) 
     count = len(examples)
     if count < 4:
         raise DataError(f"{path}: {count} different texts, expected at least four to ask and to demonstrate with")
-    wanted = max(400, count // 10)
-    asked, kept = min(wanted, count // 2), min(wanted, count // 4)
+    size = max(400, count // 10)
+    n_queries, n_development = min(size, count // 2), min(size, count // 4)
     mixed = fixed_shuffle(examples, "language-split")
-    return Pool(mixed[asked + kept :], mixed[:asked], labels, mixed[asked : asked + kept])
+    return Pool(
+        mixed[n_queries + n_development :], mixed[:n_queries], labels, mixed[n_queries : n_queries + n_development]
+    )
 
 
 _POLARITY = ("negative", "positive")

@@ -19,10 +19,10 @@ def folders(data_dir: Path | None, *below: str) -> list[Path]:
     return [*(root / name for name in below for root in roots), *roots]
 
 
-def missing(what: str, where: Sequence[Path]) -> DataError:
+def missing(what: str, folders: Sequence[Path]) -> DataError:
     """The error for files that are nowhere."""
-    looked = f"looked in {', '.join(str(folder) for folder in where)}; " if where else ""
-    return DataError(f"{what} are needed: {looked}{ADVICE}")
+    searched = f"looked in {', '.join(str(folder) for folder in folders)}; " if folders else ""
+    return DataError(f"{what} are needed: {searched}{ADVICE}")
 
 
 def read_text(path: Path, corpus: bool = False) -> str:

@@ -38,10 +38,10 @@ def _lists() -> Iterator[str]:
 
     rng = np.random.default_rng(stream_seed(0, "language-lists"))
     for length in LENGTHS:
-        found: dict[str, None] = {}
-        while len(found) < LISTS:
-            found.setdefault(",".join(ascii_lowercase[i] for i in rng.integers(26, size=length)))
-        yield from found
+        lists: dict[str, None] = {}
+        while len(lists) < LISTS:
+            lists.setdefault(",".join(ascii_lowercase[i] for i in rng.integers(26, size=length)))
+        yield from lists
 
 
 # Inputs of every kind, and what is right.

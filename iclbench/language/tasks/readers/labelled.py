@@ -23,7 +23,7 @@ def prefixed(classes: Sequence[str] = ()) -> RowsOf:
         for number, line in files.numbered(path, corpus=True):
             label, _, text = line.partition(" ")
             if label.isdecimal():
-                label = _named(path, number, label, classes, first=0)
+                label = _class_name(path, number, label, classes, start=0)
             else:
                 label = label.partition(":")[0]
             yield number, _text(path, number, text), label
@@ -41,8 +41,8 @@ def title_and_description(classes: Sequence[str]) -> RowsOf:
                     f"{path}, line {number}: expected class (1 to {len(classes)}), title and description, got "
                     f"{len(cells)} cells: {reprlib.repr(cells)}"
                 )
-            label = _named(path, number, cells[0], classes, first=1)
-            # A backslash in these files stands for a line break.
+            label = _class_name(path, number, cells[0], classes, start=1)
+            # A backslash in these files means a line break.
             text = " ".join(" ".join(cells[1:]).replace("\\", " ").split())
             yield number, _text(path, number, text), label
 
@@ -77,11 +77,11 @@ def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise DataError(f"{path}, line {reader.line_num}: not valid CSV ({error})") from None
 
 
-def _named(path: Path, number: int, label: str, classes: Sequence[str], first: int) -> str:
-    index = int(label) - first if len(label) < 9 else -1
+def _class_name(path: Path, number: int, label: str, classes: Sequence[str], start: int) -> str:
+    index = int(label) - start if len(label) < 9 else -1
     if not 0 <= index < len(classes):
-        known = f"known: {first} to {first + len(classes) - 1}" if classes else "expected a name"
-        raise DataError(f"{path}, line {number}: unknown label '{label}'; {known}")
+        expected = f"known: {start} to {start + len(classes) - 1}" if classes else "expected a name"
+        raise DataError(f"{path}, line {number}: unknown label '{label}'; {expected}")
     return classes[index]
 
 

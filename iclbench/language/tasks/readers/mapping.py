@@ -1,4 +1,4 @@
-"""Pairs of words: ours, which lie beside the cards, and the user's own.
+"""Pairs of words: ours, in the folder of the cards, and the user's own.
 
 Two layouts: an object `{"hot": "cold", ...}` and a list `[{"input": "hot", "output": "cold"}, ...]`.
 """
@@ -36,25 +36,25 @@ class Mapping(Reader):
         pairs = read_pairs(path)
         if self.parameters.reversed:
             pairs = [(y, x) for x, y in pairs]
-        seen: set[str] = set()
+        inputs: set[str] = set()
         for x, _ in pairs:
-            if x in seen:
+            if x in inputs:
                 backwards = " when it is read backwards" if self.parameters.reversed else ""
                 raise DataError(f"{path}: the input '{x}' stands there twice{backwards}; every input has one output")
-            seen.add(x)
+            inputs.add(x)
         if len(pairs) < 2:
             raise DataError(f"{path}: {len(pairs)} pairs, expected at least two: one is asked, the others are shown")
         examples = tuple(Example(x, y) for x, y in pairs)
         return Pool(examples, examples)
 
     def _path(self) -> Path:
-        own = [self.folder] if self.folder else []
-        where = [*own, cards_folder("tasks/language"), *files.folders(self.data_dir)]
-        for folder in where:
+        card_folder = [self.folder] if self.folder else []
+        folders = [*card_folder, cards_folder("tasks/language"), *files.folders(self.data_dir)]
+        for folder in folders:
             if (folder / self.parameters.file).is_file():
                 return folder / self.parameters.file
         raise DataError(
-            f"no pairs of words in '{self.parameters.file}'; looked in {', '.join(str(folder) for folder in where)}"
+            f"no pairs of words in '{self.parameters.file}'; looked in {', '.join(str(folder) for folder in folders)}"
         )
 
 
@@ -75,7 +75,7 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
 
 
 class _Object(list[tuple[str, Any]]):
-    """The pairs of a JSON object, in which a dictionary would lose the first of two that are named alike."""
+    """The pairs of a JSON object, of which a dictionary would lose the first of two with the same key."""
 
 
 def _entry(path: Path, number: int, item: object) -> tuple[Any, Any]:

@@ -28,19 +28,21 @@ class MMLU(Reader):
         folder = self._folder(str(subset))
         demonstrations = _questions(folder / "dev" / f"{subset}_dev.csv")
         queries = _questions(folder / "test" / f"{subset}_test.csv")
-        more = folder / "val" / f"{subset}_val.csv"
-        shown = {e.asked for e in demonstrations}
-        queries = tuple(e for e in queries if e.asked not in shown)
-        taken = shown | {e.asked for e in queries}
-        development = tuple(e for e in (unique(_questions(more)) if more.is_file() else ()) if e.asked not in taken)
+        validation = folder / "val" / f"{subset}_val.csv"
+        demonstrated = {e.asked for e in demonstrations}
+        queries = tuple(e for e in queries if e.asked not in demonstrated)
+        used = demonstrated | {e.asked for e in queries}
+        development = tuple(
+            e for e in (unique(_questions(validation)) if validation.is_file() else ()) if e.asked not in used
+        )
         return Pool(demonstrations, queries, (), development, fixed=True)
 
     def _folder(self, subject: str) -> Path:
-        where = files.folders(self.data_dir, "mmlu", "mmlu/data")
-        for folder in where:
+        folders = files.folders(self.data_dir, "mmlu", "mmlu/data")
+        for folder in folders:
             if (folder / "test" / f"{subject}_test.csv").is_file():
                 return folder
-        raise files.missing(f"'dev/{subject}_dev.csv' and 'test/{subject}_test.csv' of MMLU", where)
+        raise files.missing(f"'dev/{subject}_dev.csv' and 'test/{subject}_test.csv' of MMLU", folders)
 
 
 def _questions(path: Path) -> tuple[Example, ...]:
