@@ -49,11 +49,11 @@ class Beaten:
     @property
     def line(self) -> str:
         """One line for the reader."""
-        more = f"; so are {', '.join(self.by[1:])}" if len(self.by) > 1 else ""
+        more = f"; also better: {', '.join(self.by[1:])}" if len(self.by) > 1 else ""
         return (
-            f"{self.oracle} is no oracle here, whatever the card says: {self.by[0]} is better by {fixed(self.value)} "
+            f"{self.oracle} is not optimal here: {self.by[0]} is better by {fixed(self.value)} "
             f"(at least {fixed(self.low)}; paired by episode) in {self.what}{more}"
-            f"{'; or it sees what it should not: iclbench check' * self.trained}"
+            f"{'; check the models with iclbench check' * self.trained}"
         )
 
 
