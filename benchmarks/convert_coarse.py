@@ -27,7 +27,7 @@ from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.scores import scores_of
 from iclbench.store.cells import Store
 from iclbench.sweep.cells import GridCell, grid_cells
-from iclbench.sweep.pack import _Compared
+from iclbench.sweep.pack import _PairedErrors
 from iclbench.sweep.work import share_cores, work
 
 DATA = Path(os.environ.get("ICLBENCH_DATA", "data"))
@@ -85,7 +85,7 @@ def recomputed(packs: Packs, few: list[GridCell], of_name: dict[str, GridCell], 
     new = dict(packs)
     others = values[~(values["run"].isin(runs) & values["evaluator"].eq("next"))]
     full = tables.union("values", [tables.validate("values", others), found["values"].assign(commit=pd.NA)])
-    heights = _Compared(full).of(found["errors"])
+    heights = _PairedErrors(full).select(found["errors"])
     new["errors"] = _sorted("errors", errors[~errors["run"].isin(runs)], heights)
     if "costs" in packs and packs["costs"]["run"].isin(runs).any():
         of_runs = packs["costs"]["run"].isin(runs) & packs["costs"]["phase"].eq("evaluate")
@@ -119,7 +119,7 @@ def _computed(cell: GridCell, table: tables.TableName, folder: Path) -> pd.DataF
 
 def _asked(cell: GridCell) -> dict[str, PromptSet]:
     """The prompt sets of a cell, by identity."""
-    found = [PromptSet(cell.frozen, cell.preset, shift, cell.asked["seed"], DATA) for shift in cell.asked["shifts"]]
+    found = [PromptSet(cell.frozen, cell.preset, shift, cell.options["seed"], DATA) for shift in cell.options["shifts"]]
     return {prompts.id: prompts for prompts in found}
 
 

@@ -53,7 +53,7 @@ def identities(packs: Path) -> Iterator[tuple[str, str]]:
                 yield f"variant {cell.run} {where}", variant(cell.config)
             if cell.kind in ("train", "cost") or cell.reason is not None:
                 continue
-            asked, task = cell.asked, cell.frozen
+            asked, task = cell.options, cell.frozen
             if cell.kind == "evaluate":
                 for shift in asked["shifts"]:
                     yield _set(PromptSet(task, cell.preset, shift, asked["seed"], DATA))

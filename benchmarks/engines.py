@@ -56,13 +56,13 @@ class Quiet:
     def finished(self, cell: GridCell, outcome: Outcome) -> None:
         pass
 
-    def again(self, cell: GridCell, reason: str) -> None:
+    def retried(self, cell: GridCell, reason: str) -> None:
         pass
 
 
 def took(executor: Executor, results: Path, bundling: Bundling, work: engine.Work) -> float:
     task = resolve_task("linear", "smoke")[0]
-    cells = tuple(GridCell("cost", f"r{n}", f"r{n}", task, "smoke", asked={"points": [n]}) for n in range(CELLS))
+    cells = tuple(GridCell("cost", f"r{n}", f"r{n}", task, "smoke", options={"points": [n]}) for n in range(CELLS))
     plan = Plan(cells, {cell.hash: None for cell in cells}, cells)
     began = time.monotonic()
     try:

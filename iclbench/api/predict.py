@@ -236,10 +236,10 @@ class _Question:
         """The prediction, `(B, Q)`, in several passes if no target sees another."""
         pass_size = _QUERIES_PER_PASS if self.model.joint == "apart" else max(1, self.queries.shape[1])
         with as_used(self.model), torch.no_grad():
-            parts = self.queries.split(pass_size, 1)
-            answers = [self.model.predict_targets(self.context, part) for part in parts]
-        for part, answer in zip(parts, answers, strict=True):
-            check_answer(self.model, "predict_targets", answer, part.shape, self.context.y)
+            batches = self.queries.split(pass_size, 1)
+            answers = [self.model.predict_targets(self.context, batch) for batch in batches]
+        for batch, answer in zip(batches, answers, strict=True):
+            check_answer(self.model, "predict_targets", answer, batch.shape, self.context.y)
         return join_positions(answers)
 
     def sample(self, n: int, seed: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The table that ends an evaluation of class labels: contestants by tests, best first, the level of guessing last."""
+"""The table of an evaluation with class labels: contestants by tests, best first, chance level last."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from pathlib import Path
 
 import pandas as pd
 
-from iclbench.cli.result_rows import interval, named, print_failed, print_shipped, with_further
+from iclbench.cli.result_rows import interval, print_failed, print_shipped, styled_name, with_terminal_columns
 from iclbench.cli.terminal import out, table
 from iclbench.tables.runs import tuned
 
 HEADLINE = "accuracy_within_choices"
 
 
-def asks_for_labels(values: pd.DataFrame) -> bool:
-    """Whether these are the rows of a prompt set whose targets are class labels."""
+def has_labels(values: pd.DataFrame) -> bool:
+    """Whether the targets of a prompt set are class labels."""
     return bool((values["metric"].isin([HEADLINE, "accuracy"]) & values["evaluator"].ne("next")).any())
 
 
 def print_accuracies(results: Path, prompt_sets: Sequence[pd.DataFrame]) -> None:
-    """Print one table per task and preset over all its prompt sets, and what failed; several tables where runs of one
-    task differ in its parameters, and so in their prompts."""
+    """Print one table per task and preset over all its prompt sets, and failures. Runs with different parameters of the
+    task have different prompts, and so separate tables."""
     if not prompt_sets:
         return
     for (task, preset), rows in pd.concat(prompt_sets).groupby(["task", "preset"], sort=False):
-        for values in on_the_same_prompts(rows):
+        for values in by_prompts(rows):
             columns, lines = accuracy_board(values)
-            title = f"{task}, {preset}: accuracy among the labels that are admitted"
+            title = f"{task}, {preset}: accuracy among the admitted labels"
             table(title, columns, lines, range(1, len(columns)))
             print_shipped(results, values)
             print_failed(values)
             out.print()
 
 
-def on_the_same_prompts(values: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """The rows of one task in parts in which every test and shift has a single prompt set."""
+def by_prompts(values: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """The rows of one task in groups in which every test and shift has a single prompt set."""
     groups: list[dict[tuple[str, str], str]] = []
     for _, rows in values[values["kind"].eq("backbone")].groupby("run", sort=False):
         names = dict(zip(zip(rows["evaluator"], rows["shift"], strict=True), rows["prompt_set"], strict=True))
@@ -49,27 +49,30 @@ def on_the_same_prompts(values: pd.DataFrame) -> Iterator[pd.DataFrame]:
 
 
 def accuracy_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Column names and rows: accuracies with half the width of their intervals, ordered by the first of the tests."""
+    """Column names and rows: accuracies with half the width of their intervals, ordered by the first test."""
     ok = values[(values["status"] == "ok") & values["axis"].isna() & values["metric"].eq(HEADLINE)]
-    ok = ok.assign(test=ok["evaluator"].where(ok["evaluator"].ne("targets"), _drawn(ok["shift"])))
-    tests = sorted(ok["test"].unique(), key=lambda name: name in set(_drawn(ok["shift"])))  # the family's own first
+    ok = ok.assign(test=ok["evaluator"].where(ok["evaluator"].ne("targets"), _shift_titles(ok["shift"])))
+    tests = sorted(
+        ok["test"].unique(), key=lambda name: name in set(_shift_titles(ok["shift"]))
+    )  # tests of the family first
     by_run = ok.set_index(["run", "test"])
-    guess = by_run.index.isin(["chance"], "run")
-    best = ok[~guess].pivot_table("value", "run", "test").reindex(columns=tests)
+    is_chance = by_run.index.isin(["chance"], "run")
+    best = ok[~is_chance].pivot_table("value", "run", "test").reindex(columns=tests)
     best = best.sort_values(tests, ascending=False) if tests else best
     kinds = dict(zip(ok["run"], ok["kind"], strict=True))
     accuracies = {key: interval(row) for key, row in by_run.iterrows()}
     lines = [
-        [named(run, kinds[run]), *(accuracies.get((run, test), "") for test in tests)] for run in map(str, best.index)
+        [styled_name(run, kinds[run]), *(accuracies.get((run, test), "") for test in tests)]
+        for run in map(str, best.index)
     ]
-    if guess.any():
-        chance = by_run[guess]["value"].droplevel("run")
+    if is_chance.any():
+        chance = by_run[is_chance]["value"].droplevel("run")
         lines.append(["chance", *[f"{chance[test]:.3f}" if test in chance else "" for test in tests]])
     runs = [*map(str, best.index), "chance"][: len(lines)]
     is_tuned = tuned(values, "run").astype("boolean").reindex(runs)
-    return with_further(["contestant", *tests], lines, pd.DataFrame({"tuned": is_tuned}))
+    return with_terminal_columns(["contestant", *tests], lines, pd.DataFrame({"tuned": is_tuned}))
 
 
-def _drawn(shift: pd.Series) -> pd.Series:
-    """What stands above further episodes of the task: that they are like those of training, or the shift."""
+def _shift_titles(shift: pd.Series) -> pd.Series:
+    """Titles of further episodes of the task: "as trained", or the shift."""
     return shift.where(shift.ne("none"), "as trained")

@@ -1,4 +1,4 @@
-"""`iclbench check package.module:Class`: the contract tests, for a plug-in."""
+"""`iclbench check package.module:Class`: run the contract tests on a plug-in."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def command(
         str,
         typer.Argument(
             autocompletion=completion.classes,
-            help="A registered name or package.module:Class of a backbone, estimator or family, or a card "
-            "(.toml): of a task, whose family is checked with the card's parameters, or of a baseline.",
+            help="A registered name or package.module:Class of a backbone, estimator or family, or the card (.toml) "
+            "of a baseline or a task. The family of a task is checked with the card's parameters.",
         ),
     ],
     data_dir: DataDir = None,
@@ -24,7 +24,7 @@ def command(
     max_bytes: MaxBytes = None,
     threads: Threads = 1,
 ) -> None:
-    """Run the contract tests on a backbone, estimator or family, yours or ours."""
+    """Run the contract tests on a backbone, estimator or family."""
     from iclbench.cli.terminal import out
 
     set_up_torch("cpu", threads)

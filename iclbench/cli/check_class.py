@@ -1,4 +1,4 @@
-"""The classes behind a name, and the contracts that apply to each."""
+"""The classes of a name, and the contracts that apply to each."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from iclbench.families.base import Family
 from iclbench.families.linear import SparseLinear
 from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES
 
-# Numbers of related datasets: models are trained and scored on tasks of both kinds, by other methods of theirs.
+# Numbers of related datasets. Tasks without and with them use different methods of a model.
 RELATED = (0, 3)
 
 
 def check_class(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str | None]]:
-    """Name and problem (None: kept) of every contract that applies to the class: to an estimator with the settings of
-    its card, to a backbone with a few thousand parameters. A backbone is also sized to the budgets of the presets.
+    """Name and problem (None if it holds) of every contract that applies to the class. An estimator has the settings of
+    its card, a backbone a few thousand parameters. A backbone is also sized to the budgets of the presets.
 
     Raises:
         DataError: the data of a family cannot be read.
@@ -45,7 +45,7 @@ def check_class(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str
         else:
             family = kind(kind.Parameters(), data_dir)
         if family.needs_data:
-            _ = family.fingerprint  # missing data are one line, not a broken contract each
+            _ = family.fingerprint  # missing data raise one error, instead of one broken contract each
         for contract in FAMILY_CONTRACTS:
             yield contract.__name__, _problem(contract, family)
         return
@@ -53,13 +53,13 @@ def check_class(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str
         cases = _estimators(target, kind)
     elif issubclass(kind, Backbone):
         frozen = {} if ":" in target else BACKBONES.variant(target).frozen
-        given = kind.Settings(**frozen).model_dump(mode="json", exclude_unset=True)
+        settings = kind.Settings(**frozen).model_dump(mode="json", exclude_unset=True)
         for budget in _budgets():
             size = f"a_size_meets_the_budget ({count(budget)} parameters)"
-            yield size, _problem(sized, target, kind, budget, example_shape(kind.heads[0]), given)
-        cases = _backbones(target, kind, given)
+            yield size, _problem(sized, target, kind, budget, example_shape(kind.heads[0]), settings)
+        cases = _backbones(target, kind, settings)
     elif families := _families_of(target):
-        raise UsageError(f"'{target}' answers one family only; run: iclbench check {' or '.join(families)}")
+        raise UsageError(f"'{target}' is specific to a family; run: iclbench check {' or '.join(families)}")
     else:
         raise UsageError(f"'{target}' is neither a Backbone, nor an Estimator, nor a Family of iclbench")
     for suffix, predictor, episodes in cases:
@@ -69,8 +69,7 @@ def check_class(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str
 
 
 def _estimators(target: str, cls: type[FittedPredictor]) -> Iterator[tuple[str, Predictor, Episodes]]:
-    """What to check, with what stands behind the names of its contracts, on episodes without and with related
-    datasets."""
+    """Estimators to check on episodes without and with related datasets, with the suffix of the contracts' names."""
     head = next((head for head in ("categorical", "event") if head in cls.heads), "")
     settings = validate(cls.Settings, _settings_of(target), f"estimator '{target}'")
     family = SparseLinear(SparseLinear.Parameters(dim=4, sparsity=2))  # for methods that read the number of weights
@@ -81,7 +80,7 @@ def _estimators(target: str, cls: type[FittedPredictor]) -> Iterator[tuple[str, 
 
 
 def _settings_of(target: str) -> dict[str, Any]:
-    """The settings of a baseline's card; of a registered estimator those of its first shipped card."""
+    """The settings of a baseline's card, or those of the first shipped card of a registered estimator."""
     if target.endswith(".toml"):
         return load_baseline(target)[1].settings
     cards = (load_baseline(name)[1] for name in names("baselines"))
@@ -89,29 +88,31 @@ def _settings_of(target: str) -> dict[str, Any]:
 
 
 def _families_of(target: str) -> list[str]:
-    """The families of the shipped tasks that ask this estimator."""
+    """The families of the shipped tasks with this estimator."""
     baselines = {name for name in names("baselines") if load_baseline(name)[1].estimator == canonical(target)}
     cards = (load_task(name)[1] for name in names("tasks"))
     return sorted({card.family for card in cards if baselines & {*card.baselines, *card.oracles}})
 
 
-def _backbones(name: str, cls: type[Backbone], given: Mapping[str, Any]) -> Iterator[tuple[str, Predictor, Episodes]]:
-    """The same for a backbone with each of its heads. It is built for a task without related datasets, where a sequence
-    is read in one pass, and for one with them, where it continues from a state."""
-    settings = small_settings(name, cls, given)
+def _backbones(
+    name: str, cls: type[Backbone], settings: Mapping[str, Any]
+) -> Iterator[tuple[str, Predictor, Episodes]]:
+    """Backbones to check with each of their heads: built for a task without related datasets, which reads a sequence in
+    one pass, and for a task with them, which continues from a state."""
+    small = small_settings(name, cls, settings)
     for head in cls.heads:
         for related in _related(head):
             shape = example_shape(head, related)
-            yield _suffix(head, related), build(name, cls, settings, shape), episodes_of(shape)
+            yield _suffix(head, related), build(name, cls, small, shape), episodes_of(shape)
 
 
 def _related(head: str) -> tuple[int, ...]:
-    """Numbers of related datasets; of events there are none."""
+    """Numbers of related datasets; events have none."""
     return (0,) if head == "event" else RELATED
 
 
 def _budgets() -> list[int]:
-    """Those of the presets of all shipped tasks."""
+    """The budgets of the presets of all shipped tasks."""
     presets = (preset for task in names("tasks") for preset in load_task(task)[1].presets.values())
     return sorted({preset.budget for preset in presets if preset.budget is not None})
 
@@ -125,14 +126,14 @@ def _problem(contract: Any, *arguments: Any) -> str | None:
     try:
         contract(*arguments)
     except (Exception, SystemExit) as error:
-        found = blamed(error)
-        return shortened(str(found)) or type(found).__name__
+        cause = blamed(error)
+        return shortened(str(cause)) or type(cause).__name__
     return None
 
 
 def classes(target: str) -> list[Any]:
-    """The class behind package.module:Class, the family or estimator of a card, or every class that goes by this name
-    (an estimator and a family, say)."""
+    """The class of package.module:Class, the family or estimator of a card, or all classes with this registered name
+    (for example an estimator and a family)."""
     if is_baseline(target):
         return [ESTIMATORS.get(load_baseline(target)[1].estimator)]
     if target.endswith(".toml"):
@@ -143,14 +144,14 @@ def classes(target: str) -> list[Any]:
     registries = (BACKBONES, ESTIMATORS, FAMILIES)
     registered = [registry.get(target) for registry in registries if canonical(target) in registry.entries]
     if not registered:
-        known = {name for registry in registries for name in registry.entries}
-        raise UnknownNameError("backbone, estimator or family", target, known, hint="(or package.module:Class)")
+        all_names = {name for registry in registries for name in registry.entries}
+        raise UnknownNameError("backbone, estimator or family", target, all_names, hint="(or package.module:Class)")
     return registered
 
 
 def oracle_claims(target: str) -> Iterator[str]:
-    """What the cards of a family name its oracles, and which of them are claims of the card alone: the shipped cards,
-    those in the current folder, or the one card that is checked."""
+    """The oracles on the cards of a family, and whether the family confirms them. The cards are the shipped ones and
+    those in the current folder, or the card that is checked."""
 
     def key(family: str) -> str:
         return family if ":" in family else canonical(family)
@@ -160,25 +161,25 @@ def oracle_claims(target: str) -> Iterator[str]:
     is_card = target.endswith(".toml")
     for card in [target] if is_card else [*names("tasks"), *map(str, sorted(Path().glob("*.toml")))]:
         try:
-            task, about = load_task(card)
+            task, task_card = load_task(card)
         except UsageError:
             if is_card:
                 raise
-            continue  # another file than a task's card
-        if not is_card and key(about.family) != key(target):
+            continue  # not the card of a task
+        if not is_card and key(task_card.family) != key(target):
             continue
-        for oracle in about.oracles:
-            if family_class(about.family).vouches_for(oracle):
-                yield f"oracle {oracle} of task {task}: the family vouches for it"
+        for oracle in task_card.oracles:
+            if family_class(task_card.family).vouches_for(oracle):
+                yield f"oracle {oracle} of task {task}: confirmed by the family"
             else:
-                yield f"claim  {oracle} of task {task}: its oracle by the card alone; the family does not vouch for it"
+                yield f"claim  {oracle} of task {task}: only on the card, not confirmed by the family"
 
 
 def summary(contracts: int, broken: list[str]) -> str:
-    """The closing line: the number of contracts, and each broken one, once."""
-    named = dict.fromkeys(name.partition(" (")[0] for name in broken)
+    """The last line: the number of contracts, and each broken contract once."""
+    broken_names = dict.fromkeys(name.partition(" (")[0] for name in broken)
     return (
-        f"{len(broken)} of {contracts} broken: {', '.join(named)}"
+        f"{len(broken)} of {contracts} broken: {', '.join(broken_names)}"
         if broken
-        else f"{plural(contracts, 'contract')} kept"
+        else f"{plural(contracts, 'contract')} passed"
     )

@@ -1,7 +1,7 @@
-"""Completion of names of cards, backbones and runs, and the script that a shell needs for it.
+"""Completion of names of cards, backbones and runs, and the completion script of a shell.
 
-Each function lists names; Typer drops those that do not begin with the typed letters. A shell asks at every press of
-a key, so nothing here imports more than names need.
+Each function lists names, and Typer selects those that begin with the typed letters. A shell runs this at every key
+press, so the functions import only what names need.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from iclbench.config.cards import CardKind
 
 SHELLS = ("bash", "zsh", "fish")
-# The variable through which a shell asks.
-ASKED = "_ICLBENCH_COMPLETE"
+# The environment variable of a completion request.
+VARIABLE = "_ICLBENCH_COMPLETE"
 
 
 def tasks() -> list[str]:
@@ -39,9 +39,9 @@ def grids() -> list[str]:
 
 
 def engines() -> list[str]:
-    from iclbench.sweep.engines import known
+    from iclbench.sweep.engines import engine_names
 
-    return known()
+    return engine_names()
 
 
 def several_tasks(incomplete: str) -> list[str]:
@@ -69,20 +69,20 @@ def backbones() -> list[str]:
 
 
 def classes() -> list[str]:
-    """The names that `iclbench check` takes."""
+    """Names for `iclbench check`."""
     from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES
 
     return sorted({name for registry in (BACKBONES, ESTIMATORS, FAMILIES) for name in registry.names()})
 
 
 def runs(ctx: Any) -> list[str]:
-    """Runs of the results folder on the command line, or in the environment."""
+    """Runs of the results folder of the command line or the environment."""
     return sorted(path.parent.name for path in _results(ctx).glob("runs/*/config.toml"))
 
 
 def shifts(ctx: Any, incomplete: str) -> list[str]:
-    """The last of several parts joined by `+`: of the shifts on the cards of the runs on the command line, of all runs
-    in the results folder, or, if there are none, of all tasks."""
+    """The last of several shifts joined by `+`, from the cards of the runs on the command line, of all runs in the
+    results folder, or, if there are none, of all tasks."""
     from iclbench.config.cards import load_task, names
 
     before, plus, _ = incomplete.rpartition("+")
@@ -94,16 +94,16 @@ def shifts(ctx: Any, incomplete: str) -> list[str]:
 def _shifts_of_runs(ctx: Any) -> list[list[str]]:
     import tomllib
 
-    named, shifts = {*(ctx.params.get("run") or ()), *ctx.args}, []
+    names, shifts = {*(ctx.params.get("run") or ()), *ctx.args}, []
     for path in _results(ctx).glob("runs/*/config.toml"):
-        if not named or path.parent.name in named:
-            with suppress(OSError, ValueError, KeyError, TypeError):  # a broken run is left out
+        if not names or path.parent.name in names:
+            with suppress(OSError, ValueError, KeyError, TypeError):  # a broken run is ignored
                 shifts.append([str(s) for s in tomllib.loads(path.read_text(encoding="utf-8"))["task"]["shifts"]])
     return shifts
 
 
 def everything(ctx: Any) -> list[str]:
-    """The names that `iclbench show` takes."""
+    """Names for `iclbench show`."""
     cards = _cards("tasks", "baselines", "grids", "tasks/language", "tasks/language/suites")
     return sorted({*cards, *backbones(), *runs(ctx), "glyphs"})
 
@@ -113,7 +113,7 @@ def lists() -> list[str]:
 
 
 def answer(command: Any) -> NoReturn:
-    """Answer the shell that asks, and end."""
+    """Answer a completion request, and exit."""
     from typer.completion import completion_init
 
     completion_init()
@@ -122,26 +122,26 @@ def answer(command: Any) -> NoReturn:
 
 
 def show(shell: str | None) -> None:
-    """Print the script that makes a shell complete."""
+    """Print the completion script of a shell."""
     if shell is not None:
         from typer.completion import get_completion_script
 
-        typer.echo(get_completion_script(prog_name="iclbench", complete_var=ASKED, shell=_known(shell)))
+        typer.echo(get_completion_script(prog_name="iclbench", complete_var=VARIABLE, shell=_shell_name(shell)))
         raise typer.Exit
 
 
 def install(shell: str | None) -> None:
-    """Write that script where the shell reads it."""
+    """Write the completion script to the place where the shell reads it."""
     if shell is not None:
         from typer.completion import install
 
-        name, path = install(shell=_known(shell), prog_name="iclbench", complete_var=ASKED)
-        typer.echo(f"completion of {name} written to {path}; it begins with the next terminal")
+        name, path = install(shell=_shell_name(shell), prog_name="iclbench", complete_var=VARIABLE)
+        typer.echo(f"completion of {name} written to {path}; it is active in new terminals")
         raise typer.Exit
 
 
-def _known(shell: str) -> str:
-    """The shell's name; `auto` is the user's own."""
+def _shell_name(shell: str) -> str:
+    """The checked name of a shell; `auto` is the user's shell."""
     name = Path(os.environ.get("SHELL", "")).name if shell == "auto" else shell
     if name not in SHELLS:
         raise UsageError(f"no completion for {name or 'an unknown shell'!r}; write --show-completion bash, zsh or fish")
@@ -149,7 +149,7 @@ def _known(shell: str) -> str:
 
 
 def _results(ctx: Any) -> Path:
-    """The results folder on the command line, or in the environment."""
+    """The results folder of the command line or the environment."""
     return Path(ctx.params.get("results") or os.environ.get("ICLBENCH_RESULTS") or RESULTS)
 
 
@@ -160,6 +160,6 @@ def _cards(*kinds: CardKind) -> list[str]:
 
 
 def _after_comma(incomplete: str, names: Iterable[str]) -> list[str]:
-    """What completes the last of several names separated by commas."""
+    """Completions of the last of several names separated by commas."""
     before, comma, _ = incomplete.rpartition(",")
     return [f"{before}{comma}{name}" for name in names]

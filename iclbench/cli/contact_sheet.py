@@ -1,4 +1,4 @@
-"""`iclbench show glyphs --png FILE`: characters as a picture, one row per class, one column per drawing."""
+"""`iclbench show glyphs --png FILE`: a picture of characters, one row per class, one column per drawing."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _LINE = 200
 
 
 def write_glyphs(path: Path) -> str:
-    """Write the contact sheet; returns what is on it.
+    """Write the contact sheet; returns a line that describes it.
 
     Raises:
         UsageError: the file cannot be written.
     """
-    # Thirty classes from everywhere among the first 1,623, so that many alphabets are seen.
+    # Thirty classes, spread over the first 1,623, so that many alphabets are included.
     classes = range(0, 1623, 1623 // CLASSES)[:CLASSES]
     sheet = arranged(glyphs(0, classes, DRAWINGS, SIZE))
     if path.is_dir():
         raise UsageError(f"--png {path}: this is a folder; name a file, like {path / 'glyphs.png'}")
-    check_replaceable(path, "a PNG picture", lambda there: there.read_bytes().startswith(png.SIGNATURE))
+    check_replaceable(path, "a PNG picture", lambda existing: existing.read_bytes().startswith(png.SIGNATURE))
     try:
         with atomic(path) as temporary:
             temporary.write_bytes(png.encode(sheet))
     except OSError as error:
-        raise UsageError(f"--png {path}: cannot write there: {error.strerror}; choose another file") from None
+        raise UsageError(f"--png {path}: cannot write the file: {error.strerror}; choose another file") from None
     return f"{path}: {CLASSES} of 1,623 classes (rows), {DRAWINGS} drawings of each (columns)"
 
 

@@ -1,4 +1,4 @@
-"""`iclbench cost [RUN...]`: what runs and baselines cost in time and memory, measured on this machine."""
+"""`iclbench cost [RUN...]`: measure time and memory of runs and baselines on this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from iclbench.cli.options import (
     Results,
     Threads,
     Trust,
-    chosen_runs,
+    selected_runs,
     set_up_torch,
 )
 
@@ -24,29 +24,29 @@ from iclbench.cli.options import (
 def command(
     run: Annotated[
         list[str] | None,
-        typer.Argument(autocompletion=completion.runs, help="Runs to measure; none: all finished ones."),
+        typer.Argument(autocompletion=completion.runs, help="Runs to measure (default: all finished runs)."),
     ] = None,
     points: Annotated[
         list[int] | None,
         typer.Option(
-            "--points", min=1, help="Points to be conditioned on; may be repeated.", show_default="40 and 500"
+            "--points", min=1, help="Number of points in context. May be repeated.", show_default="40 and 500"
         ),
     ] = None,
     queries: Annotated[
         list[int] | None,
-        typer.Option("--queries", min=1, help="Queries answered at once, besides one; may be repeated."),
+        typer.Option("--queries", min=1, help="Number of queries in one call, in addition to 1. May be repeated."),
     ] = None,
     updates: Annotated[
         list[int] | None,
-        typer.Option("--update", min=1, help="Points an update takes in at once, besides one; may be repeated."),
+        typer.Option("--update", min=1, help="Number of points in one update, in addition to 1. May be repeated."),
     ] = None,
-    episodes: Annotated[int, typer.Option("--episodes", min=1, help="Episodes side by side.")] = 64,
+    episodes: Annotated[int, typer.Option("--episodes", min=1, help="Number of episodes in a batch.")] = 64,
     baseline: Annotated[
         list[str] | None,
         typer.Option(
             "--baseline",
             autocompletion=completion.baselines,
-            help="Measure this baseline too; 'all': those of the task's card.",
+            help="Also measure this baseline, or all of the task's card (all). May be repeated.",
         ),
     ] = None,
     results: Results = RESULTS,
@@ -61,7 +61,7 @@ def command(
     from iclbench.config.cards import load_baseline
     from iclbench.core.context import Context
 
-    runs = chosen_runs(results, run)
+    runs = selected_runs(results, run)
     for name in baseline or []:
         if name != "all":
             load_baseline(name)  # a mistyped name fails before anything is measured

@@ -1,4 +1,4 @@
-"""Measures what runs and baselines cost, and prints the tables."""
+"""Measure the costs of runs and baselines, and print the tables."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def measure_all(
     written: list[Path] = []
     failed = 0
 
-    def measure(contestant: PredictorContestant, of: Run) -> int:
+    def measure(contestant: PredictorContestant, run: Run) -> int:
         path, lines, missing = measure_costs(
             context,
             contestant,
-            of.config.task,
-            of.config.preset,
+            run.config.task,
+            run.config.preset,
             sizes,
-            train=of.config.train,
+            train=run.config.train,
         )
         written.append(path)
         for line in lines:
@@ -52,21 +52,21 @@ def measure_all(
             except UsageError as error:
                 if len(runs) == 1:
                     raise
-                failed += 1  # the others go on
+                failed += 1  # the others continue
                 say(f"skipped run '{each.name}': {error}")
             update(done, each.name)
     requests = list(_baselines(runs, baseline, context.data_dir))
     try:
-        for of, prompts, name in requests:
+        for run, prompts, name in requests:
             try:
                 (contestant,) = baselines(prompts, [name])
-                failed += measure(contestant, of)
+                failed += measure(contestant, run)
             except UsageError as error:
                 if len(requests) == 1:
                     raise
-                failed += 1  # the others go on
-                say(f"skipped baseline '{name}' on {of.config.task.name}, {of.config.preset}: {error}")
-    finally:  # what was measured is shown, also where a baseline does not fit
+                failed += 1  # the others continue
+                say(f"skipped baseline '{name}' on {run.config.task.name}, {run.config.preset}: {error}")
+    finally:  # print the measurements even if a baseline does not fit
         print_costs(written, json)
     return failed
 
@@ -74,15 +74,14 @@ def measure_all(
 def _baselines(
     runs: Sequence[Run], names: Sequence[str], data_dir: Path | None
 ) -> Iterator[tuple[Run, PromptSet, str]]:
-    """The named baselines, once for every task and preset among the runs: a run of theirs, their prompts, and the name
-    or path."""
-    typed = {load_baseline(name)[0]: name for name in names if name != "all"}
-    for of in {(r.config.task.name, r.config.preset): r for r in runs}.values() if names else ():
-        prompts = PromptSet(of.config.task, of.config.preset, data_dir=data_dir)
-        yield from ((of, prompts, name) for name in typed.values())
+    """The named baselines for every task and preset of the runs: a run, the prompts, and the name or path."""
+    typed_names = {load_baseline(name)[0]: name for name in names if name != "all"}
+    for run in {(r.config.task.name, r.config.preset): r for r in runs}.values() if names else ():
+        prompts = PromptSet(run.config.task, run.config.preset, data_dir=data_dir)
+        yield from ((run, prompts, name) for name in typed_names.values())
         if "all" in names:
-            of_card = dict.fromkeys([*of.config.task.oracles, *of.config.task.baselines])
-            yield from ((of, prompts, name) for name in of_card if load_baseline(name)[0] not in typed)
+            card_names = dict.fromkeys([*run.config.task.oracles, *run.config.task.baselines])
+            yield from ((run, prompts, name) for name in card_names if load_baseline(name)[0] not in typed_names)
 
 
 def print_costs(written: Sequence[Path], json: bool) -> None:
@@ -104,12 +103,12 @@ def print_costs(written: Sequence[Path], json: bool) -> None:
                 keys=(0, [column.key for column in COLUMNS].index("n_points")),
             )
             episodes = batch["n_episodes"].dropna()
-            scope = f"; all else is per episode, {episodes.iloc[0]} of them side by side" if len(episodes) else ""
-            out.print(f"Training steps are of a whole batch{scope}.\n")
+            scope = f"; all other values are per episode, in batches of {episodes.iloc[0]}" if len(episodes) else ""
+            out.print(f"Training steps are per batch{scope}.\n")
         several = Table("", "", "", at_once_table(group), AT_ONCE)
         if len(several.frame):
             table(
-                "several at once, all together, per episode",
+                "several in one call, total per episode",
                 [column.header for column in AT_ONCE],
                 [[cell.text for cell in row] for row in several.rows()],
                 range(2, len(AT_ONCE)),
@@ -118,15 +117,15 @@ def print_costs(written: Sequence[Path], json: bool) -> None:
             out.print()
 
 
-def _headers(of_report: Sequence[str]) -> list[str]:
-    """Headers that stand alone, where a table is printed in blocks.
+def _headers(report_headers: Sequence[str]) -> list[str]:
+    """Headers that are clear on their own, since a table may be printed in blocks.
 
     >>> _headers(["training step", "its time", "its memory", "n"])
     ['training step', 'step time', 'step memory', 'n']
     """
     headers, subject = [], ""
-    for header in of_report:
-        what = header.removeprefix("its ")
-        subject = subject if what != header else header.split()[-1]
-        headers.append(f"{subject} {what}" if what != header else header)
+    for header in report_headers:
+        noun = header.removeprefix("its ")
+        subject = subject if noun != header else header.split()[-1]
+        headers.append(f"{subject} {noun}" if noun != header else header)
     return headers

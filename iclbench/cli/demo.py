@@ -1,4 +1,4 @@
-"""`iclbench demo`: the main job on embedded defaults, in a few minutes on a laptop."""
+"""`iclbench demo`: a small grid, trained, evaluated and reported in a few minutes on a laptop."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ DemoResults = Annotated[
     Path, typer.Option("--results", envvar="ICLBENCH_RESULTS", help="Results folder.", show_default="./results/demo")
 ]
 
-# Its card says what is trained, evaluated and probed.
+# The grid of the demo.
 GRID = "demo"
 
 
 def command(results: DemoResults = Path("results/demo")) -> None:
-    """Train small backbones on two tasks, evaluate them beside baselines, probe their layers, write the report."""
+    """Train small backbones on two tasks, evaluate them with baselines, probe their layers, write the report."""
     from iclbench import tables
     from iclbench.cli.summary import print_summary
     from iclbench.cli.sweep_run import work_through, worker_slots
@@ -34,10 +34,10 @@ def command(results: DemoResults = Path("results/demo")) -> None:
     with sigterm_like_ctrl_c():
         set_up_torch("cpu", 1)
         store = Store(results)
-        planned = plan(grid_cells([GRID], results=results), store)
-        runs = sorted({cell.run for cell in planned.cells if cell.kind == "train"})
-        say(f"training, evaluating and probing {', '.join(runs)}: {plural(len(planned.todo), 'cell')}")
-        work_through(planned, store, worker_slots(), Context(results))
+        demo_plan = plan(grid_cells([GRID], results=results), store)
+        runs = sorted({cell.run for cell in demo_plan.cells if cell.kind == "train"})
+        say(f"training, evaluating and probing {', '.join(runs)}: {plural(len(demo_plan.todo), 'cell')}")
+        work_through(demo_plan, store, worker_slots(), Context(results))
         say("writing the report")
         page = build(results, results / "report").page
     values = tables.read_all("values", results)

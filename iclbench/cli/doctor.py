@@ -1,4 +1,4 @@
-"""`iclbench doctor`: what this machine offers."""
+"""`iclbench doctor`: report the libraries and devices of this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LIBRARIES = (
     "altair",
     "vl-convert-python",
 )
-# The extras of pyproject.toml, with what needs each.
+# Optional libraries, with the feature that needs each.
 _OPTIONAL = {
     "mamba-ssm": "CUDA kernels",
     "triton": "the Triton kernel",
@@ -39,7 +39,7 @@ _OPTIONAL = {
 
 
 def command(results: Results = RESULTS, data_dir: DataDir = None, json: Json = False) -> None:
-    """Report Python, libraries, devices, folders, and which plug-ins load."""
+    """Report Python, libraries, devices, folders, and plug-ins."""
     from iclbench.cli.terminal import print_json, table
 
     facts = _facts(results, data_dir)
@@ -50,7 +50,7 @@ def command(results: Results = RESULTS, data_dir: DataDir = None, json: Json = F
 
 
 def _facts(results: Path, data_dir: Path | None) -> dict[str, Any]:
-    """What the table has, line by line."""
+    """The lines of the table."""
     from iclbench import __version__
     from iclbench.config.cards import names
     from iclbench.core.version import commit
@@ -73,12 +73,12 @@ def _facts(results: Path, data_dir: Path | None) -> dict[str, Any]:
         missing = sorted(set(registry.entries) - set(loaded))
         facts[f"{registry.kind} classes"] = f"{len(loaded)} load" + (f"; not: {', '.join(missing)}" if missing else "")
     facts["results folder"] = f"{results} ({_writable(results)})"
-    facts["data folder"] = f"{data_dir} ({'there' if data_dir.is_dir() else 'missing'})" if data_dir else "not given"
+    facts["data folder"] = f"{data_dir} ({'exists' if data_dir.is_dir() else 'missing'})" if data_dir else "not given"
     return facts
 
 
 def _version(library: str) -> str:
-    """The installed version, and what needs the library if it is optional."""
+    """The installed version, and the feature of an optional library."""
     try:
         version = importlib.metadata.version(library)
     except importlib.metadata.PackageNotFoundError:
@@ -87,7 +87,7 @@ def _version(library: str) -> str:
 
 
 def _gpus() -> list[str]:
-    """The names of the GPUs that torch can use. A build for CPUs, whose version says so, is not imported."""
+    """The names of the GPUs that torch can use. A CPU build of torch, which its version shows, is not imported."""
     if _version("torch").endswith("+cpu"):
         return []
     import torch
@@ -96,10 +96,10 @@ def _gpus() -> list[str]:
 
 
 def _hub() -> str:
-    """Where models from the hub are cached, and whether others are downloaded."""
+    """The cache of models from the hub, and whether others are downloaded."""
     from huggingface_hub import constants
 
-    offline = "offline: only these are used" if constants.HF_HUB_OFFLINE else "others are fetched"
+    offline = "offline: only cached models" if constants.HF_HUB_OFFLINE else "others are downloaded"
     return f"{constants.HF_HUB_CACHE} ({offline})"
 
 
@@ -108,5 +108,5 @@ def _writable(folder: Path) -> str:
     while not existing.exists():
         existing = existing.parent
     if not existing.is_dir():
-        return f"{existing} is NO folder; choose another with --results"
+        return f"{existing} is NOT a folder; choose another with --results"
     return "writable" if os.access(existing, os.W_OK) else "NOT writable; choose another with --results"

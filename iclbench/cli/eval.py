@@ -1,4 +1,4 @@
-"""`iclbench eval [RUN...]`: scores runs and their baselines on the frozen prompt sets."""
+"""`iclbench eval [RUN...]`: score runs and their baselines on the frozen prompt sets."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from iclbench.cli.options import (
     Results,
     Threads,
     Trust,
-    chosen_runs,
     examples,
+    selected_runs,
     set_up_torch,
 )
 from iclbench.core.errors import UsageError
@@ -27,13 +27,13 @@ from iclbench.core.errors import UsageError
 def command(
     run: Annotated[
         list[str] | None,
-        typer.Argument(autocompletion=completion.runs, help="Runs to evaluate; none: all finished ones."),
+        typer.Argument(autocompletion=completion.runs, help="Runs to evaluate (default: all finished runs)."),
     ] = None,
     extrapolate: Annotated[
         str | None,
         typer.Option(
             "--extrapolate",
-            help="Also evaluate up to N examples, or to 4x: 4 times the trained length, as without N.",
+            help="Also evaluate with up to N examples, or 4x the trained length (default without N: 4x).",
             metavar="[N]",
         ),
     ] = None,
@@ -42,36 +42,36 @@ def command(
         typer.Option(
             "--shift",
             autocompletion=completion.shifts,
-            help="Also evaluate under this shift; several at once: isotropic+noisy-1, orthants+points-N (N examples). "
-            "'all': every one of the card.",
+            help="Also evaluate under this shift, several combined (isotropic+noisy-1, orthants+points-N), or all of "
+            "the card (all). May be repeated.",
         ),
     ] = None,
     evaluator: Annotated[
         list[str] | None,
-        typer.Option("--evaluator", help="Only these tests of the family (icl, iwl, ...) instead of the card's."),
+        typer.Option("--evaluator", help="Tests of the family (icl, iwl, ...), in place of those of the card."),
     ] = None,
     baseline: Annotated[
         list[str] | None,
         typer.Option(
-            "--baseline", autocompletion=completion.baselines, help="Only these baselines instead of the card's."
+            "--baseline", autocompletion=completion.baselines, help="Baselines, in place of those of the card."
         ),
     ] = None,
     method: Annotated[
-        str, typer.Option("--method", help="Also with the context taken in by deep-thinking; icl: only as it is.")
+        str, typer.Option("--method", help="Also use the context by deep-thinking (icl: in-context only).")
     ] = "icl",
     override: Annotated[
         list[str] | None,
         typer.Option(
             "-o",
             "--override",
-            help="method.key=value: method.eta, method.passes, ...; task.path=FILE: where the runs' data are now.",
+            help="method.eta=0.01, method.passes=5, ...; task.path=FILE: the current path of the runs' data.",
         ),
     ] = None,
     data_changed: Annotated[
         bool,
         typer.Option(
             "--data-changed",
-            help="Score runs on data other than those that they were trained on; the rows are in no leaderboard.",
+            help="Score runs although their data have changed since training. The rows are not in leaderboards.",
         ),
     ] = False,
     task: Annotated[
@@ -79,7 +79,7 @@ def command(
         typer.Option(
             "--task",
             autocompletion=completion.tasks,
-            help="Evaluate on the prompts of this task instead of the one that was trained.",
+            help="Evaluate on the prompts of this task, in place of the trained task.",
         ),
     ] = None,
     csv: Annotated[
@@ -89,7 +89,7 @@ def command(
         str | None,
         typer.Option(
             "--target",
-            help="Column of --csv to be predicted: its name or, if no column is named by a number, its number from 1.",
+            help="Target column of --csv: its name or, if no name is a number, its number from 1.",
         ),
     ] = None,
     header: Annotated[
@@ -98,7 +98,7 @@ def command(
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Evaluation seed.")] = 0,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Compute baselines also where the reference results have them.")
+        bool, typer.Option("--fresh", help="Compute baselines even if the reference results have them.")
     ] = False,
     results: Results = RESULTS,
     data_dir: DataDir = None,
@@ -108,7 +108,7 @@ def command(
     threads: Threads = 1,
     json: Json = False,
 ) -> None:
-    """Score runs on frozen prompts, the task's baselines always beside them."""
+    """Score runs and the task's baselines on frozen prompts."""
     from iclbench.cli.terminal import out, say
     from iclbench.config.cards import load_baseline, load_task
     from iclbench.config.resolution import parse_overrides
@@ -119,18 +119,20 @@ def command(
     from iclbench.store.runs import CodeChangedError
 
     if (csv is None) != (target is None):
-        raise UsageError("--csv FILE and --target COLUMN go together")
+        raise UsageError("--csv FILE and --target COLUMN must be used together")
     if header is not None and csv is None:
-        raise UsageError("--header and --no-header are for --csv FILE")
+        raise UsageError("--header and --no-header need --csv FILE")
     if csv is not None and (task or shift or evaluator or extrapolate is not None):
-        raise UsageError("--csv evaluates on your table as it is; drop --task, --shift, --evaluator and --extrapolate")
+        raise UsageError("--csv cannot be used with --task, --shift, --evaluator and --extrapolate")
     if task is not None:
-        load_task(task)  # a mistyped name fails before anything is computed, as of the baselines
+        load_task(task)  # a mistyped name fails before the evaluation
     overrides = parse_overrides(override or [], ("method", "task"))
     context_method, files = method_of(method, overrides.get("method")), overrides.get("task", {})
     if files and (csv is not None or task is not None):
-        raise UsageError("-o task.path names the data of the runs' own task; drop --task and --csv")
-    runs = chosen_runs(results, run)
+        raise UsageError(
+            "-o task.path is the path of the data of the runs' task; it cannot be used with --task and --csv"
+        )
+    runs = selected_runs(results, run)
     for name in baseline or []:
         load_baseline(name)
     if extrapolate is not None:
@@ -141,7 +143,7 @@ def command(
     table = None if csv is None else eval_runs.read(csv, target, header)
     failed = untrusted = 0
     evaluated: list[str] = []
-    edited: list[str] = []
+    changed_code: list[str] = []
     remarks: dict[str, None] = {}
     for each in runs:
         try:
@@ -168,13 +170,13 @@ def command(
             if run and len(runs) == 1:
                 raise
             untrusted += isinstance(error, UntrustedError)
-            failed += 1  # the others go on
-            edited += [each.name] * isinstance(error, CodeChangedError)
+            failed += 1  # the others continue
+            changed_code += [each.name] * isinstance(error, CodeChangedError)
             say(f"skipped run '{each.name}': {error}")
-    summary.print_summary(results, evaluated, json, without=edited)
+    summary.print_summary(results, evaluated, json, without=changed_code)
     for line in remarks:
         out.print(line)
-    if again := failed - untrusted:
-        say(f"{again} failed; the same command tries them again")
+    if retryable := failed - untrusted:
+        say(f"{retryable} failed; the same command tries them again")
     if failed:
         raise typer.Exit(1)

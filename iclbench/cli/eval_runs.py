@@ -1,4 +1,4 @@
-"""Evaluates runs and their baselines under a progress bar, on prompts of their task, of another or of a table."""
+"""Evaluate runs and their baselines with a progress bar, on prompts of their task, of another task or of a table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from iclbench.families.tabular.tabular import Tabular
 from iclbench.store.runs import Run
 from iclbench.sweep.reference import PackedBaselines
 
-# What stands beside a model on a user's own table.
+# The baselines for a user's table.
 TABLE_BASELINES = (
     "zero",
     "mean",
@@ -53,12 +53,12 @@ def evaluate_run(
     remarks: dict[str, None] | None = None,
     data_changed: bool = False,
 ) -> int:
-    """Evaluate one run with a progress bar, on prompts of its own task or of an `other`; returns the number of failed
-    cells and notes the prompt sets, and what must be known of them to read their scores."""
-    noted: set[str] = set()
-    beyond = None if extrapolate is None else examples(str(extrapolate), run.config.task.points)
+    """Evaluate one run with a progress bar, on prompts of its task or of an `other` task; returns the number of failed
+    cells. Adds the prompt sets to `evaluated`, and remarks on their scores to `remarks`."""
+    remarked: set[str] = set()
+    longest = None if extrapolate is None else examples(str(extrapolate), run.config.task.points)
     task, family = other or (run.config.task, None)
-    shifts = shifts_of(run, shift, beyond, task)
+    shifts = shifts_of(run, shift, longest, task)
     tests = [] if family else evaluators_of(run, evaluator or [], task)
     models = 1 if method is None else 2
     size = len(baseline) if baseline else len({*task.oracles, *task.baselines})
@@ -84,9 +84,9 @@ def evaluate_run(
             data_changed=data_changed,
         ):
             done += 1
-            if remarks is not None and task.family == "tabular" and cell.prompts.id not in noted:
-                noted.add(cell.prompts.id)
-                update(done, "XGBoost on all rows but the targets")
+            if remarks is not None and task.family == "tabular" and cell.prompts.id not in remarked:
+                remarked.add(cell.prompts.id)
+                update(done, "XGBoost on all rows except the targets")
                 with advised(IN_REAL_TABLES):
                     remarks.update(dict.fromkeys(remarks_on(cell.prompts)))
             if evaluated is not None and cell.prompts.id not in evaluated:
@@ -99,7 +99,7 @@ def evaluate_run(
 
 
 def read(csv: Path, target: str | None, header: bool | None) -> Table:
-    """The user's table."""
+    """Read the user's table."""
     with advised(IN_REAL_TABLES):
         return read_table(csv, target, header)
 
@@ -107,35 +107,34 @@ def read(csv: Path, target: str | None, header: bool | None) -> Table:
 def other_task(
     run: Run, table: Table | None, csv: Path | None, task: str | None
 ) -> tuple[TaskConfig, Family | None] | None:
-    """The task to evaluate on instead of the run's own: a user's table, or a card at the preset of the run."""
+    """The task that replaces the run's task: a user's table, or a card at the preset of the run; None if there is
+    none."""
     if table is not None and csv is not None:
         return own_table(run, table, csv)
     return None if task is None else (resolve_task(task, run.config.preset)[0], None)
 
 
 def own_table(run: Run, table: Table, csv: Path) -> tuple[TaskConfig, Family]:
-    """The user's table as a task of its own: episodes of the run's dimension and length, labels at the scale that the
-    run was trained on, and every kind of baseline."""
-    trained = run.config.task
-    if trained.head in ("categorical", "event"):
-        answers = "class labels" if trained.head == "categorical" else "events"
+    """The user's table as a task: episodes with the run's dimension and length, outputs at the scale of the run's
+    training, and every kind of baseline."""
+    trained_task = run.config.task
+    if trained_task.head in ("categorical", "event"):
+        answers = "class labels" if trained_task.head == "categorical" else "events"
+        raise UsageError(f"run '{run.name}' predicts {answers}; --csv needs runs of regression tasks")
+    trained_family = trained_task.build()
+    if trained_family.x_shape is not None:
         raise UsageError(
-            f"run '{run.name}' answers with {answers}; --csv asks for numbers: name runs of regression tasks"
+            f"run '{run.name}' reads images, not rows of features; --csv needs runs of tasks with features"
         )
-    scale = trained.build()
-    if scale.x_shape is not None:
+    if trained_family.y_dim > 1:
         raise UsageError(
-            f"run '{run.name}' reads images, not rows of features; --csv asks for features: name runs of other tasks"
+            f"run '{run.name}' predicts {trained_family.y_dim} numbers; --csv needs runs that predict one number"
         )
-    if scale.y_dim > 1:
-        raise UsageError(
-            f"run '{run.name}' answers with {scale.y_dim} numbers at once; --csv asks for one: name runs of other tasks"
-        )
-    parameters = Tabular.Parameters(dim=scale.x_dim, variance=scale.normaliser)
-    if table.rows < trained.points + 1:
+    parameters = Tabular.Parameters(dim=trained_family.x_dim, variance=trained_family.normaliser)
+    if table.rows < trained_task.points + 1:
         raise DataError(
-            f"{csv} has {table.rows} rows; run '{run.name}' was trained with {trained.points} examples, so an episode "
-            f"needs {trained.points + 1}"
+            f"{csv} has {table.rows} rows; run '{run.name}' was trained with {trained_task.points} examples, so an "
+            f"episode needs {trained_task.points + 1}"
         )
     family = Tabular(parameters, tables=[table])
     stem = re.sub(r"[^a-z0-9]+", "-", csv.name.lower().split(".")[0]).strip("-")[:40] or "table"
@@ -151,4 +150,4 @@ def own_table(run: Run, table: Table, csv: Path) -> tuple[TaskConfig, Family]:
         "evaluators": [],
         "published": [],
     }
-    return trained.model_copy(update=frozen), family
+    return trained_task.model_copy(update=frozen), family

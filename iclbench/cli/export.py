@@ -1,4 +1,4 @@
-"""`iclbench export RUN... --log TRACKER`: the curves and scores of finished runs for a tracker."""
+"""`iclbench export RUN... --log TRACKER`: write the curves and scores of finished runs to a tracker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def command(
     results: Results = RESULTS,
     trust: Trust = None,
 ) -> None:
-    """Write the training curves and scores of finished runs for TensorBoard, W&B or MLflow."""
+    """Write the training curves and scores of finished runs to TensorBoard, W&B or MLflow."""
     from iclbench import tables
     from iclbench.cli.terminal import out
     from iclbench.core.formats import plural
@@ -39,16 +39,16 @@ def command(
     for each in runs:
         rows = list(logged(each, values[values["run"] == each.name]))
         with tracked(each, log) as trackers:
-            for step, measured in rows:
+            for step, values_of_step in rows:
                 for tracker in trackers:
-                    tracker.log(step, measured)
+                    tracker.log(step, values_of_step)
         out.print(f"{each.name}: {plural(len(rows), 'step')} for {', '.join(log)}")
 
 
 def logged(run: Run, values: pd.DataFrame) -> Iterator[tuple[int, dict[str, float]]]:
-    """The measured values of a run, by training step. The last step has the scores on prompts of the run's task:
-    `EVALUATOR/SHIFT/METRIC`, with related datasets `.../N-related`, and those of further evaluation seeds under the
-    names of their prompt sets."""
+    """The values of a run by training step. The last step has the scores on prompts of the run's task:
+    `EVALUATOR/SHIFT/METRIC`, with related datasets `.../N-related`. Scores of further evaluation seeds have the names
+    of their prompt sets as a prefix."""
     import pandas as pd
 
     from iclbench.store.identity import variant_id

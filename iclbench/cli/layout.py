@@ -1,8 +1,8 @@
-"""How wide the columns of a printed table are: nothing in it is ever cut.
+"""The layout of a printed table, in which no cell is cut.
 
-A table that is too wide folds its prose between words; numbers never. Where that is not enough, it is printed in
-blocks of columns below one another, each beginning with what names its rows; a block that still does not fit runs over
-the edge.
+A table that is too wide folds prose between words, but no numbers. If that is not enough, it is split into blocks of
+columns, one below the other, and each block begins with the columns that name its rows. A block that does not fit is
+wider than the terminal.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from dataclasses import dataclass
 
 # Spaces between two columns.
 GAP = 2
-# Letters per line that prose is not folded below: the first while there are other ways, then the next.
+# Minimum widths of folded prose in letters. The second is used if the first does not fit.
 _READABLE = (20, 12)
 
 
 @dataclass(frozen=True)
 class Column:
-    """What a column needs.
+    """The width that a column needs.
 
     Attributes:
         natural: letters of its longest line.
-        word: letters of its longest word; `natural` where it may not be folded.
+        word: letters of its longest word; `natural` if it cannot be folded.
     """
 
     natural: int
     word: int
 
     def floor(self, readable: int) -> int:
-        """The least width, with so many letters per line where there are more."""
+        """The minimum width, if lines are folded to `readable` letters."""
         return max(self.word, min(self.natural, readable))
 
 
 @dataclass(frozen=True)
 class Block:
-    """Columns that stand side by side, by index, and their widths in letters."""
+    """Columns of a block, by index, and their widths in letters."""
 
     columns: tuple[int, ...]
     widths: tuple[int, ...]
@@ -46,12 +46,12 @@ class Block:
 
 
 def blocks(columns: Sequence[Column], width: int, keys: Sequence[int] = (0,)) -> list[Block]:
-    """The columns in as few blocks as fit into so many letters.
+    """The smallest number of blocks that fit into a width.
 
     Args:
-        columns: what each of them needs.
+        columns: the width that each column needs.
         width: letters per line.
-        keys: the columns that name a row: they begin every block.
+        keys: the columns that name a row, with which every block begins.
 
     >>> name, number = Column(20, 20), Column(6, 6)
     >>> [block.columns for block in blocks([name, *[number] * 4], 44)]
@@ -59,41 +59,45 @@ def blocks(columns: Sequence[Column], width: int, keys: Sequence[int] = (0,)) ->
     >>> [block.widths for block in blocks([name, Column(90, 12)], 60)]
     [(20, 38)]
     """
-    everything = tuple(range(len(columns)))
+    all_indices = tuple(range(len(columns)))
     if not columns:
         return []
-    whole_keys = [Column(c.natural, c.natural) if i in keys else c for i, c in enumerate(columns)]
-    for chosen in (whole_keys, columns):
-        if (widths := _fit(chosen, width)) is not None:
-            return [Block(everything, widths)]
-    found: list[Block] = []
-    rest = [index for index in everything if index not in keys]
+    unfolded_keys = [Column(c.natural, c.natural) if i in keys else c for i, c in enumerate(columns)]
+    for column_needs in (unfolded_keys, columns):
+        if (widths := _fit(column_needs, width)) is not None:
+            return [Block(all_indices, widths)]
+    table_blocks: list[Block] = []
+    rest = [index for index in all_indices if index not in keys]
     while rest:
-        tried = ((*keys, *rest[:count]) for count in range(len(rest), 0, -1))
-        part = next((each for each in tried if _fit([whole_keys[i] for i in each], width)), (*keys, rest[0]))
-        widths = _fit([whole_keys[i] for i in part], width) or _fit([columns[i] for i in part], width)
-        found.append(Block(part, widths or _least([columns[i] for i in part])))
-        rest = rest[len(part) - len(keys) :]
-    return found or [Block(everything, _least(columns))]
+        candidates = ((*keys, *rest[:count]) for count in range(len(rest), 0, -1))
+        block_columns = next(
+            (each for each in candidates if _fit([unfolded_keys[i] for i in each], width)), (*keys, rest[0])
+        )
+        widths = _fit([unfolded_keys[i] for i in block_columns], width) or _fit(
+            [columns[i] for i in block_columns], width
+        )
+        table_blocks.append(Block(block_columns, widths or _least([columns[i] for i in block_columns])))
+        rest = rest[len(block_columns) - len(keys) :]
+    return table_blocks or [Block(all_indices, _least(columns))]
 
 
 def _fit(columns: Sequence[Column], width: int) -> tuple[int, ...] | None:
-    """Widths that fit: as long as the lines are, or what is left shared out by need; None: they do not fit."""
+    """Widths that fit: those of the lines, or the available width shared by need; None if the columns do not fit."""
     for readable in _READABLE:
         widths = [column.floor(readable) for column in columns]
         spare = width - GAP * (len(columns) - 1) - sum(widths)
         if spare < 0:
             continue
-        # Those that want least are served first: whole lines for them cost the others little.
+        # Columns with the smallest need come first, since unfolded lines for them cost the others little.
         order = sorted(range(len(columns)), key=lambda index: columns[index].natural - widths[index])
-        for left, index in zip(range(len(columns), 0, -1), order, strict=True):
-            more = min(columns[index].natural - widths[index], spare // left)
-            widths[index] += more
-            spare -= more
+        for remaining_columns, index in zip(range(len(columns), 0, -1), order, strict=True):
+            extra = min(columns[index].natural - widths[index], spare // remaining_columns)
+            widths[index] += extra
+            spare -= extra
         return tuple(widths)
     return None
 
 
 def _least(columns: Sequence[Column]) -> tuple[int, ...]:
-    """Widths of columns that run over the edge."""
+    """Widths of columns that do not fit."""
     return tuple(column.floor(_READABLE[0]) for column in columns)

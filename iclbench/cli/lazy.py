@@ -1,4 +1,4 @@
-"""The commands, each imported when it is called or its help is shown."""
+"""The commands. Each is imported when it is called or its help is printed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import typer
 from rich.markup import escape
 from typer.core import TyperCommand, TyperGroup
 
-# What is typed after `iclbench`, in the order of the help. The function `command` of `iclbench.cli.lm.demo_model` has
-# the options, the help and the work of `iclbench lm demo-model`; it imports torch and the like in its body.
+# The words after `iclbench`, in the order of the help. For example, the function `command` of
+# `iclbench.cli.lm.demo_model` has the options, the help and the work of `iclbench lm demo-model`. It imports torch and
+# other large packages in its body.
 COMMANDS = (
     "demo",
     "list",
@@ -55,7 +56,7 @@ def _function(typed: str) -> Callable[..., None]:
 
 
 def lazy_group(prefix: str = "") -> type[TyperGroup]:
-    """A class of groups with the commands that are typed after this prefix."""
+    """A class of groups with the commands after this prefix."""
     commands = {name: typed for typed in COMMANDS for before, _, name in [typed.rpartition(" ")] if before == prefix}
 
     class LazyGroup(TyperGroup):
@@ -64,7 +65,7 @@ def lazy_group(prefix: str = "") -> type[TyperGroup]:
             self.commands = {name: TyperCommand(name) for name in commands} | dict(self.commands)
 
         def get_command(self, ctx: Any, cmd_name: str) -> Any:
-            """What a list of commands needs of the command: its name and summary."""
+            """A command with only its name and summary, for the list of commands."""
             if cmd_name in commands:
                 return literal(TyperCommand(cmd_name, help=summary(commands[cmd_name])))
             return super().get_command(ctx, cmd_name)
@@ -79,15 +80,15 @@ def lazy_group(prefix: str = "") -> type[TyperGroup]:
 
 
 def literal(parser: Any) -> Any:
-    """The parser, its texts of help taken literally."""
-    for part in (parser, *parser.params):
-        if getattr(part, "help", None):
-            part.help = escape(part.help)
+    """The parser with literal help texts."""
+    for element in (parser, *parser.params):
+        if getattr(element, "help", None):
+            element.help = escape(element.help)
     return parser
 
 
 def with_debug(parser: Any, root: Any) -> Any:
-    """The parser, its help naming the root's `--debug`, which `main` takes away before anything is parsed."""
+    """The parser with the root's `--debug` in its help. `main` removes the option before the parsing."""
     parser.params.append(copy(next(option for option in root.params if option.name == "debug")))
     parser.params[-1].expose_value = False
     return parser

@@ -1,4 +1,4 @@
-"""`iclbench list`: what there is."""
+"""`iclbench list`: list tasks, backbones, baselines, families, grids and runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from iclbench.cli import completion
 from iclbench.cli.options import RESULTS, Json, Results
 from iclbench.core.errors import UnknownNameError
 
-# Columns too wide for a terminal; `iclbench show` has them too.
+# Columns that are too wide for a terminal. `iclbench show` prints them.
 _FOR_SCRIPTS = {
     "tasks": {"family", "evaluators"},
     "grids": {"tasks", "backbones"},
@@ -30,7 +30,10 @@ _MORE = {
 def command(
     what: Annotated[
         str,
-        typer.Argument(autocompletion=completion.lists, help="tasks, backbones, baselines, families, grids or runs."),
+        typer.Argument(
+            autocompletion=completion.lists,
+            help="tasks, backbones, baselines, families, grids or runs.",
+        ),
     ] = "all",
     json: Json = False,
     results: Results = RESULTS,
@@ -42,8 +45,8 @@ def command(
     sections = sections_of(results)
     if what != "all" and what not in sections:
         raise UnknownNameError("list", what, [*sections, "all"])
-    wanted = sections if what == "all" else {what: sections[what]}
-    rows_by_name = {name: rows() for name, rows in wanted.items()}
+    selected = sections if what == "all" else {what: sections[what]}
+    rows_by_name = {name: rows() for name, rows in selected.items()}
     if json:
         print_json(rows_by_name if what == "all" else rows_by_name[what])
         return
@@ -61,7 +64,7 @@ def command(
 
 
 def _cell(column: str, value: Any) -> str:
-    """A value as a table has it."""
+    """A value as text for a table."""
     from iclbench.core.formats import fixed, nbytes, number
 
     if value is None:

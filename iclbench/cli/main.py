@@ -1,4 +1,4 @@
-"""The `iclbench` command: registers the commands and turns every failure into one line and an exit code."""
+"""The `iclbench` command: register the commands, and turn every failure into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from iclbench.core.plugins import blamed
 from iclbench.core.signals import ctrl_c_heard, heed_ctrl_c, leave_at_once
 
 INTERRUPTED = Interrupted.exit_code
-# Options that may stand without their value, what a value looks like, and the value they then have.
+# Options with an optional value: the pattern of a value, and the default.
 _OPTIONAL = {
     "--extrapolate": (r"-?\d+x?", "4x"),
     "--install-completion": (r"\w+", "auto"),
@@ -48,7 +48,7 @@ app.add_typer(lm, name="lm")
 
 
 class _Lines(logging.Handler):
-    """Log records as lines of progress, above a bar where one is drawn."""
+    """A handler that prints log records as lines of progress, above a progress bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
         from iclbench.cli.terminal import say
@@ -56,8 +56,8 @@ class _Lines(logging.Handler):
         say(f"{'note' if record.levelno < logging.WARNING else record.levelname}: {record.getMessage()}")
 
 
-def _version(wanted: bool | None) -> None:
-    if wanted:
+def _version(value: bool | None) -> None:
+    if value:
         from iclbench import __version__
 
         typer.echo(f"iclbench {__version__}")
@@ -69,14 +69,14 @@ def _root(
     version: bool | None = typer.Option(
         None, "--version", callback=_version, is_eager=True, help="Show the version and exit."
     ),
-    debug: bool = typer.Option(False, "--debug", help="Show where an error comes from (a traceback)."),
+    debug: bool = typer.Option(False, "--debug", help="Print the traceback of an error."),
     install: str | None = typer.Option(
         None,
         "--install-completion",
         metavar="[SHELL]",
         callback=completion.install,
         is_eager=True,
-        help="Let bash, zsh or fish complete commands, options and names; without SHELL: your own.",
+        help="Install completion for bash, zsh or fish (default: your shell).",
     ),
     show: str | None = typer.Option(
         None,
@@ -84,14 +84,14 @@ def _root(
         metavar="[SHELL]",
         callback=completion.show,
         is_eager=True,
-        help="Print the script that --install-completion writes.",
+        help="Print the completion script.",
     ),
 ) -> None:
     pass
 
 
 def parser() -> Any:
-    """The parser of all commands: texts of help are literal, and every command knows --debug."""
+    """The parser of all commands, with literal help texts and the option --debug for every command."""
     root = literal(typer.main.get_command(app))
     with_debug(literal(root.commands["lm"]), root)
     return root
@@ -102,15 +102,15 @@ def run(arguments: list[str] | None = None) -> None:
     try:
         code = main(sys.argv[1:] if arguments is None else arguments)
         leave_at_once(signal.SIGINT, INTERRUPTED)
-    except KeyboardInterrupt:  # one more, while the first was being answered
+    except KeyboardInterrupt:  # a second one during the handling of the first
         code = INTERRUPTED
         leave_at_once(signal.SIGINT, INTERRUPTED)
     sys.exit(code)
 
 
 def main(arguments: list[str]) -> int:
-    """Run one command; returns its exit code: 0 done, 1 failed, 2 usage, 130 interrupted."""
-    if completion.ASKED in os.environ:
+    """Run one command; returns its exit code: 0 success, 1 failure, 2 usage error, 130 interrupted."""
+    if completion.VARIABLE in os.environ:
         completion.answer(parser())
     print_anything()
     debug = "--debug" in arguments
@@ -123,12 +123,12 @@ def main(arguments: list[str]) -> int:
             try:
                 code = parser()(args=arguments, prog_name="iclbench", standalone_mode=False)
             except Exception as error:
-                if not isinstance(error, Interrupted):  # which says more
+                if not isinstance(error, Interrupted):  # whose message is more specific
                     heed_ctrl_c(error)
                 raise
             if code:
                 heed_ctrl_c()
-        if code == INTERRUPTED:  # what newer parsers make of Ctrl-C, older ones `Abort`
+        if code == INTERRUPTED:  # the result of Ctrl-C in newer parsers; older ones raise `Abort`
             return _interrupted()
         return code if isinstance(code, int) else 0
     except Exception as error:
@@ -137,35 +137,35 @@ def main(arguments: list[str]) -> int:
         return _report(blamed(error))
     except KeyboardInterrupt:
         return _interrupted()
-    except SystemExit as error:  # nothing of ours calls it: the command has not ended
-        if isinstance(error.__context__, BrokenPipeError):  # rich's answer to `| head`
+    except SystemExit as error:  # iclbench never raises it, so the command has not finished
+        if isinstance(error.__context__, BrokenPipeError):  # raised by rich for `| head`
             return 1
         if debug:
             traceback.print_exc()
-        found = blamed(error)
-        if isinstance(found, PluginError):
-            return _report(found)
-        where = f"code from outside iclbench called sys.exit({shortened(repr(error.code))}) in the midst of the work"
-        print(f"error: {where}; --debug shows where", file=sys.stderr)  # noqa: T201
+        cause = blamed(error)
+        if isinstance(cause, PluginError):
+            return _report(cause)
+        message = f"code from outside iclbench called sys.exit({shortened(repr(error.code))})"
+        print(f"error: {message}; for a traceback use --debug", file=sys.stderr)  # noqa: T201
         return 1
 
 
 def _ask(target: str) -> bool:
-    """Whether the user trusts code that a card or a run names."""
-    question = f"{printable(target)} is code from outside iclbench, named by a card or a run. Run it?"
+    """Whether the user trusts the code of a card or a run."""
+    question = f"{printable(target)} is code from outside iclbench, used by a card or a run. Run it?"
     return typer.confirm(question, err=True)
 
 
-def _interrupted(what: str = "interrupted") -> int:
-    print(printable(what), file=sys.stderr)  # noqa: T201
+def _interrupted(message: str = "interrupted") -> int:
+    print(printable(message), file=sys.stderr)  # noqa: T201
     return INTERRUPTED
 
 
 def _report(error: BaseException) -> int:
-    """One line on stderr; the exit code belongs to the error."""
+    """Print one line on stderr; returns the exit code of the error."""
     if isinstance(error, typer.Exit):
         return error.exit_code
-    if isinstance(error, typer.Abort):  # what the command-line parser makes of Ctrl-C
+    if isinstance(error, typer.Abort):  # raised by the command-line parser for Ctrl-C
         return _interrupted()
     if isinstance(error, Interrupted):
         return _interrupted(str(error))
@@ -177,8 +177,8 @@ def _report(error: BaseException) -> int:
     if hasattr(error, "format_message"):  # the command-line parser's own errors
         text, code = error.format_message(), int(getattr(error, "exit_code", 2))
     elif isinstance(error, PluginError):
-        checked = f"; for more: iclbench check {error.target}" if error.target else ""
-        text, code = f"{error} (--debug shows where){checked}", error.exit_code
+        hint = f"; for more: iclbench check {error.target}" if error.target else ""
+        text, code = f"{error} (for a traceback use --debug){hint}", error.exit_code
     elif isinstance(error, IclbenchError):
         text, code = str(error), error.exit_code
     elif is_out_of_memory(error):
@@ -186,17 +186,17 @@ def _report(error: BaseException) -> int:
     elif isinstance(error, OSError):
         text, code = str(error), 1
     else:
-        text, code = f"{one_line(error)} (this is a bug; --debug shows where)", 1
+        text, code = f"{one_line(error)} (this is a bug; for a traceback use --debug)", 1
     if text:
         print("error: " + printable(brief(" ".join(str(text).split()))), file=sys.stderr)  # noqa: T201
     return code
 
 
 def _optional_values(arguments: list[str]) -> list[str]:
-    """The arguments with a value behind every option that may stand without one."""
-    filled = []
-    for index, here in enumerate(arguments):
-        value, default = _OPTIONAL.get(here, ("", ""))
-        bare = default and not re.fullmatch(value, "".join(arguments[index + 1 : index + 2]))
-        filled.append(f"{here}={default}" if bare else here)
-    return filled
+    """The arguments with a value for every option with an optional value."""
+    completed = []
+    for index, argument in enumerate(arguments):
+        value, default = _OPTIONAL.get(argument, ("", ""))
+        lacks_value = default and not re.fullmatch(value, "".join(arguments[index + 1 : index + 2]))
+        completed.append(f"{argument}={default}" if lacks_value else argument)
+    return completed

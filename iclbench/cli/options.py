@@ -27,21 +27,26 @@ DataDir = Annotated[
 ]
 Device = Annotated[str, typer.Option("--device", envvar="ICLBENCH_DEVICE", help="auto, cpu, cuda, cuda:1, ...")]
 Threads = Annotated[
-    int, typer.Option("--threads", envvar="ICLBENCH_THREADS", min=1, help="Torch threads; small models want one.")
+    int,
+    typer.Option(
+        "--threads", envvar="ICLBENCH_THREADS", min=1, help="Number of torch threads. One is best for small models."
+    ),
 ]
 Trackers = Annotated[
     list[str],
     typer.Option(
         "--log",
         metavar="TRACKER",
-        help="tensorboard, wandb (offline) or mlflow, beside our own tables; may be repeated.",
+        help="Also log to tensorboard, wandb (offline) or mlflow. May be repeated.",
     ),
 ]
 Workers = Annotated[
     int | None,
-    typer.Option("--workers", "-j", min=1, help="Processes, of one thread each.", show_default="one per core"),
+    typer.Option(
+        "--workers", "-j", min=1, help="Number of processes, with one thread each.", show_default="one per core"
+    ),
 ]
-PerGpu = Annotated[int, typer.Option("--per-gpu", min=1, help="Processes that share one GPU.")]
+PerGpu = Annotated[int, typer.Option("--per-gpu", min=1, help="Number of processes per GPU.")]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 
@@ -63,7 +68,7 @@ Trust = Annotated[
         "--trust",
         metavar="MODULE",
         callback=_trust,
-        help="Run this module's code where a card or a run names it; may be repeated. Also ICLBENCH_TRUST.",
+        help="Trust code of this module in cards and runs. May be repeated. Also ICLBENCH_TRUST.",
     ),
 ]
 MaxBytes = Annotated[
@@ -73,7 +78,7 @@ MaxBytes = Annotated[
         metavar="SIZE",
         callback=_max_bytes,
         envvar=limits.VARIABLE,
-        help="Largest file unpacked, table in memory, or model: 500M, 8G.",
+        help="Largest unpacked file, table in memory, or model: 500M, 8G.",
         show_default="1G",
     ),
 ]
@@ -81,8 +86,8 @@ MaxBytes = Annotated[
 RESULTS = Path("results")
 
 
-def chosen_runs(results: Path, names: Sequence[str] | None) -> list[Run]:
-    """The named runs, or all finished ones. On a terminal the user is asked first about the code that they name.
+def selected_runs(results: Path, names: Sequence[str] | None) -> list[Run]:
+    """The named runs, or all finished runs. On a terminal the user is asked to trust their code.
 
     Raises:
         UsageError: there is no such run.
@@ -98,7 +103,7 @@ def chosen_runs(results: Path, names: Sequence[str] | None) -> list[Run]:
             more = f"; and {len(diverged) - 8} more" if len(diverged) > 8 else ""
             raise UsageError(f"no finished run in {results}: {lines}{more}. Train {DivergedError.ADVICE}")
         raise UsageError(f"no finished run in {results}; start with: iclbench train linear gpt2")
-    for run in runs if trust.ask else ():  # before any bar is drawn; a refused run is skipped later
+    for run in runs if trust.ask else ():  # before any progress bar; a refused run is skipped later
         with suppress(UsageError):
             for target in run.config.targets:
                 trust.require(target)
@@ -106,17 +111,17 @@ def chosen_runs(results: Path, names: Sequence[str] | None) -> list[Run]:
 
 
 def set_up_torch(device: str, threads: int) -> str:
-    """Import torch with this many threads and return the device that `auto` means.
+    """Import torch with this many threads; returns the device, also for `auto`.
 
     Raises:
         UsageError: the device is not available.
     """
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     if threads == 1:
-        # Idle threads of several processes on few cores would starve one another. Where several threads were asked for,
-        # sleeping between small operations makes them slower than one (a Mamba step: 0.50 s against 0.15 s).
+        # Idle threads of several processes on few cores would starve each other. With several threads, sleeping between
+        # small operations is slower than one thread (a Mamba step: 0.50 s against 0.15 s).
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    with held_back(signal.SIGINT, signal.SIGTERM):  # in the midst of this an exception would abort the process
+    with held_back(signal.SIGINT, signal.SIGTERM):  # an exception during this import would abort the process
         import torch
 
     torch.set_num_threads(threads)
@@ -125,9 +130,11 @@ def set_up_torch(device: str, threads: int) -> str:
     return chosen_device(device)
 
 
-def examples(extrapolate: str, trained: int) -> int:
-    """A number of examples, `160`, or of trained lengths, `4x`."""
+def examples(extrapolate: str, trained_length: int) -> int:
+    """A number of examples: `160`, or `4x` the trained length."""
     number = extrapolate.removesuffix("x")
     if not (number.isascii() and number.isdecimal()):
-        raise UsageError(f"--extrapolate takes a number of examples (160, or 4x the trained), not {extrapolate!r}")
-    return int(number) * (trained if number != extrapolate else 1)
+        raise UsageError(
+            f"--extrapolate takes a number of examples (160, or 4x the trained length), not {extrapolate!r}"
+        )
+    return int(number) * (trained_length if number != extrapolate else 1)

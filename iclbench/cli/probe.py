@@ -1,5 +1,4 @@
-"""`iclbench probe [RUN...]`: what every layer of a model knows, the rank of its predictions, what its sample
-representation has learned."""
+"""`iclbench probe [RUN...]`: probe the layers of a model, the rank of its predictions, or its sample representation."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from iclbench.cli.options import (
     Results,
     Threads,
     Trust,
-    chosen_runs,
+    selected_runs,
     set_up_torch,
 )
 from iclbench.core.errors import UsageError
@@ -27,31 +26,37 @@ def command(
     run: Annotated[
         list[str] | None,
         typer.Argument(
-            autocompletion=completion.runs, help="Runs to probe; none: all finished ones that can be probed so."
+            autocompletion=completion.runs, help="Runs to probe (default: all finished runs that support the probe)."
         ),
     ] = None,
     context: Annotated[
         list[int] | None,
-        typer.Option("--context", min=1, help="Examples in context; may be repeated.", show_default="as trained"),
+        typer.Option(
+            "--context", min=1, help="Number of examples in context. May be repeated.", show_default="as trained"
+        ),
     ] = None,
     tasks: Annotated[
-        int | None, typer.Option("--tasks", min=2, help="Functions to probe layers on.", show_default="128")
+        int | None,
+        typer.Option("--tasks", min=2, help="Number of functions for the probe of layers.", show_default="128"),
     ] = None,
     fit: Annotated[
-        int | None, typer.Option("--fit", min=2, help="Queries to fit scale and shift on, per task.", show_default="10")
+        int | None,
+        typer.Option(
+            "--fit", min=2, help="Number of queries per function that fit scale and shift.", show_default="10"
+        ),
     ] = None,
     test: Annotated[
-        int | None, typer.Option("--test", min=1, help="Queries to score, per task.", show_default="40")
+        int | None, typer.Option("--test", min=1, help="Number of scored queries per function.", show_default="40")
     ] = None,
-    rank: Annotated[bool, typer.Option("--rank", help="The rank of the matrix of predictions instead.")] = False,
+    rank: Annotated[bool, typer.Option("--rank", help="Measure the rank of the matrix of predictions.")] = False,
     contexts: Annotated[
-        int | None, typer.Option("--contexts", min=4, help="Rows of that matrix: up to so many.", show_default="64")
+        int | None, typer.Option("--contexts", min=4, help="Maximum number of rows of the matrix.", show_default="64")
     ] = None,
     queries: Annotated[
-        int | None, typer.Option("--queries", min=1, help="Columns of that matrix.", show_default="128")
+        int | None, typer.Option("--queries", min=1, help="Number of columns of the matrix.", show_default="128")
     ] = None,
     representation: Annotated[
-        bool, typer.Option("--representation", help="True features read off the sample representation instead.")
+        bool, typer.Option("--representation", help="Decode the true features from the sample representation.")
     ] = False,
     shift: Annotated[
         str, typer.Option("--shift", autocompletion=completion.shifts, help="Probe under this shift.")
@@ -65,27 +70,32 @@ def command(
     threads: Threads = 1,
     json: Json = False,
 ) -> None:
-    """Decode every layer by the model's own read-out, up to a scale and a shift per task, beside GD and GD++; or
-    measure the rank of its predictions; or what its sample representation has learned."""
+    """Decode every layer by the model's read-out, up to a scale and a shift per function, and compare with GD and GD++.
+    Alternatively, measure the rank of the predictions, or probe the sample representation."""
     from iclbench.core.context import Context
 
     if rank and representation:
-        raise UsageError("--rank and --representation are probes of their own; ask for one at a time")
+        raise UsageError("--rank and --representation cannot be used together")
     if representation and (context or shift != "none"):
-        raise UsageError("--representation reads inputs without a context or a shift; leave --context and --shift out")
-    layer_sizes, rank_sizes = _given(tasks=tasks, fit=fit, test=test), _given(contexts=contexts, queries=queries)
+        raise UsageError("--representation cannot be used with --context and --shift")
+    layer_sizes, rank_sizes = (
+        _set_options(tasks=tasks, fit=fit, test=test),
+        _set_options(contexts=contexts, queries=queries),
+    )
     if rank_sizes and not rank:
-        raise UsageError(f"--{next(iter(rank_sizes))} is an option of --rank; leave it out")
+        raise UsageError(f"--{next(iter(rank_sizes))} needs --rank")
     if layer_sizes and (rank or representation):
         name, which = next(iter(layer_sizes)), "--rank" if rank else "--representation"
-        raise UsageError(f"--{name} is an option of the probe of layers, not of {which}; leave it out")
-    runs = chosen_runs(results, run)
-    where = Context(results, data_dir, set_up_torch(device, threads))
+        raise UsageError(f"--{name} cannot be used with {which}")
+    runs = selected_runs(results, run)
+    probe_context = Context(results, data_dir, set_up_torch(device, threads))
     from iclbench.cli.probe_runs import probe_runs
 
-    probe_runs(runs, bool(run), context, layer_sizes | rank_sizes, rank, representation, shift, seed, where, json)
+    probe_runs(
+        runs, bool(run), context, layer_sizes | rank_sizes, rank, representation, shift, seed, probe_context, json
+    )
 
 
-def _given(**options: int | None) -> dict[str, int]:
-    """The options that have a value."""
+def _set_options(**options: int | None) -> dict[str, int]:
+    """The options with a value."""
     return {name: value for name, value in options.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Probes runs one by one, and prints what was found."""
+"""Probe runs one by one, and print the tables."""
 
 from __future__ import annotations
 
@@ -31,61 +31,62 @@ def probe_runs(
     representation: bool,
     shift: str,
     seed: int,
-    where: Context,
+    probe_context: Context,
     json: bool,
 ) -> None:
-    """Probe runs and print the tables; of runs that were not named, those that cannot be probed are skipped. Numbers of
-    tasks, queries or contexts are the probe's own but for those in `sizes`.
+    """Probe runs and print the tables. Runs that do not support the probe are skipped, unless they were `named`.
+    `sizes` override the probe's default numbers of functions, queries or contexts.
 
     Raises:
-        UsageError: a run that was named cannot be probed, or none can.
-        typer.Exit: something failed.
+        UsageError: a named run does not support the probe, or no run does.
+        typer.Exit: with 1, if cells failed.
     """
-    of_all: dict[str, Any] = {"seed": seed}
-    of_contexts = of_all | {"shift": shift, **sizes}
-    cells_of: Callable[[Run], Iterator[CellResult]]
+    options: dict[str, Any] = {"seed": seed}
+    context_options = options | {"shift": shift, **sizes}
+    probe_cells: Callable[[Run], Iterator[CellResult]]
     if rank:
-        cells_of = partial(probe_rank, where, sizes=context, **of_contexts)
-        table, title, what = probe_tables.rank_table, probe_tables.rank_title, "predictions whose rank can be measured"
+        probe_cells = partial(probe_rank, probe_context, sizes=context, **context_options)
+        table, title = probe_tables.rank_table, probe_tables.rank_title
+        requirement = "predictions whose rank can be measured"
     elif representation:
-        cells_of = partial(probe_representation, where, **of_all)
+        probe_cells = partial(probe_representation, probe_context, **options)
         table, title = probe_tables.representation_table, probe_tables.representation_title
-        what = "a sample representation to probe"
+        requirement = "a sample representation to probe"
     else:
-        cells_of = partial(probe_layers, where, contexts=context, **of_contexts)
-        table, title, what = probe_tables.depth_table, probe_tables.examples_in_context, "layers to probe"
+        probe_cells = partial(probe_layers, probe_context, contexts=context, **context_options)
+        table, title, requirement = probe_tables.depth_table, probe_tables.examples_in_context, "layers to probe"
     failed = 0
     probed: list[str] = []
-    refused: dict[str, UsageError] = {}
+    refusals: dict[str, UsageError] = {}
     for each in runs:
         try:
-            failed += follow(each.name, cells_of(each), probed, say)
+            failed += follow(each.name, probe_cells(each), probed, say)
         except UsageError as error:
             if named:
                 raise
-            refused[each.name] = error  # it was not named, so the others go on
-    wrong = dict.fromkeys(str(why) for why in refused.values() if not isinstance(why, NotProbedError))
+            refusals[each.name] = error  # not named, so the others continue
+    errors = dict.fromkeys(str(reason) for reason in refusals.values() if not isinstance(reason, NotProbedError))
     if not probed:
-        for why in refused.values():
-            if isinstance(why, UntrustedError):
-                raise why
-        raise UsageError("; ".join(wrong) or f"no finished run in {where.results} has {what}")
-    for name, why in refused.items():
-        say(f"skipped run '{name}': {why}")
-    print_tables(where.results, probed, json, table, title)
+        for reason in refusals.values():
+            if isinstance(reason, UntrustedError):
+                raise reason
+        raise UsageError("; ".join(errors) or f"no finished run in {probe_context.results} has {requirement}")
+    for name, reason in refusals.items():
+        say(f"skipped run '{name}': {reason}")
+    print_tables(probe_context.results, probed, json, table, title)
     if failed:
         say(f"{failed} failed; the same command tries them again")
-    if failed or wrong:
+    if failed or errors:
         raise typer.Exit(1)
 
 
 def follow(name: str, cells: Iterator[CellResult], probed: list[str], say: Callable[[str], None]) -> int:
-    """Go through the cells of one run; returns the number of failed ones and notes the probe sets."""
+    """Compute the cells of one run; returns the number of failed cells, and adds the probe sets to `probed`."""
     failed = 0
     for cell in cells:
         if cell.prompts.id not in probed:
             probed.append(cell.prompts.id)
-            say(f"probe {name} on {cell.prompts.id}{' (kept)' if cell.cached else ''}")
+            say(f"probe {name} on {cell.prompts.id}{' (cached)' if cell.cached else ''}")
         if cell.reason:
             failed += 1
             say(f"failed: {cell.contestant.run} on {cell.prompts.id}: {cell.reason}")

@@ -1,4 +1,4 @@
-"""The tables that end a probe: by depth, by the number of contexts, by feature."""
+"""The tables of a probe: by depth, by the number of contexts, by feature."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from iclbench.core.formats import fixed
 
 
 def examples_in_context(values: pd.DataFrame) -> str:
-    """How many examples were in context, where that is known."""
+    """The number of examples in context, if it is known."""
     sizes = values["n_context"].dropna()
     return f"{int(sizes.iloc[0])} examples, " if len(sizes) else ""
 
 
 def depth_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Column names and rows: the error after a quarter, half, three quarters and all layers (or steps), where it is
-    smallest, and scale and shift (with their spread over tasks) after the last layer."""
+    """Column names and rows: the error after a quarter, half, three quarters and all layers (or steps), the smallest
+    error, and scale and shift (with their spread over functions) after the last layer."""
     probed = values[(values["evaluator"] == "probe") & values["run"].isin(values.loc[values["status"] == "ok", "run"])]
     lines: list[tuple[float, list[str]]] = []
     for run, rows in probed.groupby("run", sort=False):
         errors = rows[rows["metric"] == "squared_error"].sort_values("axis_value")
         ends = float(errors["value"].astype(float).iloc[-1])
-        name = _named(values, str(run))
+        name = _styled_name(values, str(run))
         if errors["axis"].isna().all():
             lines.append((ends, [name, "", "", "", "", short(ends), "", "", ""]))
             continue
         by_depth = errors.set_index(errors["axis_value"].astype(int))["value"]
         depth = int(by_depth.index.max())
         unit = "layer" if errors["axis"].iloc[0] == "layer" else "step"
-        quarters = [_at_part(by_depth, depth, part) for part in (1, 2, 3)]
+        quarters = [_error_at(by_depth, depth, quarter) for quarter in (1, 2, 3)]
         best = "" if by_depth.isna().any() else f"{short(by_depth.min())} at {unit} {by_depth.idxmin()}"
         last = rows[rows["axis_value"] == depth].set_index("metric")["value"]
         fitted = [_with_spread(last, metric) for metric in ("scale", "shift")]
@@ -40,10 +40,10 @@ def depth_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     return ["contestant", "depth", "1/4", "1/2", "3/4", "all", "best", "scale", "shift"], ordered
 
 
-def _at_part(by_depth: pd.Series, depth: int, quarters: int) -> str:
-    """The error after so many quarters, where that is a whole number of layers and there is one."""
-    at, rest = divmod(quarters * depth, 4)
-    return "" if rest or at not in by_depth.index else short(by_depth[at])
+def _error_at(by_depth: pd.Series, depth: int, quarters: int) -> str:
+    """The error after a number of quarters; empty if this is not a whole number of layers, or there is no value."""
+    layer, rest = divmod(quarters * depth, 4)
+    return "" if rest or layer not in by_depth.index else short(by_depth[layer])
 
 
 def _with_spread(last: pd.Series, metric: str) -> str:
@@ -53,35 +53,35 @@ def _with_spread(last: pd.Series, metric: str) -> str:
 
 
 def rank_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Column names and rows: effective rank, and the number of singular values that are not 0, by the number of
-    contexts; the smallest first."""
+    """Column names and rows: effective rank, and the number of non-zero singular values, by the number of contexts;
+    smallest first."""
     by_contexts = _measured(values, "rank", "contexts")
     lines: list[tuple[float, list[str]]] = []
     for run, rows in by_contexts.groupby("run", sort=False):
         both = rows.pivot_table("value", "axis_value", "metric")
         cells = [f"{e:.1f} ({r:.0f})" for e, r in zip(both["effective_rank"], both["rank"], strict=True)]
-        lines.append((float(both["effective_rank"].iloc[-1]), [_named(values, str(run)), *cells]))
+        lines.append((float(both["effective_rank"].iloc[-1]), [_styled_name(values, str(run)), *cells]))
     counts = sorted(by_contexts["axis_value"].unique())
     return ["contestant", *(f"m={n:.0f}" for n in counts)], [line for _, line in sorted(lines)]
 
 
 def rank_title(values: pd.DataFrame) -> str:
-    """What the numbers are."""
+    """The title of the numbers."""
     return f"{examples_in_context(values)}effective rank (rank) of m contexts, "
 
 
 def representation_title(values: pd.DataFrame) -> str:
-    """What the numbers are; a linear map without intercept can be worse than the mean, hence below 0."""
-    return "R² of the true features read off by a linear map without intercept, "
+    """The title of the numbers. A linear map without intercept can be worse than the mean, so R² can be below 0."""
+    return "R² of the true features, decoded by a linear map without intercept, "
 
 
 def representation_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Column names and rows: R² of every true feature and their mean; the best first."""
+    """Column names and rows: R² of every true feature and their mean; best first."""
     by_feature = _measured(values, "representation", "feature").pivot_table("value", "run", "axis_value")
     means = values[values["evaluator"].eq("representation") & values["axis"].isna() & values["status"].eq("ok")]
     lines = [
         [
-            _named(values, str(row["run"])),
+            _styled_name(values, str(row["run"])),
             *(fixed(value, 3) for value in by_feature.loc[row["run"]]),
             f"{row['value']:.3f} [{row['low']:.3f}, {row['high']:.3f}]",
         ]
@@ -94,6 +94,6 @@ def _measured(values: pd.DataFrame, evaluator: str, axis: str) -> pd.DataFrame:
     return values[values["status"].eq("ok") & values["evaluator"].eq(evaluator) & values["axis"].eq(axis)]
 
 
-def _named(values: pd.DataFrame, run: str) -> str:
-    """In bold where it was trained."""
+def _styled_name(values: pd.DataFrame, run: str) -> str:
+    """The name of a contestant, in bold if it was trained."""
     return f"[bold]{run}[/bold]" if values.loc[values["run"] == run, "kind"].iloc[0] == "backbone" else run

@@ -1,4 +1,4 @@
-"""`iclbench prune`: removes what nothing needs any more."""
+"""`iclbench prune`: remove files that are not needed any more."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from iclbench.cli.options import RESULTS, Results
 
 
 def command(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go; remove nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the files, and remove nothing.")] = False,
     results: Results = RESULTS,
 ) -> None:
-    """Remove temporary files of killed processes, unusable checkpoints, and tables of runs that are gone."""
+    """Remove temporary files of killed processes, unusable checkpoints, and tables of removed runs."""
     from iclbench.cli.terminal import out
     from iclbench.core.formats import nbytes, plural
     from iclbench.sweep import cleaning
@@ -22,11 +22,11 @@ def command(
     parts = cleaning.leftovers(results)
     by_kind: dict[str, list[cleaning.Part]] = defaultdict(list)
     for part in parts:
-        by_kind[part.what].append(part)
+        by_kind[part.kind].append(part)
     for kind, members in by_kind.items():
-        noun, _, of = kind.partition(" of ")
+        noun, _, owner = kind.partition(" of ")
         size = nbytes(sum(part.size for part in members))
-        out.print(f"{plural(len(members), noun)}{f' of {of}' if of else ''}: {size}", soft_wrap=True)
+        out.print(f"{plural(len(members), noun)}{f' of {owner}' if owner else ''}: {size}", soft_wrap=True)
         if dry_run:
             for part in members:
                 out.print(f"  {part.path}", soft_wrap=True, markup=False)

@@ -1,4 +1,4 @@
-"""How rows of result tables are written on a terminal, and what is said below a table."""
+"""The format of result tables on a terminal, and the lines below a table."""
 
 from __future__ import annotations
 
@@ -14,28 +14,32 @@ from iclbench.core.formats import fixed
 
 
 def print_shipped(results: Path, values: pd.DataFrame) -> None:
-    """Which contestants were not computed here, but taken from packed results."""
-    taken: dict[str, list[str]] = {}
+    """Print the contestants whose rows come from packed results."""
+    runs_of_source: dict[str, list[str]] = {}
     cells = values.loc[values["kind"].ne("backbone"), ["prompt_set", "run"]].drop_duplicates()
     for prompt_set, run in cells.itertuples(index=False):
         path = results / "tables" / str(prompt_set) / f"{run}.values.parquet"
         if source := tables.metadata(path).get("from"):
-            taken.setdefault(source, []).append(str(run))
-    for source, runs in taken.items():
+            runs_of_source.setdefault(source, []).append(str(run))
+    for source, runs in runs_of_source.items():
         names = ", ".join(dict.fromkeys(runs))
-        out.print(f"from the {source} results, not computed here (--fresh does): {names}", soft_wrap=True)
+        out.print(
+            f"from the {source} results, not computed here (use --fresh to compute them): {names}", soft_wrap=True
+        )
 
 
 def print_failed(values: pd.DataFrame) -> None:
-    """One line for every cell without a value, or with rows that have none."""
-    without = values[values["status"] != "ok"].drop_duplicates(["run", "status", "reason"])
-    for _, row in without.iterrows():
+    """Print one line for every cell with missing values."""
+    failures = values[values["status"] != "ok"].drop_duplicates(["run", "status", "reason"])
+    for _, row in failures.iterrows():
         out.print(f"{row['status']}: {row['run']}: {row['reason']}")
 
 
-def with_further(columns: list[str], rows: list[list[str]], board: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """A table with the columns of `analysis.scores` that are for the terminal, where something is known in them; the
-    leaderboard has the same rows in the same order."""
+def with_terminal_columns(
+    columns: list[str], rows: list[list[str]], board: pd.DataFrame
+) -> tuple[list[str], list[list[str]]]:
+    """A table with the terminal columns of `analysis.scores` that have values. The leaderboard `board` has the same
+    rows in the same order."""
     board = in_words(board)
     for name in (name for name, column in COLUMNS.items() if column.on_terminal and name in board):
         if board[name].notna().any():
@@ -45,19 +49,19 @@ def with_further(columns: list[str], rows: list[list[str]], board: pd.DataFrame)
     return columns, rows
 
 
-def named(run: str, kind: str) -> str:
-    """A contestant's name as it stands in a table: models bold, oracles said to be such."""
+def styled_name(run: str, kind: str) -> str:
+    """A contestant's name in a table: models in bold, oracles with "(oracle)"."""
     return {"oracle": run + " (oracle)", "backbone": f"[bold]{run}[/bold]"}.get(kind, run)
 
 
 def short(error: Any) -> str:
-    """An error in three decimals; `failed` where it is missing. Below 0 there are likelihoods only."""
+    """An error with three decimals; `failed` if it is missing. Only likelihoods are below 0."""
     if pd.isna(error):
         return "failed"
     return "<.0005" if 0 <= error < 5e-4 else fixed(error)
 
 
 def interval(row: Any) -> str:
-    """Value and half the width of its interval; a single episode has none."""
+    """Value and half the width of its interval; a single episode has no interval."""
     half = (row["high"] - row["low"]) / 2
     return f"{row['value']:.3f}" + ("" if pd.isna(half) else f" ±{half:.3f}")

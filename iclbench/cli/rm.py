@@ -1,4 +1,4 @@
-"""`iclbench rm RUN...`: deletes runs with all that was found out about them."""
+"""`iclbench rm RUN...`: delete runs with all their results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def command(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     results: Results = RESULTS,
 ) -> None:
-    """Delete runs: folder, tables, rows of sweeps. Packed results are left alone."""
+    """Delete runs: folder, tables, rows of sweeps. Packed results are not changed."""
     from iclbench.cli.terminal import say
     from iclbench.core.formats import nbytes, plural
     from iclbench.sweep.cleaning import parts_of, remove_run
@@ -26,10 +26,10 @@ def command(
     parts_by_run = {name: parts_of(results, name) for name in names}  # a mistyped name fails before anything is deleted
     if not yes:
         if not (sys.stdin and sys.stdin.isatty()):
-            raise UsageError(f"nobody can be asked whether to delete {', '.join(names)}; give --yes")
+            raise UsageError(f"cannot ask whether to delete {', '.join(names)} without a terminal; use --yes")
         for name, parts in parts_by_run.items():
             say(f"{name}: {plural(len(parts), 'part')}, {nbytes(sum(part.size for part in parts))}")
-        if not typer.confirm(f"delete {plural(len(names), 'run')} and all that was evaluated of them?", err=True):
+        if not typer.confirm(f"delete {plural(len(names), 'run')} and all their results?", err=True):
             raise typer.Exit(1)
     for name in names:
         say(f"deleted run '{name}': {nbytes(remove_run(results, name))}")

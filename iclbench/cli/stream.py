@@ -1,4 +1,4 @@
-"""`iclbench stream RUN`: a trained model that learns points line by line and answers queries as they come."""
+"""`iclbench stream RUN`: a trained model that reads points line by line and answers queries at once."""
 
 from __future__ import annotations
 
@@ -23,32 +23,41 @@ def command(
     csv: Annotated[
         str,
         typer.Option(
-            "--csv", help="File of points x1,...,y1,... or events time,mark; a query has ? for y, or ?,?; - is stdin."
+            "--csv", help="File of points x1,...,y1,... or events time,mark. A query has ? for y, or ?,?. - is stdin."
         ),
     ] = "-",
-    state: Annotated[Path | None, typer.Option("--state", help="Go on from a state that --save has written.")] = None,
+    state: Annotated[Path | None, typer.Option("--state", help="Continue from a state of --save.")] = None,
     save: Annotated[
         Path | None,
         typer.Option(
             "--save",
-            help="Write the state here at the end, also after Ctrl-C, SIGTERM or a bad line. Only a saved state is "
-            "replaced.",
+            help="Write the state to this file at the end, also after Ctrl-C, SIGTERM or a bad line. Only a file with "
+            "a state is replaced.",
         ),
     ] = None,
     related: Annotated[
         list[Path] | None,
-        typer.Option("--related", help="A related dataset, same columns, for models that use them; may be repeated."),
+        typer.Option(
+            "--related", help="A related dataset with the same columns, for models that use them. May be repeated."
+        ),
     ] = None,
     window: Annotated[
         int | None,
-        typer.Option("--window", min=1, help="Only the last so many points count; of models that forget points."),
+        typer.Option(
+            "--window", min=1, help="Use only this number of latest points, for models that can remove points."
+        ),
     ] = None,
     start: Annotated[
         str | None,
-        typer.Option("--start", help="Time 0 of events, or first: that of the first line, which then is no event."),
+        typer.Option(
+            "--start", help="Time 0 of events, or first: the time of the first line, which then is not an event."
+        ),
     ] = None,
     float64: Annotated[
-        bool, typer.Option("--float64", help="Compute in double precision; a state so saved is read with it, too.")
+        bool,
+        typer.Option(
+            "--float64", help="Compute in double precision. A state must be read with the precision of its --save."
+        ),
     ] = False,
     results: Results = RESULTS,
     data_dir: DataDir = None,
@@ -58,19 +67,19 @@ def command(
     threads: Threads = 1,
     json: Json = False,
 ) -> None:
-    """Learn points or events and answer queries line by line: a query sees all before it. In constant memory where the
-    backbone allows (cmanp, cnp, cmhp, recurrent ones)."""
+    """Read points or events and answer queries line by line. A query sees all lines before it. Memory is constant if
+    the backbone supports it (cmanp, cnp, cmhp, recurrent backbones)."""
     from iclbench.core.signals import sigterm_like_ctrl_c
     from iclbench.store.archives import find
 
     if state and related:
-        raise UsageError("--related goes without --state: a state already holds the related datasets of its start")
+        raise UsageError("--related cannot be used with --state, which holds the related datasets of its start")
     if state and start is not None:
-        raise UsageError("--start goes without --state: a state already holds when its observation started")
+        raise UsageError("--start cannot be used with --state, which holds the start of its observation")
     trained_run, path = find(results, run), None if csv == "-" else Path(csv)
     if save:
         _check_writable(save)
-    with sigterm_like_ctrl_c(), _opened(path) as lines:
+    with sigterm_like_ctrl_c(), _open_lines(path) as lines:
         backbone = trained_run.load(set_up_torch(device, threads), data_dir)
         from iclbench.cli.stream_run import answer_all, csv_line, event_clock, json_line
 
@@ -82,8 +91,8 @@ def command(
 
 
 @contextmanager
-def _opened(path: Path | None) -> Iterator[io.TextIOBase]:
-    """The lines of a file or of standard input; bytes that are no text show up as wrong numbers."""
+def _open_lines(path: Path | None) -> Iterator[io.TextIOBase]:
+    """The lines of a file or of standard input. Invalid bytes become invalid numbers."""
     if path is None:
         if sys.stdin is None:
             raise UsageError("standard input is closed; give a file with --csv FILE")
@@ -100,7 +109,7 @@ def _opened(path: Path | None) -> Iterator[io.TextIOBase]:
 
 
 def _check_writable(path: Path) -> None:
-    """Find out before the work, not after it: only a saved state is replaced."""
+    """Raise `UsageError` before the work if the file cannot be written. Only a saved state is replaced."""
     if path.exists() and not path.is_file():
         raise UsageError(f"--save {path} is a {'folder' if path.is_dir() else 'device or a pipe'}; name a file")
     check_state_file(path)

@@ -1,4 +1,4 @@
-"""Reads points and queries of a stream, answers them, and keeps the state."""
+"""Read points and queries of a stream, answer the queries, and save the state."""
 
 from __future__ import annotations
 
@@ -43,38 +43,38 @@ def answer_all(
     write: Callable[[Answer], str],
     header: bool,
 ) -> None:
-    where = str(path or "stdin")
+    source = str(path or "stdin")
     start, clock = _start(backbone, state, clock)
     columns = _columns(backbone, clock)
     sets = read_related(backbone, related, columns) if related else None
-    at_once = path is None or not path.is_file()
+    is_interactive = path is None or not path.is_file()
     try:
-        streamed = Stream(backbone, start, sets, at_once, where, window, clock)
+        stream = Stream(backbone, start, sets, is_interactive, source, window, clock)
     except DataError as error:
         raise DataError(f"--state {state}: {error}") from error
     if header:
         typer.echo(",".join([*columns.inputs, *heading(backbone.shape)]))
-    started = time.monotonic()
+    start_time = time.monotonic()
     try:
-        for answer in streamed.run(columns.read(limits.lines(lines, where), where)):
+        for answer in stream.run(columns.read(limits.lines(lines, source), source)):
             typer.echo(write(answer))
             sys.stdout.flush()
     finally:
         noun = "point" if clock is None else "event"
-        seconds = max(time.monotonic() - started, 1e-9)
+        seconds = max(time.monotonic() - start_time, 1e-9)
         if save:
-            with held_back(signal.SIGINT, signal.SIGTERM):  # who asks twice still gets the state
-                _save(backbone, streamed, save)
+            with held_back(signal.SIGINT, signal.SIGTERM):  # a second signal does not stop the saving
+                _save(backbone, stream, save)
         say(
-            f"{streamed.points} {noun}{'s' * (streamed.points != 1)} and "
-            f"{streamed.queries} {'query' if streamed.queries == 1 else 'queries'} in {seconds:.1f} s "
-            f"({streamed.points / seconds:.0f} {noun}s/s), {_size(streamed.state, noun)}"
+            f"{stream.points} {noun}{'s' * (stream.points != 1)} and "
+            f"{stream.queries} {'query' if stream.queries == 1 else 'queries'} in {seconds:.1f} s "
+            f"({stream.points / seconds:.0f} {noun}s/s), {_size(stream.state, noun)}"
             + (f" saved to {save}" if save else "")
         )
 
 
 def event_clock(run: Run, backbone: Backbone, start: str | None) -> Clock | None:
-    """The clock of a stream of events, as the run's task and `--start` set it; None for a stream of points."""
+    """The clock of a stream of events, from the run's task and `--start`; None for a stream of points."""
     if backbone.shape.marks is None:
         if start is not None:
             raise UsageError("--start is for runs on event sequences; points have no time")
@@ -86,14 +86,14 @@ def event_clock(run: Run, backbone: Backbone, start: str | None) -> Clock | None
 
 
 def _start(backbone: Backbone, state: Path | None, clock: Clock | None) -> tuple[State | None, Clock | None]:
-    """The state to go on from, and the clock as it stood."""
+    """The initial state, and its clock."""
     if state is None:
         return None, clock
     try:
         start = backbone.load_state(state)
         return start, None if clock is None else Clock.of_state(read_about(state))
     except DataError as error:
-        raise DataError(f"--state: {error}; give a file that --save of this run has written") from error
+        raise DataError(f"--state: {error}; give a file of --save of this run") from error
 
 
 def _columns(backbone: Backbone, clock: Clock | None) -> LineFormat:
@@ -110,18 +110,18 @@ def _size(state: State, noun: str) -> str:
 
 
 def csv_line(answer: Answer) -> str:
-    answered = (f"{value:.9g}" for values in answer.columns.values() for value in values)
+    values = (f"{value:.9g}" for numbers in answer.columns.values() for value in numbers)
     time = [] if answer.time is None else [f"{answer.time:.15g}"]
-    return ",".join([*map(repr, answer.x), *time, *answered])
+    return ",".join([*map(repr, answer.x), *time, *values])
 
 
 def json_line(answer: Answer) -> str:
-    asked = {"x": answer.x} if answer.time is None else {"time": answer.time}
-    return json.dumps({"line": answer.number, **asked, **answer.columns})
+    inputs = {"x": answer.x} if answer.time is None else {"time": answer.time}
+    return json.dumps({"line": answer.number, **inputs, **answer.columns})
 
 
-def _save(backbone: Backbone, streamed: Stream, path: Path) -> None:
+def _save(backbone: Backbone, stream: Stream, path: Path) -> None:
     try:
-        backbone.save_state(streamed.state, path, streamed.clock.about() if streamed.clock else None)
+        backbone.save_state(stream.state, path, stream.clock.about() if stream.clock else None)
     except OSError as error:
         raise UsageError(f"cannot write the state to {path}: {error.strerror or error}") from error

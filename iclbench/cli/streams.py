@@ -1,5 +1,5 @@
-"""Standard streams as they come: an encoding without some letters, names of files that are no text, streams that are
-closed. None of these is an error."""
+"""Standard streams with a limited encoding, file names that are not text, and closed streams. None of these is an
+error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import io
 import sys
 import unicodedata
 
-# What our tables and texts have beyond ASCII, as it is written without.
+# The letters beyond ASCII in tables and texts, with their ASCII spelling.
 _PLAIN = {
     "±": "+-",
     "–": "-",
@@ -35,7 +35,7 @@ _PLAIN = {
 
 
 def plain(error: UnicodeError) -> tuple[str | bytes, int]:
-    """An error handler for encoders: a letter's nearest spelling in ASCII; of a file name that is no text, its byte.
+    """An error handler for encoders: a letter's nearest spelling in ASCII, or the byte of a file name that is not text.
 
     >>> plain(UnicodeEncodeError("ascii", "±1", 0, 1, "not in ASCII"))
     ('+-', 1)
@@ -50,7 +50,7 @@ def plain(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 def print_anything() -> None:
-    """Let standard output and error print every text, whatever their encoding."""
+    """Let standard output and error print every text in any encoding."""
     codecs.register_error("iclbench.plain", plain)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

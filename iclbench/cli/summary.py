@@ -1,5 +1,5 @@
-"""The table that ends an evaluation: every contestant's error at a few context sizes, or its log-likelihood by the
-number of related datasets, best first."""
+"""The table of an evaluation: the errors of contestants at a few context sizes, or their log-likelihoods by the number
+of related datasets, best first."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from iclbench.analysis.episode_scores import EpisodeScores
 from iclbench.analysis.gains import gains
 from iclbench.analysis.oracles import beaten
 from iclbench.analysis.scores import of_runs
-from iclbench.cli.accuracy_table import asks_for_labels, print_accuracies
-from iclbench.cli.result_rows import interval, named, print_failed, print_shipped, short, with_further
+from iclbench.cli.accuracy_table import has_labels, print_accuracies
+from iclbench.cli.result_rows import interval, print_failed, print_shipped, short, styled_name, with_terminal_columns
 from iclbench.cli.terminal import out, print_rows, table
 from iclbench.core.metrics import curve_metric, metric
 from iclbench.tables.runs import trained_runs
 
 
 def print_summary(results: Path, prompt_sets: Sequence[str], json: bool = False, without: Sequence[str] = ()) -> None:
-    """Print a leaderboard per prompt set, of class labels one over all prompt sets of a task; or all rows as JSON; both
-    `without` what runs scored whose code is another by now."""
+    """Print a leaderboard per prompt set, or for class labels one over all prompt sets of a task; or all rows as JSON.
+    Runs in `without`, whose code has changed, are left out."""
     frames = {} if json else {name: _read(results, name, without) for name in prompt_sets}
-    of_labels = {name: values for name, values in frames.items() if asks_for_labels(values)}
-    others = [name for name in prompt_sets if name not in of_labels]
+    with_labels = {name: values for name, values in frames.items() if has_labels(values)}
+    others = [name for name in prompt_sets if name not in with_labels]
     print_tables(results, others, json, leaderboard, notes_of=partial(notes, results), without=without)
-    print_accuracies(results, list(of_labels.values()))
+    print_accuracies(results, list(with_labels.values()))
 
 
 def print_tables(
@@ -41,16 +41,16 @@ def print_tables(
     notes_of: Callable[[pd.DataFrame], list[str]] = lambda values: [],
     without: Sequence[str] = (),
 ) -> None:
-    """Print one table per prompt set and what failed on it, or all rows as JSON.
+    """Print one table per prompt set and its failures, or all rows as JSON.
 
     Args:
         results: results folder.
-        prompt_sets: their names.
-        json: rows instead of tables.
+        prompt_sets: names of the prompt sets.
+        json: whether to print rows as JSON.
         lines_of: column names and rows from the values of one prompt set.
-        sizes_of: what its title says between the preset and the shift.
+        sizes_of: the sizes in the title, between the preset and the shift.
         notes_of: lines below the table, from the same values.
-        without: runs that are left out, under whatever method.
+        without: runs that are left out, with all their methods.
     """
     frames = {name: _read(results, name, without) for name in prompt_sets}
     if json:
@@ -64,7 +64,7 @@ def print_tables(
         title = f"{first['task']}, {first['preset']}, {sizes_of(values)}shift {first['shift']} ({name})"
         table(title, columns, lines, range(1, len(columns)))
         if (values["n_related"] > 0).any():
-            out.print("gap and squared error: with as many related datasets as a contestant uses")
+            out.print("gap and squared error: with all related datasets that a contestant uses")
         if pd.notna(first["trained_data"]):
             out.print(f"data: {first['data']}; runs were trained on fingerprint={first['trained_data']}")
         for note in notes_of(values):
@@ -80,30 +80,30 @@ def _read(results: Path, prompt_set: str, without: Sequence[str]) -> pd.DataFram
 
 
 def notes(results: Path, values: pd.DataFrame) -> list[str]:
-    """What stands below the table of one prompt set."""
+    """The lines below the table of one prompt set."""
     return [*about_oracles(results, values), *about_targets(results, values)]
 
 
 def about_targets(results: Path, values: pd.DataFrame) -> list[str]:
-    """Notes below a table of the question `targets`: which episodes numbers are over, what adjusted ones are adjusted
-    to, and what related datasets gained, with the median and the share of a single episode that decides."""
+    """Notes below a table of the question `targets`: the episodes of the numbers, the reference of adjusted scores, and
+    the gains of related datasets, with the median and the share of a single dominating episode."""
     ok = values[values["evaluator"].eq("targets") & values["status"].eq("ok") & values["axis"].isna()]
     likelihood, gap = (ok[ok["metric"].eq(metric)] for metric in ("log_likelihood", "gap"))
     lines, most = [], likelihood["n_episodes"].max()
     if (likelihood["n_episodes"] < most).any():
         lines.append(
-            f"in brackets: of how many of the {int(most)} episodes, the first; gaps are over those of all oracles"
+            f"in brackets: number of episodes, the first of {int(most)}; gaps are over the episodes of all oracles"
         )
     forced = ok.loc[ok["metric"].eq("log_likelihood_teacher_forced"), "run"].drop_duplicates()
     if len(forced):
-        lines.append(f"joint LL of {', '.join(map(str, forced))}: by the chain rule, given the true targets before")
-    here = ok["run"].isin(likelihood["run"]) & ~ok["run"].isin(gap["run"])
-    ceilings = ok[ok["metric"].eq("log_likelihood_adjusted") & here]
+        lines.append(f"joint LL of {', '.join(map(str, forced))}: by the chain rule, given the previous true targets")
+    is_ceiling = ok["run"].isin(likelihood["run"]) & ~ok["run"].isin(gap["run"])
+    ceilings = ok[ok["metric"].eq("log_likelihood_adjusted") & is_ceiling]
     for _, row in ceilings.iterrows():
-        own = likelihood.loc[likelihood["run"].eq(row["run"]), "value"].iloc[0]
+        score = likelihood.loc[likelihood["run"].eq(row["run"]), "value"].iloc[0]
         lines.append(
-            f"ceiling-adjusted: {row['run']} scores {own:.3f} on these prompts and {interval(row)} on average over the "
-            "task; with the gap taken from there, scores compare with published ones"
+            f"ceiling-adjusted: {row['run']} scores {score:.3f} on these prompts and {interval(row)} on average over "
+            "the task; scores that are adjusted to this average can be compared with published ones"
         )
     most_related = likelihood[likelihood["kind"].ne("oracle")].groupby("run")["n_related"].max()
     most_by_run = {str(run): int(n) for run, n in most_related.items() if n > 0}
@@ -112,118 +112,125 @@ def about_targets(results: Path, values: pd.DataFrame) -> list[str]:
         errors = EpisodeScores([tables.read_all("errors", results / "tables" / name)], {name})
         gain_of = gains(lambda run, n: errors.targets([run], name, "log_likelihood", n), most_by_run)
         lines += [
-            f"gain of {run} with {n} related: {own.line}" for (run, n), own in gain_of.items() if n == most_by_run[run]
+            f"gain of {run} with {n} related: {gain.line}"
+            for (run, n), gain in gain_of.items()
+            if n == most_by_run[run]
         ]
     return lines
 
 
 def about_oracles(results: Path, values: pd.DataFrame) -> list[str]:
-    """What a reader must know of the oracles of one prompt set: those that are beaten, and what scores 1 where they do
-    not."""
+    """Notes on the oracles of one prompt set: oracles that are beaten, and the reference of score 1 if it is not an
+    oracle."""
     oracles = sorted(values.loc[values["kind"] == "oracle", "run"].unique())
     if not oracles:
         return []
     name = str(values["prompt_set"].dropna().iloc[0])
     errors = EpisodeScores([tables.read_all("errors", results / "tables" / name)], {name})
-    lines = [found.line for found in beaten(values.assign(contestant=values["run"]), errors)]
-    said = values.loc[values["metric"].eq("score"), "score_one"].dropna().unique()
-    one = str(said[0]) if len(said) else ""
-    return lines + ([f"score: 1 is {one}"] if one and one not in oracles else [])
+    lines = [defeat.line for defeat in beaten(values.assign(contestant=values["run"]), errors)]
+    references = values.loc[values["metric"].eq("score"), "score_one"].dropna().unique()
+    reference = str(references[0]) if len(references) else ""
+    return lines + ([f"score: 1 is {reference}"] if reference and reference not in oracles else [])
 
 
-def leaderboard(values: pd.DataFrame, at: int = 3) -> tuple[list[str], list[list[str]]]:
-    """Column names and rows: contestants by the area under their curve, with the error at about `at` context sizes;
-    those without an area last, since some of their answers are no numbers."""
+def leaderboard(values: pd.DataFrame, size_count: int = 3) -> tuple[list[str], list[list[str]]]:
+    """Column names and rows: contestants by the area under their curve, with the error at about `size_count` context
+    sizes. Contestants without an area, some of whose predictions are not numbers, come last."""
     if values["evaluator"].eq("targets").any():
         return targets_board(values)
-    of_next = values[values["evaluator"].eq("next") & values["axis"].isna()]
-    ok = of_next[of_next["status"] == "ok"]
+    next_rows = values[values["evaluator"].eq("next") & values["axis"].isna()]
+    ok = next_rows[next_rows["status"] == "ok"]
     curves = ok[ok["metric"].eq(curve_metric(ok["metric"])) & ok["n_context"].notna()]
     areas = ok[ok["metric"].eq("auc")].set_index("run")[["value", "low", "high"]]
     scores = ok[ok["metric"].eq("score")].set_index("run")["value"]
-    sizes = _spread(curves[curves["run"].isin(areas.index)], at)
-    compared = of_runs(values, "next", by="auc")
-    kinds = dict(zip(compared["contestant"], compared["kind"], strict=True))
-    failed = compared["value"].isna()
-    ranked = compared.loc[~failed, "contestant"].tolist()
+    sizes = _spread(curves[curves["run"].isin(areas.index)], size_count)
+    ranking = of_runs(values, "next", by="auc")
+    kinds = dict(zip(ranking["contestant"], ranking["kind"], strict=True))
+    is_failed = ranking["value"].isna()
+    ranked = ranking.loc[~is_failed, "contestant"].tolist()
     intervals = {run: interval(row) for run, row in areas.iterrows()}
     rows = []
     for run in ranked:
-        mine = curves[curves["run"] == run].set_index("n_context")
-        cells = [short(mine.loc[n, "value"]) if n in mine.index else "" for n in sizes]
+        curve = curves[curves["run"] == run].set_index("n_context")
+        cells = [short(curve.loc[n, "value"]) if n in curve.index else "" for n in sizes]
         rows.append(
             [
-                named(run, kinds[run]),
+                styled_name(run, kinds[run]),
                 intervals[run],
                 f"{scores[run]:.3f}" if run in scores else "",
                 *cells,
             ]
         )
-    without = compared.loc[failed, "contestant"].tolist()
-    statuses = of_next[of_next["status"].ne("ok")].drop_duplicates("run").set_index("run")["status"]
-    for run in without:
+    failed_runs = ranking.loc[is_failed, "contestant"].tolist()
+    statuses = next_rows[next_rows["status"].ne("ok")].drop_duplicates("run").set_index("run")["status"]
+    for run in failed_runs:
         status = str(statuses[run])
         at_sizes = curves[curves["run"] == run].set_index("n_context")["value"].reindex(sizes)
-        rows.append([named(run, kinds[run]), status, "", *(status if pd.isna(v) else short(v) for v in at_sizes)])
+        rows.append([styled_name(run, kinds[run]), status, "", *(status if pd.isna(v) else short(v) for v in at_sizes)])
     columns = ["contestant", "area", "score", *[f"n={n}" for n in sizes]]
-    return with_further(columns, rows, compared)
+    return with_terminal_columns(columns, rows, ranking)
 
 
 def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Column names and rows: contestants by their log-likelihood, with as many related datasets as they use; those that
-    predict points only follow, by their error."""
+    """Column names and rows: contestants by their log-likelihood, with all related datasets that they use. Contestants
+    that predict single values follow, by their error."""
     ok = values[(values["status"] == "ok") & values["axis"].isna()].set_index(["run", "n_related"])
     likelihood, error, gap = (ok[ok["metric"].eq(m)] for m in ("log_likelihood", "squared_error", "gap"))
     counts = sorted(int(n) for n in values.loc[values["axis"].isna(), "n_related"].dropna().unique())
-    compared = of_runs(values, "targets", by="log_likelihood").drop_duplicates("contestant")
-    kinds = dict(zip(compared["contestant"], compared["kind"], strict=True))
-    failed = compared["value"].isna()
-    names = compared.loc[~failed, "contestant"].tolist()
+    ranking = of_runs(values, "targets", by="log_likelihood").drop_duplicates("contestant")
+    kinds = dict(zip(ranking["contestant"], ranking["kind"], strict=True))
+    is_failed = ranking["value"].isna()
+    names = ranking.loc[~is_failed, "contestant"].tolist()
     adjusted = ok[ok["metric"].eq("log_likelihood_adjusted")]
     joint = ok[ok["metric"].eq("log_likelihood_joint")]
     if not _differ(joint, likelihood):
         joint = joint.iloc[:0]
     most_episodes = pd.concat([likelihood, error])["n_episodes"].max()
-    lost = values[values["status"].eq("failed") & values["axis"].isna() & values["n_related"].notna()]
-    holes = set(zip(lost["run"], lost["n_related"], strict=True))
+    failures = values[values["status"].eq("failed") & values["axis"].isna() & values["n_related"].notna()]
+    failed_keys = set(zip(failures["run"], failures["n_related"], strict=True))
 
     def cell(scores: pd.DataFrame, run: str, n: int, write: Callable[[Any], str]) -> str:
-        """The number, and of how many episodes where others were asked more."""
+        """The number, and the number of its episodes if others have more."""
         if (run, n) not in scores.index:
             return ""
         row: Any = scores.loc[(run, n)]
-        fewer = pd.notna(row["n_episodes"]) and row["n_episodes"] != most_episodes
-        return write(row) + (f" ({int(row['n_episodes'])})" if fewer else "")
+        has_fewer = pd.notna(row["n_episodes"]) and row["n_episodes"] != most_episodes
+        return write(row) + (f" ({int(row['n_episodes'])})" if has_fewer else "")
 
     rows = []
     for run in names:
         cells = [
-            "failed" if (run, n) in holes else cell(likelihood, run, n, lambda row: f"{row['value']:.3f}")
+            "failed" if (run, n) in failed_keys else cell(likelihood, run, n, lambda row: f"{row['value']:.3f}")
             for n in counts
         ]
-        most = max(n for n in counts if (run, n) in error.index or (run, n) in holes)
+        most = max(n for n in counts if (run, n) in error.index or (run, n) in failed_keys)
         cells += [cell(scores, run, most, interval) for scores in (gap, adjusted) if len(scores)]
         cells += [cell(joint, run, most, lambda row: f"{row['value']:.3f}")] if len(joint) else []
-        error_cell = "failed" if (run, most) in holes else cell(error, run, most, lambda row: short(row["value"]))
-        rows.append([named(run, kinds[run]), *cells, error_cell])
-    without = compared.loc[failed, "contestant"].tolist()
+        error_cell = "failed" if (run, most) in failed_keys else cell(error, run, most, lambda row: short(row["value"]))
+        rows.append([styled_name(run, kinds[run]), *cells, error_cell])
+    failed_runs = ranking.loc[is_failed, "contestant"].tolist()
     statuses = values[values["status"].ne("ok")].drop_duplicates("run").set_index("run")["status"]
-    for run in without:
+    for run in failed_runs:
         blank = [""] * sum(len(scores) > 0 for scores in (gap, adjusted, joint))
-        rows.append([named(run, kinds[run]), *[statuses[run]] * (len(counts) or 1), *blank, statuses[run]])
+        rows.append([styled_name(run, kinds[run]), *[statuses[run]] * (len(counts) or 1), *blank, statuses[run]])
     related = [f"LL, {n} related" for n in counts] if len(counts) > 1 else [metric("log_likelihood").label]
-    further = {metric("gap").label: gap, "LL, ceiling-adjusted": adjusted, "joint LL": joint}
-    columns = ["contestant", *related, *(name for name, scores in further.items() if len(scores)), "squared error"]
-    return with_further(columns, rows, compared)
+    extra_columns = {metric("gap").label: gap, "LL, ceiling-adjusted": adjusted, "joint LL": joint}
+    columns = [
+        "contestant",
+        *related,
+        *(name for name, scores in extra_columns.items() if len(scores)),
+        "squared error",
+    ]
+    return with_terminal_columns(columns, rows, ranking)
 
 
 def _differ(joint: pd.DataFrame, marginal: pd.DataFrame) -> bool:
-    """Whether somebody has a joint distribution, of which the density is another than that of independent targets."""
+    """Whether the joint density of any contestant differs from that of independent targets."""
     return bool(((joint["value"] - marginal["value"].reindex(joint.index)).abs() > 1e-4).any())
 
 
 def _spread(curves: pd.DataFrame, count: int) -> list[int]:
-    """Context sizes that all contestants were asked at, spread over the range."""
+    """Context sizes that all contestants have, spread over the range."""
     sizes_by_run = curves.groupby("run")["n_context"].agg(set)
     if sizes_by_run.empty:
         return []

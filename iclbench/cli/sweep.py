@@ -1,4 +1,4 @@
-"""`iclbench sweep GRID`: all cells of a grid, those that are finished skipped before anything starts."""
+"""`iclbench sweep GRID`: compute all cells of a grid. Finished cells are skipped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def command(
         ),
     ],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what is done and what is to do, with time and disk; do nothing.")
+        bool,
+        typer.Option("--dry-run", help="Print the cells that are done and to do, with time and disk space, and exit."),
     ] = False,
     workers: Workers = None,
     per_gpu: PerGpu = 1,
@@ -29,22 +30,25 @@ def command(
         typer.Option(
             "--engine",
             autocompletion=completion.engines,
-            help="What runs the cells: local (processes here), slurm, ray, or a plug-in's.",
+            help="The engine of the cells: local (processes on this machine), slurm, ray, or that of a plug-in.",
             metavar="NAME",
         ),
     ] = "local",
     jobs: Annotated[
         int | None,
         typer.Option(
-            "--jobs", min=1, help="Jobs of the engine, in the queue or running.", show_default="of its table, 100"
+            "--jobs",
+            min=1,
+            help="Maximum number of jobs in the queue or running.",
+            show_default="that of the engine's table, or 100",
         ),
     ] = None,
     detach: Annotated[
         bool,
-        typer.Option("--detach", help="Submit what can begin, and leave; the same command collects and goes on."),
+        typer.Option("--detach", help="Submit the jobs that can start, and exit. The same command continues."),
     ] = False,
     status: Annotated[
-        bool, typer.Option("--status", help="Sweep nothing; show the engine's jobs of this results folder.")
+        bool, typer.Option("--status", help="Print the engine's jobs for this results folder, and exit.")
     ] = False,
     preset: Annotated[
         str | None,
@@ -79,7 +83,7 @@ def command(
         typer.Option(
             "--add",
             autocompletion=completion.backbones,
-            help="A further backbone, registered or package.module:Class, that meets every task of the grids.",
+            help="A further backbone for all tasks of the grids: a name or package.module:Class. May be repeated.",
             metavar="BACKBONE",
         ),
     ] = None,
@@ -88,16 +92,18 @@ def command(
     ] = None,
     pack: Annotated[
         Path | None,
-        typer.Option("--pack", help="Sweep nothing; pack what is there into a few files in this folder of --results."),
+        typer.Option("--pack", help="Pack finished cells into a few files in this folder of --results, and exit."),
     ] = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="With --pack, drop the cells in it that the grid no longer has.")
+        bool, typer.Option("--replace", help="With --pack, remove packed cells that are not in the grid.")
     ] = False,
     verify: Annotated[
         int | None,
-        typer.Option("--verify", min=1, help="Sweep nothing; compute so many random evaluations again and compare."),
+        typer.Option(
+            "--verify", min=1, help="Compute this number of random evaluations again, compare them, and exit."
+        ),
     ] = None,
-    verify_seed: Annotated[int, typer.Option("--verify-seed", min=0, help="Which ones --verify takes.")] = 0,
+    verify_seed: Annotated[int, typer.Option("--verify-seed", min=0, help="Seed of the selection of --verify.")] = 0,
     results: Results = RESULTS,
     data_dir: DataDir = None,
     trust: Trust = None,
@@ -105,9 +111,9 @@ def command(
     device: Device = "auto",
     json: Json = False,
 ) -> None:
-    """Train, evaluate, probe and measure all that a grid asks for. The same command goes on where it stopped."""
+    """Train, evaluate, probe and measure all runs of a grid. The same command continues after an interruption."""
     from iclbench.cli import sweep_jobs, sweep_results
-    from iclbench.cli.sweep_cells import cells_of, chosen_cells, listed, refuse_language_grids
+    from iclbench.cli.sweep_cells import cells_of, parsed_names, refuse_language_grids, selected_cells
     from iclbench.cli.sweep_run import devices, work_through, worker_slots
     from iclbench.cli.sweep_summary import print_dry_run
     from iclbench.cli.terminal import say
@@ -119,28 +125,30 @@ def command(
     from iclbench.sweep.outlook import check_data
     from iclbench.sweep.pack import missing
 
-    sweeping = dry_run or only or contestants or workers or per_gpu != 1
-    if (pack is not None or verify is not None) and (sweeping or engine != "local" or jobs or detach or status):
+    has_sweep_options = dry_run or only or contestants or workers or per_gpu != 1
+    if (pack is not None or verify is not None) and (
+        has_sweep_options or engine != "local" or jobs or detach or status
+    ):
         raise UsageError(
-            "--pack and --verify sweep nothing: no --dry-run, --only, --contestants, --workers, --per-gpu, --engine, "
-            "--jobs, --detach or --status with them"
+            "--pack and --verify cannot be used with --dry-run, --only, --contestants, --workers, --per-gpu, --engine, "
+            "--jobs, --detach or --status"
         )
     if replace and pack is None:
-        raise UsageError("--replace drops cells from packed results: write --pack FOLDER --replace")
+        raise UsageError("--replace needs --pack: write --pack FOLDER --replace")
     if pack is not None and verify is not None:
-        raise UsageError("--pack and --verify are two commands: pack first, then verify")
+        raise UsageError("--pack and --verify cannot be used together: pack first, then verify")
     if pack is not None or verify is not None:
         refuse_language_grids(grid)
     if dry_run and (detach or status):
-        raise UsageError("--dry-run does nothing: leave --detach and --status out")
+        raise UsageError("--dry-run cannot be used with --detach or --status")
     cluster = sweep_jobs.cluster(engine, grid, jobs, workers, detach, status)
     if cluster is not None and per_gpu != 1:
-        raise UsageError(f"--per-gpu is of this machine; jobs of engine '{engine}' have a GPU each")
-    kinds = listed("kind of cell", only, KINDS)
+        raise UsageError(f"--per-gpu needs the engine local; each job of engine '{engine}' has one GPU")
+    kinds = parsed_names("kind of cell", only, KINDS)
     with sigterm_like_ctrl_c():
         kind, gpus = devices(device) if cluster is None else (cluster.device(device), [])
         context, store = Context(results, data_dir, kind), Store(results)
-        cells = chosen_cells(preset, tasks, cells_of(grid, add or [], results))
+        cells = selected_cells(preset, tasks, cells_of(grid, add or [], results))
         if pack is not None:
             sweep_results.print_packed(cells, store, pack, json, replace)
             return
@@ -150,9 +158,9 @@ def command(
             return
         if (line := missing(grid, cells, results)) is not None:
             say(line)
-        contestants_of_grids = {cell.contestant for cell in cells if not cell.is_summary}
-        wanted = listed("contestant", contestants, contestants_of_grids, "(of these grids)") if contestants else None
-        plan = plans.only(plans.plan(cells, store), store, kinds, wanted)
+        all_contestants = {cell.contestant for cell in cells if not cell.is_summary}
+        selected = parsed_names("contestant", contestants, all_contestants, "(of these grids)") if contestants else None
+        plan = plans.only(plans.plan(cells, store), store, kinds, selected)
         check_data(plan, context)
         slots = worker_slots(gpus, per_gpu, workers)
         if cluster is not None:

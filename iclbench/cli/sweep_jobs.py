@@ -1,4 +1,4 @@
-"""`iclbench sweep GRID --engine slurm`: the same cells as jobs of a cluster."""
+"""`iclbench sweep GRID --engine slurm`: compute cells in jobs of a cluster."""
 
 from __future__ import annotations
 
@@ -32,38 +32,38 @@ from iclbench.sweep.plan import Plan
 def cluster(
     name: str, grids: Sequence[str], jobs: int | None, workers: int | None, detach: bool, status: bool
 ) -> Cluster | None:
-    """The engine of this name with what tables say of its jobs; None: cells are worked on here.
+    """The engine of this name with the settings of its jobs; None for the local engine.
 
     Raises:
-        UsageError: it cannot be had, or is asked for what it has not.
+        UsageError: the engine is not available, or does not support an option.
     """
     if name == "local":
         if jobs or detach or status:
-            raise UsageError("--jobs, --detach and --status are of an engine with jobs: name it with --engine")
+            raise UsageError("--jobs, --detach and --status need an engine with jobs: use --engine")
         return None
     engines.check(name)
     if status and detach:
-        raise UsageError("--status shows and --detach submits: write one of them")
+        raise UsageError("--status and --detach cannot be used together")
     if workers:
-        raise UsageError(f"--workers is of this machine; engine '{name}' has --jobs")
-    settings = engines.settings(name, _of_grids(grids), {"jobs": jobs} if jobs else {})
+        raise UsageError(f"--workers needs the engine local; for engine '{name}' use --jobs")
+    settings = engines.settings(name, _grid_settings(grids), {"jobs": jobs} if jobs else {})
     return Cluster(name, settings, detach, status)
 
 
-def _of_grids(grids: Sequence[str]) -> dict[str, Any]:
-    """What the tables `[engine]` of grids say of jobs that work on the cells of all of them."""
-    together: dict[str, Any] = {}
-    said_by: dict[str, str] = {}
+def _grid_settings(grids: Sequence[str]) -> dict[str, Any]:
+    """The merged tables `[engine]` of grids; raises `UsageError` if they differ."""
+    merged: dict[str, Any] = {}
+    sources: dict[str, str] = {}
     for grid in grids:
-        own = None if is_language_grid(grid) else load_grid(grid)[1].engine
-        for key, value in own.model_dump(exclude_unset=True).items() if own else ():
-            if together.setdefault(key, value) != value:
+        engine_table = None if is_language_grid(grid) else load_grid(grid)[1].engine
+        for key, value in engine_table.model_dump(exclude_unset=True).items() if engine_table else ():
+            if merged.setdefault(key, value) != value:
                 raise UsageError(
-                    f"the tables [engine] of grids '{said_by[key]}' and '{grid}' have {key} = {together[key]} and "
+                    f"the tables [engine] of grids '{sources[key]}' and '{grid}' have {key} = {merged[key]} and "
                     f"{value}; sweep them one after the other"
                 )
-            said_by.setdefault(key, grid)
-    return together
+            sources.setdefault(key, grid)
+    return merged
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,10 @@ class Cluster:
     """An engine with jobs.
 
     Attributes:
-        name: of the engine.
-        settings: of its jobs.
-        detach: submit and leave.
-        status: show what is there, and do nothing.
+        name: name of the engine.
+        settings: settings of its jobs.
+        detach: whether to submit jobs and exit.
+        status: whether to print the jobs and exit.
     """
 
     name: str
@@ -83,89 +83,91 @@ class Cluster:
     status: bool = False
 
     def device(self, typed: str) -> str:
-        """What cells compute on there; this machine may be another."""
+        """The device of cells on the cluster, which may differ from that of this machine."""
         return "cuda" if typed.startswith("cuda") or (typed == "auto" and self.settings.gpus) else "cpu"
 
     def sweep(
         self, plan: Plan, store: Store, context: Context, dry_run: bool, json: bool, added: Sequence[str]
     ) -> None:
-        """Do what is to do, or show it."""
-        own = self.settings
-        if context.device == "cuda" and not own.gpus:
-            own = own.model_copy(update={"gpus": 1})
+        """Compute the cells to do, or print them."""
+        settings = self.settings
+        if context.device == "cuda" and not settings.gpus:
+            settings = settings.model_copy(update={"gpus": 1})
         data = context.data_dir and context.data_dir.absolute()
-        context = replace(context, results=context.results.absolute(), data_dir=data, threads=own.cpus)
+        context = replace(context, results=context.results.absolute(), data_dir=data, threads=settings.cpus)
         if dry_run:
-            print_dry_run(plan, store, context.device, context.data_dir, None, json, added, own)
+            print_dry_run(plan, store, context.device, context.data_dir, None, json, added, settings)
             return
         estimates = Estimates(store, context.device)
-        bundling = Bundling(own.worth, estimates.seconds)
-        start = partial(self._executor, context, own, estimates)
+        bundling = Bundling(settings.worth, estimates.seconds)
+        start = partial(self._executor, context, settings, estimates)
         if self.status and not context.results.is_dir():
-            raise UsageError(f"no results folder {context.results}: nothing was submitted there")
+            raise UsageError(f"there is no results folder {context.results}, so it has no jobs")
         with writing(context.results):
             context.results.mkdir(parents=True, exist_ok=True)
         if self.status:
             executor = start()
             if not isinstance(executor, Submitting):
                 executor.shutdown()
-                raise UsageError(f"engine '{self.name}' has no queue that outlives the command: leave --status out")
+                raise UsageError(f"engine '{self.name}' has no queue that outlives the command: remove --status")
             _print_status(executor, plan, json)
         elif self.detach:
             self._submit(start(), plan, store, context, bundling)
         else:
-            run(plan, store, start, context, json, own.jobs, bundling)
+            run(plan, store, start, context, json, settings.jobs, bundling)
 
-    def _executor(self, context: Context, own: EngineSettings, estimates: Estimates) -> Any:
+    def _executor(self, context: Context, settings: EngineSettings, estimates: Estimates) -> Any:
         def seconds(bundle: Bundle) -> float | None:
-            known = [estimates.seconds(cell) for cell in bundle.cells]
-            return None if None in known else sum(each for each in known if each is not None)
+            durations = [estimates.seconds(cell) for cell in bundle.cells]
+            return None if None in durations else sum(each for each in durations if each is not None)
 
         if self.name == "slurm":
             from iclbench.sweep.slurm import SlurmExecutor
 
-            return SlurmExecutor(context.results, own, seconds, say)
+            return SlurmExecutor(context.results, settings, seconds, say)
         if self.name == "ray":
             from iclbench.sweep.ray import RayExecutor
 
-            return RayExecutor(context.results, own, seconds, say)
-        return engines.plugin(self.name)(context.results, own, seconds, say)
+            return RayExecutor(context.results, settings, seconds, say)
+        return engines.plugin(self.name)(context.results, settings, seconds, say)
 
     def _submit(self, executor: Submitting, plan: Plan, store: Store, context: Context, bundling: Bundling) -> None:
         if not isinstance(executor, Submitting):
             executor.shutdown()
-            raise UsageError(f"engine '{self.name}' has no jobs that outlive the command: leave --detach out")
+            raise UsageError(f"engine '{self.name}' has no jobs that outlive the command: remove --detach")
         try:
-            found = engine.submit(plan, store, executor, context, bundling)
+            submission = engine.submit(plan, store, executor, context, bundling)
         finally:
             executor.shutdown()
-        left = len(plan.todo) - found.cells - found.left
-        later = f"; {plural(left, 'cell')} more in the queue already or waiting for others" if left else ""
-        submitted = f"{plural(found.jobs, 'job')} submitted with {plural(found.cells, 'cell')}"
-        say(f"{submitted}{later}; the same command goes on")
-        if found.refused:
-            refused = f"{plural(found.refused, 'job')} with {plural(found.left, 'cell')} refused"
-            say(f"{refused}: {found.why}; the same command tries them again")
+        rest = len(plan.todo) - submission.cells - submission.refused_cells
+        later = f"; {plural(rest, 'more cell')} in the queue already or waiting for others" if rest else ""
+        submitted = f"{plural(submission.jobs, 'job')} submitted with {plural(submission.cells, 'cell')}"
+        say(f"{submitted}{later}; the same command continues")
+        if submission.refused_jobs:
+            refused = f"{plural(submission.refused_jobs, 'job')} with {plural(submission.refused_cells, 'cell')}"
+            say(f"{refused} refused: {submission.reason}; the same command tries them again")
             raise typer.Exit(1)
 
 
 def _print_status(executor: Submitting, plan: Plan, json: bool) -> None:
-    """Every job, and what of the grid is to do."""
+    """Print every job, and the number of cells to do."""
     try:
-        known, rows = executor.queue(), []
-        for name, state in known.items():
+        rows = []
+        for name, state in executor.queue().items():
             done, cells = executor.progress(name)
             rows.append({"job": executor.job(name), "state": state.name, "reason": state.reason, "node": state.node}
                         | {"cells": cells, "done": done})  # fmt: skip
     finally:
         executor.shutdown()
-    left = len(plan.todo)
+    todo = len(plan.todo)
     if json:
-        print_json({"jobs": rows, "to_do": left})
+        print_json({"jobs": rows, "to_do": todo})
         return
     if rows:
         columns = ["job", "state", "reason", "node", "cells", "done"]
         table("", columns, [[str(row[key]) for key in columns] for row in rows], numeric=(4, 5))
     counts = Counter(row["state"] for row in rows)
-    what = ", ".join(f"{number} {state.lower()}" for state, number in counts.items())
-    out.print(f"{plural(len(rows), 'job')}{f' ({what})' if what else ''}; {plural(left, 'cell')} of the grid to do")
+    summary = ", ".join(f"{number} {state.lower()}" for state, number in counts.items())
+    out.print(
+        f"{plural(len(rows), 'job')}{f' ({summary})' if summary else ''}; {plural(todo, 'cell')} of the grid to do"
+    )

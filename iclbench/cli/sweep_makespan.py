@@ -1,4 +1,4 @@
-"""What an engine's dry run says of its jobs: how many there will be, what each asks for, and how long all take."""
+"""The jobs in an engine's dry run: their number, their resources, and the total time."""
 
 from __future__ import annotations
 
@@ -16,38 +16,41 @@ from iclbench.sweep.estimate import Estimates
 from iclbench.sweep.makespan import simulate
 from iclbench.sweep.plan import Plan
 
-# Seconds until a job begins to work, where nothing is in its way: Python, torch and numba are loaded.
-_START = 10.0
-# The share of jobs that die half way, in what the dry run says of such a cluster.
-_DYING = 0.05
-# Draws of which ones, whose mean is said.
-_DRAWS = 8
+# Seconds until a job begins to work: Python, torch and numba are loaded.
+_START_SECONDS = 10.0
+# The share of jobs that die half way, for the estimate of an unreliable cluster.
+_FAILURE_SHARE = 0.05
+# Number of simulations with random failures.
+_SIMULATIONS = 8
 
 
 def jobs_of(plan: Plan, settings: EngineSettings, recorded: Estimates, measured: Estimates) -> dict[str, Any]:
-    """What will be submitted, and how long it takes on more or fewer jobs.
+    """The jobs of a plan, and the time with more or fewer parallel jobs.
 
     Args:
-        plan: what is to do.
-        settings: of the jobs.
-        recorded: by which cells go together when they are submitted.
-        measured: what they take, as far as that is known now.
+        plan: the plan.
+        settings: settings of the jobs.
+        recorded: estimates that group cells into jobs at submission.
+        measured: best estimates, for the time of cells.
     """
 
-    def looked_up(seconds: Callable[[GridCell], float | None]) -> Bundling:
-        """Going through the plan many times, each cell is asked about once: that looks at files."""
-        lengths = {cell.hash: seconds(cell) for cell in plan.todo}
-        return Bundling(settings.worth, lambda cell: lengths[cell.hash])
+    def cached_bundling(seconds: Callable[[GridCell], float | None]) -> Bundling:
+        """A bundling with cached estimates, since an estimate reads files and simulations use it many times."""
+        durations = {cell.hash: seconds(cell) for cell in plan.todo}
+        return Bundling(settings.worth, lambda cell: durations[cell.hash])
 
-    bundling, now = looked_up(recorded.seconds), looked_up(measured.seconds)
+    bundling, best = cached_bundling(recorded.seconds), cached_bundling(measured.seconds)
     sizes = simulate(plan, settings.jobs, bundling).jobs
     spans = []
     for jobs in sorted({1, 8, 32, 128, 512, settings.jobs}):
-        sound = simulate(plan, jobs, bundling, _START, takes=now.expected)
-        dying = [simulate(plan, jobs, bundling, _START, _DYING, seed, now.expected).seconds for seed in range(_DRAWS)]
+        reliable = simulate(plan, jobs, bundling, _START_SECONDS, cell_seconds=best.expected)
+        unreliable = [
+            simulate(plan, jobs, bundling, _START_SECONDS, _FAILURE_SHARE, seed, best.expected).seconds
+            for seed in range(_SIMULATIONS)
+        ]
         spans.append(
-            {"at_once": jobs, "seconds": sound.seconds, "efficiency": sound.efficiency}
-            | {"seconds_with_deaths": fmean(dying)}
+            {"at_once": jobs, "seconds": reliable.seconds, "efficiency": reliable.efficiency}
+            | {"seconds_with_deaths": fmean(unreliable)}
         )
     return {
         "jobs": len(sizes),
@@ -57,19 +60,19 @@ def jobs_of(plan: Plan, settings: EngineSettings, recorded: Estimates, measured:
         "memory": settings.memory,
         "minutes": settings.minutes,
         "at_once": settings.jobs,
-        "cells_of_unknown_length": sum(now.of(cell) is None for cell in plan.todo if cell.reason is None),
+        "cells_of_unknown_length": sum(best.estimate(cell) is None for cell in plan.todo if cell.reason is None),
         "makespan": spans,
     }
 
 
 def print_jobs(jobs: Mapping[str, Any]) -> None:
-    """Print what `jobs_of` returns."""
+    """Print the result of `jobs_of`."""
     if jobs["cells_per_job"] is None:
         return
     fewest, most = jobs["cells_per_job"]
     gpus = f", {plural(jobs['gpus'], 'GPU')}" if jobs["gpus"] else ""
     minutes = jobs["minutes"]
-    limit = "60 minutes or more, by what is known of its cells" if minutes is None else f"{minutes} minutes"
+    limit = "at least 60 minutes, depending on its cells" if minutes is None else f"{minutes} minutes"
     out.print(
         f"{plural(jobs['jobs'], 'job')} of {fewest} to {most} cells; each: {plural(jobs['cpus'], 'CPU')}{gpus}, "
         f"{jobs['memory']}, {limit}; at most {jobs['at_once']} at once"
@@ -83,7 +86,7 @@ def print_jobs(jobs: Mapping[str, Any]) -> None:
         ]
         for each in jobs["makespan"]
     ]
-    table("", ["jobs at once", "time", "efficiency", f"time if {_DYING:.0%} die"], rows, numeric=range(4))
+    table("", ["jobs at once", "time", "efficiency", f"time if {_FAILURE_SHARE:.0%} die"], rows, numeric=range(4))
     unknown = jobs["cells_of_unknown_length"]
-    guess = f"; {plural(unknown, 'cell')} of unknown length taken for a minute each" if unknown else ""
-    out.print(f"time without waiting in the queue, {_START:.0f} s to start a job{guess}")
+    guess = f"; {plural(unknown, 'cell')} of unknown duration counted as a minute each" if unknown else ""
+    out.print(f"time without waiting in the queue, {_START_SECONDS:.0f} s to start a job{guess}")

@@ -1,4 +1,4 @@
-"""`iclbench sweep GRID --pack DIR` and `--verify N`: the results of a grid in a few files, and recomputed."""
+"""`iclbench sweep GRID --pack DIR` and `--verify N`: pack the results of a grid, and recompute them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from iclbench.sweep.verify import Verified, verify
 def print_packed(
     cells: Sequence[GridCell], store: Store, folder: Path, json: bool = False, replace: bool = False
 ) -> None:
-    """Pack the results of the cells, and name the files."""
+    """Pack the results of the cells, and print the files."""
     files = pack(cells, store, folder, replace)
     if not files:
         raise UsageError(f"nothing to pack: no cell of this grid is in {store.results}; sweep it first")
@@ -31,23 +31,25 @@ def print_packed(
         return
     size = nbytes(sum(path.stat().st_size for path in files))
     out.print(
-        f"{len(files)} files in {folder}, {size}: " + ", ".join(f"{n} cells {what}" for what, n in counts.items())
+        f"{len(files)} files in {folder}, {size}: " + ", ".join(f"{n} cells {state}" for state, n in counts.items())
     )
-    if left := counts["to do"]:
-        say(f"{plural(left, 'cell')} not computed yet and in no file; iclbench sweep does them")
+    if todo := counts["to do"]:
+        say(f"{plural(todo, 'cell')} not computed yet and not packed; iclbench sweep computes them")
 
 
 def print_verified(
     cells: Sequence[GridCell], store: Store, n: int, seed: int, context: Context, json: bool = False
 ) -> bool:
-    """Compute n random evaluations again and say what became of them; returns whether all are equal, or differ by less
-    than matters."""
-    checked = []
+    """Compute n random evaluations again and print the results; returns whether all are equal or differ negligibly."""
+    verified = []
     for each in verify(cells, store, n, seed, context):
-        checked.append(each)
-        say(f"{len(checked)}/{each.of} {each.cell.task} · {each.cell.run}: {_difference(each)} ({each.seconds:.0f} s)")
+        verified.append(each)
+        say(
+            f"{len(verified)}/{each.total} {each.cell.task} · {each.cell.run}: "
+            f"{_difference(each)} ({each.seconds:.0f} s)"
+        )
     if json:
-        lines = [
+        records = [
             {
                 "cell": each.cell.hash,
                 "run": each.cell.run,
@@ -58,12 +60,12 @@ def print_verified(
                 "difference": each.difference,
                 "agrees": each.agrees,
                 "share_of_half_interval": each.share,
-                "elsewhere": each.elsewhere,
+                "elsewhere": each.environment,
                 "seconds": each.seconds,
             }
-            for each in checked
+            for each in verified
         ]
-        print_json(lines)
+        print_json(records)
     else:
         rows = [
             [
@@ -73,28 +75,29 @@ def print_verified(
                 str(each.rows),
                 _verdict(each),
                 "" if each.share is None else f"{each.share:.1g}",
-                "; ".join(each.elsewhere) or "as here",
+                "; ".join(each.environment) or "as here",
                 f"{each.seconds:.0f} s",
             ]
-            for each in checked
+            for each in verified
         ]
         columns = ["run", "task", "preset", "rows", "verdict", "of half an interval", "computed first", "time"]
         table("", columns, rows, numeric=[3, 5, 7])
-    if any(each.elsewhere and not each.equal for each in checked):
-        say("other hardware, threads, libraries or later code may round otherwise: look how large the differences are")
-    if close := sum(each.agrees and not each.equal for each in checked):
+    if any(each.environment and not each.equal for each in verified):
+        say("other hardware, threads, libraries or later code may round differently: check the size of the differences")
+    if close := sum(each.agrees and not each.equal for each in verified):
         say(
-            f"{close} of {len(checked)} cells differ in digits, by less than a tenth of half their interval: they agree"
+            f"{close} of {len(verified)} cells agree, but are not equal: they differ by less than a tenth of half "
+            "their interval"
         )
-    return all(each.agrees for each in checked)
+    return all(each.agrees for each in verified)
 
 
 def _verdict(each: Verified) -> str:
-    """What came of a cell that was computed again."""
+    """The verdict on a cell that was computed again."""
     return "equal" if each.equal else "agrees" if each.agrees else "differs"
 
 
 def _difference(each: Verified) -> str:
-    """The same, with how far values are apart, and the first difference."""
-    far = "" if each.share is None else f": at most {each.share:.1g} of half an interval apart"
-    return _verdict(each) + far + (f" ({each.difference})" if each.difference else "")
+    """The verdict, with the largest and the first difference."""
+    distance = "" if each.share is None else f": at most {each.share:.1g} of half an interval apart"
+    return _verdict(each) + distance + (f" ({each.difference})" if each.difference else "")

@@ -1,4 +1,4 @@
-"""A sweep from its first cell to the table that ends it, and the workers of this machine."""
+"""A sweep from its first cell to the final table, and the workers of this machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import typer
 
 from iclbench.cli.options import set_up_torch
-from iclbench.cli.sweep_summary import left_alone, print_outcomes, untuned_lines
+from iclbench.cli.sweep_summary import print_outcomes, untuned_lines, waiting_line
 from iclbench.cli.sweep_view import view
 from iclbench.cli.terminal import say
 from iclbench.core import cores
@@ -34,15 +34,20 @@ def run(
     slots: int,
     bundling: engine.Bundling = engine.ALONE,
 ) -> None:
-    """Do what is to do, and say what became of it.
+    """Compute the cells of a plan, and print their outcomes.
 
     Args:
-        start: the executor.
-        slots: how much goes on side by side.
+        plan: the plan.
+        store: the results folder.
+        start: starts the executor.
+        context: results folder, data and device.
+        json: whether to print JSON.
+        slots: number of cells in parallel.
+        bundling: the rule that groups cells into bundles.
 
     Raises:
-        Interrupted: Ctrl-C; what is finished is kept.
-        typer.Exit: with 1, where cells failed.
+        Interrupted: on Ctrl-C; finished cells are stored.
+        typer.Exit: with 1, if cells failed.
     """
     with writing(context.results):
         context.results.mkdir(parents=True, exist_ok=True)
@@ -54,43 +59,46 @@ def run(
         try:
             engine.run(plan, store, workers, context, report, bundling=bundling)
         except KeyboardInterrupt:
-            interrupted = True  # to be said below the table, not above it
+            interrupted = True  # reported after the live table is closed
         finally:
             workers.shutdown()
     if interrupted:
         settled, rest = plural(report.settled, "cell"), len(plan.todo) - report.settled
-        raise Interrupted(f"interrupted; {settled} kept, the same command does the other {rest}")
+        raise Interrupted(f"interrupted; {settled} stored; the same command computes the other {rest}")
     failed = print_outcomes(plans.plan(plan.cells, Store(context.results)), report.outcomes, json)
     if plan.waiting:
-        say(left_alone(plan))
+        say(waiting_line(plan))
     if failed:
         say(f"{plural(failed, 'cell')} failed; the same command tries them again")
         raise typer.Exit(1)
 
 
 def work_through(plan: Plan, store: Store, slots: Sequence[str | None], context: Context, json: bool = False) -> None:
-    """Do what is to do in processes of this machine, as many cells at a time as there are slots.
+    """Compute the cells of a plan in processes of this machine, one cell per slot at a time.
 
     Args:
-        slots: the GPU that each worker sees; None: none.
+        plan: the plan.
+        store: the results folder.
+        slots: the GPU of each worker; None for a worker without a GPU.
+        context: results folder, data and device.
+        json: whether to print JSON.
 
     Raises:
-        Interrupted: Ctrl-C; what is finished is kept.
-        typer.Exit: with 1, where cells failed.
+        Interrupted: on Ctrl-C; finished cells are stored.
+        typer.Exit: with 1, if cells failed.
     """
     run(plan, store, lambda: pool(slots[: max(1, len(plan.todo))], context.threads), context, json, len(slots))
 
 
 def worker_slots(gpus: Sequence[str] = (), per_gpu: int = 1, workers: int | None = None) -> list[str | None]:
-    """The GPU that each worker sees: so many workers on each, or one worker per core without a GPU (None); `workers`
-    sets their number."""
+    """The GPU of each worker: `per_gpu` workers on each GPU, or one worker without a GPU (None) per core. `workers`
+    sets the total number."""
     slots: list[str | None] = [gpu for gpu in gpus for _ in range(per_gpu)] or [None] * cores.available()
     return slots if workers is None else [slots[i % len(slots)] for i in range(workers)]
 
 
 def devices(device: str) -> tuple[str, list[str]]:
-    """The kind of device that cells compute on, and the GPUs that workers may see, as `CUDA_VISIBLE_DEVICES` names
-    them."""
+    """The kind of device of cells, and the GPUs of workers in the format of `CUDA_VISIBLE_DEVICES`."""
     torch_device = set_up_torch(device, 1)
     if not torch_device.startswith("cuda"):
         return torch_device, []
@@ -103,5 +111,5 @@ def devices(device: str) -> tuple[str, list[str]]:
 
 
 def pool(slots: Sequence[str | None], threads: int) -> LocalPool:
-    """Worker processes, each of which sees the GPU of its slot."""
+    """Worker processes, each with the GPU of its slot."""
     return LocalPool([(threads, gpu) for gpu in slots], set_up)

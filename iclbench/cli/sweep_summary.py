@@ -1,4 +1,4 @@
-"""The tables that end a sweep, or a dry run of one: cells by task, and what failed."""
+"""The tables at the end of a sweep or a dry run: cells by task, and failures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from iclbench.sweep.engine import Bundling
 from iclbench.sweep.engines import EngineSettings
 from iclbench.sweep.estimate import Amount, Estimates, count_parameters, measure_step, parameter_range
 from iclbench.sweep.makespan import simulate
-from iclbench.sweep.outlook import Found, look
+from iclbench.sweep.outlook import Outlook, outlook_of
 from iclbench.sweep.plan import Plan
 
 _STATES = ("done", "failed", "diverged", "skipped", "to do")
@@ -39,22 +39,21 @@ def print_dry_run(
     added: Sequence[str] = (),
     engine: EngineSettings | None = None,
 ) -> None:
-    """What is done and what is to do, task by task, with parameters, time and disk; how much of it is for backbones
-    that are `added` to the grid; what lies in the results folder without a sweep's doing, and what will be refused;
-    and the jobs of an engine, where one is to do it."""
-    outlook = look(plan, Context(store.results, data_dir))
+    """Print the cells that are done and to do by task, with parameters, time and disk space; the cells of `added`
+    backbones; existing results without rows and runs that will be refused; and the jobs of an engine."""
+    outlook = outlook_of(plan, Context(store.results, data_dir))
     plan, added = outlook.plan, [name if ":" in name else canonical(name) for name in added]
     step, size = partial(measure_step, data_dir=data_dir, device=device), partial(count_parameters, data_dir=data_dir)
-    is_here = engine is None or device == "cpu"  # an engine's GPUs are elsewhere
+    can_measure = engine is None or device == "cpu"  # an engine's GPUs are on other machines
     by_group = groups(plan)
-    with measuring() as begins:
-        estimates = Estimates(store, device, step if is_here else None, size, begins=begins)
-        amounts = {group: estimates.of(cell for cell in plan.todo if cell.group == group) for group in by_group}
+    with measuring() as on_measure:
+        estimates = Estimates(store, device, step if can_measure else None, size, on_measure=on_measure)
+        amounts = {group: estimates.amount(cell for cell in plan.todo if cell.group == group) for group in by_group}
         parameters = parameter_range(plan, estimates)
-        total_work = estimates.of(plan.todo)
+        total_work = estimates.amount(plan.todo)
         jobs = None if engine is None else jobs_of(plan, engine, Estimates(store, device), estimates)
     if json:
-        lines = [
+        records = [
             {
                 "task": cells[0].task,
                 "preset": cells[0].preset,
@@ -70,13 +69,13 @@ def print_dry_run(
             "to_do": to_do(plan),
             "workers": workers,
             **asdict(total_work),
-            "there": outlook.there,
-            "refused": outlook.refused,
-            "no_data": outlook.no_data,
+            "there": outlook.existing,
+            "refused": outlook.refusals,
+            "no_data": outlook.missing_data,
             "untuned": [list(each) for each in untuned_in(plan, store.results)],
             "added": {name: to_do(plan, contestant=name) for name in added},
         } | ({} if jobs is None else {"jobs": jobs})
-        print_json({"tasks": lines, "total": total})
+        print_json({"tasks": records, "total": total})
         return
     columns = ["task", "preset", *columns_of(plan), "work", "parameters", "time", "disk"]
     rows = [
@@ -86,57 +85,57 @@ def print_dry_run(
             *states(plan, cells),
             words(to_do(plan, group)),
             "–".join(dict.fromkeys(count(n) for n in parameters.get(group, ()))),
-            *amount(amounts[group]),
+            *amount_cells(amounts[group]),
         ]
         for group, cells in by_group.items()
     ]
-    rows.append(["all", "", *states(plan, plan.cells), words(to_do(plan)), "", *amount(total_work)])
+    rows.append(["all", "", *states(plan, plan.cells), words(to_do(plan)), "", *amount_cells(total_work)])
     # Columns without a value, such as the time of finished cells, are left out.
-    filled = [n for n in range(len(columns)) if plan.todo or any(row[n] for row in rows)]
-    columns, rows = [columns[n] for n in filled], [[row[n] for n in filled] for row in rows]
+    nonempty = [n for n in range(len(columns)) if plan.todo or any(row[n] for row in rows)]
+    columns, rows = [columns[n] for n in nonempty], [[row[n] for n in nonempty] for row in rows]
     table("", columns, rows, numeric=[n for n in range(2, len(columns)) if columns[n] != "work"], keys=(0, 1))
     if plan.waiting:
-        out.print(left_alone(plan))
+        out.print(waiting_line(plan))
     for line in (
         *untuned_lines(plan, store.results),
-        *_added(plan, added),
-        *_done_outside(outlook),
-        *_refused(outlook),
-        *_without_data(outlook),
+        *_added_lines(plan, added),
+        *_existing_lines(outlook),
+        *_refusal_lines(outlook),
+        *_missing_data_lines(outlook),
     ):
         out.print(line)
     if not plan.todo:
-        if not outlook.refused:
+        if not outlook.refusals:
             out.print("nothing to do")
         return
     if workers is not None:
-        alone = Bundling(0.0, lambda cell: estimates.seconds(cell) or 0.0, together=False)
-        taken = simulate(plan, workers, alone).seconds
-        expected = "not known yet" if total_work.seconds is None else f"about {duration(taken)}"
-        beyond = (
-            f" and, not known yet, {words(total_work.unknown)}"
+        bundling = Bundling(0.0, lambda cell: estimates.seconds(cell) or 0.0, is_grouped=False)
+        makespan = simulate(plan, workers, bundling).seconds
+        expected = "not known yet" if total_work.seconds is None else f"about {duration(makespan)}"
+        unknown = (
+            f", without {words(total_work.unknown)} of unknown time"
             if total_work.unknown and total_work.seconds is not None
             else ""
         )
-        time = f"time on {workers} workers: {expected}{beyond} (the column 'time' is of one); "
+        time = f"time on {workers} workers: {expected}{unknown} (column 'time': one worker); "
         out.print(f"{time}disk: {nbytes(total_work.bytes)}")
-    if plan.again:
-        out.print(f"{len(plan.again)} of these are done, and will be done again: {_again(plan)}")
+    if plan.repeated:
+        out.print(f"{len(plan.repeated)} of these are done, and will be computed again: {_repeated_line(plan)}")
     if estimates.measured:
         steps = plural(len(estimates.measured), "pair")
-        say(f"steps of {steps} of task and backbone measured now, on this machine as busy as it is")
+        say(f"steps of {steps} of task and backbone measured on this machine at its current load")
     if jobs is not None:
         print_jobs(jobs)
 
 
 def print_outcomes(plan: Plan, outcomes: dict[str, Outcome], json: bool = False) -> int:
-    """How things stand after a sweep, and every cell that failed in it; returns their number."""
+    """Print the states of cells after a sweep and every failed cell; returns the number of failed cells."""
     failed = [(cell, outcomes[cell.hash]) for cell in plan.cells if _failed(outcomes.get(cell.hash))]
     if json:
         cells = {cell.hash: cell for cell in plan.cells}
-        lines = [_about(cells[key], outcome) for key, outcome in outcomes.items()]
+        records = [_record(cells[key], outcome) for key, outcome in outcomes.items()]
         total = {"cells": by_kind(plan, plan.cells), "to_do": to_do(plan)}
-        print_json({"total": total, "worked_on": lines})
+        print_json({"total": total, "worked_on": records})
         return len(failed)
     rows = [[cells[0].task, cells[0].preset, *states(plan, cells)] for cells in groups(plan).values()]
     rows.append(["all", "", *states(plan, plan.cells)])
@@ -164,7 +163,7 @@ def untuned_in(plan: Plan, results: Path) -> list[tuple[str, str, str]]:
 
 
 def untuned_lines(plan: Plan, results: Path) -> Iterator[str]:
-    """What to type before models without a chosen rate are trained; a line for every preset and backbone."""
+    """The `tune` commands for backbones without a chosen rate, a line for every preset and backbone."""
     by_backbone: dict[tuple[str, str], dict[str, None]] = {}
     for preset, task, backbone in untuned_in(plan, results):
         by_backbone.setdefault((preset, backbone), {})[task] = None
@@ -176,9 +175,9 @@ def untuned_lines(plan: Plan, results: Path) -> Iterator[str]:
         )
 
 
-def left_alone(plan: Plan) -> str:
-    """How many cells wait for others that are left out."""
-    return f"{plural(len(plan.waiting), 'cell')} left alone: what they need is left out"
+def waiting_line(plan: Plan) -> str:
+    """The number of cells that need excluded cells, as a line."""
+    return f"{plural(len(plan.waiting), 'cell')} skipped, since they need cells that the options exclude"
 
 
 def groups(plan: Plan) -> dict[str, list[GridCell]]:
@@ -190,7 +189,7 @@ def groups(plan: Plan) -> dict[str, list[GridCell]]:
 
 
 def columns_of(plan: Plan) -> list[str]:
-    """The states that a table has columns for: that of diverged trainings only where there are any."""
+    """The states with a column in a table: "diverged" only if there are any."""
     return [state for state in _STATES if state != "diverged" or state in plan.states.values()]
 
 
@@ -201,16 +200,16 @@ def by_kind(plan: Plan, cells: Sequence[GridCell]) -> dict[str, dict[str, int]]:
 
 
 def states(plan: Plan, cells: Sequence[GridCell]) -> list[str]:
-    """Numbers of cells by state, as a row of a table has them."""
+    """Numbers of cells by state, as cells of a table."""
     counts = Counter[str](state_label(plan.states[cell.hash]) for cell in cells)
     return [str(counts[state] or "") for state in columns_of(plan)]
 
 
 def to_do(plan: Plan, group: str | None = None, contestant: str | None = None) -> dict[str, int]:
-    """Numbers of cells that a sweep would work on, by kind, of one task and preset or all, and of one contestant or
-    all; those that make no sense get their row without work."""
-    wanted = [cell for cell in plan.todo if group in (None, cell.group) and contestant in (None, cell.contestant)]
-    counts = Counter(cell.kind for cell in wanted if cell.reason is None)
+    """Numbers of cells to compute by kind, for one group of task and preset or all, and for one contestant or all.
+    Cells that are not applicable need no work."""
+    cells = [cell for cell in plan.todo if group in (None, cell.group) and contestant in (None, cell.contestant)]
+    counts = Counter(cell.kind for cell in cells if cell.reason is None)
     return {kind: counts[kind] for kind in KINDS if counts[kind]}
 
 
@@ -218,55 +217,55 @@ def words(counts: dict[str, int]) -> str:
     return " ".join(f"{number} {kind}" for kind, number in counts.items())
 
 
-def amount(of: Amount) -> list[str]:
-    """Time of one worker and disk, as a row of a table has them."""
-    seconds = "" if of.seconds is None else duration(of.seconds)
-    unknown = "" if not of.unknown else " + ?" if seconds else "?"
-    return [seconds + unknown, nbytes(of.bytes) if of.bytes else ""]
+def amount_cells(amount: Amount) -> list[str]:
+    """Time on one worker and disk space, as cells of a table."""
+    seconds = "" if amount.seconds is None else duration(amount.seconds)
+    unknown = "" if not amount.unknown else " + ?" if seconds else "?"
+    return [seconds + unknown, nbytes(amount.bytes) if amount.bytes else ""]
 
 
-def _added(plan: Plan, names: Iterable[str]) -> Iterator[str]:
+def _added_lines(plan: Plan, names: Iterable[str]) -> Iterator[str]:
     for name in names:
         counts = to_do(plan, contestant=name)
         work = f"{plural(sum(counts.values()), 'cell')} ({words(counts)})" if counts else "nothing"
-        yield f"of what is to do, for {name}: {work}"
+        yield f"of the cells to do, for {name}: {work}"
 
 
-def _done_outside(outlook: Found) -> Iterator[str]:
-    if outlook.there:
-        number = sum(outlook.there.values())
-        yield f"{number} of those done were done outside of a sweep ({words(outlook.there)}); it only adds their rows"
+def _existing_lines(outlook: Outlook) -> Iterator[str]:
+    if outlook.existing:
+        number = sum(outlook.existing.values())
+        yield f"{number} of the done cells are results without a sweep ({words(outlook.existing)}); it adds their rows"
 
 
-def _refused(outlook: Found) -> Iterator[str]:
-    if outlook.refused:
-        yield f"{plural(outlook.failing, 'cell')} of these will fail, and no time is counted for them:"
-    yield from (f"  {run}: {why}" for run, why in outlook.refused.items())
+def _refusal_lines(outlook: Outlook) -> Iterator[str]:
+    if outlook.refusals:
+        yield f"{plural(outlook.failing_cells, 'cell')} of these will fail, and no time is counted for them:"
+    yield from (f"  {run}: {reason}" for run, reason in outlook.refusals.items())
 
 
-def _without_data(outlook: Found) -> Iterator[str]:
-    for why, tasks in outlook.no_data.items():
-        yield f"no data for {', '.join(tasks)}: {why}"
+def _missing_data_lines(outlook: Outlook) -> Iterator[str]:
+    for reason, tasks in outlook.missing_data.items():
+        yield f"no data for {', '.join(tasks)}: {reason}"
 
 
-def _again(plan: Plan) -> str:
-    """How many cells are repeated, and for what."""
-    why = Counter(
-        "train for weights that are not there"
+def _repeated_line(plan: Plan) -> str:
+    """The number of repeated cells by reason."""
+    reasons = Counter(
+        "train for missing weights"
         if cell.kind == "train"
-        else "summary for what is new"
+        else "summary for new cells"
         if cell.is_summary
-        else "evaluate for scores of single episodes, which packed files do not hold"
-        for cell in plan.again
+        else "evaluate for scores of single episodes, which are not packed"
+        for cell in plan.repeated
     )
-    return ", ".join(f"{number} {what}" for what, number in why.items())
+    return ", ".join(f"{number} {reason}" for reason, number in reasons.items())
 
 
 def _failed(outcome: Outcome | None) -> bool:
     return outcome is not None and outcome.status == "failed"
 
 
-def _about(cell: GridCell, outcome: Outcome) -> dict[str, Any]:
+def _record(cell: GridCell, outcome: Outcome) -> dict[str, Any]:
     return {
         "kind": cell.kind,
         "run": cell.run,

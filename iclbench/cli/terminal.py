@@ -1,4 +1,4 @@
-"""What a person sees: results on stdout, progress on stderr; bars on a terminal, plain lines when piped."""
+"""Output for users: results on stdout, progress on stderr; bars on a terminal, plain lines in a pipe."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from iclbench.core.progress import PrintableConsole
 if TYPE_CHECKING:
     import pandas as pd
 
-# Literal: names, paths and reasons may hold square brackets. Lines of prose are the terminal's to wrap.
+# No markup, since names, paths and reasons may have square brackets. The terminal wraps lines of prose.
 out = PrintableConsole(highlight=False, markup=False, soft_wrap=True)
 err = PrintableConsole(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 # Seconds between two plain progress lines.
-_EVERY = 10.0
-# Rows from which on a table is drawn without rich's own, which takes ten times as long.
-_MANY = 200
+_LINE_INTERVAL = 10.0
+# Number of rows from which a table is drawn without rich's table, which takes ten times as long.
+_FAST_ROWS = 200
 
 
 def print_json(value: Any) -> None:
@@ -43,37 +43,37 @@ def print_json(value: Any) -> None:
 
 
 def print_rows(rows: pd.DataFrame) -> None:
-    """The rows of a table as JSON, all digits of their numbers; null where there is none."""
+    """The rows of a table as JSON, with all digits of numbers; missing values are null."""
     print_json(rows.astype(object).where(rows.notna(), None).to_dict("records"))
 
 
 @contextmanager
 def step_bar(label: str, total: int, done: int = 0) -> Iterator[progress.Update]:
-    """A bar over a known number of steps, lines where there is no terminal; yields a function to be called with the
-    steps done and a short text."""
+    """A bar over a known number of steps, or lines without a terminal; yields a function of the finished steps and a
+    short text."""
     if err.is_terminal:
         with progress.step_bar(err, label, total, done) as move:
             yield move
         return
-    started = last = time.monotonic()
+    start = last = time.monotonic()
     first = done
 
     def line(step: int, text: str = "") -> None:
         nonlocal last
         now = time.monotonic()
-        if step < total and now - last < _EVERY:
+        if step < total and now - last < _LINE_INTERVAL:
             return
         last = now
-        rate = (step - first) / max(1e-9, now - started)
-        left = f", {(total - step) / rate:.0f} s left" if rate > 0 and step < total else ""
-        err.print(f"{label} {step}/{total} {text}{left}")
+        rate = (step - first) / max(1e-9, now - start)
+        remaining = f", {(total - step) / rate:.0f} s left" if rate > 0 and step < total else ""
+        err.print(f"{label} {step}/{total} {text}{remaining}")
 
     yield line
 
 
 @contextmanager
 def measuring() -> Iterator[Callable[[str], None]]:
-    """A line on a terminal, gone afterwards, that says what is measured; yields a function to be called with that."""
+    """A temporary line on a terminal about the current measurement; yields a function of its text."""
     if not err.is_terminal:
         yield lambda text: None
         return
@@ -82,12 +82,12 @@ def measuring() -> Iterator[Callable[[str], None]]:
 
 
 def echo(text: str, nl: bool = True) -> None:
-    """Text on stdout as it is, which the terminal's width does not change."""
+    """Print text on stdout without wrapping."""
     typer.echo(printable(text), nl=nl)
 
 
 def say(text: str) -> None:
-    """A line of progress."""
+    """Print a line of progress on stderr."""
     err.print(text)
 
 
@@ -98,14 +98,14 @@ def table(
     numeric: Sequence[int] = (),
     keys: Sequence[int] = (0,),
 ) -> None:
-    """A result table on stdout, in which no cell is ever cut; its title may be wider than it is.
+    """Print a result table on stdout. No cell is cut, and the title may be wider than the table.
 
     Args:
-        title: a line above it; empty: none.
-        columns: headers, of several lines where they hold line breaks.
-        rows: cells as they are printed, literally but for `[bold]...[/bold]`.
-        numeric: indices of columns that stand on the right and are not folded.
-        keys: indices of the columns that name a row; a table that is too wide repeats them.
+        title: a line above the table; empty for no title.
+        columns: headers, which may have line breaks.
+        rows: literal cells; only `[bold]...[/bold]` is markup.
+        numeric: indices of columns that are aligned to the right and not folded.
+        keys: indices of the columns that name a row, which are repeated in a table of several blocks.
     """
     if title:
         out.print(title, style="table.title")
@@ -115,40 +115,40 @@ def table(
         _needs([Text(header), *(line[index] for line in lines)], index not in numeric)
         for index, header in enumerate(columns)
     ]
-    prose, whole = widths()
-    parts = blocks(needs, prose, keys)
-    if len(parts) > 1 or any(part.width > prose for part in parts):
-        parts = blocks(needs, whole, keys)
-    for number, part in enumerate(parts):
+    prose_width, row_width = widths()
+    table_blocks = blocks(needs, prose_width, keys)
+    if len(table_blocks) > 1 or any(block.width > prose_width for block in table_blocks):
+        table_blocks = blocks(needs, row_width, keys)
+    for number, block in enumerate(table_blocks):
         if number:
             out.print()
-        rows_of_part = [[line[index] for index in part.columns] for line in ([Text(c) for c in columns], *lines)]
-        if len(lines) >= _MANY and all(map(_fits, rows_of_part, repeat(part.widths))):
-            right = [index in numeric for index in part.columns]
-            out.print(_Fitting(rows_of_part, part.widths, right), soft_wrap=False, crop=False)
+        block_rows = [[line[index] for index in block.columns] for line in ([Text(c) for c in columns], *lines)]
+        if len(lines) >= _FAST_ROWS and all(map(_fits, block_rows, repeat(block.widths))):
+            is_right = [index in numeric for index in block.columns]
+            out.print(_UnfoldedTable(block_rows, block.widths, is_right), soft_wrap=False, crop=False)
             continue
-        shown = Table(box=None, pad_edge=False, header_style="bold", width=part.width)
-        for index, width in zip(part.columns, part.widths, strict=True):
+        rich_table = Table(box=None, pad_edge=False, header_style="bold", width=block.width)
+        for index, width in zip(block.columns, block.widths, strict=True):
             justify: Literal["left", "right"] = "right" if index in numeric else "left"
-            shown.add_column(Text(columns[index]), justify=justify, overflow="fold", width=width)
-        for row in rows_of_part[1:]:
-            shown.add_row(*row)
-        out.print(shown, soft_wrap=False, crop=False)
+            rich_table.add_column(Text(columns[index]), justify=justify, overflow="fold", width=width)
+        for row in block_rows[1:]:
+            rich_table.add_row(*row)
+        out.print(rich_table, soft_wrap=False, crop=False)
 
 
 def _fits(row: Sequence[Text], widths: Sequence[int]) -> bool:
-    """Whether no cell of a row is folded."""
+    """Whether all cells of a row fit in a line."""
     return all("\n" not in cell.plain and cell.cell_len <= width for cell, width in zip(row, widths, strict=True))
 
 
 @dataclass(frozen=True)
-class _Fitting:
-    """A table without folded cells, the header first, as rich's own table draws it.
+class _UnfoldedTable:
+    """A table without folded cells, drawn like rich's table. The first row is the header.
 
     Attributes:
         rows: cells.
-        widths: of the columns.
-        right: which columns are aligned to the right.
+        widths: widths of the columns.
+        right: whether each column is aligned to the right.
     """
 
     rows: Sequence[Sequence[Text]]
@@ -158,8 +158,8 @@ class _Fitting:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
         for number, row in enumerate(self.rows):
             style = None if number else console.get_style("bold")
-            for place, (cell, width, right) in enumerate(zip(row, self.widths, self.right, strict=True)):
-                space, gap = " " * (width - cell.cell_len), "  " if place else ""
+            for index, (cell, width, right) in enumerate(zip(row, self.widths, self.right, strict=True)):
+                space, gap = " " * (width - cell.cell_len), "  " if index else ""
                 if not cell.spans:
                     yield Segment(f"{gap}{space}{cell.plain}" if right else f"{gap}{cell.plain}{space}", style)
                     continue
@@ -170,17 +170,17 @@ class _Fitting:
 
 
 def widths() -> tuple[int, int]:
-    """Letters per line that prose is folded to, and those that a row is broken at.
+    """The width in letters to which prose is folded, and the width at which a table is split into blocks.
 
-    A pipe has no width of its own: prose stays readable there, and rows whole for scripts that read line by line.
+    In a pipe, prose is folded to a readable width, and rows are not split, for scripts that read line by line.
     """
-    if (given := os.environ.get("COLUMNS", "")).isdecimal() and int(given):
-        return int(given), int(given)
+    if (columns := os.environ.get("COLUMNS", "")).isdecimal() and int(columns):
+        return int(columns), int(columns)
     return (out.width, out.width) if out.is_terminal else (80, 200)
 
 
 def _styled(cell: str) -> Text:
-    """The cell, literally but for the one style that tables use."""
+    """A cell as literal text; only bold is a style."""
     cell = printable(cell)
     if (bold := re.fullmatch(r"\[bold\](.*?)\[/bold\](.*)", cell, re.DOTALL)) is None:
         return Text(cell)
@@ -188,7 +188,7 @@ def _styled(cell: str) -> Text:
 
 
 def _needs(cells: Sequence[Text], folds: bool) -> Column:
-    """What a column of these cells needs; one that may be folded is, between words."""
+    """The width that a column of these cells needs. If it folds, it does so between words."""
     texts = [cell.plain for cell in cells]
     lines = max((cell_len(line) for text in texts for line in text.splitlines()), default=0)
     words = max((cell_len(word) for text in texts for word in text.split()), default=0)

@@ -1,4 +1,4 @@
-"""`iclbench train TASK BACKBONE`: trains a run; the same command again continues it."""
+"""`iclbench train TASK BACKBONE`: train a run, or continue it."""
 
 from __future__ import annotations
 
@@ -28,15 +28,18 @@ def command(
     preset: Annotated[
         str, typer.Option("--preset", "-p", autocompletion=completion.presets, help="smoke, grid, small or paper.")
     ] = "small",
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of weights and training data.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of weights and training data.")] = 0,
     override: Annotated[
-        list[str] | None, typer.Option("-o", "--override", help="key=value below task., backbone. or train.")
+        list[str] | None,
+        typer.Option(
+            "-o", "--override", help="task.KEY=VALUE, backbone.KEY=VALUE or train.KEY=VALUE. May be repeated."
+        ),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option("--config", help="TOML file with tables [task] [backbone] [train].")
+        Path | None, typer.Option("--config", help="TOML file with tables [task], [backbone], [train].")
     ] = None,
     name: Annotated[
-        str | None, typer.Option("--name", help="Name of the run; default TASK-BACKBONE-PRESET-sSEED.")
+        str | None, typer.Option("--name", help="Name of the run (default: TASK-BACKBONE-PRESET-sSEED).")
     ] = None,
     results: Results = RESULTS,
     data_dir: DataDir = None,
@@ -45,11 +48,14 @@ def command(
     device: Device = "auto",
     threads: Threads = 1,
     processes: Annotated[
-        int, typer.Option("--processes", min=1, help="Processes that share every batch, on one GPU each or on the CPU.")
+        int,
+        typer.Option(
+            "--processes", min=1, help="Number of processes that share every batch, on one GPU each or on the CPU."
+        ),
     ] = 1,
     log: Trackers = [],  # noqa: B006  # Typer copies it
 ) -> None:
-    """Train a backbone on a task. The same command again continues the run where it stopped."""
+    """Train a backbone on a task. The same command continues the run after an interruption."""
     from iclbench.api.train import train_run
     from iclbench.cli.terminal import out, say, step_bar
     from iclbench.config.resolution import resolve_tables, typed_tables
@@ -65,21 +71,21 @@ def command(
     torch_device = set_up_torch(device, threads)
     tables = typed_tables(override or [], config)
     frozen = resolve_tables(task, backbone, preset, seed, tables, data_dir=data_dir, results=results)
-    known_run = Run(results / "runs" / (check_name(name) if name else run_name(frozen)))
-    if not known_run.begun:  # the size of a run that is continued is known
+    run_folder = Run(results / "runs" / (check_name(name) if name else run_name(frozen)))
+    if not run_folder.begun:  # a run that is continued has a size
         check_size(task, backbone, preset, tables.get("backbone", {}))
-    was_finished, context = known_run.finished, Context(results, data_dir, own_device(torch_device), threads)
-    config_of_run = keeping_rate(results, frozen, name, tables.get("train", {}))
-    words = ["train", task, backbone, "--preset", preset, "--seed", str(seed), "--name", known_run.name]
+    was_finished, context = run_folder.finished, Context(results, data_dir, own_device(torch_device), threads)
+    run_config = keeping_rate(results, frozen, name, tables.get("train", {}))
+    words = ["train", task, backbone, "--preset", preset, "--seed", str(seed), "--name", run_folder.name]
     words += ["--results", str(results), "--device", device, "--threads", str(threads)]
     words += [word for each in override or [] for word in ("-o", each)]
     words += ["--config", str(config)] if config else []
     words += ["--data-dir", str(data_dir)] if data_dir else []
-    if processes > 1 and not was_finished:  # before they are started, and before there is a run
+    if processes > 1 and not was_finished:  # before the processes start, and before there is a run
         check_count(processes, torch_device)
         Processes(count=processes).check(frozen.build(frozen.task.build(data_dir)), frozen.train.batch)
     with started(processes, words), joined(torch_device) as group:
-        run = train_run(config_of_run, name, context, step_bar, log, group)
+        run = train_run(run_config, name, context, step_bar, log, group)
     if was_finished:
         say(f"run '{run.name}' is finished")
     out.print(run.name)

@@ -45,7 +45,7 @@ class AnyCell(Protocol):
     @property
     def frozen(self) -> Any: ...
     @property
-    def asked(self) -> dict[str, Any]: ...
+    def options(self) -> dict[str, Any]: ...
     @property
     def reason(self) -> str | None: ...
     @property
@@ -124,11 +124,11 @@ class Store:
         known = self.rows["metrics"].get(cell.hash)
         if not pd.isna(known):
             return set(str(known).split())
-        asked, found = [cell.frozen.question, *cell.asked.get("evaluators", ())], set[str]()
+        evaluators, found = [cell.frozen.question, *cell.options.get("evaluators", ())], set[str]()
         for file in self._files[cell.hash]:
             if file.endswith("values.parquet"):
                 rows = self._measured(file)
-                found |= set(rows.loc[rows["run"].eq(cell.run) & rows["evaluator"].isin(asked), "metric"])
+                found |= set(rows.loc[rows["run"].eq(cell.run) & rows["evaluator"].isin(evaluators), "metric"])
         return found
 
     def _measured(self, file: str) -> pd.DataFrame:

@@ -158,7 +158,7 @@ def cell_id(cell: GridCell) -> str:
     """
     task = cell.frozen
     of: dict[str, Any] = {"kind": cell.kind, "run": cell.run, "preset": cell.preset, "reason": cell.reason}
-    of["asked"] = {key: sorted(value) if isinstance(value, list) else value for key, value in cell.asked.items()}
+    of["asked"] = {key: sorted(value) if isinstance(value, list) else value for key, value in cell.options.items()}
     of["files"] = task.files
     if cell.config is not None:
         of["trained"] = training(cell.config)
@@ -189,7 +189,7 @@ def episodes_id(task: TaskConfig, seed: int) -> str:
 
 def language_cell_id(cell: LanguageCell, versions: Sequence[int]) -> str:
     """The identity of a cell of a language model; `versions` are those of the code that prompts and answers."""
-    of: dict[str, Any] = {"kind": cell.kind, "run": cell.run, "preset": cell.preset, "asked": cell.asked}
+    of: dict[str, Any] = {"kind": cell.kind, "run": cell.run, "preset": cell.preset, "asked": cell.options}
     of |= {"task": [cell.task, cell.frozen.subset, cell.frozen.hash], "model": cell.identity}
     return content_hash(of | {"versions": list(versions)}, 16)
 

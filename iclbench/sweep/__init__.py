@@ -1,5 +1,6 @@
 """Grids of cells and the engines that run them.
 
-`cells` says what a grid card asks for, `store` what of it is there already, `plan` what is left to do and in which
-order; `work` does one cell in a process of its own; `engine` hands cells to an `Executor`, of which `local` has one.
+`cells` expands a grid card to cells, `plan` compares them with the results folder, `order` puts the cells to do in
+order, `work` computes one cell in a worker process, and `engine` submits cells to an `Executor` such as that of
+`local`.
 """

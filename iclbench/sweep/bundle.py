@@ -1,7 +1,7 @@
-"""Bundles: cells that one job of a cluster works on, one after the other, as a JSON file says.
+"""Bundles: the cells of one job of a cluster, which computes them one after the other, as a JSON file.
 
-A file is all that a job is given, so that whoever starts it, and how often, and whether its parent is still there, does
-not matter. What became of every cell is in the results folder, as ever, and in a second JSON file beside the first.
+The file is the only input of a job, so a job can be started again and can outlive the sweep. The outcomes of its cells
+are in the results folder and in a second JSON file next to the first.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Work = Callable[[GridCell, Context], Outcome]
 
 @dataclass(frozen=True)
 class Bundle:
-    """Cells in an order in which each stands behind what it needs of the others.
+    """Cells in an order in which each comes after the cells that it needs.
 
     Attributes:
-        cells: at least one.
-        context: where and with what they are worked on.
+        cells: at least one cell.
+        context: results folder, data, device and threads of the job.
     """
 
     cells: tuple[GridCell, ...]
@@ -42,64 +42,66 @@ class Bundle:
 
     @property
     def name(self) -> str:
-        """From its cells alone."""
+        """The name, which depends only on the cells."""
         return identity.bundle_id([cell.hash for cell in self.cells])
 
     def write(self, path: Path) -> None:
-        """As JSON."""
-        about: dict[str, Any] = {"code": provenance(), "schema": SCHEMA}
-        about |= {"context": asdict(self.context), "cells": [*map(_plain, self.cells)]}
+        """Write the bundle as JSON."""
+        content: dict[str, Any] = {"code": provenance(), "schema": SCHEMA}
+        content |= {"context": asdict(self.context), "cells": [*map(_plain, self.cells)]}
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, json.dumps(about, default=str))
+        write_text(path, json.dumps(content, default=str))
 
     @classmethod
     def read(cls, path: Path) -> Bundle:
-        """Of a file that `write` has written.
+        """The bundle in a file of `write`.
 
         Raises:
-            IclbenchError: a cell is other code here, or tables have another schema: two would meet in one table. Or
-                the file is damaged.
+            IclbenchError: the file is damaged, or the code of a cell or the schema of tables differs here, so that rows
+                of two versions would be mixed in one table.
         """
         try:
-            about = json.loads(path.read_text(encoding="utf-8"))
-            if about["schema"] != SCHEMA:
-                raise _otherwise(f"tables have schema {SCHEMA} here and {about['schema']} where", about["code"])
-            context = about["context"]
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if content["schema"] != SCHEMA:
+                raise _mismatch(f"tables have schema {SCHEMA} here and {content['schema']} where", content["code"])
+            context = content["context"]
             folder = context["data_dir"]
-            place = Context(Path(context["results"]), folder and Path(folder), context["device"], context["threads"])
+            job_context = Context(
+                Path(context["results"]), folder and Path(folder), context["device"], context["threads"]
+            )
             cells = []
-            for plain in about["cells"]:
-                known = plain.pop("hash")
-                cells.append(_cell(plain))
-                if (name := _other_code(cells[-1], known)) is not None:
-                    raise _otherwise(f"'{name}' is other code here than where", about["code"])
-            return cls(tuple(cells), place)
+            for fields in content["cells"]:
+                submitted_hash = fields.pop("hash")
+                cells.append(_cell(fields))
+                if (name := _other_code(cells[-1], submitted_hash)) is not None:
+                    raise _mismatch(f"the code of '{name}' here differs from that where", content["code"])
+            return cls(tuple(cells), job_context)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise IclbenchError(f"{path} is damaged ({one_line(error)}): remove it") from error
 
 
 def other_commit(path: Path) -> str | None:
-    """That the bundle in a file was written by another version or commit than this one; None: it was not."""
+    """A message if the bundle in a file was written by another version or commit than this one, else None."""
     then, now = json.loads(path.read_text(encoding="utf-8"))["code"], provenance()
     return None if then == now else f"submitted by {_named(then)}, computed by {_named(now)}"
 
 
-def _other_code(cell: GridCell, known: str) -> str | None:
-    """The name of a component of a cell, or of the cell, for which other code answers here; None: the same does.
+def _other_code(cell: GridCell, submitted_hash: str) -> str | None:
+    """The name of a component of a cell, or of the cell, whose code differs here; None if there is none.
 
     Args:
-        cell: as it is read here.
-        known: its hash where it was submitted.
+        cell: the cell as it is read here.
+        submitted_hash: its hash where it was submitted.
     """
     for name, then, now in codes_then_and_now(cell.config) if cell.config else ():
         if then != now:
             return name
-    return None if cell.hash == known else f"{cell.kind} {cell.run}"
+    return None if cell.hash == submitted_hash else f"{cell.kind} {cell.run}"
 
 
-def _otherwise(what: str, code: dict[str, Any]) -> IclbenchError:
+def _mismatch(difference: str, code: dict[str, Any]) -> IclbenchError:
     return IclbenchError(
-        f"{what} the job was submitted ({_named(code)}, here {_named(provenance())}): install the same on all "
+        f"{difference} the job was submitted ({_named(code)}, here {_named(provenance())}): install the same on all "
         "machines, and submit it again"
     )
 
@@ -109,62 +111,64 @@ def _named(code: dict[str, Any]) -> str:
     return f"iclbench {code['version']}{commit}"
 
 
-def work_through(bundle: Bundle, work: Work, kept: Path | None = None) -> dict[str, Outcome]:
-    """What became of the cells, by hash; a cell is left out where another one that it needs came to no good end.
+def work_through(bundle: Bundle, work: Work, outcomes_path: Path | None = None) -> dict[str, Outcome]:
+    """Compute the cells of a bundle; returns their outcomes by hash. Cells whose needs are not done are left out.
 
     Args:
-        bundle: what is to do.
-        work: on one cell.
-        kept: a file of what became of them so far, from which a bundle that was interrupted goes on.
+        bundle: the bundle.
+        work: computes one cell.
+        outcomes_path: file of the outcomes so far, with which an interrupted bundle continues.
 
     Raises:
-        Interrupted: a signal came; a checkpoint was written.
+        Interrupted: on a signal, after writing a checkpoint.
     """
-    outcomes = read_outcomes(kept) if kept is not None and kept.is_file() else {}
-    own = {cell.hash for cell in bundle.cells}
+    outcomes = read_outcomes(outcomes_path) if outcomes_path is not None and outcomes_path.is_file() else {}
+    hashes = {cell.hash for cell in bundle.cells}
     for cell in bundle.cells:
-        sound = (need not in own or (need in outcomes and outcomes[need].status == "done") for need in cell.needs)
-        if cell.hash in outcomes or not all(sound):
+        needs_done = (
+            need not in hashes or (need in outcomes and outcomes[need].status == "done") for need in cell.needs
+        )
+        if cell.hash in outcomes or not all(needs_done):
             continue
         outcomes[cell.hash] = work(cell, bundle.context)
-        if kept is not None:
-            write_outcomes(kept, outcomes)
+        if outcomes_path is not None:
+            write_outcomes(outcomes_path, outcomes)
     return outcomes
 
 
 def plain_outcomes(outcomes: Mapping[str, Outcome]) -> dict[str, dict[str, Any]]:
-    """As plain values, for `outcomes_of`."""
-    return {cell: asdict(each) for cell, each in outcomes.items()}
+    """Outcomes as plain values, for `outcomes_of`."""
+    return {cell: asdict(outcome) for cell, outcome in outcomes.items()}
 
 
 def write_outcomes(path: Path, outcomes: Mapping[str, Outcome]) -> None:
-    """As JSON, whole or not at all."""
+    """Write outcomes as JSON, atomically."""
     write_text(path, json.dumps(plain_outcomes(outcomes)))
 
 
 def read_outcomes(path: Path) -> dict[str, Outcome]:
-    """Of a file that `write_outcomes` has written."""
+    """The outcomes in a file of `write_outcomes`."""
     return outcomes_of(json.loads(path.read_text(encoding="utf-8")))
 
 
-def outcomes_of(found: Mapping[str, dict[str, Any]]) -> dict[str, Outcome]:
-    """From plain values; raises `ValueError` where they are something else."""
+def outcomes_of(plain_values: Mapping[str, dict[str, Any]]) -> dict[str, Outcome]:
+    """Outcomes from plain values; raises `ValueError` if they do not fit."""
     try:
         return {
-            cell: Outcome(**each | {key: tuple(each[key]) for key in ("files", "warnings")})
-            for cell, each in found.items()
+            cell: Outcome(**fields | {key: tuple(fields[key]) for key in ("files", "warnings")})
+            for cell, fields in plain_values.items()
         }
     except (AttributeError, TypeError, KeyError) as error:
-        raise ValueError("no outcomes of cells") from error
+        raise ValueError("not the outcomes of cells") from error
 
 
 def _plain(cell: GridCell) -> dict[str, Any]:
     plain = {field.name: getattr(cell, field.name) for field in fields(cell) if field.init}
-    of_class = {"frozen": cell.frozen, "config": cell.config}
+    models = {"frozen": cell.frozen, "config": cell.config}
     plain |= {
-        name: TypeAdapter(type(each)).dump_python(each, mode="json", exclude_unset=True)
-        for name, each in of_class.items()
-        if each
+        name: TypeAdapter(type(model)).dump_python(model, mode="json", exclude_unset=True)
+        for name, model in models.items()
+        if model
     }
     return {"class": f"{type(cell).__module__}:{type(cell).__qualname__}", "hash": cell.hash} | plain
 

@@ -1,9 +1,9 @@
 """From a grid card to cells: train, evaluate, probe and cost, each a pure function of its frozen configuration.
 
-A cell's hash is taken over all that its rows depend on and say: the run's name, what was trained, the task as it is
-evaluated, what is asked, which samplers and estimators answer. Notes on cards, names of files and the order of a grid
-are no part of it. Of data sets it contains where the files are and not what they hold: a grid can be planned without
-them, and a sweep refuses runs whose data have changed (`iclbench.sweep.outlook.check_data`).
+The hash of a cell covers all inputs of its rows: the run's name, the configuration of the training, the evaluated task,
+the options of the cell, and the code of samplers and estimators. It does not cover notes on cards, file names and the
+order of a grid. Of data sets it covers the paths of files and not their content: a grid can be planned without them,
+and a sweep refuses runs whose data have changed (`iclbench.sweep.outlook.check_data`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from iclbench.sweep.grids import GridRun, grid_runs
 Kind = Literal["train", "evaluate", "probe", "cost"]
 KINDS: tuple[Kind, ...] = ("train", "evaluate", "probe", "cost")
 
-# The cell that sums up what all contestants of a task did on its prompts.
+# The cell that summarises the scores of all contestants of a task.
 SUMMARY = "summary"
 
 
@@ -32,17 +32,17 @@ class GridCell:
 
     Attributes:
         kind: train, evaluate, probe or cost.
-        run: the run's name; a baseline's own name, or `summary`, where nothing is trained.
-        contestant: backbone or baseline, as the tables call it.
-        task: the task at its preset.
-        preset: that preset.
-        config: what is trained; None for baselines and summaries.
-        asked: what is asked, in plain values: `shifts`, `evaluators` and `seed` (evaluate), `probe` and `contexts`
-            (probe), `points` (cost).
-        needs: hashes of the cells that must have come to an end before this one begins.
-        reason: why the cell makes no sense; None: it does.
+        run: name of the run; name of the baseline, or `summary`, if nothing is trained.
+        contestant: name of the backbone or baseline in tables.
+        frozen: the task at its preset.
+        preset: the preset.
+        config: configuration of the training; None for baselines and summaries.
+        options: options of the work, in plain values: `shifts`, `evaluators` and `seed` (evaluate), `probe` and
+            `contexts` (probe), `points` (cost).
+        needs: hashes of the cells that must be settled before this one begins.
+        reason: why the cell is not applicable; None if it is.
         baseline: name or path of a baseline's card; None for all others.
-        weights: whether packed results bring along what is trained.
+        weights: whether packed results include the weights.
     """
 
     kind: Kind
@@ -51,7 +51,7 @@ class GridCell:
     frozen: TaskConfig
     preset: str
     config: RunConfig | None = None
-    asked: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
     reason: str | None = None
     baseline: str | None = None
@@ -67,129 +67,129 @@ class GridCell:
 
     @property
     def work(self) -> str:
-        """Which work it is: the kind, but for cells of language models."""
+        """The kind of work: `kind`, except for cells of language models."""
         return self.kind
 
     def read_data(self, data_dir: Path | None) -> None:
-        """Read the data set that the cell's task needs, if it needs one; raises `DataError` where that fails."""
+        """Read the data set of the cell's task, if it needs one; raises `DataError` on failure."""
         family = self.frozen.build(data_dir)
-        _ = family.needs_data and family.fingerprint  # of the data, which are read for it
+        _ = family.needs_data and family.fingerprint  # the fingerprint reads the data
 
     @property
     def group(self) -> str:
-        """Task and preset, as they stand in names of files."""
+        """Task and preset, as in file names."""
         return f"{self.task}-{self.preset}"
 
     @property
     def affinity(self) -> str:
-        """What cells have in common that are worked on one after the other: the group, but for language models."""
+        """The key of cells that are computed one after the other: `group`, except for language models."""
         return self.group
 
     @property
     def is_summary(self) -> bool:
-        """Whether the cell sums up the scores of all contestants of a task."""
+        """Whether the cell summarises the scores of all contestants of a task."""
         return self.run == SUMMARY
 
     @cached_property
     def hash(self) -> str:
-        """The identity of everything that the cell's rows depend on."""
+        """Hash of all inputs of the cell's rows."""
         return identity.cell_id(self)
 
 
 def grid_cells(names: Iterable[str], added: Sequence[str] = (), results: Path | None = None) -> list[GridCell]:
-    """All cells of these grids, by name or path, each once: the runs of one task and preset together, its baselines
-    before and its summary behind them; `added` are further backbones for each of them, `results` as in `grid_runs`.
+    """All cells of these grids, by name or path, without duplicates. They are ordered by task and preset: baselines,
+    runs, summary. `added` are further backbones for each grid, `results` is as in `grid_runs`.
 
     Raises:
-        UsageError: a card does not hold, or does not fit its tasks.
+        UsageError: a card is not valid, or does not fit its tasks.
     """
     groups: dict[tuple[str, str], list[GridRun]] = {}
     for name in names:
         for run in grid_runs(name, added=added, results=results):
             groups.setdefault((run.config.task.name, run.config.preset), []).append(run)
-    found: dict[str, GridCell] = {}
+    cells: dict[str, GridCell] = {}
     for cell in (cell for runs in groups.values() for cell in _group(runs)):
-        known = found.get(cell.hash)
-        found[cell.hash] = cell if known is None else replace(known, weights=known.weights or cell.weights)
-    return list(found.values())
+        same = cells.get(cell.hash)
+        cells[cell.hash] = cell if same is None else replace(same, weights=same.weights or cell.weights)
+    return list(cells.values())
 
 
 def _group(runs: Sequence[GridRun]) -> Iterator[GridCell]:
     """The cells of one task at one preset."""
-    evaluated: list[GridCell] = []
+    evaluations: list[GridCell] = []
     for cells in (list(_baselines(runs)), *(list(_of_run(run)) for run in runs)):
-        evaluated += [cell for cell in cells if cell.kind == "evaluate" and not cell.reason]
+        evaluations += [cell for cell in cells if cell.kind == "evaluate" and not cell.reason]
         yield from cells
-    yield from _summaries(evaluated)
+    yield from _summaries(evaluations)
 
 
 def _of_run(run: GridRun) -> Iterator[GridCell]:
     config = run.config
     contestant = config.backbone.name
-    of_run: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "run": run.name,
         "contestant": contestant,
         "frozen": config.task,
         "preset": config.preset,
         "config": config,
-        "reason": run.without,
+        "reason": run.exclusion,
     }
-    train = GridCell("train", weights=run.weights, **of_run)
+    train = GridCell("train", weights=run.weights, **fields)
     yield train
-    if run.cost:  # needs no weights: they do not matter to what a backbone costs
-        yield GridCell("cost", asked={"points": list(run.cost)}, **of_run)
-    of_run["needs"] = (train.hash,)
+    if run.cost:  # the costs of a backbone do not depend on its weights
+        yield GridCell("cost", options={"points": list(run.cost)}, **fields)
+    fields["needs"] = (train.hash,)
     if run.evaluate:
-        yield GridCell("evaluate", asked=_asked(run), **of_run)
+        yield GridCell("evaluate", options=_evaluation_options(run), **fields)
     for probe in run.probes:
         contexts = [] if probe == "representation" else list(run.contexts or ())
-        yield GridCell("probe", asked={"probe": probe, "contexts": contexts}, **of_run)
+        yield GridCell("probe", options={"probe": probe, "contexts": contexts}, **fields)
 
 
 def _baselines(runs: Sequence[GridRun]) -> Iterator[GridCell]:
-    """One cell for every baseline and everything that any run beside it is asked; one of numbers makes no sense where
-    labels are asked for, nor the other way round."""
+    """One cell for every baseline, with the options of all runs next to it. A baseline for numbers is not applicable to
+    classification, and one for classes is not applicable to regression."""
     from iclbench.evaluation.contestants import misfit  # needs torch
 
-    own_name = cache(lambda name: load_baseline(name)[0])
-    wanted: dict[tuple[str, str], tuple[str, TaskConfig, dict[str, Any]]] = {}
+    card_name = cache(lambda name: load_baseline(name)[0])
+    evaluations: dict[tuple[str, str], tuple[str, TaskConfig, dict[str, Any]]] = {}
     for run in runs:
-        if not run.evaluate or run.without:
+        if not run.evaluate or run.exclusion:
             continue
-        asked, task = _asked(run), run.config.task
-        episodes = identity.episodes_id(task, asked["seed"])
-        for name in run.beside:
-            key = (own_name(name), episodes)
-            known = wanted.setdefault(key, (name, task, asked))[2]
-            wanted[key] = (name, task, _united(known, asked))
-    for (own, _), (name, task, asked) in wanted.items():
-        preset, reason = runs[0].config.preset, misfit(name, task)
-        yield GridCell("evaluate", own, own, task, preset, asked=asked, reason=reason, baseline=name)
+        options, task = _evaluation_options(run), run.config.task
+        episodes = identity.episodes_id(task, options["seed"])
+        for card in run.baseline_names:
+            key = (card_name(card), episodes)
+            earlier = evaluations.setdefault(key, (card, task, options))[2]
+            evaluations[key] = (card, task, _union(earlier, options))
+    for (name, _), (card, task, options) in evaluations.items():
+        preset, reason = runs[0].config.preset, misfit(card, task)
+        yield GridCell("evaluate", name, name, task, preset, options=options, reason=reason, baseline=card)
 
 
-def _summaries(evaluated: Sequence[GridCell]) -> Iterator[GridCell]:
-    """One cell for every set of episodes: what follows from all contestants together."""
+def _summaries(evaluations: Sequence[GridCell]) -> Iterator[GridCell]:
+    """One summary of all contestants for every set of episodes."""
     groups: dict[str, list[GridCell]] = {}
-    for cell in evaluated:
-        groups.setdefault(identity.episodes_id(cell.frozen, cell.asked["seed"]), []).append(cell)
+    for cell in evaluations:
+        groups.setdefault(identity.episodes_id(cell.frozen, cell.options["seed"]), []).append(cell)
     for cells in groups.values():
-        asked: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         for cell in cells:
-            asked = _united(asked or cell.asked, cell.asked)
+            options = _union(options or cell.options, cell.options)
         needs = tuple(sorted(cell.hash for cell in cells))
-        yield GridCell("evaluate", SUMMARY, SUMMARY, cells[0].frozen, cells[0].preset, asked=asked, needs=needs)
+        yield GridCell("evaluate", SUMMARY, SUMMARY, cells[0].frozen, cells[0].preset, options=options, needs=needs)
 
 
-def _asked(run: GridRun) -> dict[str, Any]:
-    """What a run is put to, in-distribution always."""
+def _evaluation_options(run: GridRun) -> dict[str, Any]:
+    """The options of an evaluation, which always includes the training distribution."""
     from iclbench.families.shifts import Shift  # needs torch
 
-    beyond = [] if run.extrapolate is None else [Shift().with_examples(run.extrapolate).name]
-    shifts = list(dict.fromkeys(["none", *beyond, *run.shifts]))
+    extrapolations = [] if run.extrapolate is None else [Shift().with_examples(run.extrapolate).name]
+    shifts = list(dict.fromkeys(["none", *extrapolations, *run.shifts]))
     return {"shifts": shifts, "evaluators": list(run.config.task.evaluators), "seed": run.evaluation_seed}
 
 
-def _united(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
-    """Everything that either is asked; both on prompts of one seed."""
-    both = {key: list(dict.fromkeys([*a[key], *b[key]])) for key in ("shifts", "evaluators")}
-    return {**both, "seed": a["seed"]}
+def _union(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+    """The union of two evaluations with the same seed of prompts."""
+    lists = {key: list(dict.fromkeys([*a[key], *b[key]])) for key in ("shifts", "evaluators")}
+    return {**lists, "seed": a["seed"]}

@@ -1,8 +1,7 @@
-"""Deleting runs with all that was found out about them, and what nothing needs any more.
+"""Deletion of runs with all their results, and of files that are not needed any more.
 
-Only what commands write of their own (`runs`, `tables` and `cells` of a results folder) is ever removed: packed results
-and whatever else lies beside them are left alone, but for files that somebody who packed and was killed left half
-written.
+Only the folders `runs`, `tables` and `cells` of a results folder are cleaned. Packed results and other files are never
+removed, except for temporary files of an interrupted `--pack`.
 """
 
 from __future__ import annotations
@@ -23,55 +22,55 @@ from iclbench.store.runs import Run, all_runs, check_name, writing
 from iclbench.tables.runs import trained_runs
 
 _TEMPORARY = re.compile(r"\..+\.(\d+)\.tmp")
-# Of a file that is packed.
-_OF_PACKED = re.compile(r"\..+\.(?:parquet|safetensors|sha256)\.[0-9a-f]{8}\.(\d+)\.tmp")
+# The temporary file of a packed file.
+_TEMPORARY_PACKED = re.compile(r"\..+\.(?:parquet|safetensors|sha256)\.[0-9a-f]{8}\.(\d+)\.tmp")
 _TABLES = "|".join(tables.SCHEMAS)
+_TABLE_OF_REMOVED = "table of a removed run"
 _KINDS = "train|evaluate|probe|cost"
-# Seconds without a change before a temporary file is left: its writer may be on another machine.
-_STILL = 60.0
+# Seconds without a change before a temporary file is removed, since its writer may be on another machine.
+_UNCHANGED_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Part:
-    """Something to be removed.
+    """A file or folder to remove.
 
     Attributes:
         path: a file or a folder.
-        what: what it is, in the singular.
+        kind: its kind in words, in the singular.
     """
 
     path: Path
-    what: str
+    kind: str
 
     @property
     def size(self) -> int:
-        """Bytes on the disk."""
-        inner = self.path.rglob("*") if self.path.is_dir() and not self.path.is_symlink() else [self.path]
-        return sum(each.lstat().st_size for each in inner if not each.is_dir() or each.is_symlink())
+        """Bytes on disk."""
+        paths = self.path.rglob("*") if self.path.is_dir() and not self.path.is_symlink() else [self.path]
+        return sum(path.lstat().st_size for path in paths if not path.is_dir() or path.is_symlink())
 
 
 def parts_of(results: Path, name: str) -> list[Part]:
-    """A run's folder and every table and row of a sweep about it, also under the methods that were applied to it.
+    """A run's folder and all its tables and rows of sweeps, including those of methods that were applied to it.
 
     Raises:
-        UnknownNameError: there is no such run, and nothing is known of it.
+        UnknownNameError: there is no such run, and it has no tables.
     """
     folder = results / "runs" / check_name(name)
-    there = folder.is_dir() or folder.is_symlink()
-    found = [Part(folder, "run")] if there else []
-    found += [Part(path, "table") for path in _tables(results) if _owner(path) == name]
-    found += [Part(path, "row of a sweep") for path in _cells(results) if _owner(path) == name]
-    if not found:
+    parts = [Part(folder, "run")] if folder.is_dir() or folder.is_symlink() else []
+    parts += [Part(path, "table") for path in _tables(results) if _owner(path) == name]
+    parts += [Part(path, "row of a sweep") for path in _cells(results) if _owner(path) == name]
+    if not parts:
         raise UnknownNameError("run", name, [run.name for run in all_runs(results)], hint=f"(in {results})")
-    return found
+    return parts
 
 
 def remove_run(results: Path, name: str) -> int:
-    """Remove all parts of a run; returns the bytes that were freed.
+    """Remove all parts of a run; returns the freed bytes.
 
     Raises:
-        UnknownNameError: there is none.
-        IclbenchError: another process trains it.
+        UnknownNameError: there is no such run.
+        IclbenchError: another process trains the run.
     """
     parts, run = parts_of(results, name), Run(results / "runs" / name)
     freed = sum(part.size for part in parts)
@@ -81,41 +80,41 @@ def remove_run(results: Path, name: str) -> int:
                 _remove(parts)
         else:
             _remove(parts)
-        with suppress(UnknownNameError):  # what another process has written until the folder was gone
+        with suppress(UnknownNameError):  # files that another process wrote before the folder was removed
             _remove(parts_of(results, name))
         _forget_scores(results, name)
     return freed
 
 
 def leftovers(results: Path) -> list[Part]:
-    """What nothing needs: temporary files of dead processes, checkpoints that were set aside as unusable, and tables
-    and rows of sweeps about runs that are gone. Without a folder of runs, none is taken for gone."""
-    found = [Part(path, "temporary file") for path in _temporary(results)]
-    found += [Part(path, "unusable checkpoint") for path in sorted(results.glob("runs/*/checkpoints/**/*.unusable"))]
+    """Files that are not needed: temporary files of dead processes, unusable checkpoints, and tables and rows of sweeps
+    of removed runs. Without a folder of runs, no run counts as removed."""
+    parts = [Part(path, "temporary file") for path in _temporary(results)]
+    parts += [Part(path, "unusable checkpoint") for path in sorted(results.glob("runs/*/checkpoints/**/*.unusable"))]
     if (results / "runs").is_dir():
-        there = {path.name for path in (results / "runs").iterdir()}
-        gone = {name for name in _evaluated(results) if name not in there}
-        found += [Part(path, "table of a run that is gone") for path in _tables(results) if _owner(path) in gone]
-        found += [
-            Part(path, "row of a sweep of a run that is gone")
+        existing = {path.name for path in (results / "runs").iterdir()}
+        removed = {name for name in _evaluated_runs(results) if name not in existing}
+        parts += [Part(path, _TABLE_OF_REMOVED) for path in _tables(results) if _owner(path) in removed]
+        parts += [
+            Part(path, "row of a sweep of a removed run")
             for path in _cells(results)
-            if _owner(path) in gone and ".cost-" not in path.name
+            if _owner(path) in removed and ".cost-" not in path.name
         ]
-    return found
+    return parts
 
 
 def prune(results: Path, parts: Sequence[Part]) -> int:
-    """Remove what `leftovers` found; returns the bytes that were freed."""
+    """Remove the parts of `leftovers`; returns the freed bytes."""
     freed = sum(part.size for part in parts)
     with writing(results):
         _remove(parts)
-        for name in {_owner(part.path) for part in parts if part.what == "table of a run that is gone"}:
+        for name in {_owner(part.path) for part in parts if part.kind == _TABLE_OF_REMOVED}:
             _forget_scores(results, str(name))
     return freed
 
 
 def _tables(results: Path) -> list[Path]:
-    """The files that evaluations, probes and measurements write about a single contestant."""
+    """The files of single contestants from evaluations, probes and cost measurements."""
     return sorted(path for path in (results / "tables").rglob("*.parquet") if path.parent.name != "summary")
 
 
@@ -124,30 +123,30 @@ def _cells(results: Path) -> list[Path]:
 
 
 def _owner(path: Path) -> str | None:
-    """The run or baseline that a table or a row is about, without the method that was applied to it."""
-    found = re.fullmatch(rf"(.+?)\.(?:{_KINDS})-[0-9a-f]+\.cells\.parquet", path.name)
-    found = found or re.fullmatch(rf"(.+)\.(?:{_TABLES})\.parquet", path.name)
-    return found[1].partition("+")[0] if found else None
+    """The run or baseline of a table or a row, without the method that was applied to it."""
+    match = re.fullmatch(rf"(.+?)\.(?:{_KINDS})-[0-9a-f]+\.cells\.parquet", path.name)
+    match = match or re.fullmatch(rf"(.+)\.(?:{_TABLES})\.parquet", path.name)
+    return match[1].partition("+")[0] if match else None
 
 
-def _evaluated(results: Path) -> Iterator[str]:
-    """Runs that own tables are about: what was trained here, and neither baselines nor language models."""
+def _evaluated_runs(results: Path) -> Iterator[str]:
+    """Runs with tables: neither baselines nor language models."""
     for path in _tables(results):
         if not path.name.endswith(".values.parquet"):
             continue
-        # A damaged table has no rows here: it is for the command that wrote it.
+        # A damaged table has no rows here. The command that wrote it will report it.
         first = next(rows(path, ("kind", "seed", "preset")), None)
-        trained = first and first["kind"] == "backbone" and first["seed"] is not None and first["preset"] != "language"
-        if trained and (owner := _owner(path)) is not None:
+        is_run = first and first["kind"] == "backbone" and first["seed"] is not None and first["preset"] != "language"
+        if is_run and (owner := _owner(path)) is not None:
             yield owner
 
 
 def _temporary(results: Path) -> Iterator[Path]:
-    own = [(path, _TEMPORARY) for folder in tables.OWN for path in sorted((results / folder).rglob(".*.tmp"))]
-    beside = sorted(path for path in results.glob("*/.*.tmp") if path.parent.name not in tables.OWN)
-    for path, pattern in [*own, *((path, _OF_PACKED) for path in beside)]:
-        found = pattern.fullmatch(path.name)
-        if found and not alive(int(found[1])) and time.time() - path.lstat().st_mtime > _STILL:
+    candidates = [(path, _TEMPORARY) for folder in tables.OWN for path in sorted((results / folder).rglob(".*.tmp"))]
+    packed = sorted(path for path in results.glob("*/.*.tmp") if path.parent.name not in tables.OWN)
+    for path, pattern in [*candidates, *((path, _TEMPORARY_PACKED) for path in packed)]:
+        match = pattern.fullmatch(path.name)
+        if match and not alive(int(match[1])) and time.time() - path.lstat().st_mtime > _UNCHANGED_SECONDS:
             yield path
 
 
@@ -160,15 +159,15 @@ def _remove(parts: Iterable[Part]) -> None:
 
 
 def _forget_scores(results: Path, name: str) -> None:
-    """Take the run out of the tables of scores, which hold all contestants of a prompt set."""
+    """Remove the run from the tables of scores, which hold all contestants of a prompt set."""
     for path in sorted((results / "tables").glob("*/summary/*.values.parquet")):
         try:
             scores = tables.read("values", path)
         except tables.TableError:
-            continue  # left to the command that wrote it
+            continue  # the command that wrote it will report it
         others = scores[trained_runs(scores).ne(name)]
         if not len(others):
             path.unlink()
         elif len(others) < len(scores):
-            about = {k: v for k, v in tables.metadata(path).items() if k not in ("table", "schema", "sha256")}
-            tables.write("values", others, path, about)
+            metadata = {k: v for k, v in tables.metadata(path).items() if k not in ("table", "schema", "sha256")}
+            tables.write("values", others, path, metadata)

@@ -1,4 +1,4 @@
-"""The engine: hands bundles of cells to an `Executor` when what they need is there, and keeps all its slots busy."""
+"""The engine: submits bundles of cells to an `Executor` when their needs are done, and keeps all its slots busy."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from iclbench.sweep.order import Order
 from iclbench.sweep.plan import Plan
 from iclbench.sweep.work import work as work_on_cell
 
-# A cell whose worker died is tried so often in one sweep: whoever kills processes for want of memory may have meant
-# another one, but a cell that needs too much memory must not be tried for ever.
+# Attempts per sweep for a cell whose worker dies. The system may have killed the wrong process when memory was short,
+# but a cell that needs too much memory must not be tried for ever.
 ATTEMPTS = 2
-# Seconds that workers have to write their checkpoints and end.
+# Seconds for workers to write their checkpoints and end.
 GRACE = 20.0
 
 
@@ -30,50 +30,50 @@ class Report(Protocol):
     """An observer of a sweep."""
 
     def started(self, cell: GridCell) -> None:
-        """A worker takes up the cell."""
+        """A worker starts the cell."""
 
     def finished(self, cell: GridCell, outcome: Outcome) -> None:
-        """This is what became of it."""
+        """The cell has an outcome."""
 
-    def again(self, cell: GridCell, reason: str) -> None:
-        """Its worker died; it is put back and will be started once more."""
+    def retried(self, cell: GridCell, reason: str) -> None:
+        """The worker of the cell died, and the cell will be started again."""
 
 
 @dataclass(frozen=True)
 class Bundling:
-    """How many cells go together: whatever waits for a cell alone goes with it, and then others, until all of them are
-    worth the start of a job.
+    """The rule that groups cells into bundles: a cell, the cells that wait only for it, and further cells until the
+    bundle is worth the start of a job.
 
     Attributes:
-        seconds: that are worth it.
-        of: those that a cell will take; None: not known.
-        together: whether any go together at all.
+        seconds: duration of a bundle that is worth the start of a job.
+        estimate: expected seconds of a cell; None if unknown.
+        is_grouped: whether bundles may have more than one cell.
     """
 
     seconds: float
-    of: Callable[[GridCell], float | None]
-    together: bool = True
+    estimate: Callable[[GridCell], float | None]
+    is_grouped: bool = True
 
-    # Of a cell about which nothing is known.
+    # Seconds of a cell without an estimate.
     UNKNOWN: ClassVar = 60.0
 
     def expected(self, cell: GridCell) -> float:
-        """Seconds that a cell will take, as far as one can say."""
-        known = self.of(cell)
-        return self.UNKNOWN if known is None else known
+        """Expected seconds of a cell, or `UNKNOWN`."""
+        seconds = self.estimate(cell)
+        return self.UNKNOWN if seconds is None else seconds
 
     def take(self, order: Order) -> tuple[GridCell, ...]:
-        """Those that go together next; empty: none can be worked on now."""
+        """The cells of the next bundle; empty if no cell can be computed now."""
         cells: list[GridCell] = []
-        while not cells or (self.together and sum(map(self.expected, cells)) < self.seconds):
+        while not cells or (self.is_grouped and sum(map(self.expected, cells)) < self.seconds):
             if (first := order.take()) is None:
                 break
-            cells += [first, *(order.followers([*cells, first]) if self.together else ())]
+            cells += [first, *(order.followers([*cells, first]) if self.is_grouped else ())]
         return tuple(cells)
 
 
-# Every cell is a call of its own.
-ALONE = Bundling(0.0, lambda cell: None, together=False)
+# One cell per bundle.
+ALONE = Bundling(0.0, lambda cell: None, is_grouped=False)
 
 
 def run(
@@ -85,13 +85,13 @@ def run(
     work: Work = work_on_cell,
     bundling: Bundling = ALONE,
 ) -> dict[str, Outcome]:
-    """Do all that a plan has to do; returns the outcomes by the cells' hashes.
+    """Compute the cells of a plan; returns their outcomes by hash.
 
-    A failing cell fails those that need it, with a reason that names it, and stops nobody else. Cells that need what is
-    neither there nor in the plan are left alone.
+    A failed cell fails the cells that need it, with a reason that names it, and does not stop the others. Cells are
+    skipped if they need a cell that is neither done nor in the plan.
 
     Raises:
-        KeyboardInterrupt: after all workers have ended. What they had finished is recorded.
+        KeyboardInterrupt: after all workers have ended. Finished cells are recorded.
         WorkerStartError: no worker can be set up.
     """
     order = Order(plan, executor.slots)
@@ -105,33 +105,33 @@ def run(
         order.settle(cell, outcome)
         report.finished(cell, outcome)
 
-    def settle_all(bundle: Bundle, found: Mapping[str, Outcome]) -> list[GridCell]:
-        """Settle those of which it is known what became of them; returns the others that wait for nothing, to be taken
-        again."""
+    def settle_all(bundle: Bundle, bundle_outcomes: Mapping[str, Outcome]) -> list[GridCell]:
+        """Settle the cells with an outcome, and put the others back; returns those that can be started again."""
         for cell in bundle.cells:
-            # Of an earlier sweep's bundle some may be done already, or wait for others here.
-            if cell.hash in found and cell.hash in todo and cell.hash not in outcomes and order.may_settle(cell):
-                settle(todo[cell.hash], found[cell.hash])
-        left = [cell for cell in bundle.cells if cell.hash not in found and order.is_open(cell)]
-        for cell in left:
+            # Some cells of an earlier sweep's bundle may be done already, or wait for others here.
+            is_new = cell.hash in todo and cell.hash not in outcomes
+            if cell.hash in bundle_outcomes and is_new and order.may_settle(cell):
+                settle(todo[cell.hash], bundle_outcomes[cell.hash])
+        rest = [cell for cell in bundle.cells if cell.hash not in bundle_outcomes and order.is_open(cell)]
+        for cell in rest:
             order.put_back(cell)
-        return left
+        return rest
 
     def collect(future: Future[dict[str, Outcome]]) -> None:
         bundle = running.pop(future)
         try:
-            found, reason = future.result(), "its job ended without a word about it"
+            bundle_outcomes, reason = future.result(), "its job ended without an outcome"
         except WorkerStartError:
             raise
-        except Exception as error:  # whatever it is, it stops no other cell
-            found, reason = getattr(error, "finished", {}), one_line(error)
-        left = settle_all(bundle, found)
-        if not left:
+        except Exception as error:  # no error of a bundle stops the other cells
+            bundle_outcomes, reason = getattr(error, "finished", {}), one_line(error)
+        rest = settle_all(bundle, bundle_outcomes)
+        if not rest:
             return
-        first = todo[left[0].hash]
+        first = todo[rest[0].hash]
         attempts[first.hash] = attempts.get(first.hash, 0) + 1
         if attempts[first.hash] < ATTEMPTS:
-            report.again(first, reason)
+            report.retried(first, reason)
             return
         outcome = Outcome("failed", f"{reason}, {ATTEMPTS} times; the same command tries again")
         store.record(first, outcome, context)
@@ -145,7 +145,7 @@ def run(
                     report.started(cell)
     try:
         while True:
-            for cell, outcome in order.given_up():
+            for cell, outcome in order.cells_without_work():
                 store.record(cell, outcome, context)
                 settle(cell, outcome)
             while len(running) < executor.slots and (cells := bundling.take(order)):
@@ -166,43 +166,45 @@ def run(
 
 @dataclass(frozen=True)
 class Submitted:
-    """What a scheduler has taken, and what it has not.
+    """The result of a submission to a scheduler.
 
     Attributes:
-        jobs: bundles that were submitted.
-        cells: in these.
-        refused: bundles that the scheduler did not take.
-        left: cells in these.
-        why: what it said.
+        jobs: number of submitted bundles.
+        cells: number of their cells.
+        refused_jobs: number of bundles that the scheduler refused.
+        refused_cells: number of their cells.
+        reason: message of the scheduler.
     """
 
     jobs: int
     cells: int
-    refused: int = 0
-    left: int = 0
-    why: str = ""
+    refused_jobs: int = 0
+    refused_cells: int = 0
+    reason: str = ""
 
 
 def submit(
     plan: Plan, store: Store, executor: Submitting, context: Context, bundling: Bundling, work: Work = work_on_cell
 ) -> Submitted:
-    """Submit all that waits for nothing and is not in the queue already, and leave.
+    """Submit the cells that can be computed now and are not in the queue, without waiting for them.
 
     Raises:
-        WorkerStartError: the scheduler takes no job.
+        WorkerStartError: the scheduler refuses all jobs.
     """
     order = Order(plan, executor.slots)
-    for cell, outcome in order.given_up():
+    for cell, outcome in order.cells_without_work():
         store.record(cell, outcome, context)
     for bundle in executor.queued():
         order.reserve(bundle.cells)
-    handed: list[tuple[int, Future[dict[str, Outcome]]]] = []
-    while taken := bundling.take(order):
-        handed.append((len(taken), executor.submit(work_through, Bundle(taken, context), work)))
+    submissions: list[tuple[int, Future[dict[str, Outcome]]]] = []
+    while bundle_cells := bundling.take(order):
+        submissions.append((len(bundle_cells), executor.submit(work_through, Bundle(bundle_cells, context), work)))
     executor.flush()
-    errors = [(cells, error) for cells, future in handed if future.done() and (error := future.exception()) is not None]
-    if errors and len(errors) == len(handed):
+    errors = [
+        (cells, error) for cells, future in submissions if future.done() and (error := future.exception()) is not None
+    ]
+    if errors and len(errors) == len(submissions):
         raise errors[0][1]
-    left = sum(cells for cells, _ in errors)
-    jobs, cells = len(handed) - len(errors), sum(cells for cells, _ in handed) - left
-    return Submitted(jobs, cells, len(errors), left, str(errors[0][1]) if errors else "")
+    refused_cells = sum(cells for cells, _ in errors)
+    jobs, cells = len(submissions) - len(errors), sum(cells for cells, _ in submissions) - refused_cells
+    return Submitted(jobs, cells, len(errors), refused_cells, str(errors[0][1]) if errors else "")

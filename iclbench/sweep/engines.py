@@ -1,4 +1,4 @@
-"""Which engine runs a sweep, and how its jobs look: from a user's file, a grid's card and what is typed."""
+"""The engine of a sweep and the settings of its jobs: from a user's file, a grid's card and the command line."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ ENGINES = ("local", "slurm", "ray")
 _PACKAGES = {"slurm": "submitit", "ray": "ray"}
 
 
-# What becomes one line of a job's script; and one word as schedulers write it, nothing that a shell would obey.
+# One line of a job's script, and one word of a scheduler without characters that a shell would interpret.
 Line = Annotated[str, Field(pattern=r"^[^\x00-\x1f]+$")]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,:&|!*@\[\]-]*$", max_length=200)]
 
 
-# Options of sbatch that are said otherwise, or are ours to say.
-_OURS = ("array", "time", "output", "error", "signal", "job-name", "wrap")
+# Options of sbatch that iclbench sets.
+_RESERVED = ("array", "time", "output", "error", "signal", "job-name", "wrap")
 
 
-def _free(option: str) -> str:
-    if option.replace("_", "-") in _OURS:
+def _check_option(option: str) -> str:
+    if option.replace("_", "-") in _RESERVED:
         raise ValueError(f"'{option}' is set by iclbench (time: minutes); leave it out")
     return option
 
 
 class GridEngine(BaseSettings):
-    """What a grid's card says of its jobs, in a table `[engine]`: what they need, but nothing that a shell runs, since
-    cards come from anywhere.
+    """The resources of a grid's jobs, in the table `[engine]` of its card. Since anybody can write a card, it cannot
+    hold anything that a shell runs.
 
     Attributes:
-        jobs: so many in the queue or running at once.
-        worth: seconds of work that are worth the start of a job: cells are put together until they take as long.
-        minutes: limit of every job; None: `margin` times what its cells are expected to take, 60 at least.
-        margin: of that.
-        cpus: of every job, and torch threads.
-        gpus: of every job.
-        memory: of every job, as the scheduler writes it.
-        constraint: on the nodes.
+        jobs: maximum number of jobs in the queue or running.
+        worth: seconds of work that are worth the start of a job. Cells are grouped until they take as long.
+        minutes: time limit of a job (default: `margin` times the expected duration of its cells, at least 60).
+        margin: safety factor of the default time limit.
+        cpus: number of CPUs and torch threads of a job.
+        gpus: number of GPUs of a job.
+        memory: memory of a job, in the scheduler's format.
+        constraint: constraint on the nodes.
     """
 
     jobs: PositiveInt = 100
@@ -62,16 +62,15 @@ class GridEngine(BaseSettings):
 
 
 class EngineSettings(GridEngine):
-    """How the jobs of an engine look; a table `[slurm]` of the user's file, or of another engine, whose words are
-    free.
+    """The settings of an engine's jobs, in a table of the user's file such as `[slurm]`.
 
     Attributes:
-        partition: where jobs queue; so for `account`, `qos`, `exclude`.
+        partition: partition of jobs; `account`, `qos` and `exclude` are set in the same way.
         options: further options of the scheduler, by name.
         setup: shell lines before Python starts, to load modules or to activate an environment.
         python: the interpreter on the nodes.
-        poll: seconds between two looks at the queue.
-        address: of a Ray cluster, `ray://host:10001` or `auto`.
+        poll: seconds between two checks of the queue.
+        address: address of a Ray cluster, `ray://host:10001` or `auto`.
     """
 
     memory: Line = "4G"
@@ -80,7 +79,7 @@ class EngineSettings(GridEngine):
     account: Line | None = None
     qos: Line | None = None
     exclude: Line | None = None
-    options: dict[Annotated[str, AfterValidator(_free)], str | int] = {}
+    options: dict[Annotated[str, AfterValidator(_check_option)], str | int] = {}
     setup: list[str] = []
     python: str | None = None
     poll: Annotated[float, Field(gt=0)] = 10.0
@@ -88,49 +87,51 @@ class EngineSettings(GridEngine):
 
 
 def user_file() -> Path:
-    """Where a user's tables of engines are looked for."""
+    """The path of the user's file of engines."""
     home = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     return Path(home) / "iclbench" / "engines.toml"
 
 
 def settings(engine: str, *tables: Mapping[str, Any]) -> EngineSettings:
-    """Those of an engine: the user's file says them, and each of these tables goes over what was said before.
+    """The settings of an engine: those of the user's file, overridden by each of the tables in turn.
 
     Raises:
-        UsageError: the file does not hold, with the line that says why.
+        UsageError: the file is not valid.
     """
     path = user_file()
     file = read_toml(path) if path.is_file() else {}
-    names = known()
+    names = engine_names()
     for name in file:
         if name not in names:
             raise UsageError(f"{path}: {UnknownNameError('engine', name, names)}")
-    own = file.get(engine, {})
-    if not isinstance(own, dict):
+    file_table = file.get(engine, {})
+    if not isinstance(file_table, dict):
         raise UsageError(f"{path}: write a table [{engine}]")
-    validate(EngineSettings, own, f"{path}, [{engine}]")
-    together = dict(own)
+    validate(EngineSettings, file_table, f"{path}, [{engine}]")
+    merged = dict(file_table)
     for table in tables:
-        together |= table
-    return validate(EngineSettings, together, "[engine]")
+        merged |= table
+    return validate(EngineSettings, merged, "[engine]")
 
 
-def known() -> list[str]:
-    """Names of engines, those that other packages bring behind the own ones."""
+def engine_names() -> list[str]:
+    """Names of engines: those of iclbench, then those of other packages."""
     return [*ENGINES, *(point.name for point in entry_points(group=GROUP))]
 
 
 def plugin(engine: str) -> Callable[..., Any]:
-    """The class that another package brings under this name: called with results folder, settings, what tells the
-    seconds of a bundle, and what tells the user a line, it is an `Executor`."""
-    found: Callable[..., Any] = next(point for point in entry_points(group=GROUP) if point.name == engine).load()
-    return found
+    """The class of another package's engine. Called with results folder, settings, a function for the seconds of a
+    bundle and a function that prints a line, it returns an `Executor`."""
+    executor_class: Callable[..., Any] = next(
+        point for point in entry_points(group=GROUP) if point.name == engine
+    ).load()
+    return executor_class
 
 
 def check(engine: str) -> None:
-    """Raises `UnknownNameError` for a name that is none, `UsageError` where an engine's package is not there."""
-    if engine not in known():
-        raise UnknownNameError("engine", engine, known())
+    """Raise `UnknownNameError` if there is no such engine, `UsageError` if its package is not installed."""
+    if engine not in engine_names():
+        raise UnknownNameError("engine", engine, engine_names())
     package = _PACKAGES.get(engine)
     if package is not None and find_spec(package) is None:
         raise UsageError(f"engine '{engine}' needs the package {package}: pip install 'iclbench[{engine}]'")

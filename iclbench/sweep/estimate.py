@@ -1,8 +1,8 @@
-"""What a plan will take: seconds from measured steps per second and recorded cells, bytes from parameter counts.
+"""Estimates for a plan: seconds from measured steps and recorded cells, bytes from parameter counts.
 
-Trainings: the seconds of a step as they are recorded beside trained runs of the same task, backbone and preset, or as a
-few steps take now, times the steps that are left. Other cells: the mean of recorded ones, of the same contestant if
-possible. Nothing is invented: what none of these tells is not known.
+Trainings: the seconds of a step, recorded with runs of the same task, backbone and preset or measured now, times the
+remaining steps. Other cells: the mean of recorded cells, of the same contestant if possible. Without any of these the
+seconds are unknown.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from iclbench.store.runs import Run
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.plan import Plan
 
-# Seconds after which no more steps are measured.
+# Seconds after which no further steps are measured.
 BUDGET = 20.0
-# float32: finished weights, and what a checkpoint holds (weights and Adam's two moments).
+# Bytes per parameter in float32: finished weights, and a checkpoint (weights and Adam's two moments).
 _WEIGHT_BYTES, _CHECKPOINT_BYTES = 4, 12
 
-Trained = tuple[str, ...]  # task, contestant, preset
+TrainingKey = tuple[str, ...]  # task, contestant, preset
 Measure = Callable[[RunConfig], float]
 Count = Callable[[RunConfig], int]
 
 
 @dataclass(frozen=True)
 class Amount:
-    """What some cells will take on one worker.
+    """Time and disk space of some cells on one worker.
 
     Attributes:
-        seconds: of those that are known; None: of none.
-        unknown: cells whose seconds are not known, by kind.
-        bytes: of weights, checkpoints and tables, as far as known.
+        seconds: sum over the cells with known seconds; None if there are none.
+        unknown: number of cells with unknown seconds, by kind.
+        bytes: bytes of weights, checkpoints and tables, as far as known.
     """
 
     seconds: float | None
@@ -55,11 +55,11 @@ class Estimates:
     """Seconds, parameters and bytes of cells.
 
     Args:
-        store: what is recorded.
-        device: `cpu` or another; steps recorded on the other kind say nothing.
-        measure: seconds of a step of a configuration, measured now; None: only what is recorded.
-        count: parameters of a configuration, counted now; None: only what is recorded.
-        begins: called with a text before anything is measured.
+        store: the recorded cells.
+        device: `cpu` or another device; steps that were recorded on the other kind are not used.
+        measure: measures the seconds of a step of a configuration (default: only recorded seconds).
+        count: counts the parameters of a configuration (default: only recorded counts).
+        on_measure: called with a text before each measurement.
     """
 
     def __init__(
@@ -68,40 +68,40 @@ class Estimates:
         device: str = "cpu",
         measure: Measure | None = None,
         count: Count | None = None,
-        begins: Callable[[str], None] = lambda _: None,
+        on_measure: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._store, self._device, self._measure, self._count = store, device, measure, count
-        self._begins = begins
+        self._on_measure = on_measure
         self._deadline = time.monotonic() + BUDGET
-        self._found: dict[tuple[str, str], dict[Trained, float]] = {}
-        self._counted: dict[Trained, int | None] = {}
-        self.measured: dict[Trained, float] = {}
+        self._means_cache: dict[tuple[str, str], dict[TrainingKey, float]] = {}
+        self._counts: dict[TrainingKey, int | None] = {}
+        self.measured: dict[TrainingKey, float] = {}
 
     def seconds(self, cell: GridCell) -> float | None:
-        """Seconds of one cell on one worker; None: not known."""
+        """Seconds of one cell on one worker; None if unknown."""
         if cell.kind == "train" and cell.config is not None:
             run = self._run(cell)
-            if run.is_intact:  # outside of any sweep: only its row is missing
+            if run.is_intact:  # trained outside of any sweep: only its row is missing
                 return 0.0
             step = self._step_seconds(cell)
             return None if step is None else step * (cell.config.train.all_steps - run.reached)
-        return next((self._means[key] for key in _alike(cell) if key in self._means), None)
+        return next((self._means[key] for key in _similar_keys(cell) if key in self._means), None)
 
     def parameters(self, cell: GridCell) -> int | None:
-        """Parameters of the backbone of a cell; None: not known."""
-        key = _trained(cell)
+        """Parameters of the backbone of a cell; None if unknown."""
+        key = _training_key(cell)
         recorded = self._recorded("model", "parameters").get(key)
         if recorded is not None:
             return int(recorded)
-        if key not in self._counted and self._count and cell.config:
+        if key not in self._counts and self._count and cell.config:
             try:
-                self._counted[key] = self._count(cell.config)
-            except IclbenchError:  # the sweep will say why
-                self._counted[key] = None
-        return self._counted.get(key)
+                self._counts[key] = self._count(cell.config)
+            except IclbenchError:  # the sweep will report it
+                self._counts[key] = None
+        return self._counts.get(key)
 
     def bytes(self, cell: GridCell) -> float:
-        """On the disk: weights and checkpoints of a training, tables of the others like those that are there."""
+        """Bytes on disk: weights and checkpoints of a training; for other cells the mean size of existing tables."""
         from iclbench.training.checkpoint import KEEP
 
         if cell.kind != "train" or cell.config is None:
@@ -114,10 +114,10 @@ class Estimates:
         checkpoints = min(KEEP, -(-train.steps // train.checkpoint_every))
         return float((self.parameters(cell) or 0) * (weights * _WEIGHT_BYTES + checkpoints * _CHECKPOINT_BYTES))
 
-    def of(self, cells: Iterable[GridCell]) -> Amount:
-        """What they take together; those that make no sense take nothing."""
+    def amount(self, cells: Iterable[GridCell]) -> Amount:
+        """Time and disk space of cells. Cells that are not applicable take nothing."""
         unknown: Counter[str] = Counter()
-        known, size = [], 0.0
+        durations, size = [], 0.0
         for cell in cells:
             if cell.reason is not None:
                 continue
@@ -126,39 +126,40 @@ class Estimates:
             if seconds is None:
                 unknown[cell.kind] += 1
             else:
-                known.append(seconds)
-        return Amount(sum(known) if known else None, dict(unknown), size)
+                durations.append(seconds)
+        return Amount(sum(durations) if durations else None, dict(unknown), size)
 
     def _run(self, cell: GridCell) -> Run:
         return Run(self._store.results / "runs" / cell.run)
 
     def _step_seconds(self, cell: GridCell) -> float | None:
-        recorded = self._recorded("train_step", "seconds").get(_trained(cell))
-        return self._now(cell) if recorded is None else recorded
+        recorded = self._recorded("train_step", "seconds").get(_training_key(cell))
+        return self._measured_step(cell) if recorded is None else recorded
 
-    def _now(self, cell: GridCell) -> float | None:
-        """Seconds of a step, measured once for a task, backbone and preset while there is time."""
-        key = _trained(cell)
+    def _measured_step(self, cell: GridCell) -> float | None:
+        """Seconds of a step, measured once per task, backbone and preset until `BUDGET` is used up."""
+        key = _training_key(cell)
         if key not in self.measured and self._measure and cell.config and time.monotonic() < self._deadline:
-            self._begins(f"a training step of {cell.contestant} on {cell.task}, {cell.preset}")
+            self._on_measure(f"a training step of {cell.contestant} on {cell.task}, {cell.preset}")
             try:
                 self.measured[key] = self._measure(cell.config)
-            except IclbenchError:  # the sweep will say why
+            except IclbenchError:  # the sweep will report it
                 return None
         return self.measured.get(key)
 
-    def _recorded(self, phase: str, metric: str) -> dict[Trained, float]:
-        """Means over the runs of a task, backbone and preset, as they were recorded when training ended."""
-        if (phase, metric) not in self._found:
+    def _recorded(self, phase: str, metric: str) -> dict[TrainingKey, float]:
+        """Means over the runs of a task, backbone and preset, from the records of their trainings."""
+        if (phase, metric) not in self._means_cache:
             rows = self._costs[self._costs["phase"].eq(phase) & self._costs["metric"].eq(metric)]
             if phase != "model":
                 rows = rows[rows["device"].eq("cpu") == (self._device == "cpu")]
-            self._found[phase, metric] = _means_by(rows, ["task", "contestant", "preset"], "value")
-        return self._found[phase, metric]
+            self._means_cache[phase, metric] = _means_by(rows, ["task", "contestant", "preset"], "value")
+        return self._means_cache[phase, metric]
 
     @cached_property
     def _costs(self) -> pd.DataFrame:
-        """Rows of trainings: beside runs, and in packed tables; those of evaluations, thousands of files, are not."""
+        """Rows of trainings, in the folders of runs and in packed tables. The thousands of files of evaluations are not
+        read."""
         results = self._store.results
         folders = sorted(p for p in results.iterdir() if p.is_dir() and p.name != "tables") if results.is_dir() else []
         rows = pd.concat([tables.frame("costs", []), *(tables.read_all("costs", folder) for folder in folders)])
@@ -172,52 +173,55 @@ class Estimates:
 
     @cached_property
     def _means(self) -> dict[tuple[str, ...], float]:
-        """Seconds of recorded cells, by all that a cell can be likened by."""
+        """Mean seconds of recorded cells, by the keys of similar cells."""
         rows = self._done.assign(
-            sort=[_sort(run, pd.isna(seed)) for run, seed in zip(self._done["run"], self._done["seed"], strict=True)]
+            sort=[
+                _contestant_kind(run, pd.isna(seed))
+                for run, seed in zip(self._done["run"], self._done["seed"], strict=True)
+            ]
         )
-        found: dict[tuple[str, ...], float] = {}
-        for columns in _LIKE:
-            found |= _means_by(rows, ["kind", *columns], "seconds")
-        return found
+        means: dict[tuple[str, ...], float] = {}
+        for columns in _SIMILAR:
+            means |= _means_by(rows, ["kind", *columns], "seconds")
+        return means
 
     @cached_property
     def _table_bytes(self) -> dict[str, float]:
-        """Mean size of what a cell leaves, by kind; a file of many cells counts in parts."""
-        files = [json.loads(text) for text in self._done["files"].fillna("[]")]
-        named = Counter(file for each in files for file in each)
-        size = {file: _size(self._store.results / file) / count for file, count in named.items()}
+        """Mean size of a cell's files, by kind. A file of several cells is shared equally between them."""
+        cell_files = [json.loads(text) for text in self._done["files"].fillna("[]")]
+        counts = Counter(file for files in cell_files for file in files)
+        size = {file: _size(self._store.results / file) / count for file, count in counts.items()}
         by_kind: dict[str, list[float]] = {}
-        for kind, each in zip(self._done["kind"], files, strict=True):
-            by_kind.setdefault(kind, []).append(sum(size[file] for file in each))
+        for kind, files in zip(self._done["kind"], cell_files, strict=True):
+            by_kind.setdefault(kind, []).append(sum(size[file] for file in files))
         return {kind: mean(sizes) for kind, sizes in by_kind.items()}
 
 
-# What makes recorded cells like one to do, the most telling first.
-_LIKE = (["task", "preset", "contestant"], ["preset", "contestant"], ["task", "preset", "sort"], ["preset", "sort"])
+# Columns in which a recorded cell must agree with a cell to do, the most specific first.
+_SIMILAR = (["task", "preset", "contestant"], ["preset", "contestant"], ["task", "preset", "sort"], ["preset", "sort"])
 
 
-def _alike(cell: GridCell) -> list[tuple[str, ...]]:
-    of = {
+def _similar_keys(cell: GridCell) -> list[tuple[str, ...]]:
+    values = {
         "task": cell.task,
         "preset": cell.preset,
         "contestant": cell.contestant,
-        "sort": _sort(cell.run, cell.config is None),
+        "sort": _contestant_kind(cell.run, cell.config is None),
     }
-    return [(cell.kind, *(of[column] for column in columns)) for columns in _LIKE]
+    return [(cell.kind, *(values[column] for column in columns)) for columns in _SIMILAR]
 
 
-def _sort(run: str, untrained: bool) -> str:
+def _contestant_kind(run: str, untrained: bool) -> str:
     return SUMMARY if run == SUMMARY else "baseline" if untrained else "backbone"
 
 
-def _trained(cell: GridCell) -> Trained:
+def _training_key(cell: GridCell) -> TrainingKey:
     return cell.task, cell.contestant, cell.preset
 
 
 def _means_by(rows: pd.DataFrame, columns: Sequence[str], value: str) -> dict[tuple[str, ...], float]:
-    found = rows.dropna(subset=[value]).groupby(list(columns))[value].mean()
-    return {tuple(map(str, key)): float(each) for key, each in zip(found.index, found, strict=True)}
+    means = rows.dropna(subset=[value]).groupby(list(columns))[value].mean()
+    return {tuple(map(str, key)): float(mean_value) for key, mean_value in zip(means.index, means, strict=True)}
 
 
 def _size(path: Path) -> int:
@@ -225,7 +229,7 @@ def _size(path: Path) -> int:
 
 
 def parameter_range(plan: Plan, estimates: Estimates) -> dict[str, tuple[int, int]]:
-    """Fewest and most parameters of the trainings of every task and preset."""
+    """Smallest and largest number of parameters among the trainings of each task and preset."""
     counts: dict[str, list[int]] = {}
     for cell in plan.cells:
         if cell.kind == "train" and cell.reason is None and (count := estimates.parameters(cell)) is not None:
@@ -234,23 +238,22 @@ def parameter_range(plan: Plan, estimates: Estimates) -> dict[str, tuple[int, in
 
 
 def count_parameters(config: RunConfig, data_dir: Path | None = None) -> int:
-    """Parameters of the backbone, which is built for it."""
+    """Number of parameters of the backbone, which is built to count them."""
     return config.build(config.task.build(data_dir)).parameter_count
 
 
 def measure_step(config: RunConfig, data_dir: Path | None = None, device: str = "cpu", steps: int = 2) -> float:
-    """Seconds of a training step of the trained size, its episodes included: the mean of a few steps, after one to warm
-    up."""
+    """Mean seconds of a training step at full size, including its episodes, after one step of warm-up."""
     from iclbench.training.fit import Training
     from iclbench.training.step import TrainingData
 
     family = config.task.build(data_dir)
     settings = config.train.at_full_size().model_copy(update={"compile": False})
     training = Training(config.build(family), TrainingData.of(config.task, family), settings, config.seed, device)
-    started = 0.0
+    start = 0.0
     for step in range(1 + steps):
         if step == 1:
-            started = time.perf_counter()
+            start = time.perf_counter()
         training.step()
-        float(training.progress.pending)  # the device is waited for
-    return (time.perf_counter() - started) / steps
+        float(training.progress.pending)  # waits for the device
+    return (time.perf_counter() - start) / steps

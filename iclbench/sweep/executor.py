@@ -1,4 +1,4 @@
-"""What the engine asks of whatever runs bundles of cells: the shape of `concurrent.futures`, and how to end early.
+"""The interface between the engine and the workers: that of `concurrent.futures`, with an early stop.
 
 `iclbench.sweep.local` runs them in processes of this machine, `iclbench.sweep.slurm` as jobs of a cluster. Another
 engine is a class with these members, registered under the entry point `iclbench.engines` (`iclbench.sweep.engines`).
@@ -20,8 +20,7 @@ T = TypeVar("T")
 
 
 class WorkerDiedError(IclbenchError):
-    """The process that worked on a call is gone, and with it the answer; `finished` is what had become of the cells of
-    its bundle before, by hash, as far as that is known."""
+    """The process of a call has died. `finished` holds the known outcomes of the cells of its bundle, by hash."""
 
     def __init__(self, message: str, finished: Mapping[str, Outcome] | None = None) -> None:
         super().__init__(message)
@@ -29,55 +28,55 @@ class WorkerDiedError(IclbenchError):
 
 
 class WorkerStartError(IclbenchError):
-    """Worker processes cannot be set up, so that nothing can be computed."""
+    """Worker processes cannot be set up, so nothing can be computed."""
 
 
 @runtime_checkable
 class Executor(Protocol):
-    """Runs calls somewhere, so many at a time."""
+    """Runs a number of calls in parallel."""
 
     @property
     def slots(self) -> int:
-        """Calls that run side by side."""
+        """Number of calls that run in parallel."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any) -> Future[T]:
-        """Call `fn(*args)` in a worker; both can be pickled.
+        """Call `fn(*args)` in a worker. Function and arguments can be pickled.
 
-        The future fails with `WorkerDiedError` when the worker dies (other calls go on), with `WorkerStartError` when
-        there can be no worker, and with `IclbenchError` when `fn` raised something.
+        The future fails with `WorkerDiedError` if the worker dies (other calls continue), with `WorkerStartError` if
+        workers cannot be set up, and with `IclbenchError` if `fn` raises an exception.
         """
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """No more calls; wait for those that were submitted, or cancel those that have not begun."""
+        """Accept no more calls, and wait for submitted calls or cancel those that have not begun."""
 
     def stop(self, grace: float) -> None:
-        """End at once: ask every worker with SIGTERM to stop, end those by force that are there after `grace` seconds,
-        and return when none is left. Futures that were not done are cancelled or fail."""
+        """Stop at once: send SIGTERM to every worker, kill those that still run after `grace` seconds, and return when
+        all have ended. Futures that are not done are cancelled or fail."""
 
 
 @runtime_checkable
 class Adopting(Protocol):
-    """An executor whose work outlives who asked for it."""
+    """An executor whose jobs outlive the sweep that submitted them."""
 
-    def adopted(self, wanted: Callable[[Bundle], bool]) -> Iterable[tuple[Bundle, Future[dict[str, Outcome]]]]:
-        """What an earlier sweep has submitted and nobody has collected, as far as it is wanted."""
+    def adopted(self, is_wanted: Callable[[Bundle], bool]) -> Iterable[tuple[Bundle, Future[dict[str, Outcome]]]]:
+        """The wanted bundles that an earlier sweep has submitted and not collected."""
 
 
 @runtime_checkable
 class Submitting(Executor, Adopting, Protocol):
-    """One that can be asked to submit and to leave."""
+    """An executor that can submit jobs without waiting for them."""
 
     def queued(self) -> Iterable[Bundle]:
-        """What an earlier sweep has submitted, and is still in the queue or running."""
+        """Bundles of an earlier sweep that are still in the queue or running."""
 
     def queue(self) -> Mapping[str, Any]:
-        """The state (`name`, `reason`, `node`) of every job that is known of, by bundle."""
+        """The state (`name`, `reason`, `node`) of every known job, by bundle."""
 
     def job(self, name: str) -> str:
         """The job of a bundle."""
 
     def progress(self, name: str) -> tuple[int, int]:
-        """How many cells of a bundle are done, and how many there are."""
+        """Number of finished cells of a bundle, and of all its cells."""
 
     def flush(self) -> None:
-        """Submit now what was handed in; futures of what is refused fail with `WorkerStartError`."""
+        """Submit all pending bundles now. Futures of refused bundles fail with `WorkerStartError`."""

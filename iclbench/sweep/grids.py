@@ -1,7 +1,7 @@
-"""Grid cards: which tasks x backbones x presets x seeds are trained, and how they are evaluated and probed.
+"""Grid cards: tasks x backbones x presets x seeds, and how their runs are evaluated and probed.
 
-One file per figure of a paper, `grids/<name>.toml`. A card holds plain values; what it stands for, run by run, is
-resolved here through the same door as `iclbench train`.
+One file per figure of a paper, `grids/<name>.toml`. A card holds plain values. Its runs are resolved here in the same
+way as by `iclbench train`.
 """
 
 from __future__ import annotations
@@ -32,37 +32,38 @@ if TYPE_CHECKING:
 
 
 def _length(value: Any) -> int | str:
-    whole = isinstance(value, int) and not isinstance(value, bool) and value > 0
-    if whole or (isinstance(value, str) and re.fullmatch(r"[1-9]\d?x", value)):
+    is_count = isinstance(value, int) and not isinstance(value, bool) and value > 0
+    if is_count or (isinstance(value, str) and re.fullmatch(r"[1-9]\d?x", value)):
         return value
     raise ValueError(f'expected a number of examples, like 500, or of trained lengths, like "4x", got {value!r}')
 
 
-# Examples in context: a number of them, or a multiple of what each run is trained with.
+# A number of examples in context, or a multiple of the trained length of each run.
 Length = Annotated[Any, AfterValidator(_length)]
 
 
 def _spelled(names: Iterable[str]) -> list[str]:
-    """Names as tables have them; paths to cards and targets as they stand."""
+    """Names in the spelling of tables; paths to cards and targets are unchanged."""
     return [name if name.endswith(".toml") else spelling(name) for name in names]
 
 
-# Names, folders, ids of models: as they stand.
+# Names, folders and ids of models, unchanged.
 Texts = Annotated[list[str], Field(min_length=1), Once]
 Names = Annotated[list[str], Field(min_length=1), AfterValidator(_spelled), Once]
 Seeds = Annotated[list[SeedInt], Field(min_length=1), Once]
 
 
 class Evaluate(BaseSettings):
-    """In-distribution always; up to `extrapolate` examples at each preset, in-distribution and under all `shifts`.
+    """The evaluation of runs: always on the training distribution, with up to `extrapolate` examples at each preset,
+    and under all `shifts`.
 
     Attributes:
-        shifts: that all runs are asked under, those of `extrapolate` included.
+        shifts: shifts for all runs, also with the examples of `extrapolate`.
         shifts_of: further shifts of single tasks, at the trained length.
-        extrapolate: by preset, up to how many examples: 500, or "4x" the trained length.
-        baselines: beside those of these that can answer the task, instead of those of each task's card; the oracles of
-            the card stand beside either.
-        seed: of the prompts; those of another seed are independent.
+        extrapolate: largest number of examples by preset: 500, or "4x" the trained length.
+        baselines: baselines in place of those of each task's card; those that do not fit the task are left out. The
+            oracles of the card are always included.
+        seed: seed of the prompts. Prompts of different seeds are independent.
     """
 
     shifts: list[str] = []
@@ -73,7 +74,7 @@ class Evaluate(BaseSettings):
 
     @field_validator("shifts_of")
     @classmethod
-    def _of_tasks_as_they_are_spelled(cls, value: dict[str, list[str]]) -> dict[str, list[str]]:
+    def _spelled_tasks(cls, value: dict[str, list[str]]) -> dict[str, list[str]]:
         return dict(zip(_spelled(value), value.values(), strict=True))
 
     @field_validator("baselines")
@@ -85,11 +86,11 @@ class Evaluate(BaseSettings):
 
 
 class Probe(BaseSettings):
-    """Which probes, and examples in context at each preset: the trained length where none are named.
+    """The probes of runs.
 
     Attributes:
-        of: which probes.
-        contexts: by preset, examples in context: numbers, or multiples like "2x".
+        of: kinds of probes.
+        contexts: examples in context by preset: numbers, or multiples like "2x" (default: the trained length).
     """
 
     of: Annotated[list[Literal["layers", "rank", "representation"]], Field(min_length=1)] = ["layers"]
@@ -97,7 +98,7 @@ class Probe(BaseSettings):
 
 
 class Cost(BaseSettings):
-    """What runs cost, conditioned on so many points, and on as many as they were trained with.
+    """The cost measurement of runs, with these context sizes and the trained length.
 
     Attributes:
         points: context sizes.
@@ -107,12 +108,12 @@ class Cost(BaseSettings):
 
 
 class Without(BaseSettings):
-    """Pairs that make no sense: they stay in the tables, with the reason.
+    """Pairs of a task and a backbone that are not applicable. They are in the tables, with the reason.
 
     Attributes:
-        tasks: with each of these tasks ...
-        backbones: ... none of these is trained.
-        reason: why, as the tables say it.
+        tasks: names of tasks.
+        backbones: backbones that are not trained on these tasks.
+        reason: the reason in the tables.
     """
 
     tasks: Names
@@ -121,21 +122,21 @@ class Without(BaseSettings):
 
 
 class GridPart(BaseSettings):
-    """Every task with every backbone, preset and seed, in every variant that `overrides` names for the preset.
+    """Every task with every backbone, preset and seed, in every variant of `overrides` for the preset.
 
-    `overrides.<preset>.<variant>` is a list of `-o` settings. A preset without variants trains the cards as they are,
-    and so does a variant with an empty list, under the default names of its runs.
+    `overrides.<preset>.<variant>` is a list of `-o` settings. A preset without variants trains the unchanged cards, and
+    so does a variant with an empty list, under the default names of its runs.
 
     Attributes:
         tasks: names of task cards.
         backbones: names of backbones and variants.
         presets: sizes of runs.
-        seeds: of weights and training data.
-        evaluate: how runs are scored; left out: not at all.
-        probe: what is probed; left out: nothing.
-        cost: what is measured; left out: nothing.
-        weights: seeds whose finished weights packed results bring along.
-        without: pairs that are left out.
+        seeds: seeds of weights and training data.
+        evaluate: the evaluation of runs (default: no evaluation).
+        probe: the probes of runs (default: no probes).
+        cost: the cost measurement of runs (default: no measurement).
+        weights: seeds whose finished weights are in packed results.
+        without: pairs that are not trained.
         overrides: settings of variants, by preset and name.
     """
 
@@ -175,44 +176,44 @@ class GridPart(BaseSettings):
             _, card = _in_one_line(load_task, task)
             for preset in self.presets:
                 _in_one_line(card.preset, preset, task)
-        of_presets = {
+        preset_tables = {
             "evaluate.extrapolate": self.evaluate.extrapolate if self.evaluate else {},
             "probe.contexts": self.probe.contexts if self.probe else {},
             "overrides": self.overrides,
         }
-        for key, table in of_presets.items():
+        for key, table in preset_tables.items():
             for preset in table:
                 if preset not in self.presets:
-                    raise ValueError(f"{key}.{preset}: '{preset}' is none of the card's presets")
+                    raise ValueError(f"{key}.{preset}: '{preset}' is not one of the card's presets")
         for task in self.evaluate.shifts_of if self.evaluate else {}:
             if task not in self.tasks:
-                raise ValueError(f"evaluate.shifts_of.{task}: '{task}' is none of the card's tasks")
+                raise ValueError(f"evaluate.shifts_of.{task}: '{task}' is not one of the card's tasks")
         for seed in self.weights:
             if seed not in self.seeds:
-                raise ValueError(f"weights: {seed} is none of the card's seeds")
+                raise ValueError(f"weights: {seed} is not one of the card's seeds")
         for pair in self.without:
             for key, names in {"tasks": self.tasks, "backbones": self.backbones}.items():
                 for name in getattr(pair, key):
                     if name not in names:
-                        raise ValueError(f"without.{key}: '{name}' is none of the card's {key}")
+                        raise ValueError(f"without.{key}: '{name}' is not one of the card's {key}")
         return self
 
     def without_reason(self, task: str, backbone: str) -> str | None:
-        """Why this pair makes no sense; None: it does."""
+        """Why this pair is not applicable; None if it is."""
         pairs = (pair for pair in self.without if task in pair.tasks and backbone in pair.backbones)
         return next((pair.reason for pair in pairs), None)
 
 
 class GridCard(GridPart):
-    """A grid: its first part, and `more` that are asked for other things.
+    """A grid: its first part, and `more` parts with other settings.
 
     Attributes:
-        summary: what it is for, in a line.
+        summary: purpose of the grid, in a line.
         source: paper, with figure or table.
-        notes: what else a reader should know.
+        notes: further notes for readers.
         more: further parts.
-        pairs: backbones that findings compare, which are trained from more seeds for it.
-        engine: how jobs of a cluster look.
+        pairs: pairs of backbones that findings compare, which are trained from more seeds.
+        engine: resources of jobs on a cluster.
     """
 
     summary: str
@@ -229,29 +230,31 @@ class GridCard(GridPart):
 
     @property
     def parts(self) -> list[GridPart]:
-        """All parts: of each pair those that train it from the seeds that no other part has."""
-        own = [self, *self.more]
-        return [*own, *_of_pairs(own, self.pairs)]
+        """All parts, including those that train the pairs from seeds of no other part."""
+        parts = [self, *self.more]
+        return [*parts, *_pair_parts(parts, self.pairs)]
 
 
 @dataclass(frozen=True)
 class GridRun:
-    """One run of a grid with all that is asked of it.
+    """One run of a grid with its evaluation, probes and cost measurement.
 
     Attributes:
-        name: the run's name; default unless overrides make it a variant.
-        config: what `iclbench train` resolves the typed words to.
+        name: name of the run; the default name, unless overrides make it a variant.
+        task: the task as in the card.
+        backbone: the backbone as in the card.
+        config: configuration of the run, resolved as by `iclbench train`.
         overrides: `-o` settings.
-        evaluate: whether it is evaluated at all ...
-        extrapolate: ... up to so many examples; None: only the trained length ...
-        shifts: ... under these shifts, as `iclbench eval` reads them ...
-        baselines: ... beside these instead of the task card's, if any are named, and beside its oracles.
-        evaluation_seed: ... on prompts of this seed.
-        contexts: examples in context to probe at; None: no probe ...
-        probes: ... of these kinds.
-        cost: points to be conditioned on while costs are measured; none: they are not measured.
-        weights: whether its weights are packed.
-        without: why the pair makes no sense; None: it does.
+        evaluate: whether the run is evaluated.
+        extrapolate: largest number of examples of the evaluation; None for the trained length.
+        shifts: shifts of the evaluation, as in `iclbench eval`.
+        baselines: baselines in place of those of the task's card, if any are named.
+        evaluation_seed: seed of the prompts.
+        contexts: examples in context of the probes; None without probes.
+        probes: kinds of probes.
+        cost: context sizes of the cost measurement; empty without a measurement.
+        weights: whether the weights are packed.
+        exclusion: why the pair of task and backbone is not applicable; None if it is.
     """
 
     name: str
@@ -268,39 +271,38 @@ class GridRun:
     probes: tuple[str, ...] = ()
     cost: tuple[int, ...] = ()
     weights: bool = False
-    without: str | None = None
+    exclusion: str | None = None
 
     @property
-    def beside(self) -> list[str]:
-        """The oracles and baselines that it meets: what can be reached is known wherever an oracle is, whatever
-        baselines the grid names."""
+    def baseline_names(self) -> list[str]:
+        """The oracles of the task and the baselines of the evaluation."""
         task = self.config.task
         return list(dict.fromkeys([*task.oracles, *(self.baselines or task.baselines)]))
 
     def commands(self, results: Path | None = None) -> Iterator[str]:
         """The `iclbench` commands that train, evaluate, probe and measure this run, quoted for a shell."""
-        if self.without:
+        if self.exclusion:
             return
         from iclbench.evaluation.contestants import misfit  # needs torch
 
-        where = _options("--results", [results] if results else [])
+        results_option = _options("--results", [results] if results else [])
         size = ["--preset", self.config.preset, "--seed", str(self.config.seed), "--name", self.name]
         settings = _options("-o", self.overrides)
-        yield shlex.join(["iclbench", "train", self.task, self.backbone, *size, *settings, *where])
+        yield shlex.join(["iclbench", "train", self.task, self.backbone, *size, *settings, *results_option])
         if self.evaluate:
             longer = [] if self.extrapolate is None else [self.extrapolate]
-            asked = [*_options("--extrapolate", longer), *_options("--shift", self.shifts)]
-            named = (name for name in self.beside if not misfit(name, self.config.task))
-            beside = _options("--baseline", named if self.baselines else ())
+            evaluation = [*_options("--extrapolate", longer), *_options("--shift", self.shifts)]
+            names = (name for name in self.baseline_names if not misfit(name, self.config.task))
+            baselines = _options("--baseline", names if self.baselines else ())
             prompts = _options("--seed", [self.evaluation_seed] if self.evaluation_seed else [])
-            yield shlex.join(["iclbench", "eval", self.name, *asked, *beside, *prompts, *where])
+            yield shlex.join(["iclbench", "eval", self.name, *evaluation, *baselines, *prompts, *results_option])
         for kind in self.probes:
-            # A representation is that of an input alone.
+            # A representation depends only on the input.
             sizes = [] if kind == "representation" else _options("--context", self.contexts or ())
             flag = [] if kind == "layers" else [f"--{kind}"]
-            yield shlex.join(["iclbench", "probe", self.name, *flag, *sizes, *where])
+            yield shlex.join(["iclbench", "probe", self.name, *flag, *sizes, *results_option])
         if self.cost:
-            yield shlex.join(["iclbench", "cost", self.name, *_options("--points", self.cost), *where])
+            yield shlex.join(["iclbench", "cost", self.name, *_options("--points", self.cost), *results_option])
 
 
 def load_grid(name: str) -> tuple[str, GridCard]:
@@ -309,32 +311,31 @@ def load_grid(name: str) -> tuple[str, GridCard]:
 
 
 def is_grid(name: str) -> bool:
-    """Whether a path to a `.toml` file leads to a grid card: other cards have no `backbones` of their own."""
+    """Whether a path to a `.toml` file is that of a grid card. Other cards have no key `backbones`."""
     return name.endswith(".toml") and "backbones" in read_toml(Path(name))
 
 
 def grid_runs(
     name: str, preset: str | None = None, added: Sequence[str] = (), results: Path | None = None
 ) -> list[GridRun]:
-    """All runs of a grid, or those of one preset; the backbones of one task and seed stand together.
+    """All runs of a grid, or those of one preset, grouped by task and seed.
 
     Args:
-        name: of the grid, or a path to its card.
-        preset: the only one.
-        added: backbones, by name or target, that meet every task at every preset beside those of the card: as the first
-            part that trains the task's card as it is.
-        results: the results folder, whose table of learning rates goes over the shipped one for runs that have not
-            begun.
+        name: name of the grid, or a path to its card.
+        preset: the only preset (default: all presets).
+        added: backbones, by name or target, that are added on every task at every preset, with the settings of the
+            first part that trains the task's unchanged card.
+        results: the results folder. Its table of learning rates overrides the shipped one for runs that have not begun.
 
     Raises:
-        UsageError: something in the card does not fit a task, a backbone or a family; the line names the card.
+        UsageError: the card does not fit a task, a backbone or a family; the message names the card.
     """
     grid, card = load_grid(name)
-    presets = list(dict.fromkeys(known for part in card.parts for known in part.presets))
+    presets = list(dict.fromkeys(each for part in card.parts for each in part.presets))
     if preset is not None and canonical(preset) not in presets:
         raise UnknownNameError("preset", preset, presets, hint=f"(presets of grid '{grid}')")
     try:
-        parts = _with(card.parts, list(dict.fromkeys(_spelled(added))))
+        parts = _with_added(card.parts, list(dict.fromkeys(_spelled(added))))
         runs = [run for part in parts for run in _runs(part, canonical(preset) if preset else None, results)]
     except UntrustedError:
         raise
@@ -343,56 +344,58 @@ def grid_runs(
     seen: set[str] = set()
     for run in runs:
         if run.name in seen:
-            raise UsageError(f"grid '{grid}': two of its parts ask for the run '{run.name}'; leave it in one of them")
+            raise UsageError(f"grid '{grid}': the run '{run.name}' is in two parts; remove it from one of them")
         seen.add(run.name)
     return runs
 
 
-def _with(parts: Sequence[GridPart], added: Sequence[str]) -> Iterator[GridPart]:
-    """The parts of a grid, and behind each one for those who are added to the tasks and presets that first stand there
-    without variants."""
-    plain = [(part, preset) for part in parts for preset in part.presets if not part.overrides.get(preset)]
-    met = {(preset, task, each) for part, preset in plain for task in part.tasks for each in part.backbones}
+def _with_added(parts: Sequence[GridPart], added: Sequence[str]) -> Iterator[GridPart]:
+    """The parts of a grid. Each is followed by parts with the added backbones, for the tasks and presets that it is the
+    first to have without variants."""
+    pairs = [(part, preset) for part in parts for preset in part.presets if not part.overrides.get(preset)]
+    done = {(preset, task, each) for part, preset in pairs for task in part.tasks for each in part.backbones}
     for part in parts:
         yield part
         for preset in part.presets:
             if part.overrides.get(preset):
                 continue
             for task in part.tasks:
-                if left := [each for each in added if (preset, task, each) not in met]:
-                    met |= {(preset, task, each) for each in left}
+                if missing := [each for each in added if (preset, task, each) not in done]:
+                    done |= {(preset, task, each) for each in missing}
                     yield part.model_copy(
-                        update={"tasks": [task], "presets": [preset], "backbones": left, "overrides": {}}
+                        update={"tasks": [task], "presets": [preset], "backbones": missing, "overrides": {}}
                     )
 
 
-def _of_pairs(parts: Sequence[GridPart], pairs: Iterable[Pair]) -> Iterator[GridPart]:
-    """Trained and evaluated like the first seeds; what is inside a model and what it costs is known from these.
+def _pair_parts(parts: Sequence[GridPart], pairs: Iterable[Pair]) -> Iterator[GridPart]:
+    """Parts that train and evaluate pairs from further seeds. Probes and costs are those of the first seeds.
 
     Raises:
-        UsageError: nobody else trains a backbone of a pair on its task as the cards are.
+        UsageError: no part trains a backbone of a pair on its task with unchanged cards.
     """
-    more: dict[tuple[str, str, PresetName], list[int]] = {}
+    pair_seeds: dict[tuple[str, str, PresetName], list[int]] = {}
     for pair in pairs:
         for task in pair.tasks:
             for backbone in (pair.a, pair.b):
-                seeds = more.setdefault((task, backbone, pair.preset), [])
+                seeds = pair_seeds.setdefault((task, backbone, pair.preset), [])
                 seeds += [seed for seed in pair.seeds if seed not in seeds]
-    for (task, backbone, preset), seeds in more.items():
-        own = [
+    for (task, backbone, preset), seeds in pair_seeds.items():
+        plain_parts = [
             part
             for part in parts
             if task in part.tasks and backbone in part.backbones and preset in part.presets
             if not part.overrides.get(preset) and part.without_reason(task, backbone) is None
         ]
-        if not own:
+        if not plain_parts:
             raise UsageError(
                 f"pairs: '{backbone}' on '{task}' at preset '{preset}' is trained by no part of the card without "
                 "overrides; add it there"
             )
-        if left := [seed for seed in seeds if not any(seed in part.seeds for part in own)]:
-            one = {"tasks": [task], "backbones": [backbone], "presets": [preset], "seeds": left}
-            yield own[0].model_copy(update={**one, "overrides": {}, "weights": [], "probe": None, "cost": None})
+        if missing := [seed for seed in seeds if not any(seed in part.seeds for part in plain_parts)]:
+            keys = {"tasks": [task], "backbones": [backbone], "presets": [preset], "seeds": missing}
+            yield plain_parts[0].model_copy(
+                update={**keys, "overrides": {}, "weights": [], "probe": None, "cost": None}
+            )
 
 
 def _runs(part: GridPart, only: str | None, results: Path | None) -> Iterator[GridRun]:
@@ -403,38 +406,38 @@ def _runs(part: GridPart, only: str | None, results: Path | None) -> Iterator[Gr
         for task in part.tasks:
             for variant, settings in variants.items():
                 typed = typed_tables(settings)
-                first = [
-                    _first(part, task, backbone, preset, variant if settings else "", settings, results)
+                first_runs = [
+                    _first_run(part, task, backbone, preset, variant if settings else "", settings, results)
                     for backbone in part.backbones
                 ]
                 for seed in part.seeds:
-                    for run in first:
+                    for run in first_runs:
                         if run is None:
                             continue
-                        run = _of_seed(run, seed, part)
+                        run = _with_seed(run, seed, part)
                         if results is not None:
-                            kept = keeping_rate(results, run.config, run.name, typed.get("train", {}))
-                            run = replace(run, config=kept)
+                            config = keeping_rate(results, run.config, run.name, typed.get("train", {}))
+                            run = replace(run, config=config)
                         yield run
 
 
-def _first(
+def _first_run(
     part: GridPart, task: str, backbone: str, preset: str, variant: str, settings: list[str], results: Path | None
 ) -> GridRun | None:
-    """The run of the first seed, which differs from those of others in nothing else; None: there is none, which is
-    said."""
+    """The run of the first seed, from which other runs differ only in the seed; None, with a note, if the backbone does
+    not fit."""
     if (line := unfit(backbone, *_name_and_head(task))) is not None:
         tell_once(f"{line}: left out")
         return None
     config = resolve_run(task, backbone, preset, part.seeds[0], settings, results=results)
     if part.without_reason(task, backbone) is None:
-        given = typed_tables(settings).get("backbone", {})
-        if (line := missing_size(task, backbone, preset, given)) is not None:
+        table = typed_tables(settings).get("backbone", {})
+        if (line := missing_size(task, backbone, preset, table)) is not None:
             tell_once(line)
     return _run(part, task, backbone, config, variant, settings)
 
 
-def _of_seed(run: GridRun, seed: int, part: GridPart) -> GridRun:
+def _with_seed(run: GridRun, seed: int, part: GridPart) -> GridRun:
     """The same run with another seed."""
     ending, other = (f"-{run.config.preset}-s{each}" for each in (run.config.seed, seed))
     config = run.config.model_copy(update={"seed": seed})
@@ -447,17 +450,17 @@ def _name_and_head(task: str) -> tuple[str, str]:
 
 
 def _run(card: GridPart, task: str, backbone: str, config: RunConfig, variant: str, settings: list[str]) -> GridRun:
-    trained, preset = config.task.points, config.preset
+    trained_length, preset = config.task.points, config.preset
     extrapolate: int | None = None
     shifts: tuple[str, ...] = ()
     contexts: tuple[int, ...] | None = None
     if card.evaluate:
         if preset in card.evaluate.extrapolate:
-            extrapolate = _examples(card.evaluate.extrapolate[preset], trained)
-            if extrapolate <= trained:
+            extrapolate = _examples(card.evaluate.extrapolate[preset], trained_length)
+            if extrapolate <= trained_length:
                 raise UsageError(
                     f"evaluate.extrapolate.{preset}: {extrapolate} is not beyond the trained length of "
-                    f"'{config.task.name}' ({trained} examples)"
+                    f"'{config.task.name}' ({trained_length} examples)"
                 )
         family = config.task.build()
         shifts = (
@@ -465,7 +468,7 @@ def _run(card: GridPart, task: str, backbone: str, config: RunConfig, variant: s
             *_shifts(card.evaluate.shifts_of.get(task, []), family, None),
         )
     if card.probe:
-        contexts = tuple(_examples(length, trained) for length in card.probe.contexts.get(preset, ["1x"]))
+        contexts = tuple(_examples(length, trained_length) for length in card.probe.contexts.get(preset, ["1x"]))
     ending = f"-{preset}-s{config.seed}"
     name = run_name(config).removesuffix(ending) + (f"-{variant}" if variant else "") + ending
     return GridRun(
@@ -481,8 +484,8 @@ def _run(card: GridPart, task: str, backbone: str, config: RunConfig, variant: s
         evaluation_seed=card.evaluate.seed if card.evaluate else 0,
         contexts=contexts,
         probes=tuple(card.probe.of if card.probe else ()),
-        without=card.without_reason(task, backbone),
-        cost=tuple(sorted({trained, *card.cost.points})) if card.cost else (),
+        exclusion=card.without_reason(task, backbone),
+        cost=tuple(sorted({trained_length, *card.cost.points})) if card.cost else (),
         weights=config.seed in card.weights,
     )
 
@@ -493,17 +496,17 @@ def _shifts(names: list[str], family: Family, extrapolate: int | None) -> Iterat
         yield shift.name if extrapolate is None else family.parse_shift(shift.with_examples(extrapolate).name).name
 
 
-def _examples(length: int | str, trained: int) -> int:
-    return length if isinstance(length, int) else int(length.removesuffix("x")) * trained
+def _examples(length: int | str, trained_length: int) -> int:
+    return length if isinstance(length, int) else int(length.removesuffix("x")) * trained_length
 
 
 def _options(flag: str, values: Iterable[object]) -> list[str]:
-    """The flag before each value, as a command line has it."""
+    """The flag before each value, for a command line."""
     return [word for value in values for word in (flag, str(value))]
 
 
 def _in_one_line(function: Any, *arguments: Any) -> Any:
-    """The function's value; its `UsageError` as the `ValueError` that a validator may raise."""
+    """The function's value. Its `UsageError` becomes a `ValueError`, which a validator may raise."""
     try:
         return function(*arguments)
     except UsageError as error:

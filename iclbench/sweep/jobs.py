@@ -1,5 +1,5 @@
-"""What jobs of a cluster and whoever submitted them tell each other: files in `RESULTS/jobs/ENGINE`, a folder that all
-nodes share."""
+"""The files that a sweep and the jobs of a cluster exchange, in `RESULTS/jobs/ENGINE`, a folder that all nodes
+share."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from iclbench.sweep.work import share_cores
 
 log = logging.getLogger("iclbench")
 
-# Seconds that clocks may differ by before that is said.
-_SKEW = 60.0
+# Difference of clocks in seconds above which there is a warning.
+_MAX_SKEW = 60.0
 
 
 @dataclass(frozen=True)
 class Files:
     """The files of one bundle.
 
-    `.json` what is to be done; `.job` which job does it; `.began` that a job found the folder; `.outcomes.json` what
-    became of its cells so far; `.ended.json` that the job came to its end; `.cancelled` that nobody wants it any more;
-    `.left` that who worked on it is through with it, at its end or not.
+    `.json` is the bundle; `.job` the id of its job; `.began` shows that the job found the folder; `.outcomes.json`
+    holds the outcomes so far; `.ended.json` shows that the job finished; `.cancelled` that the sweep was stopped;
+    `.left` that the worker no longer works on the bundle, finished or not.
     """
 
     folder: Path
@@ -47,7 +47,7 @@ class Files:
 
     @classmethod
     def of(cls, bundle: str) -> Files:
-        """Those beside the file of a bundle."""
+        """The files next to that of a bundle."""
         path = Path(bundle)
         return cls(path.parent, path.stem)
 
@@ -63,7 +63,7 @@ class Files:
         return self._path("job")
 
     @property
-    def began(self) -> Path:
+    def start_file(self) -> Path:
         return self._path("began")
 
     @property
@@ -71,140 +71,140 @@ class Files:
         return self._path("outcomes.json")
 
     @property
-    def ended(self) -> Path:
+    def end_file(self) -> Path:
         return self._path("ended.json")
 
     @property
-    def cancelled(self) -> Path:
+    def cancel_file(self) -> Path:
         return self._path("cancelled")
 
     @property
-    def left(self) -> Path:
+    def exit_file(self) -> Path:
         return self._path("left")
 
     @classmethod
     def new(cls, folder: Path, bundle: str) -> Files:
-        """Of a bundle that is submitted now: whatever an earlier job of the same cells still writes is another's."""
+        """The files of a bundle that is submitted now. Their names differ from those of earlier jobs of the same
+        cells."""
         return cls(folder, f"{bundle}-{uuid.uuid4().hex[:8]}")
 
     def result(self) -> dict[str, Outcome] | IclbenchError:
-        """What became of its cells, once its job has ended.
+        """The outcomes of the cells after the end of the job.
 
         Raises:
-            ValueError: the file is there in part, or damaged.
+            ValueError: the file is incomplete or damaged.
         """
-        return result_of(json.loads(self.ended.read_text(encoding="utf-8")))
+        return result_of(json.loads(self.end_file.read_text(encoding="utf-8")))
 
     def end(self, error: str | None, outcomes: Mapping[str, Outcome], unfit: bool = False) -> dict[str, Any]:
-        """Write that the job has come to its end; returns what is written, which `result_of` reads.
+        """Write the end file of the job; returns its content, which `result_of` reads.
 
         Args:
-            error: of the bundle as a whole.
-            outcomes: of its cells.
-            unfit: whether the job could have done no bundle at all.
+            error: error of the bundle.
+            outcomes: outcomes of its cells.
+            unfit: whether the job could not run any bundle.
         """
-        about = {"error": error, "unfit": unfit, "outcomes": plain_outcomes(outcomes)}
-        write_text(self.ended, json.dumps(about))
-        return about
+        content = {"error": error, "unfit": unfit, "outcomes": plain_outcomes(outcomes)}
+        write_text(self.end_file, json.dumps(content))
+        return content
 
     def finished(self) -> dict[str, Outcome]:
-        """What became of its cells, as far as a job has come and is known here."""
+        """The known outcomes of the cells so far."""
         try:
             return read_outcomes(self.outcomes)
         except (OSError, ValueError):
             return {}
 
 
-def result_of(about: Mapping[str, Any]) -> dict[str, Outcome] | IclbenchError:
-    """What became of cells, from what `do_bundle` has left; raises `ValueError` where it is something else."""
+def result_of(content: Mapping[str, Any]) -> dict[str, Outcome] | IclbenchError:
+    """The outcomes in the content of an end file; raises `ValueError` if it is something else."""
     try:
-        error, unfit, outcomes = about["error"], about["unfit"], outcomes_of(about["outcomes"])
+        error, unfit, outcomes = content["error"], content["unfit"], outcomes_of(content["outcomes"])
     except (TypeError, KeyError) as damage:
-        raise ValueError("no end of a bundle") from damage
+        raise ValueError("not the end file of a bundle") from damage
     if unfit:
         return WorkerStartError(error)
     return outcomes if error is None else WorkerDiedError(error, outcomes)
 
 
 def do_bundle(bundle: str, work: str, threads: int) -> dict[str, Any]:
-    """What a job does: work through the bundle of a file, go on where another job left off, and leave a file that says
-    that it came to its end, and what became of all cells.
+    """The work of a job: compute the cells of a bundle, continuing an earlier job, and write the end file.
 
     Args:
-        bundle: the file.
-        work: what is done with every cell, as `module:name`.
-        threads: torch threads.
+        bundle: file of the bundle.
+        work: the function that computes a cell, as `module:name`.
+        threads: number of torch threads.
 
     Returns:
-        What it has left: `error` of the bundle as a whole, whether the job was `unfit` for any, `outcomes` by cell.
+        The content of the end file: `error` of the bundle, whether the job was `unfit`, `outcomes` by cell.
 
     Raises:
-        Interrupted: a signal came; a checkpoint was written.
-        FileNotFoundError: the file is not there: nodes do not share the folder.
+        Interrupted: on a signal, after writing a checkpoint.
+        FileNotFoundError: the file is missing, since nodes do not share the folder.
     """
     files = Files.of(bundle)
-    write_text(files.began, json.dumps({"time": time.time(), "node": os.uname().nodename}))
+    write_text(files.start_file, json.dumps({"time": time.time(), "node": os.uname().nodename}))
     error, unfit, outcomes = None, True, files.finished()
     try:
         share_cores(threads)
-        given, do = Bundle.read(files.bundle), imported(work)
-        unfit = False  # whatever fails from here on is one bundle's
-        outcomes = work_through(given, do, files.outcomes)
-        if outcomes and (said := other_commit(files.bundle)) is not None:
-            log.warning(said)
+        cells, compute = Bundle.read(files.bundle), imported(work)
+        unfit = False  # errors from here on concern only this bundle
+        outcomes = work_through(cells, compute, files.outcomes)
+        if outcomes and (warning := other_commit(files.bundle)) is not None:
+            log.warning(warning)
             first = next(iter(outcomes))
-            outcomes[first] = replace(outcomes[first], warnings=(said, *outcomes[first].warnings))
+            outcomes[first] = replace(outcomes[first], warnings=(warning, *outcomes[first].warnings))
     except Interrupted:
         raise
-    except Exception as failed:
-        error, outcomes = one_line(failed), files.finished()
+    except Exception as failure:
+        error, outcomes = one_line(failure), files.finished()
     return files.end(error, outcomes, unfit)
 
 
 def not_shared(folder: Path, node: str = "") -> str:
-    """What to say where a job has not seen the folder."""
-    return f"{folder} was not found on {node or 'the node'}: --results has to be a folder that all nodes share"
+    """The message for a job that does not find the folder."""
+    return f"{folder} was not found on {node or 'the node'}: --results must be a folder that all nodes share"
 
 
 class Clock:
-    """Looks whether nodes and files agree on what time it is, and says once where they do not.
+    """Compares the clocks of nodes with that of the file system, and warns once if they differ.
 
     Args:
-        say: tells the user a line.
+        say: prints a line for the user.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        self._say, self._said = say, False
+        self._say, self._has_warned = say, False
 
-    def look(self, files: Files) -> None:
-        """At what a job wrote, and when that was by the file system's clock."""
+    def check(self, files: Files) -> None:
+        """Compare the time in a start file with the time of its last change."""
         with suppress(OSError, ValueError, KeyError):
-            about = json.loads(files.began.read_text())
-            off = abs(about["time"] - files.began.stat().st_mtime)
-            if off > _SKEW and not self._said:
-                self._said = True
-                self._say(f"the clock of node {about['node']} is {off:.0f} s off that of the files: let it be set")
+            content = json.loads(files.start_file.read_text())
+            skew = abs(content["time"] - files.start_file.stat().st_mtime)
+            if skew > _MAX_SKEW and not self._has_warned:
+                self._has_warned = True
+                self._say(f"the clock of node {content['node']} differs by {skew:.0f} s from that of the file system")
 
 
 @dataclass
-class Handed:
-    """A bundle that was handed to a cluster."""
+class SubmittedBundle:
+    """A bundle that was submitted to a cluster."""
 
     future: Future[dict[str, Outcome]]
     files: Files
 
 
-H = TypeVar("H", bound=Handed)
+B = TypeVar("B", bound=SubmittedBundle)
 
 
-class JobExecutor(ABC, Generic[H]):
-    """An `Executor` whose workers are elsewhere: a thread looks again and again what has become of their bundles.
+class JobExecutor(ABC, Generic[B]):
+    """An `Executor` whose workers are jobs of a cluster. A thread polls the bundles of its jobs.
 
     Args:
-        results: the results folder, which every node sees under this path.
-        settings: of the jobs.
-        seconds: what the cells of a bundle are expected to take; None: not known.
-        say: tells the user a line.
+        results: the results folder, which has this path on every node.
+        settings: settings of the jobs.
+        seconds: expected seconds of a bundle; None if unknown.
+        say: prints a line for the user.
     """
 
     engine: ClassVar[str]
@@ -220,53 +220,53 @@ class JobExecutor(ABC, Generic[H]):
         self.slots = settings.jobs
         self.folder = results.absolute() / "jobs" / self.engine
         self._settings, self._seconds, self._say, self._clock = settings, seconds, say, Clock(say)
-        self._running: list[H] = []
+        self._running: list[B] = []
         self._lock, self._stopping = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._watch, name=self.engine, daemon=True)
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
-        """See `Executor.submit`; what is called is the work of a bundle."""
+        """See `Executor.submit`. The function must be `work_through`."""
         bundle, work = args
         assert fn is work_through and isinstance(bundle, Bundle), "a job works through a bundle"
         future: Future[dict[str, Outcome]] = Future()
         with writing(self.folder.parent.parent):
-            self._hand(future, bundle, f"{work.__module__}:{work.__qualname__}")
+            self._enqueue(future, bundle, f"{work.__module__}:{work.__qualname__}")
         return future
 
     @abstractmethod
-    def _hand(self, future: Future[dict[str, Outcome]], bundle: Bundle, work: str) -> None:
-        """Hand a bundle to the cluster, or keep it for later."""
+    def _enqueue(self, future: Future[dict[str, Outcome]], bundle: Bundle, work: str) -> None:
+        """Submit a bundle to the cluster, now or later."""
 
     @abstractmethod
-    def _look(self) -> None:
-        """Settle what has come to an end."""
+    def _poll(self) -> None:
+        """Settle the bundles whose jobs have ended."""
 
     @property
     def _pause(self) -> float:
-        """Seconds between two looks."""
+        """Seconds between two polls."""
         return self._settings.poll
 
-    def _followed(self) -> list[H]:
-        """What there is to look at."""
+    def _snapshot(self) -> list[B]:
+        """The submitted bundles that are not settled."""
         with self._lock:
             return list(self._running)
 
     def _watch(self) -> None:
         while not self._stopping.wait(self._pause):
             try:
-                self._look()
-            except Exception as error:  # they stay noted, for `stop` to end or another sweep to find
-                for each in self._followed():
-                    each.future.set_exception(WorkerStartError(f"{self.jobs} cannot be followed: {one_line(error)}"))
+                self._poll()
+            except Exception as error:  # their job files stay, so that `stop` or another sweep finds them
+                for bundle in self._snapshot():
+                    bundle.future.set_exception(WorkerStartError(f"cannot poll {self.jobs}: {one_line(error)}"))
                 return
 
-    def _settle(self, each: H, result: dict[str, Outcome] | Exception) -> None:
+    def _settle(self, bundle: B, result: dict[str, Outcome] | Exception) -> None:
         with self._lock:
-            self._running.remove(each)
+            self._running.remove(bundle)
         if isinstance(result, Exception):
-            each.future.set_exception(result)
+            bundle.future.set_exception(result)
         else:
-            each.future.set_result(result)
-        with suppress(OSError):  # then the next sweep finds it, and its end beside it
-            each.files.job.unlink(missing_ok=True)
+            bundle.future.set_result(result)
+        with suppress(OSError):  # otherwise the next sweep finds the job file and the end file
+            bundle.files.job.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""Grid cards of language models: which models are asked which tasks, with how many demonstrations, by which methods.
+"""Grid cards of language models: models x tasks, with numbers of demonstrations and methods.
 
-One file per figure or table of a paper, `grids/<name>.toml`, beside the grids that train backbones; a card with
-`models` is one of these. A card holds plain values. Each combination of a model and a task is one cell of a sweep; each
-of a model and a variant stands for one `iclbench lm eval` command, which gives the same tables.
+One file per figure or table of a paper, `grids/<name>.toml`, next to the grids that train backbones. A card with the
+key `models` is a grid of language models. Each combination of a model and a task is one cell of a sweep. Each
+combination of a model and a variant corresponds to one `iclbench lm eval` command, which writes the same tables.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from iclbench.sweep.grids import Once, Seeds, Texts
 
 
 class Variant(BaseSettings):
-    """How the demonstrations are taken in: a method, and `-o` settings of it."""
+    """A method that uses the demonstrations, and its `-o` settings."""
 
     method: Literal["icl", "deep-thinking", "repeat"] = "icl"
     overrides: list[str] = []
@@ -42,14 +42,14 @@ class LanguageGridCard(BaseSettings):
     Attributes:
         models: local folders, or ids on the hub as users type them.
         tasks: names of tasks, families and suites.
-        shots: numbers of demonstrations; empty: what each task's card says.
-        demo_seeds: which demonstrations are drawn.
-        orders: orders of the same demonstrations; 0: as they were drawn.
-        episodes: queries; none: what each task's card says.
-        controls: zero-shot, shuffled labels, repeated demonstrations and the majority label stand beside.
-        overlength: what becomes of a prompt that is longer than a model's context.
-        dtype: of the models' weights.
-        methods: variants by a name of their own.
+        shots: numbers of demonstrations (default: those of each task's card).
+        demo_seeds: seeds of the drawn demonstrations.
+        orders: orders of the same demonstrations; 0 is the order of the draw.
+        episodes: number of queries (default: that of each task's card).
+        controls: whether to evaluate zero-shot, shuffled labels, repeated demonstrations and the majority label, too.
+        overlength: handling of a prompt that is longer than a model's context.
+        dtype: dtype of the models' weights.
+        methods: variants by name.
     """
 
     summary: str
@@ -68,27 +68,27 @@ class LanguageGridCard(BaseSettings):
 
     @field_validator("models")
     @classmethod
-    def _told_apart(cls, value: list[str]) -> list[str]:
-        called: dict[str, str] = {}
+    def _unique_models(cls, value: list[str]) -> list[str]:
+        models: dict[str, str] = {}
         for model in value:
-            if (other := called.setdefault(_called(model), model)) != model:
+            if (other := models.setdefault(_contestant_name(model), model)) != model:
                 raise ValueError(
-                    f"{other!r} and {model!r} would both be '{_called(model)}' in the tables, one over the other; "
-                    "leave one out, or give its folder another name"
+                    f"{other!r} and {model!r} have the same name '{_contestant_name(model)}' in the tables; remove "
+                    "one, or rename its folder"
                 )
         return value
 
     @field_validator("methods")
     @classmethod
-    def _named(cls, value: dict[str, Variant]) -> dict[str, Variant]:
+    def _valid_names(cls, value: dict[str, Variant]) -> dict[str, Variant]:
         for name in value:
             if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,31}", name):
                 raise ValueError(f"a variant's name is lower-case letters, digits, '-', got {name!r}")
         return value
 
 
-def _called(model: str) -> str:
-    """The contestant's name, but for the precision."""
+def _contestant_name(model: str) -> str:
+    """The contestant's name without the precision."""
     return Path(model).expanduser().resolve().name
 
 
@@ -98,21 +98,21 @@ def load_language_grid(name: str) -> tuple[str, LanguageGridCard]:
 
 
 def is_language_grid(name: str) -> bool:
-    """Whether a name, or a path to a `.toml` file, leads to a grid card of language models: it has `models`."""
+    """Whether a name or a path is that of a grid card of language models, which has the key `models`."""
     if name.endswith(".toml"):
         return "models" in read_toml(Path(name))
-    short = canonical(name)
-    return short in names("grids") and "models" in read_toml(cards_folder("grids") / f"{short}.toml")
+    grid_name = canonical(name)
+    return grid_name in names("grids") and "models" in read_toml(cards_folder("grids") / f"{grid_name}.toml")
 
 
 @dataclass(frozen=True)
 class LanguageCell(GridCell):
-    """One language model on one task, in all variants of a grid: they share their controls.
+    """One language model on one task, in all variants of a grid, which share their controls.
 
     Attributes:
         frozen: the task.
-        asked: name and precision of the model, methods as typed, and what `evaluate_model` is asked besides.
-        identity: of the weights in a folder; None of a model on the hub, which its name stands for.
+        options: name and precision of the model, methods as typed, and further arguments of `evaluate_model`.
+        identity: digest of the weights in a folder; None for a model on the hub, which its name identifies.
     """
 
     frozen: LanguageTask  # type: ignore[assignment]
@@ -124,7 +124,7 @@ class LanguageCell(GridCell):
 
     @property
     def affinity(self) -> str:
-        """The model: a worker holds one at a time, and reads it once."""
+        """The model, since a worker holds one model at a time."""
         return self.run
 
     def read_data(self, data_dir: Path | None) -> None:
@@ -132,7 +132,7 @@ class LanguageCell(GridCell):
 
     @cached_property
     def hash(self) -> str:
-        """Content hash of everything that the cell's rows depend on."""
+        """Hash of all inputs of the cell's rows."""
         from iclbench.deep_thinking import methods
         from iclbench.language import contestants
         from iclbench.language.answering import majority
@@ -146,15 +146,15 @@ def language_cells(name: str) -> Iterator[LanguageCell]:
     """The cells of a grid: every model on every task.
 
     Raises:
-        UsageError: a task, or a setting of a method, is not known; the line names the card.
+        UsageError: a task or a setting of a method does not exist; the message names the card.
     """
     grid, card = load_language_grid(name)
     tasks, methods = _tasks(grid, card), _methods(grid, card)
     for model in card.models:
-        run = _called(model) + ("" if card.dtype in ("float32", "auto") else f"-{card.dtype}")
+        run = _contestant_name(model) + ("" if card.dtype in ("float32", "auto") else f"-{card.dtype}")
         identity = _identity(model, card.dtype)
         for task in tasks:
-            asked = {
+            options = {
                 "model": model,
                 "dtype": card.dtype,
                 "methods": methods,
@@ -165,11 +165,11 @@ def language_cells(name: str) -> Iterator[LanguageCell]:
                 "controls": card.controls,
                 "overlength": card.overlength,
             }
-            yield LanguageCell("evaluate", run, run, task, PRESET, asked=asked, identity=identity)
+            yield LanguageCell("evaluate", run, run, task, PRESET, options=options, identity=identity)
 
 
 def _identity(model: str, dtype: str) -> str | None:
-    """Digest of the files of a folder; None where there are none to read, of which the cell will say more."""
+    """Digest of the files of a folder; None if there are no readable files, which the cell will report."""
     from iclbench.language.models import loading
 
     if not Path(model).expanduser().is_dir():
@@ -181,10 +181,10 @@ def _identity(model: str, dtype: str) -> str | None:
 
 
 def grid_tasks(name: str) -> list[LanguageTask]:
-    """The tasks that a grid asks.
+    """The tasks of a grid.
 
     Raises:
-        UsageError: a name in the card leads to no task; the line names the card.
+        UsageError: a task of the card does not exist; the message names the card.
     """
     return _tasks(*load_language_grid(name))
 
@@ -197,10 +197,10 @@ def _tasks(grid: str, card: LanguageGridCard) -> list[LanguageTask]:
 
 
 def commands(name: str, results: Path | None = None) -> Iterator[str]:
-    """The `iclbench lm eval` commands that a grid stands for, quoted for a shell, the variants of one model together.
+    """The `iclbench lm eval` commands of a grid, quoted for a shell, grouped by model.
 
     Raises:
-        UsageError: a task, or a setting of a method, is not known; the line names the card.
+        UsageError: a task or a setting of a method does not exist; the message names the card.
     """
     grid, card = load_language_grid(name)
     _tasks(grid, card)
@@ -211,7 +211,7 @@ def commands(name: str, results: Path | None = None) -> Iterator[str]:
 
 
 def _methods(grid: str, card: LanguageGridCard) -> list[tuple[str, list[str]]]:
-    """The variants of a grid as `method_as_typed` takes them; raises `UsageError` for a setting that is not known."""
+    """The variants of a grid as arguments of `method_as_typed`; raises `UsageError` for an unknown setting."""
     from iclbench.deep_thinking.methods import method_as_typed
 
     for variant in card.methods.values():
@@ -233,8 +233,8 @@ def _words(card: LanguageGridCard, model: str, variant: Variant, results: Path |
         yield from ("--episodes", str(card.episodes))
     if not card.controls:
         yield "--no-controls"
-    for option, value, usual in (("--overlength", card.overlength, "error"), ("--dtype", card.dtype, "float32")):
-        if value != usual:
+    for option, value, default in (("--overlength", card.overlength, "error"), ("--dtype", card.dtype, "float32")):
+        if value != default:
             yield from (option, value)
     if variant.method != "icl":
         yield from ("--method", variant.method)

@@ -1,9 +1,9 @@
-"""The local engine: worker processes on this machine, one per slot, each with a call at a time.
+"""The local engine: worker processes on this machine, one per slot, each with one call at a time.
 
-Processes are spawned, never forked: torch's threads and CUDA do not survive a fork. A thread in the parent stands for
-each slot; it hands calls to its worker through a pipe. A worker that is killed closes the pipe, which fails the one
-call that it was working on; the slot starts another one for the next call. A parent that is killed closes it, too:
-idle workers end by that, busy ones by the watchdog that `set_up` starts.
+Processes are spawned, never forked: torch's threads and CUDA do not survive a fork. Each slot has a thread in the
+parent, which sends calls to its worker through a pipe. If a worker is killed, its pipe closes and its current call
+fails; the slot starts a new worker for the next call. If the parent is killed, the pipes close, too: idle workers then
+end, and busy ones are ended by the watchdog of `set_up`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
 T = TypeVar("T")
 
 _SPAWN = multiprocessing.get_context("spawn")
-# Starting and reaping touch the same list of children, which is not safe between threads.
+# Starting and reaping processes change the same list of children, which is not thread-safe.
 _CHILDREN = threading.Lock()
 
 
@@ -45,8 +45,8 @@ class LocalPool:
     """An `Executor` of worker processes.
 
     Args:
-        set_ups: arguments of `set_up` for each slot: what it may see of the machine.
-        set_up: called in every new process before anything else is; it can be pickled.
+        set_ups: arguments of `set_up` for each slot, such as its GPU.
+        set_up: function that every new process calls first. It can be pickled.
     """
 
     def __init__(self, set_ups: Sequence[tuple[Any, ...]], set_up: Callable[..., None]) -> None:
@@ -82,24 +82,24 @@ class LocalPool:
         """See `Executor.stop`."""
         self._stopping.set()
         self.shutdown(wait=False, cancel_futures=True)
-        self._each(_Worker.ask_to_stop)
+        self._for_each_worker(_Worker.terminate)
         deadline = time.monotonic() + grace
         try:
             for thread in self._threads:
                 thread.join(max(0.0, deadline - time.monotonic()))
-        finally:  # also when the user is in a hurry
-            self._each(_Worker.kill)
+        finally:  # also after a second Ctrl-C
+            self._for_each_worker(_Worker.kill)
             for thread in self._threads:
                 thread.join()
 
     @property
     def processes(self) -> list[int]:
-        """Process ids of the workers there are now."""
+        """Process ids of the current workers."""
         return [worker.pid for worker in list(self._workers.values())]
 
-    def _each(self, what: Callable[[_Worker], None]) -> None:
+    def _for_each_worker(self, action: Callable[[_Worker], None]) -> None:
         for worker in list(self._workers.values()):
-            what(worker)
+            action(worker)
 
     def _cancel(self) -> None:
         with contextlib.suppress(queue.Empty):
@@ -109,12 +109,12 @@ class LocalPool:
                     call.future.cancel()
 
     def _slot(self, index: int, arguments: tuple[Any, ...]) -> None:
-        """Take calls, one at a time, until there are no more."""
+        """Run calls, one at a time, until there are no more."""
         while (call := self._calls.get()) is not None:
             if not call.future.set_running_or_notify_cancel():
                 continue
             try:
-                call.future.set_result(self._ready(index, arguments).ask(call.fn, call.args))
+                call.future.set_result(self._worker(index, arguments).call(call.fn, call.args))
             except (WorkerDiedError, WorkerStartError) as error:
                 if worker := self._workers.pop(index, None):
                     worker.end()
@@ -124,11 +124,11 @@ class LocalPool:
         if worker := self._workers.pop(index, None):
             worker.end()
 
-    def _ready(self, index: int, arguments: tuple[Any, ...]) -> _Worker:
+    def _worker(self, index: int, arguments: tuple[Any, ...]) -> _Worker:
         """The worker of a slot, a new one if there is none."""
         if (worker := self._workers.get(index)) is None:
             worker = self._workers[index] = _Worker(self._set_up, arguments)
-            if self._stopping.is_set():  # it may have come too late to be asked
+            if self._stopping.is_set():  # `stop` may not have seen this worker
                 worker.kill()
             worker.wait_until_set_up()
         return worker
@@ -138,29 +138,30 @@ class _Worker:
     """One process and the parent's end of its pipe."""
 
     def __init__(self, set_up: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        self._pipe, theirs = _SPAWN.Pipe()
-        self._process = _SPAWN.Process(target=_serve, args=(theirs, set_up, arguments), daemon=True)
-        # Ctrl-C at a terminal reaches the whole group, and a new process before it could have said that it does not
-        # care: it inherits the mask of this thread.
+        self._pipe, child_pipe = _SPAWN.Pipe()
+        self._process = _SPAWN.Process(target=_serve, args=(child_pipe, set_up, arguments), daemon=True)
+        # Ctrl-C at a terminal reaches all processes of the group. A new process has not set its handler yet, so it
+        # inherits the mask of this thread.
         try:
             with held_back(signal.SIGINT), _CHILDREN:
                 self._process.start()
         finally:
-            theirs.close()
+            child_pipe.close()
         self.pid = self._process.pid or 0
 
     def wait_until_set_up(self) -> None:
-        """Raises `WorkerStartError` when it cannot be set up, `WorkerDiedError` when it died."""
-        fine, answer = self._answer()
-        if not fine:
+        """Raise `WorkerStartError` if the worker cannot be set up, `WorkerDiedError` if it died."""
+        is_ok, answer = self._answer()
+        if not is_ok:
             raise WorkerStartError(answer)
 
-    def ask(self, fn: Callable[..., T], args: tuple[Any, ...]) -> T:
-        """`fn(*args)`, computed there; raises `IclbenchError` when that raised, `WorkerDiedError` when it died."""
-        with contextlib.suppress(OSError):  # a dead worker tells its end by the answer that does not come
+    def call(self, fn: Callable[..., T], args: tuple[Any, ...]) -> T:
+        """`fn(*args)`, computed by the worker; raises `IclbenchError` if the call raises, `WorkerDiedError` if the
+        worker died."""
+        with contextlib.suppress(OSError):  # `_answer` reports a dead worker
             self._pipe.send((fn, args))
-        fine, answer = self._answer()
-        if not fine:
+        is_ok, answer = self._answer()
+        if not is_ok:
             raise IclbenchError(answer)
         return answer
 
@@ -170,40 +171,40 @@ class _Worker:
         except (EOFError, OSError):
             raise WorkerDiedError(self.end()) from None
 
-    def ask_to_stop(self) -> None:
-        """SIGTERM: training writes a checkpoint first."""
+    def terminate(self) -> None:
+        """Send SIGTERM, on which training writes a checkpoint and ends."""
         self._process.terminate()
 
     def kill(self) -> None:
         self._process.kill()
 
     def end(self) -> str:
-        """Let it go when it waits for a call, and bury it; returns how it died."""
+        """End the worker, which stops by itself if it is idle; returns a message on how it ended."""
         self._pipe.close()
         with _CHILDREN:
-            self._process.join(_PATIENCE)
+            self._process.join(_EXIT_SECONDS)
             self._process.kill()
             self._process.join()
         code = self._process.exitcode or 0
         if code >= 0:
             return f"the worker ended (exit code {code})"
-        why = "SIGKILL, out of memory?" if -code == signal.SIGKILL else signal.strsignal(-code)
-        return f"the worker was killed by signal {-code} ({why})"
+        signal_name = "SIGKILL, out of memory?" if -code == signal.SIGKILL else signal.strsignal(-code)
+        return f"the worker was killed by signal {-code} ({signal_name})"
 
 
-# Seconds that a worker has to end by itself after its pipe was closed.
-_PATIENCE = 5.0
+# Seconds for a worker to end by itself after its pipe was closed.
+_EXIT_SECONDS = 5.0
 
 
 def _serve(pipe: Connection, set_up: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    """What a worker process does: set itself up, then answer calls until the pipe is closed.
+    """The main function of a worker process: set up, then answer calls until the pipe is closed.
 
-    Answers are `(True, value)` or `(False, text)`: exceptions stay here, since unpickling them may import torch.
+    Answers are `(True, value)` or `(False, text)`. Exceptions are not sent, since unpickling them may import torch.
     """
     _answer_calls(pipe, set_up, arguments)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    os._exit(0)  # all that it did is written; taking torch down would only keep the parent waiting
+    os._exit(0)  # all files are written, and a normal exit of torch would only delay the parent
 
 
 def _answer_calls(pipe: Connection, set_up: Callable[..., None], arguments: tuple[Any, ...]) -> None:

@@ -1,4 +1,4 @@
-"""How long a plan takes on so many workers, by going through it with the seconds that cells are expected to take."""
+"""The duration of a plan on a number of workers, simulated with the expected seconds of cells."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from iclbench.sweep.plan import Plan
 
 @dataclass(frozen=True)
 class Makespan:
-    """What came of it.
+    """The result of a simulation.
 
     Attributes:
-        seconds: until the last cell is done.
-        jobs: how many cells each had that was started, those that died among them.
-        busy: seconds of work that counts, of all workers together.
-        workers: how many.
+        seconds: time until the last cell is done.
+        jobs: number of cells of each started job, including jobs that died.
+        busy: seconds of successful work, summed over all workers.
+        workers: number of workers.
     """
 
     seconds: float
@@ -32,7 +32,7 @@ class Makespan:
 
     @property
     def efficiency(self) -> float:
-        """The share of the workers' time that is such work."""
+        """The share of the workers' time with successful work."""
         return self.busy / (self.seconds * self.workers) if self.seconds else 1.0
 
 
@@ -43,37 +43,39 @@ def simulate(
     start: float = 0.0,
     failures: float = 0.0,
     seed: int = 0,
-    takes: Callable[[GridCell], float] | None = None,
+    cell_seconds: Callable[[GridCell], float] | None = None,
 ) -> Makespan:
-    """Go through a plan as the engine does.
+    """Simulate the engine on a plan.
 
     Args:
-        plan: what is to do.
-        workers: bundles side by side.
-        bundling: which cells go together, and what each takes.
+        plan: the plan.
+        workers: number of bundles in parallel.
+        bundling: the rule that groups cells into bundles, with the expected seconds of a cell.
         start: seconds until a job begins to work.
-        failures: the share of jobs that die half way, and are started again.
-        seed: of which ones.
-        takes: seconds of a cell, where more is known of it now than when cells are put together.
+        failures: share of jobs that die half way and are started again.
+        seed: seed of the failures.
+        cell_seconds: true seconds of a cell (default: those of `bundling`).
     """
-    draw, order, takes = random.Random(seed), Order(plan, workers), takes or bundling.expected
+    draw, order, cell_seconds = random.Random(seed), Order(plan, workers), cell_seconds or bundling.expected
     running: list[tuple[float, int, tuple[GridCell, ...], bool]] = []
     now, busy = 0.0, 0.0
     jobs: list[int] = []
     while True:
-        for cell, outcome in order.given_up():
+        for cell, outcome in order.cells_without_work():
             order.settle(cell, outcome)
         while len(running) < workers and (cells := bundling.take(order)):
-            took = sum(map(takes, cells))
-            died = draw.random() < failures
+            bundle_seconds = sum(map(cell_seconds, cells))
+            is_dead = draw.random() < failures
             jobs.append(len(cells))
-            heapq.heappush(running, (now + start + (took / 2 if died else took), len(jobs), cells, died))
+            heapq.heappush(
+                running, (now + start + (bundle_seconds / 2 if is_dead else bundle_seconds), len(jobs), cells, is_dead)
+            )
         if not running:
             return Makespan(now, tuple(jobs), busy, workers)
-        now, _, cells, died = heapq.heappop(running)
+        now, _, cells, is_dead = heapq.heappop(running)
         for cell in cells:
-            if not died:
+            if not is_dead:
                 order.settle(cell, Outcome("done"))
-                busy += takes(cell)
+                busy += cell_seconds(cell)
             elif order.is_open(cell):
                 order.put_back(cell)

@@ -1,5 +1,5 @@
-"""What a plan has to do by the table `cells`, against what lies in the results folder: trainings and evaluations that
-were done outside of any sweep, and folders of runs that a sweep will refuse."""
+"""The outlook of a plan: its cells to do, compared with the files in the results folder. Trainings and evaluations may
+have been done outside of any sweep, and folders may hold other runs than those of the grid."""
 
 from __future__ import annotations
 
@@ -20,64 +20,62 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Found:
-    """A plan without what takes no work.
+class Outlook:
+    """A plan without the cells that take no work.
 
     Attributes:
-        plan: what is left; cells that are there count as done.
-        there: cells of which only the row is missing, by kind.
-        refused: why a sweep will refuse runs, by name.
-        failing: cells that will fail for it.
-        no_data: tasks whose data cannot be read, by why; their cells will fail.
+        plan: the rest of the plan; existing cells count as done.
+        existing: number of cells with results and without a row, by kind.
+        refusals: reasons why a sweep will refuse runs, by name of the run.
+        failing_cells: number of cells that will fail because of refusals.
+        missing_data: tasks whose data cannot be read, by reason. Their cells will fail.
     """
 
     plan: Plan
-    there: dict[str, int]
-    refused: dict[str, str]
-    failing: int
-    no_data: dict[str, list[str]]
+    existing: dict[str, int]
+    refusals: dict[str, str]
+    failing_cells: int
+    missing_data: dict[str, list[str]]
 
 
-def look(plan: Plan, context: Context) -> Found:
-    """Compare the cells to do with the results folder, which stays as it is; nothing is computed."""
-    refused: dict[str, str] = {}
+def outlook_of(plan: Plan, context: Context) -> Outlook:
+    """Compare the cells to do with the results folder. Nothing is computed or changed."""
+    refusals: dict[str, str] = {}
     for cell in plan.todo:
-        asked = cell.config is not None and not cell.reason and cell.run not in refused
-        if asked and (why := refusal(context.results, cell)) is not None:
-            refused[cell.run] = why
-    # What a backbone costs does not depend on its weights.
-    failing = {cell.hash for cell in plan.todo if cell.run in refused and cell.kind != "cost"}
-    again = {cell.hash for cell in plan.again}
-    there = [
-        cell for cell in plan.todo if cell.hash not in failing | again and not cell.reason and _is_there(cell, context)
-    ]
-    settled = failing | {cell.hash for cell in there}
-    left = replace(
+        has_run = cell.config is not None and not cell.reason and cell.run not in refusals
+        if has_run and (reason := refusal(context.results, cell)) is not None:
+            refusals[cell.run] = reason
+    # The costs of a backbone do not depend on its weights.
+    failing = {cell.hash for cell in plan.todo if cell.run in refusals and cell.kind != "cost"}
+    excluded = failing | {cell.hash for cell in plan.repeated}
+    existing = [cell for cell in plan.todo if cell.hash not in excluded and not cell.reason and _exists(cell, context)]
+    settled = failing | {cell.hash for cell in existing}
+    rest = replace(
         plan,
-        states={**plan.states, **{cell.hash: "done" for cell in there}},
+        states={**plan.states, **{cell.hash: "done" for cell in existing}},
         todo=tuple(cell for cell in plan.todo if cell.hash not in settled),
     )
-    found = Counter(cell.kind for cell in there)
-    by_kind: dict[str, int] = {kind: found[kind] for kind in KINDS if found[kind]}
-    return Found(left, by_kind, refused, len(failing), _no_data(left, context.data_dir))
+    counts = Counter(cell.kind for cell in existing)
+    by_kind: dict[str, int] = {kind: counts[kind] for kind in KINDS if counts[kind]}
+    return Outlook(rest, by_kind, refusals, len(failing), _missing_data(rest, context.data_dir))
 
 
-def _no_data(plan: Plan, data_dir: Path | None) -> dict[str, list[str]]:
-    """Why data cannot be read, and the tasks with work to do that need them."""
-    found: dict[str, list[str]] = {}
+def _missing_data(plan: Plan, data_dir: Path | None) -> dict[str, list[str]]:
+    """The tasks with work to do whose data cannot be read, by reason."""
+    tasks: dict[str, list[str]] = {}
     for task, cell in {cell.task: cell for cell in plan.todo if cell.reason is None}.items():
         try:
             cell.read_data(data_dir)
         except DataError as error:
-            found.setdefault(str(error), []).append(task)
-        except IclbenchError:  # the sweep will say why
+            tasks.setdefault(str(error), []).append(task)
+        except IclbenchError:  # the sweep will report it
             continue
-    return found
+    return tasks
 
 
 def check_data(plan: Plan, context: Context) -> None:
-    """Raise `UsageError` where a run of the grid was trained on other data than there are now. Data that cannot
-    be read are reported by the cells that need them."""
+    """Raise `UsageError` if the data of a run of the grid have changed since its training. Data that cannot be read
+    are reported by the cells that need them."""
     families: dict[str, Family] = {}
     for cell in plan.cells:
         if cell.kind != "train" or cell.config is None or cell.reason is not None:
@@ -96,28 +94,28 @@ def check_data(plan: Plan, context: Context) -> None:
 
 
 def refusal(results: Path, cell: GridCell) -> str | None:
-    """Why the folder of a cell's run cannot be the run that the grid asks for; None: it can."""
+    """The reason why the folder of a cell's run holds another run than that of the grid; None if it does not."""
     assert cell.config is not None
     run = Run(results / "runs" / cell.run)
     try:
         refuse_other(run, cell.config)
     except TrainedOtherwiseError as error:
-        return in_the_way(error)
+        return conflict_message(error)
     except IclbenchError as error:
         return str(error)
     return None
 
 
-def in_the_way(error: TrainedOtherwiseError) -> str:
-    """What to do about another run in a folder that a grid needs."""
+def conflict_message(error: TrainedOtherwiseError) -> str:
+    """The message about another run in a folder that a grid needs, with the fix."""
     return (
         f"{error.run.path} holds a run of this name that was trained under other settings: move it away, or delete "
-        f"it with iclbench rm {error.run.name}, and the same command trains anew ({error.difference})"
+        f"it with iclbench rm {error.run.name}, and the same command trains the run ({error.difference})"
     )
 
 
-def _is_there(cell: GridCell, context: Context) -> bool:
-    """Whether everything that the cell would do is done."""
+def _exists(cell: GridCell, context: Context) -> bool:
+    """Whether the results of a cell exist."""
     if cell.kind == "train":
         run = Run(context.results / "runs" / cell.run)
         return run.is_intact
@@ -126,10 +124,10 @@ def _is_there(cell: GridCell, context: Context) -> bool:
 
 def _is_evaluated(cell: GridCell, context: Context) -> bool:
     results, data_dir = context.results, context.data_dir
-    asked = len(cell.asked["shifts"]) + len(cell.asked["evaluators"])
+    prompt_set_count = len(cell.options["shifts"]) + len(cell.options["evaluators"])
     folders = results.glob(f"tables/{cell.group}-*")
-    if sum((folder / f"{cell.run}.values.parquet").is_file() for folder in folders) < asked:
-        return False  # known without drawing episodes, reading weights or importing torch
+    if sum((folder / f"{cell.run}.values.parquet").is_file() for folder in folders) < prompt_set_count:
+        return False  # without drawing episodes, reading weights or importing torch
     from iclbench.evaluation import contestants
     from iclbench.evaluation.cells import is_done
     from iclbench.evaluation.evaluate import prompt_sets
@@ -139,9 +137,9 @@ def _is_evaluated(cell: GridCell, context: Context) -> bool:
         sets = prompt_sets(
             cell.frozen,
             cell.preset,
-            cell.asked["shifts"],
-            cell.asked["evaluators"],
-            cell.asked["seed"],
+            cell.options["shifts"],
+            cell.options["evaluators"],
+            cell.options["seed"],
             data_dir,
             family,
         )
@@ -149,5 +147,5 @@ def _is_evaluated(cell: GridCell, context: Context) -> bool:
             return all(is_done(results, contestants.baselines(each, [cell.baseline])[0], each) for each in sets)
         run = contestants.backbone(Run(results / "runs" / cell.run), data_dir=data_dir)
         return all(is_done(results, run, each) for each in sets)
-    except IclbenchError:  # the sweep will say why
+    except IclbenchError:  # the sweep will report it
         return False

@@ -1,13 +1,13 @@
-"""Reference results: what a swept grid found, packed into a few files per task and preset that can be committed.
+"""Reference results: the results of a grid, packed into a few files per task and preset that can be committed.
 
-`OUT/TASK-PRESET.{values,costs,errors,examples,cells}.parquet`, inside a results folder and read like all other tables
-there. The rows of `cells` name the packed files, so that a checkout which has nothing else finds every cell done.
-The weights that a grid asks for stand beside them, in `TASK-PRESET.weights.safetensors`.
+The files are `OUT/TASK-PRESET.{values,costs,errors,examples,cells}.parquet` in a results folder, and are read like all
+other tables there. The rows of `cells` name the packed files, so a checkout with only these files finds every cell
+done. The weights that a grid packs are in `TASK-PRESET.weights.safetensors`.
 
-Values, costs and examples are all there. Errors are what paired tests need: of curves the mean height of every episode
-over its context sizes (`n_context` missing), of targets the metrics that are compared, all where the distribution is
-the task's own; and, under every shift, what gaps to an oracle and scores next to it are made of, so that models added
-later are summed up with those that are there.
+Values, costs and examples are complete. Errors are those that paired tests need: for curves the mean height of every
+episode over its context sizes (`n_context` missing), for targets the compared metrics, both on the task's own
+distribution. Errors under every shift that gaps to an oracle and their scores need are packed, too, so that summaries
+can include models that are added later.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from iclbench.tables.evaluators import HEADLINE, INSIDE
 log = logging.getLogger("iclbench")
 
 TABLES: tuple[TableName, ...] = ("values", "costs", "errors", "examples")
-# Folders of results that commands write other files to.
-_TAKEN = {*tables.OWN, "jobs", "report"}
-# Grids whose results stand packed in a checkout; an installed package does not bring them.
+# Folders of a results folder to which commands write other files.
+_RESERVED = {*tables.OWN, "jobs", "report"}
+# Grids whose packed results are in a checkout. An installed package does not include them.
 PACKED = ("reference",)
 
 
 @dataclass(frozen=True)
 class _Source:
-    """One file that cells found, as far as it is theirs.
+    """The rows of one file that belong to some cells.
 
     Attributes:
         path: the file.
@@ -62,39 +62,40 @@ class _Source:
     cells: frozenset[str]
 
 
-def missing(grids: Iterable[str], asked: Iterable[GridCell], results: Path) -> str | None:
-    """That the packed results of a shipped grid are not in the folder that a sweep goes on from, and what to do; None:
-    some are, or no such grid is asked for."""
+def missing(grids: Iterable[str], cells: Iterable[GridCell], results: Path) -> str | None:
+    """A note that the packed results of a shipped grid are not in the results folder, with the fix; None if some are,
+    or if the grids have no packed results."""
     if not any(canonical(name) in PACKED for name in grids):
         return None
-    groups = {(cell.task, cell.preset) for cell in asked}
+    groups = {(cell.task, cell.preset) for cell in cells}
     if any(any(results.glob(f"*/{tables.packed_name('cells', *group)}")) for group in groups):
         return None
-    return f"no packed results in {results}, so all is to do; run in the checkout, or give --results"
+    return f"no packed results in {results}, so all cells are to do; run in the checkout, or use --results"
 
 
 def pack(cells: Sequence[GridCell], store: Store, out: Path, replace: bool = False) -> list[Path]:
-    """Write what all finished cells found, and the rows of failed cells and of those that make no sense.
+    """Write the results of all finished cells, and the rows of failed cells and of cells that are not applicable.
 
-    The same cells give the same bytes. What is packed already and found nowhere else is taken over.
+    The same cells give the same bytes. Packed results that exist nowhere else are included again.
 
     Args:
-        cells: of one or several grids.
-        store: the results folder that they were swept into.
-        out: folder below it.
-        replace: drop finished cells and weights in it that are none of these; otherwise they are an error.
+        cells: cells of one or several grids.
+        store: the results folder of their sweep.
+        out: folder in the results folder.
+        replace: remove finished cells and weights from `out` that are not among these cells (default: they are an
+            error).
 
     Returns:
-        The files written.
+        The written files.
 
     Raises:
-        UsageError: `out` is no folder of its own in the results folder, or holds finished cells or weights that these
-            are not.
+        UsageError: `out` is not a separate folder in the results folder, or holds finished cells or weights that are
+            not among these.
         TableError: a file cannot be read.
     """
     results, out = store.results.resolve(), out.resolve()
     check_name(out.name, "a folder of packed results")
-    if out.name in _TAKEN:
+    if out.name in _RESERVED:
         raise UsageError(f"--pack {out}: iclbench writes other files to this folder; give another name")
     if out.parent != results:
         raise UsageError(
@@ -104,87 +105,91 @@ def pack(cells: Sequence[GridCell], store: Store, out: Path, replace: bool = Fal
     for cell in cells:
         groups.setdefault(cell.group, []).append(cell)
     if not replace:
-        for own in groups.values():
-            _refuse_loss(own, store, out)
-            _refuse_loss_of_weights(own, store, out)
-    return [path for own in groups.values() for path in _pack_group(own, store, out)]
+        for group in groups.values():
+            _refuse_loss(group, store, out)
+            _refuse_loss_of_weights(group, store, out)
+    return [path for group in groups.values() for path in _pack_group(group, store, out)]
 
 
 def _refuse_loss(cells: Sequence[GridCell], store: Store, out: Path) -> None:
-    """Raise `UsageError` where the files to be written anew hold finished cells that would not be in them."""
+    """Raise `UsageError` if the existing files hold finished cells that the new files would not have."""
     path = out / tables.packed_name("cells", cells[0].task, cells[0].preset)
     if not path.is_file():
         return
     rows = tables.read("cells", path)
-    kept = {cell.hash for cell in cells if store.state(cell) in ("done", "diverged")}
-    lost = rows[rows["status"].isin(["done", "diverged"]) & ~rows["cell"].isin(list(kept))]
+    retained = {cell.hash for cell in cells if store.state(cell) in ("done", "diverged")}
+    lost = rows[rows["status"].isin(["done", "diverged"]) & ~rows["cell"].isin(list(retained))]
     summaries = [cell for cell in cells if cell.is_summary]
-    if any(cell.hash in kept for cell in summaries):
-        # One of more contestants takes its place.
+    if any(cell.hash in retained for cell in summaries):
+        # A summary of more contestants replaces it.
         lost = lost[lost["run"].ne(SUMMARY)]
     elif summaries and len(lost) and lost["run"].eq(SUMMARY).all():
-        raise UsageError(f"{path}: the summary of all contestants is to do; sweep first, without --contestants")
+        raise UsageError(f"{path}: the summary of all contestants is not done; sweep first, without --contestants")
     if len(lost):
         raise UsageError(
             f"{path} holds {len(lost)} finished cells that would be lost ('{lost['run'].iloc[0]}' and others), since "
-            "they are none of this grid's: pack into another folder, or drop them with --replace"
+            "they are not in this grid: pack into another folder, or remove them with --replace"
         )
 
 
 def _refuse_loss_of_weights(cells: Sequence[GridCell], store: Store, out: Path) -> None:
-    """Raise `UsageError` where the archive to be written anew holds weights that would not be in it."""
-    archive, held = archives.archive_path(out, cells[0].task, cells[0].preset), dict[str, archives.Packed]()
-    with suppress(UsageError):  # of one that cannot be read nothing is lost
-        held |= archives.entries(archive) if archive.is_file() else {}
-    asked = [cell for cell in cells if cell.kind == "train" and cell.weights and store.state(cell) == "done"]
-    if lost := held.keys() - {cell.run for cell in asked}:
+    """Raise `UsageError` if the existing archive holds weights that the new archive would not have."""
+    archive, entries = archives.archive_path(out, cells[0].task, cells[0].preset), dict[str, archives.Packed]()
+    with suppress(UsageError):  # an unreadable archive has nothing to lose
+        entries |= archives.entries(archive) if archive.is_file() else {}
+    packed_cells = [cell for cell in cells if cell.kind == "train" and cell.weights and store.state(cell) == "done"]
+    if lost := entries.keys() - {cell.run for cell in packed_cells}:
         raise UsageError(
             f"{archive} holds the weights of {plural(len(lost), 'run')} that would be lost ('{min(lost)}' and others), "
-            "since this grid does not ask for them: pack into another folder, or drop them with --replace"
+            "since this grid does not pack them: pack into another folder, or remove them with --replace"
         )
-    for cell in asked:
-        # A row that is packed says what the packed weights did; weights of the same settings may be others.
-        if cell.run in held and store.is_packed(cell.hash):
-            _refuse_other_weights(cell, store, held[cell.run])
+    for cell in packed_cells:
+        # A packed row belongs to the packed weights. Other weights of the same settings may give other rows.
+        if cell.run in entries and store.is_packed(cell.hash):
+            _refuse_other_weights(cell, store, entries[cell.run])
 
 
 def _refuse_other_weights(cell: GridCell, store: Store, packed: archives.Packed) -> None:
-    """Raise `UsageError` where the weights of the run's folder would replace packed ones of equal settings."""
+    """Raise `UsageError` if the weights of the run's folder would replace different packed ones of equal settings."""
     assert cell.config is not None
-    own = archives.of_run(Run(store.results / "runs" / cell.run))
-    if own is not None and own.trained == packed.trained == cell.config.trained and own.digest != packed.digest:
+    current = archives.of_run(Run(store.results / "runs" / cell.run))
+    if (
+        current is not None
+        and current.trained == packed.trained == cell.config.trained
+        and current.digest != packed.digest
+    ):
         raise UsageError(
-            f"run '{cell.run}' in {own.path.parent} has other weights than '{packed.path.parent.name}/{cell.run}', "
+            f"run '{cell.run}' in {current.path.parent} has other weights than '{packed.path.parent.name}/{cell.run}', "
             "whose results are packed: move it away, or replace them with --replace"
         )
 
 
 def _pack_group(cells: Sequence[GridCell], store: Store, out: Path) -> Iterator[Path]:
-    """The files of one task at one preset, that of the cells last: they are done when all else is there."""
+    """The files of one task at one preset. That of the cells is last, since it marks the others as complete."""
     task, preset = cells[0].task, cells[0].preset
-    found = {table: list(_sources(table, cells, store)) for table in TABLES}
-    # No grid asks for runs of another task; summaries of this folder hold theirs too. Where a card has changed in what
-    # none of these cells depends on, they have kept their hashes: the card as it is now gives these very rows.
-    found["values"] = [
+    sources_of = {table: list(_sources(table, cells, store)) for table in TABLES}
+    # No grid has runs of another task, but summaries of this folder hold their rows, too. If a card has changed without
+    # an effect on the hashes of these cells, the current card gives the same rows.
+    sources_of["values"] = [
         replace(source, rows=source.rows[source.rows["trained_on"].isna()].assign(card=cells[0].frozen.card))
-        for source in found["values"]
+        for source in sources_of["values"]
     ]
-    found["values"] += _standing(cells, store, out, found["values"])
-    values = _together("values", [source.rows for source in found["values"]])
-    compared = _Compared(values)
-    named: dict[str, list[str]] = {cell.hash: [] for cell in cells}
-    whole: dict[TableName, pd.DataFrame] = {}
-    for table, sources in found.items():
-        kept = [(source, compared.of(source.rows) if table == "errors" else source.rows) for source in sources]
-        kept = [(source, rows) for source, rows in kept if len(rows)]
-        whole[table] = _together(table, [rows for _, rows in kept])
+    sources_of["values"] += _scores_before_summary(cells, store, out, sources_of["values"])
+    values = _union("values", [source.rows for source in sources_of["values"]])
+    paired = _PairedErrors(values)
+    cell_files: dict[str, list[str]] = {cell.hash: [] for cell in cells}
+    packed_tables: dict[TableName, pd.DataFrame] = {}
+    for table, sources in sources_of.items():
+        parts = [(source, paired.select(source.rows) if table == "errors" else source.rows) for source in sources]
+        parts = [(source, rows) for source, rows in parts if len(rows)]
+        packed_tables[table] = _union(table, [rows for _, rows in parts])
         name = (out / tables.packed_name(table, task, preset)).relative_to(store.results.resolve()).as_posix()
-        for cell in {cell for source, _ in kept for cell in source.cells}:
-            named[cell].append(name)
-    yield from _pack_weights(cells, store, out, named)
-    about = [_about(cell, store, named[cell.hash]) for cell in sorted(cells, key=lambda cell: cell.hash)]
-    whole["cells"] = tables.frame("cells", [each for each in about if each is not None])
-    for table, rows in whole.items():
+        for cell in {cell for source, _ in parts for cell in source.cells}:
+            cell_files[cell].append(name)
+    yield from _pack_weights(cells, store, out, cell_files)
+    cell_rows = [_cell_row(cell, store, cell_files[cell.hash]) for cell in sorted(cells, key=lambda cell: cell.hash)]
+    packed_tables["cells"] = tables.frame("cells", [each for each in cell_rows if each is not None])
+    for table, rows in packed_tables.items():
         path = out / tables.packed_name(table, task, preset)
         with writing(store.results):
             if not len(rows):
@@ -194,28 +199,32 @@ def _pack_group(cells: Sequence[GridCell], store: Store, out: Path) -> Iterator[
         yield path
 
 
-def _standing(cells: Sequence[GridCell], store: Store, out: Path, values: Sequence[_Source]) -> Iterator[_Source]:
-    """Scores and gaps of those who are there while others are not yet, which the summary waits for: they depend on
-    nobody but the baselines and the oracle, who are summed up with them."""
+def _scores_before_summary(
+    cells: Sequence[GridCell], store: Store, out: Path, values: Sequence[_Source]
+) -> Iterator[_Source]:
+    """Scores and gaps of finished contestants while the summary waits for others. They depend only on the baselines and
+    the oracle, which are finished, too."""
     if all(store.state(cell) == "done" for cell in cells if cell.is_summary):
         return
-    there = [cell.run for cell in cells if cell.kind == "evaluate" and store.state(cell) == "done"]
+    finished = [cell.run for cell in cells if cell.kind == "evaluate" and store.state(cell) == "done"]
     prompt_sets = {name for source in values for name in source.rows["prompt_set"].dropna().unique()}
     packed = out / tables.packed_name("values", cells[0].task, cells[0].preset)
-    own = sorted(store.results.glob(f"tables/{cells[0].group}-*/summary/*.values.parquet"))
-    for path in [*own, *([packed] if packed.is_file() else [])]:
+    summaries = sorted(store.results.glob(f"tables/{cells[0].group}-*/summary/*.values.parquet"))
+    for path in [*summaries, *([packed] if packed.is_file() else [])]:
         rows = tables.read("values", path)
-        scored = rows["metric"].isin(tables.COMPARING) & rows["run"].isin(there) & rows["trained_on"].isna()
+        scored = rows["metric"].isin(tables.COMPARING) & rows["run"].isin(finished) & rows["trained_on"].isna()
         yield _Source(path, rows[scored & rows["prompt_set"].isin(sorted(prompt_sets))], frozenset())
 
 
-def _pack_weights(cells: Sequence[GridCell], store: Store, out: Path, named: dict[str, list[str]]) -> Iterator[Path]:
-    """The archive of weights that cells ask for, which their rows then name; none where there are none."""
+def _pack_weights(
+    cells: Sequence[GridCell], store: Store, out: Path, cell_files: dict[str, list[str]]
+) -> Iterator[Path]:
+    """The archive of the cells' weights, which their rows then name; nothing if there are no weights."""
     archive = archives.archive_path(out, cells[0].task, cells[0].preset)
-    found: dict[str, archives.Packed] = {}
+    packed_weights: dict[str, archives.Packed] = {}
 
     @cache
-    def there() -> dict[str, archives.Packed]:
+    def archived() -> dict[str, archives.Packed]:
         if not archive.is_file():
             return {}
         archives.check(archive)
@@ -225,15 +234,15 @@ def _pack_weights(cells: Sequence[GridCell], store: Store, out: Path, named: dic
         if cell.kind != "train" or not cell.weights or store.state(cell) != "done":
             continue
         assert cell.config is not None
-        packed = _packed(cell.run, cell.config.trained, store, there)
+        packed = _packed(cell.run, cell.config.trained, store, archived)
         if packed is None:
             log.warning("weights of run '%s' are not packed: they are not in %s", cell.run, store.results)
             continue
-        found[cell.run] = packed
-        named[cell.hash].append(archive.relative_to(store.results.resolve()).as_posix())
+        packed_weights[cell.run] = packed
+        cell_files[cell.hash].append(archive.relative_to(store.results.resolve()).as_posix())
     with writing(store.results):
-        if found:
-            archives.write(archive, found.values())
+        if packed_weights:
+            archives.write(archive, packed_weights.values())
             yield archive
         else:
             archive.unlink(missing_ok=True)
@@ -241,127 +250,127 @@ def _pack_weights(cells: Sequence[GridCell], store: Store, out: Path, named: dic
 
 
 def _packed(
-    run: str, trained: dict[str, object], store: Store, there: Callable[[], dict[str, archives.Packed]]
+    run: str, training: dict[str, object], store: Store, archived: Callable[[], dict[str, archives.Packed]]
 ) -> archives.Packed | None:
-    """Weights that were trained like this, those of the run's folder before those that are packed already."""
-    own = archives.of_run(Run(store.results / "runs" / run))
-    if own is not None and own.trained == trained:
-        return own
-    packed = there().get(run)
-    return packed if packed is not None and packed.trained == trained else None
+    """Weights of this training: those of the run's folder, or else those that are packed already."""
+    current = archives.of_run(Run(store.results / "runs" / run))
+    if current is not None and current.trained == training:
+        return current
+    packed = archived().get(run)
+    return packed if packed is not None and packed.trained == training else None
 
 
-def _about(cell: GridCell, store: Store, files: list[str]) -> dict[str, object] | None:
-    """The cell's row: as it was recorded, but for the files; None as long as nothing has become of it."""
+def _cell_row(cell: GridCell, store: Store, files: list[str]) -> dict[str, object] | None:
+    """The recorded row of a cell with the packed files; None if the cell is to do."""
     state = store.state(cell)
     if state == "todo":
         return None
     if not store.has_row(cell):
         return row(cell, Outcome("skipped", cell.reason), Context(store.results))
     recorded = store.rows.loc[cell.hash]
-    about: dict[str, object] = {name: recorded[name] for name in tables.CELLS if name != "cell"}
-    about["cell"] = cell.hash
+    fields: dict[str, object] = {name: recorded[name] for name in tables.CELLS if name != "cell"}
+    fields["cell"] = cell.hash
     if state in ("done", "diverged", "failed"):
-        about["files"] = json.dumps(sorted(files))
+        fields["files"] = json.dumps(sorted(files))
     if state == "done" and evaluates(cell):
-        about["metrics"] = " ".join(sorted(store.metrics(cell))) or None
-    return about
+        fields["metrics"] = " ".join(sorted(store.metrics(cell))) or None
+    return fields
 
 
 def _sources(table: TableName, cells: Iterable[GridCell], store: Store) -> Iterator[_Source]:
-    """The files of one table that finished cells name, each once, in a fixed order."""
+    """The files of one table that finished cells name, without duplicates, in a fixed order."""
     users: dict[Path, list[GridCell]] = {}
     for cell in cells:
         for path in store.files(cell):
             if path.name.endswith(f"{table}.parquet"):
                 users.setdefault(path, []).append(cell)
-    for path, own in sorted(users.items()):
+    for path, file_cells in sorted(users.items()):
         rows = tables.read(table, path)
         if "packed" in tables.metadata(path):
-            yield from (_Source(path, rows[_is_of(table, rows, cell)], frozenset([cell.hash])) for cell in own)
+            yield from (_Source(path, rows[_is_of(table, rows, cell)], frozenset([cell.hash])) for cell in file_cells)
         else:
-            yield _Source(path, rows, frozenset(cell.hash for cell in own))
+            yield _Source(path, rows, frozenset(cell.hash for cell in file_cells))
 
 
 def value_rows(store: Store, cell: GridCell) -> pd.DataFrame:
-    """The rows of `values` that a finished cell found, from its own files or from packed ones."""
-    return _together("values", [source.rows for source in _sources("values", [cell], store)])
+    """The rows of `values` of a finished cell, from its own files or from packed ones."""
+    return _union("values", [source.rows for source in _sources("values", [cell], store)])
 
 
 def _is_of(table: TableName, rows: pd.DataFrame, cell: GridCell) -> pd.Series:
-    """Which rows of a packed file are a cell's."""
+    """A mask of the rows of a packed file that belong to a cell."""
     if table == "examples" and cell.is_summary:
         return rows["kind"].eq("prompts")
     if table != "values":
         return rows["run"].eq(cell.run)
-    sort = _sort(rows)
+    kinds = _cell_kinds(rows)
     if cell.is_summary:
-        return sort.eq(SUMMARY)
-    # The reference levels beside a probe are of all probes together.
-    return sort.eq(cell.kind) & (rows["run"].eq(cell.run) | (sort.eq("probe") & rows["kind"].ne("backbone")))
+        return kinds.eq(SUMMARY)
+    # The reference levels of probes are shared by all probes.
+    return kinds.eq(cell.kind) & (rows["run"].eq(cell.run) | (kinds.eq("probe") & rows["kind"].ne("backbone")))
 
 
-def _sort(values: pd.DataFrame) -> pd.Series:
-    """The kind of cell that every row of `values` is of: train, evaluate, probe, or the summary."""
+def _cell_kinds(values: pd.DataFrame) -> pd.Series:
+    """The kind of cell of every row of `values`: train, evaluate, probe, or the summary."""
     summary = values["metric"].isin(tables.COMPARING) | values["run"].eq("chance") | values["kind"].eq("published")
     trained = values["evaluator"].eq("train") | values["axis"].eq("train_step").fillna(False).astype(bool)
-    sorts = [summary.to_numpy(bool), trained.to_numpy(bool), values["evaluator"].isin(INSIDE).to_numpy(bool)]
-    return pd.Series(np.select(sorts, [SUMMARY, "train", "probe"], "evaluate"), index=values.index)
+    masks = [summary.to_numpy(bool), trained.to_numpy(bool), values["evaluator"].isin(INSIDE).to_numpy(bool)]
+    return pd.Series(np.select(masks, [SUMMARY, "train", "probe"], "evaluate"), index=values.index)
 
 
-def _together(table: TableName, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Rows of several files in an order of their own, each once."""
+def _union(table: TableName, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The rows of several files without duplicates, in a fixed order."""
     return tables.union(table, frames).sort_values(tables.keys(table), kind="stable", ignore_index=True)
 
 
-class _Compared:
-    """The errors that paired tests of a report need, and a summary that compares by episode.
+class _PairedErrors:
+    """The errors that paired tests of a report need, and those of a summary that compares by episode.
 
     Args:
         values: value rows of the same contestants.
     """
 
     def __init__(self, values: pd.DataFrame) -> None:
-        own = values[values["shift"].eq("none") & _sort(values).isin(["evaluate", SUMMARY])]
-        self._paired = set(own["prompt_set"].dropna())
+        unshifted = values[values["shift"].eq("none") & _cell_kinds(values).isin(["evaluate", SUMMARY])]
+        self._paired = set(unshifted["prompt_set"].dropna())
         oracles = values["kind"].eq("oracle") & values["metric"].eq("log_likelihood") & values["n_related"].notna()
-        self._beside_oracle = set(values.loc[oracles, "prompt_set"])
-        self._curve_of = own.groupby("prompt_set")["metric"].agg(curve_metric).to_dict()
+        self._with_oracle = set(values.loc[oracles, "prompt_set"])
+        self._curve_metrics = unshifted.groupby("prompt_set")["metric"].agg(curve_metric).to_dict()
         scores = values[values["metric"].eq("score")].drop_duplicates("prompt_set")
-        self._scored_by = dict(zip(scores["prompt_set"], scores["score_of"], strict=True))
+        self._score_metrics = dict(zip(scores["prompt_set"], scores["score_of"], strict=True))
 
-    def of(self, errors: pd.DataFrame) -> pd.DataFrame:
+    def select(self, errors: pd.DataFrame) -> pd.DataFrame:
         """A row per episode and metric, for `targets` and number of related datasets."""
-        beside_oracle = errors[errors["prompt_set"].isin(self._beside_oracle) & errors["n_related"].notna()]
+        with_oracle = errors[errors["prompt_set"].isin(self._with_oracle) & errors["n_related"].notna()]
         errors = errors[errors["prompt_set"].isin(self._paired)]
-        # Where nothing is summed up yet, scores may turn out to be made of errors.
-        scored = [self._scored_by.get(name, "squared_error") for name in errors["prompt_set"]]
-        by_score = errors["metric"].eq(pd.Series(scored, index=errors.index, dtype="string"))
+        # Without a summary, scores may turn out to be made of squared errors.
+        score_metrics = [self._score_metrics.get(name, "squared_error") for name in errors["prompt_set"]]
+        is_scored = errors["metric"].eq(pd.Series(score_metrics, index=errors.index, dtype="string"))
         curves = errors["n_related"].isna()
-        targets = errors[~curves & (by_score | errors["metric"].isin(["log_likelihood", HEADLINE]))]
-        of_curve = errors["metric"].eq(errors["prompt_set"].map(self._curve_of))
-        frames = [targets, *_likelihoods(beside_oracle), *_heights(errors[curves & of_curve])]
-        found = tables.union("errors", frames).reindex(columns=list(tables.ERRORS))
-        return found.astype({name: dtype for name, (dtype, _, _) in tables.ERRORS.items()})
+        targets = errors[~curves & (is_scored | errors["metric"].isin(["log_likelihood", HEADLINE]))]
+        is_curve_metric = errors["metric"].eq(errors["prompt_set"].map(self._curve_metrics))
+        frames = [targets, *_likelihoods(with_oracle), *_heights(errors[curves & is_curve_metric])]
+        rows = tables.union("errors", frames).reindex(columns=list(tables.ERRORS))
+        return rows.astype({name: dtype for name, (dtype, _, _) in tables.ERRORS.items()})
 
 
 def _likelihoods(errors: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """Log-likelihoods, and the squared errors of those who predict single values."""
+    """Log-likelihoods, and the squared errors of contestants that predict single values."""
     for _, rows in errors.groupby(["run", "prompt_set"]):
         likelihoods = rows[rows["metric"].isin(tables.LIKELIHOODS)]
         yield likelihoods if len(likelihoods) else rows[rows["metric"].eq("squared_error")]
 
 
 def _heights(errors: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """The mean height of every episode's curve, as `auc` has it; what is packed already stays as it is, and so do sums
-    over episodes (`n_events`), which stand for the curves of their run."""
+    """The mean height of every episode's curve, as in `auc`. Packed rows are unchanged, and so are sums over episodes
+    (`n_events`), which replace the curves of their run."""
     yield errors[errors["n_context"].isna()]
     curves, keys = errors[errors["n_context"].notna()], ["run", "prompt_set", "metric"]
     summed = pd.MultiIndex.from_frame(errors.loc[errors["n_events"].notna(), keys])
     curves = curves[~pd.MultiIndex.from_frame(curves[keys]).isin(summed)]
-    for (run, prompt_set, of), rows in curves.groupby(keys):
+    for (run, prompt_set, metric_name), rows in curves.groupby(keys):
         wide = rows.pivot_table(values="value", index="episode", columns="n_context").astype(float)
-        wide = wide if metric(str(of)).of_sequences else wide.dropna(axis=1)
-        of_run = {"run": str(run), "prompt_set": str(prompt_set), "metric": str(of)}
-        found = heights(wide).rename("value").dropna().reset_index()
-        yield found.assign(**of_run, n_context=None, n_related=None)
+        wide = wide if metric(str(metric_name)).of_sequences else wide.dropna(axis=1)
+        columns = {"run": str(run), "prompt_set": str(prompt_set), "metric": str(metric_name)}
+        episode_heights = heights(wide).rename("value").dropna().reset_index()
+        yield episode_heights.assign(**columns, n_context=None, n_related=None)

@@ -1,4 +1,4 @@
-"""What of a grid is left to do, in an order that respects what every cell needs."""
+"""The cells of a grid that are still to do, each after the cells that it needs."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Plan:
     waiting: tuple[GridCell, ...] = ()
 
     @property
-    def again(self) -> tuple[GridCell, ...]:
-        """Finished cells that are computed again because other cells need what they leave."""
+    def repeated(self) -> tuple[GridCell, ...]:
+        """Finished cells that are computed again because other cells need their files."""
         return tuple(cell for cell in self.todo if self.states[cell.hash] == "done")
 
 
@@ -48,40 +48,41 @@ def plan(cells: Sequence[GridCell], store: Store) -> Plan:
         changed = (need in todo or states.get(need, "diverged") != "diverged" for need in cell.needs)
         if states[cell.hash] == "diverged" and any(changed):
             todo.add(cell.hash)
-    known = {cell.hash: cell for cell in cells}
+    by_hash = {cell.hash: cell for cell in cells}
     for cell in cells:
-        # What all contestants did together changes with any of them.
+        # A summary changes with every contestant.
         if cell.is_summary and (cell.hash in todo or todo & set(cell.needs)):
             todo.add(cell.hash)
             if by_episode(cell.frozen):
-                needs = [known[need] for need in cell.needs if store.is_packed(need)]
+                needs = [by_hash[need] for need in cell.needs if store.is_packed(need)]
                 todo.update(need.hash for need in needs if not store.has_episodes(need))
     for cell in cells:
-        of_weights = cell.config is not None and cell.needs and not cell.reason
-        if cell.hash in todo and of_weights and not _has_weights(store.results, cell):
+        needs_weights = cell.config is not None and cell.needs and not cell.reason
+        if cell.hash in todo and needs_weights and not _has_weights(store.results, cell):
             todo.update(need for need in cell.needs if states.get(need) != "diverged")
     return Plan(tuple(cells), states, tuple(cell for cell in cells if cell.hash in todo))
 
 
 def only(plan: Plan, store: Store, kinds: Sequence[str], contestants: Sequence[str] | None = None) -> Plan:
-    """The plan with nothing to do but cells of these kinds and contestants (None: all), and of them none that need
-    what is then left out. A summary of these contestants sums up all evaluations that are done by then."""
-    out, waiting, partial = set[str](), list[GridCell](), dict[str, GridCell]()
-    own = {cell.hash for cell in plan.cells if contestants is None or cell.contestant in contestants}
+    """The plan restricted to cells of these kinds and contestants (default: all contestants), without cells that need
+    excluded cells. A summary then covers all evaluations that are done by then."""
+    excluded, waiting, partial = set[str](), list[GridCell](), dict[str, GridCell]()
+    of_contestants = {cell.hash for cell in plan.cells if contestants is None or cell.contestant in contestants}
     for cell in plan.todo:
-        needs, left = set(cell.needs), out & set(cell.needs)
-        summary = contestants is not None and cell.is_summary and bool(own & (needs - left))
-        wanted = cell.kind in kinds and (cell.hash in own or summary)
-        if wanted and summary and left and all(plan.states[need] != "done" for need in left):
-            partial[cell.hash] = replace(cell, needs=tuple(need for need in cell.needs if need not in left))
-            left = set()
-        if wanted and (cell.reason is not None or not left):
+        needs, excluded_needs = set(cell.needs), excluded & set(cell.needs)
+        is_summary = contestants is not None and cell.is_summary and bool(of_contestants & (needs - excluded_needs))
+        is_selected = cell.kind in kinds and (cell.hash in of_contestants or is_summary)
+        not_done = excluded_needs and all(plan.states[need] != "done" for need in excluded_needs)
+        if is_selected and is_summary and not_done:
+            partial[cell.hash] = replace(cell, needs=tuple(need for need in cell.needs if need not in excluded_needs))
+            excluded_needs = set()
+        if is_selected and (cell.reason is not None or not excluded_needs):
             continue
-        out.add(cell.hash)
-        if wanted:
+        excluded.add(cell.hash)
+        if is_selected:
             waiting.append(cell)
     states = plan.states | {cell.hash: store.state(cell) for cell in partial.values()}
-    todo = [partial.get(cell.hash, cell) for cell in plan.todo if cell.hash not in out]
+    todo = [partial.get(cell.hash, cell) for cell in plan.todo if cell.hash not in excluded]
     changed = {cell.hash for cell in todo}
     return Plan(
         tuple(partial.get(cell.hash, cell) for cell in plan.cells),
@@ -97,13 +98,13 @@ def by_episode(task: TaskConfig) -> bool:
 
 
 def _has_weights(results: Path, cell: GridCell) -> bool:
-    """Whether the weights that a cell is about are there: of an evaluation those of all branches, which a run from an
-    archive has not."""
+    """Whether the weights of a cell's run exist. An evaluation needs those of all branches, which a run from an
+    archive does not have."""
     assert cell.config is not None
     branches = cell.kind == "evaluate" and cell.config.train.branch_steps
     return weights(results, cell).is_file() and not (branches and Run(results / "runs" / cell.run).unpacked)
 
 
 def weights(results: Path, cell: GridCell) -> Path:
-    """The file of the weights that a cell is about."""
+    """The file of the weights of a cell's run."""
     return Run(results / "runs" / cell.run).weights

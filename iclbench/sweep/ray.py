@@ -1,7 +1,7 @@
-"""Ray, for clusters and clouds without a scheduler: a bundle of cells is a task in a process of its own.
+"""Ray, for clusters and clouds without a scheduler: a bundle of cells is a task in a separate process.
 
-Ray restarts nothing: tasks that die are handed in again by the engine, and go on from their checkpoints. A node that is
-taken away gives no signal, and a task that waits for what no node has would wait for ever, so deadlines are kept here.
+Ray does not restart tasks: the engine submits dead tasks again, and they continue from their checkpoints. Ray does not
+signal the loss of a node, and a task with unavailable resources would wait for ever, so deadlines are checked here.
 """
 
 from __future__ import annotations
@@ -24,66 +24,67 @@ from iclbench.store.outcome import Outcome
 from iclbench.sweep.bundle import Bundle, plain_outcomes
 from iclbench.sweep.engines import EngineSettings
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
-from iclbench.sweep.jobs import Files, Handed, JobExecutor, do_bundle, not_shared, result_of
+from iclbench.sweep.jobs import Files, JobExecutor, SubmittedBundle, do_bundle, not_shared, result_of
 
 
 def _task(bundle: str, work: str, threads: int, folder: str, path: list[str]) -> dict[str, Any] | None:
-    """What a worker of Ray does, and what `do_bundle` leaves; None: it does not see the results folder."""
-    sys.path[:0] = [each for each in path if each not in sys.path]
+    """The work of a Ray task; returns the result of `do_bundle`, or None if the node does not see the results
+    folder."""
+    sys.path[:0] = [folder for folder in path if folder not in sys.path]
     files = Files.of(bundle)
     if not Path(bundle).is_file():
         return None
     if Path(folder).is_dir():
-        os.chdir(folder)  # names of files in cards are relative to where the command was given
+        os.chdir(folder)  # file names in cards are relative to the folder of the command
     try:
         return do_bundle(bundle, work, threads)
-    except Interrupted as error:  # raised, Ray would print pages of it
+    except Interrupted as error:  # Ray would print pages about a raised exception
         return {"error": str(error), "unfit": False, "outcomes": plain_outcomes(files.finished())}
     finally:
-        files.left.touch()
+        files.exit_file.touch()
 
 
 @dataclass
-class _Running(Handed):
+class _Running(SubmittedBundle):
     task: Any
     deadline: float | None
     since: float = field(default_factory=time.monotonic)
 
 
 class RayExecutor(JobExecutor[_Running]):
-    """An `Executor` whose workers are tasks of Ray.
+    """An `Executor` whose workers are Ray tasks.
 
     Raises:
-        UsageError: there is no cluster at the address, or one of another version.
+        UsageError: there is no cluster at the address, or it has another version.
     """
 
-    engine, jobs = "ray", "tasks of Ray"
+    engine, jobs = "ray", "Ray tasks"
 
-    def __init__(self, results: Path, settings: EngineSettings, *told: Any) -> None:
+    def __init__(self, results: Path, settings: EngineSettings, *callbacks: Any) -> None:
         import ray
 
-        self._ray, self._ours = ray, not ray.is_initialized()
-        if self._ours:
+        self._ray, self._owns_connection = ray, not ray.is_initialized()
+        if self._owns_connection:
             try:
-                _knock(settings.address)
+                _check_reachable(settings.address)
                 ray.init(settings.address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
             except Exception as error:
                 raise UsageError(_no_cluster(settings.address, error)) from None
-        super().__init__(results, settings, *told)
-        # A process that has used a GPU keeps its memory: then every task has one of its own.
+        super().__init__(results, settings, *callbacks)
+        # A process that has used a GPU holds its memory, so every task with a GPU has a separate process.
         task = ray.remote(max_calls=1 if settings.gpus else 0, max_retries=0)(_task)
         self._remote = task.options(
             num_cpus=settings.cpus,
             num_gpus=settings.gpus,
-            runtime_env={"env_vars": _told() | {"OMP_NUM_THREADS": str(settings.cpus)}},
+            runtime_env={"env_vars": _user_environment() | {"OMP_NUM_THREADS": str(settings.cpus)}},
         )
-        self._told: str | None = None
-        self._next_look = 0.0
+        self._reported_shortage: str | None = None
+        self._next_check = 0.0
         self._thread.start()
 
-    def _hand(self, future: Future[dict[str, Outcome]], bundle: Bundle, work: str) -> None:
-        if (lacking := self._lacking()) is not None and self._nodes():  # else workers are still to come
-            future.set_exception(WorkerStartError(f"{lacking}: mend [ray]"))
+    def _enqueue(self, future: Future[dict[str, Outcome]], bundle: Bundle, work: str) -> None:
+        if (shortage := self._shortage()) is not None and self._nodes():  # without nodes, workers may still join
+            future.set_exception(WorkerStartError(f"{shortage}: change [ray]"))
             return
         files = Files.new(self.folder, bundle.name)
         bundle.write(files.bundle)
@@ -97,8 +98,8 @@ class RayExecutor(JobExecutor[_Running]):
         self._stopping.set()
         if wait:
             self._thread.join()
-            if self._ours:
-                with ctrl_c_ignored():  # it would end the process without a word
+            if self._owns_connection:
+                with ctrl_c_ignored():  # Ctrl-C here would end the process without a message
                     self._ray.shutdown()
 
     def stop(self, grace: float) -> None:
@@ -107,100 +108,100 @@ class RayExecutor(JobExecutor[_Running]):
         self._thread.join()
         with self._lock:
             running, self._running = self._running, []
-        for each in running:  # like Ctrl-C in the task: training writes its checkpoint
-            self._cancel(each, force=False)
-        # Ray answers for what is cancelled before it has ended.
-        begun = [each.files for each in running if each.files.began.exists()]
+        for bundle in running:  # like Ctrl-C in the task: training writes its checkpoint
+            self._cancel(bundle, force=False)
+        # Ray reports a cancelled task before it has ended.
+        started = [bundle.files for bundle in running if bundle.files.start_file.exists()]
         deadline = time.monotonic() + grace
-        while time.monotonic() < deadline and not all(files.left.exists() for files in begun):
+        while time.monotonic() < deadline and not all(files.exit_file.exists() for files in started):
             time.sleep(0.1)
-        for each in running:
-            self._cancel(each, force=True)
+        for bundle in running:
+            self._cancel(bundle, force=True)
         self.shutdown()
 
     def _limit(self, bundle: Bundle) -> float | None:
-        """Seconds after which a task is taken for stuck; None: nothing says how long it takes."""
-        own = self._settings
-        if own.minutes is not None:
-            return 60.0 * own.minutes
+        """Seconds after which a task counts as stuck; None if its duration is unknown."""
+        settings = self._settings
+        if settings.minutes is not None:
+            return 60.0 * settings.minutes
         seconds = self._seconds(bundle)
-        return None if seconds is None else max(3600.0, own.margin * seconds)
+        return None if seconds is None else max(3600.0, settings.margin * seconds)
 
     def _nodes(self) -> list[dict[str, float]]:
-        """What the nodes have that take work."""
+        """The resources of the nodes with CPUs."""
         nodes = (node["Resources"] for node in self._ray.nodes() if node["Alive"])
         return [node for node in nodes if node.get("CPU")]
 
-    def _lacking(self) -> str | None:
-        """What no node has and tasks would wait for for ever."""
+    def _shortage(self) -> str | None:
+        """The resource that no node has, for which tasks would wait for ever; None if there is none."""
         nodes = self._nodes()
-        for name, wanted in (("CPU", self._settings.cpus), ("GPU", self._settings.gpus)):
+        for name, needed in (("CPU", self._settings.cpus), ("GPU", self._settings.gpus)):
             most = max((node.get(name, 0.0) for node in nodes), default=0.0)
-            if wanted > most:
-                return f"no node of the Ray cluster has {wanted} {name}, the largest has {most:g}"
+            if needed > most:
+                return f"no node of the Ray cluster has {needed} {name}, the largest has {most:g}"
         return None
 
-    def _look_at_nodes(self, waiting: int) -> None:
-        """Say, once until they are there, that tasks wait for nodes."""
-        if time.monotonic() < self._next_look:
+    def _check_nodes(self, waiting: int) -> None:
+        """Report once that tasks wait for nodes."""
+        if time.monotonic() < self._next_check:
             return
-        self._next_look = time.monotonic() + self._settings.poll
-        lacking = self._lacking()
-        if lacking is not None and lacking != self._told:
-            self._say(f"{lacking}: {plural(waiting, 'task')} wait until one joins")
-        self._told = lacking
+        self._next_check = time.monotonic() + self._settings.poll
+        shortage = self._shortage()
+        if shortage is not None and shortage != self._reported_shortage:
+            self._say(f"{shortage}: {plural(waiting, 'task')} wait until one joins")
+        self._reported_shortage = shortage
 
     @property
     def _pause(self) -> float:
         return min(0.2, self._settings.poll)
 
-    def _look(self) -> None:
-        if running := self._followed():
-            done, _ = self._ray.wait([each.task for each in running], num_returns=len(running), timeout=0)
+    def _poll(self) -> None:
+        if running := self._snapshot():
+            done, _ = self._ray.wait([bundle.task for bundle in running], num_returns=len(running), timeout=0)
             waiting = 0
-            for each in running:
-                if each.task in done:
-                    self._settle(each, self._result(each))
-                elif each.files.began.exists():
-                    self._look_at_time(each)
+            for bundle in running:
+                if bundle.task in done:
+                    self._settle(bundle, self._result(bundle))
+                elif bundle.files.start_file.exists():
+                    self._check_deadline(bundle)
                 else:
-                    each.since = time.monotonic()  # it waits for a node
+                    bundle.since = time.monotonic()  # it waits for a node
                     waiting += 1
             if waiting:
-                self._look_at_nodes(waiting)
+                self._check_nodes(waiting)
 
-    def _look_at_time(self, each: _Running) -> None:
-        if each.deadline is not None and time.monotonic() - each.since > each.deadline:
-            self._cancel(each, force=True)
-            minutes = each.deadline / 60
-            late = WorkerDiedError(f"a task of Ray took more than {minutes:.0f} minutes", each.files.finished())
-            self._settle(each, late)
+    def _check_deadline(self, bundle: _Running) -> None:
+        if bundle.deadline is not None and time.monotonic() - bundle.since > bundle.deadline:
+            self._cancel(bundle, force=True)
+            minutes = bundle.deadline / 60
+            error = WorkerDiedError(f"a Ray task took more than {minutes:.0f} minutes", bundle.files.finished())
+            self._settle(bundle, error)
 
-    def _result(self, each: _Running) -> dict[str, Outcome] | Exception:
+    def _result(self, bundle: _Running) -> dict[str, Outcome] | Exception:
         try:
-            seen = self._ray.get(each.task)
-        except Exception as error:  # a worker or a node is gone
-            return WorkerDiedError(_cause(error), each.files.finished())
-        if not seen:
+            content = self._ray.get(bundle.task)
+        except Exception as error:  # a worker or a node has died
+            return WorkerDiedError(_cause(error), bundle.files.finished())
+        if not content:
             return WorkerStartError(not_shared(self.folder))
-        self._clock.look(each.files)
-        return result_of(seen)
+        self._clock.check(bundle.files)
+        return result_of(content)
 
-    def _cancel(self, each: _Running, force: bool) -> None:
+    def _cancel(self, bundle: _Running, force: bool) -> None:
         with contextlib.suppress(Exception):
-            self._ray.cancel(each.task, force=force)
+            self._ray.cancel(bundle.task, force=force)
 
 
-def _knock(address: str) -> None:
-    """Raises `OSError` where nobody answers; Ray itself would go on trying for minutes."""
+def _check_reachable(address: str) -> None:
+    """Raise `OSError` if there is no answer. Ray itself would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
         with socket.create_connection((host, int(port)), timeout=10):
             pass
 
 
-def _told() -> dict[str, str]:
-    """What the user has set for all commands; workers of Ray inherit nothing."""
+def _user_environment() -> dict[str, str]:
+    """The variables of iclbench in the environment, which workers of Ray do not inherit."""
     return {name: value for name, value in os.environ.items() if name.startswith("ICLBENCH_")}
 
 
@@ -208,10 +209,12 @@ def _no_cluster(address: str, error: Exception) -> str:
     line = one_line(error)
     if "ersion mismatch" in line:
         return f"engine 'ray': {line}; install the same versions of Ray and Python on all nodes"
-    return f"engine 'ray': no cluster at address '{address}' ({line}); start one with 'ray start --head' or mend [ray]"
+    return (
+        f"engine 'ray': no cluster at address '{address}' ({line}); start one with 'ray start --head' or change [ray]"
+    )
 
 
 def _cause(error: Exception) -> str:
-    """In a line; Ray writes pages."""
-    names = {"WorkerCrashedError": "the worker was killed (out of memory?)", "NodeDiedError": "its node is gone"}
+    """The cause of a Ray error in one line; Ray's own message has pages."""
+    names = {"WorkerCrashedError": "the worker was killed (out of memory?)", "NodeDiedError": "its node has died"}
     return names.get(type(error).__name__, one_line(getattr(error, "cause", None) or error))

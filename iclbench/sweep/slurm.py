@@ -1,11 +1,11 @@
 """SLURM, through submitit: bundles of cells as arrays of jobs.
 
-All that concerns a bundle lies in `RESULTS/jobs/slurm` (`iclbench.sweep.jobs`), so that a sweep may be killed at any
-time: the same command finds its jobs again. submitit's own files and the logs lie in `logs` there.
+All files of a bundle are in `RESULTS/jobs/slurm` (`iclbench.sweep.jobs`), so a sweep can be killed at any time: the
+same command finds its jobs again. submitit's files and the logs are in the folder `logs` there.
 
-SLURM asks a job to go with SIGTERM, not with the signal that submitit waits for by default. Training then writes a
-checkpoint, submitit's handler puts the job back into the queue, and it goes on from there. Without accounting
-(`sacct`) only `scontrol` knows of jobs that were killed, so that is what is asked.
+SLURM stops a job with SIGTERM, not with the default signal of submitit. Training then writes a checkpoint, submitit's
+handler puts the job back into the queue, and the job continues from the checkpoint. Without accounting (`sacct`) only
+`scontrol` knows killed jobs, so their states come from `scontrol`.
 """
 
 from __future__ import annotations
@@ -32,43 +32,43 @@ from iclbench.store.outcome import Outcome
 from iclbench.sweep.bundle import Bundle
 from iclbench.sweep.engines import EngineSettings, user_file
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
-from iclbench.sweep.jobs import Files, Handed, JobExecutor, do_bundle, not_shared
+from iclbench.sweep.jobs import Files, JobExecutor, SubmittedBundle, do_bundle, not_shared
 
 log = logging.getLogger("iclbench")
 
-# The signal that SLURM sends; submitit reads it when it is imported, in the parent and in the job.
+# The signal of SLURM. submitit reads it at import, in the parent and in the job.
 _SIGNAL = {"SUBMITIT_PREEMPT_SIGNAL": "TERM"}
-# Seconds before its time is up that a job is told so.
-_NOTICE = 90
-# What becomes of a job at its end. All else is on its way.
-_ENDS = {
+# Seconds before the time limit at which a job is signalled.
+_NOTICE_SECONDS = 90
+# States of jobs that have ended.
+_END_STATES = {
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
     "TIMEOUT",
 }  # fmt: skip
-# Seconds until a file that was written on a node is surely seen here, and until one is that hardly was written.
-_LATE, _SOON = 90.0, 5.0
-# Time-outs of one job, after each of which it goes on from its checkpoint.
-_TIMEOUTS = 10
-# Jobs that ended before they had begun to work, where none has begun yet: whatever is wrong is so with all of them.
-_HOPELESS = 3
-# Limits in minutes that are asked for, so that jobs of like length make one array.
+# Seconds to wait for a file of a node: if the job has completed, and if it has probably not written the file.
+_FILE_SECONDS, _FAILURE_SECONDS = 90.0, 5.0
+# Time-outs of one job, after each of which it continues from its checkpoint.
+_MAX_TIMEOUTS = 10
+# Number of jobs that fail before their start, after which all jobs fail if none has started.
+_MAX_FAILED_STARTS = 3
+# Time limits of jobs in minutes. Jobs with the same limit are in one array.
 _LIMITS = (60, 120, 240, 480, 960, 1440, 2880, 5760, 10080)
-# Array tasks that a scheduler takes where it does not say.
-_ARRAY = 1001
+# Default of the scheduler's MaxArraySize.
+_MAX_ARRAY_SIZE = 1001
 
 
-# A bundle that is to be submitted, and the name of its work.
-_Waiting = tuple[Future[dict[str, Outcome]], Bundle, str]
+# A bundle to submit, and the name of its work.
+_PendingBundle = tuple[Future[dict[str, Outcome]], Bundle, str]
 
 
 @dataclass
 class Job:
-    """What a job calls: the work of a bundle whose file it is told.
+    """The function of a job: the work of a bundle.
 
     Attributes:
-        bundle: the file.
-        work: what is done with every cell, as `module:name`.
-        threads: torch threads.
+        bundle: file of the bundle.
+        work: the function that computes a cell, as `module:name`.
+        threads: number of torch threads.
     """
 
     bundle: str
@@ -76,79 +76,79 @@ class Job:
     threads: int = 1
 
     def __call__(self) -> None:
-        """Work through the bundle, and leave a file that says so."""
+        """Compute the bundle and write its end file."""
         files = Files.of(self.bundle)
-        if not _noted(files):
-            log.warning("nobody knows of this job: its sweep ended while it was submitted")
+        if not _has_job_file(files):
+            log.warning("this job has no job file: its sweep ended during the submission")
             return
         try:
             do_bundle(self.bundle, self.work, self.threads)
         except Interrupted:
-            # Training has written its checkpoint; submitit's handler, which is back in its place, does the rest.
+            # Training has written its checkpoint. submitit's handler, which is set again, puts the job back.
             try:
                 signal.raise_signal(signal.SIGTERM)
-            except Exception as error:  # it does not put the job back
+            except Exception as error:  # the handler does not put the job back
                 files.end(f"{error} Raise minutes in [slurm]", files.finished())
                 raise
             raise
 
     def checkpoint(self) -> Any:
-        """What goes on when the job has been put back; called by submitit's handler of signals."""
-        # A second signal comes when the time of grace is over.
+        """The job after it is put back into the queue; called by submitit's signal handler."""
+        # A second signal comes at the end of the grace time.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if Files.of(self.bundle).cancelled.exists():
+        if Files.of(self.bundle).cancel_file.exists():
             os._exit(1)
-        if shutil.which("scontrol") is None:  # then SLURM puts back what it has pre-empted, and nothing else
+        if shutil.which("scontrol") is None:  # then only SLURM can put back the job, if it was pre-empted
             while True:
                 time.sleep(60)
-        if _is_over():
+        if _has_ended():
             os._exit(1)
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
 
 
-def _noted(files: Files) -> bool:
-    """Whether the note that a bundle has this job is there, or comes: a sweep that ended between the two may have been
-    started again and given the cells to another job.
+def _has_job_file(files: Files) -> bool:
+    """Whether the job file of a bundle exists or appears soon. If a sweep ended before it wrote the file, another sweep
+    may have submitted the cells again.
 
     Raises:
         FileNotFoundError: nodes do not share the folder.
     """
-    deadline = time.monotonic() + _LATE
+    deadline = time.monotonic() + _FILE_SECONDS
     while not files.job.exists():
         if time.monotonic() > deadline:
             return False
-        _look_again(files.folder)
+        _refresh(files.folder)
         time.sleep(1.0)
     return True
 
 
-def _look_again(folder: Path) -> None:
-    """Let a file system over the net see what is new; raises `FileNotFoundError` where there is no such folder."""
+def _refresh(folder: Path) -> None:
+    """Make a network file system read the folder again; raises `FileNotFoundError` if there is no such folder."""
     next(folder.iterdir(), None)
 
 
-def _is_over() -> bool:
-    """Whether the scheduler has ended this job already, which it tells by the same signal: somebody has taken it out of
-    the queue, or SLURM itself has put it back."""
+def _has_ended() -> bool:
+    """Whether the scheduler has ended this job, which it signals in the same way: the job was cancelled, or SLURM has
+    put it back."""
     with contextlib.suppress(subprocess.SubprocessError, OSError):
-        said = _call("scontrol", "-o", "show", "job", os.environ["SLURM_JOB_ID"])
-        return any(f"JobState={state}" in said for state in ("CANCELLED", "COMPLETING", "PENDING"))
+        output = _call("scontrol", "-o", "show", "job", os.environ["SLURM_JOB_ID"])
+        return any(f"JobState={state}" in output for state in ("CANCELLED", "COMPLETING", "PENDING"))
     return False
 
 
 @dataclass
-class _Running(Handed):
+class _Running(SubmittedBundle):
     """A bundle whose job is in the queue or runs."""
 
     job: str
-    missed: float | None = None
+    end_seen: float | None = None
 
 
 @dataclass(frozen=True)
 class State:
-    """What the scheduler says of a job."""
+    """The state of a job in the scheduler."""
 
     name: str
     reason: str = ""
@@ -157,69 +157,71 @@ class State:
 
 
 class SlurmExecutor(JobExecutor[_Running]):
-    """An `Executor` whose workers are jobs."""
+    """An `Executor` whose workers are SLURM jobs."""
 
     engine = "slurm"
 
-    def __init__(self, results: Path, settings: EngineSettings, *told: Any) -> None:
+    def __init__(self, results: Path, settings: EngineSettings, *callbacks: Any) -> None:
         for program in ("sbatch", "scancel", "scontrol"):
             if shutil.which(program) is None:
                 raise UsageError(f"engine 'slurm': no '{program}' on this machine; run the sweep on a login node")
         if any(character in str(results.absolute()) for character in "'\"\\%\n"):
-            raise UsageError(f"engine 'slurm': no job's log can be in {results.absolute()}; choose another --results")
-        super().__init__(results, settings, *told)
-        self._pending: list[_Waiting] = []
-        self._known: list[Files] = []  # of all jobs that were followed from here
-        self._told, self._stillborn = set[str](), 0
+            raise UsageError(
+                f"engine 'slurm': logs of jobs cannot be in {results.absolute()}; choose another --results"
+            )
+        super().__init__(results, settings, *callbacks)
+        self._pending: list[_PendingBundle] = []
+        self._all_files: list[Files] = []  # of all jobs of this executor, including adopted ones
+        self._reported, self._failed_starts = set[str](), 0
         self._thread.start()
 
-    def _hand(self, future: Future[dict[str, Outcome]], bundle: Bundle, work: str) -> None:
+    def _enqueue(self, future: Future[dict[str, Outcome]], bundle: Bundle, work: str) -> None:
         with self._lock:
             self._pending.append((future, bundle, work))
 
-    def adopted(self, wanted: Callable[[Bundle], bool]) -> Iterator[tuple[Bundle, Future[dict[str, Outcome]]]]:
-        """See `Adopting.adopted`: jobs that are still there, or have come to an end meanwhile."""
+    def adopted(self, is_wanted: Callable[[Bundle], bool]) -> Iterator[tuple[Bundle, Future[dict[str, Outcome]]]]:
+        """See `Adopting.adopted`: jobs that are still in the queue, or have ended since."""
         for name, job in self._jobs().items():
             files = Files(self.folder, name)
             try:
                 bundle = Bundle.read(files.bundle)
             except (OSError, IclbenchError) as error:
-                why = one_line(error)
-                self._say_once(why, f"job {job} is left alone: {why}")
+                reason = one_line(error)
+                self._say_once(reason, f"job {job} is ignored: {reason}")
                 continue
-            if not wanted(bundle):
+            if not is_wanted(bundle):
                 continue
             running = _Running(Future(), files, job)
             with self._lock:
                 self._running.append(running)
-                self._known.append(files)
+                self._all_files.append(files)
             yield bundle, running.future
 
     def queued(self) -> list[Bundle]:
-        """See `Submitting.queued`; what others have left is forgotten."""
-        found = []
+        """See `Submitting.queued`. Job files of ended jobs are removed."""
+        bundles = []
         for name, state in self.queue().items():
             files = Files(self.folder, name)
-            if state.name in _ENDS or state.name == "GONE":
+            if state.name in _END_STATES or state.name == "GONE":
                 files.job.unlink(missing_ok=True)
                 continue
             with contextlib.suppress(OSError, IclbenchError):
-                found.append(Bundle.read(files.bundle))
-        return found
+                bundles.append(Bundle.read(files.bundle))
+        return bundles
 
     def flush(self) -> None:
         """See `Submitting.flush`."""
-        self._flush(waiting=False)
+        self._flush(retry=False)
 
-    def _flush(self, waiting: bool) -> None:
-        """Submit what is pending, as arrays; `waiting`: somebody waits for it, and what is refused is tried again."""
+    def _flush(self, retry: bool) -> None:
+        """Submit the pending bundles as arrays; `retry` submits refused bundles again later."""
         with self._lock:
             pending, self._pending = self._pending, []
         if not pending:
             return
-        by_limit: dict[int, list[_Waiting]] = {}
-        for each in pending:
-            by_limit.setdefault(self._minutes(each[1]), []).append(each)
+        by_limit: dict[int, list[_PendingBundle]] = {}
+        for item in pending:
+            by_limit.setdefault(self._minutes(item[1]), []).append(item)
         minutes = 0
         try:
             most = array_limit()
@@ -231,40 +233,42 @@ class SlurmExecutor(JobExecutor[_Running]):
             for minutes, group in arrays:
                 self._submit(minutes, group, max(1, self.slots * len(group) // len(pending)))
         except OSError as error:
-            self._refused(pending, waiting, f"jobs cannot be written to {self.folder}: {one_line(error)}")
+            self._handle_refusal(pending, retry, f"jobs cannot be written to {self.folder}: {one_line(error)}")
         except Exception as error:
-            self._refused(
+            self._handle_refusal(
                 pending,
-                waiting,
-                f"SLURM takes no job: {_refusal(error)}; asked for {self._asked(minutes)}, which {user_file()} and the "
-                "table [engine] of the grid set",
+                retry,
+                f"SLURM refuses a job: {_refusal(error)}; its resources ({self._resources(minutes)}) are set in "
+                f"{user_file()} and the table [engine] of the grid",
             )
 
-    def _asked(self, minutes: int) -> str:
-        """What a job asks for, in words."""
-        own = self._settings
-        gpus = [plural(own.gpus, "GPU")] if own.gpus else []
-        partition = f"partition '{own.partition}'" if own.partition else "the default partition"
-        return ", ".join([plural(own.cpus, "CPU"), *gpus, f"memory {own.memory}", f"{minutes} minutes", partition])
+    def _resources(self, minutes: int) -> str:
+        """The resources of a job, in words."""
+        settings = self._settings
+        gpus = [plural(settings.gpus, "GPU")] if settings.gpus else []
+        partition = f"partition '{settings.partition}'" if settings.partition else "the default partition"
+        return ", ".join(
+            [plural(settings.cpus, "CPU"), *gpus, f"memory {settings.memory}", f"{minutes} minutes", partition]
+        )
 
-    def _refused(self, pending: Sequence[_Waiting], waiting: bool, why: str) -> None:
-        """The scheduler takes no further job: where somebody waits, so do they as long as there are others, whose end
-        may make room."""
+    def _handle_refusal(self, pending: Sequence[_PendingBundle], retry: bool, reason: str) -> None:
+        """Fail the refused bundles; with `retry`, keep them pending while other jobs run, whose end may free
+        resources."""
         with self._lock:
-            known = {id(each.future) for each in self._running}
-            left = [each for each in pending if id(each[0]) not in known]
-            if self._running and waiting:
-                self._pending = left + self._pending
-                left = []
-        if waiting and not left:
-            self._say_once(why, f"{why}; tried again when others have ended")
-        for future, _, _ in left:
-            future.set_exception(WorkerStartError(why))
+            submitted = {id(bundle.future) for bundle in self._running}
+            refused = [item for item in pending if id(item[0]) not in submitted]
+            if self._running and retry:
+                self._pending = refused + self._pending
+                refused = []
+        if retry and not refused:
+            self._say_once(reason, f"{reason}; tried again after the end of other jobs")
+        for future, _, _ in refused:
+            future.set_exception(WorkerStartError(reason))
 
-    def _say_once(self, why: str, line: str) -> None:
-        """A line for every reason."""
-        if why not in self._told:
-            self._told.add(why)
+    def _say_once(self, reason: str, line: str) -> None:
+        """Print a line once for every reason."""
+        if reason not in self._reported:
+            self._reported.add(reason)
             self._say(line)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -274,42 +278,42 @@ class SlurmExecutor(JobExecutor[_Running]):
             self._thread.join()
 
     def stop(self, grace: float) -> None:
-        """See `Executor.stop`: jobs that run write their checkpoints, and none is put back."""
+        """See `Executor.stop`. Running jobs write their checkpoints, and no job is put back."""
         self.shutdown(wait=True)
         with self._lock:
             running, self._running, pending, self._pending = self._running, [], self._pending, []
-        for future in [*(each[0] for each in pending), *(each.future for each in running)]:
+        for future in [*(item[0] for item in pending), *(bundle.future for bundle in running)]:
             future.cancel()
-        jobs = [each.job for each in running]
-        for each in running:
-            each.files.cancelled.touch()
+        jobs = [bundle.job for bundle in running]
+        for bundle in running:
+            bundle.files.cancel_file.touch()
         try:
             if jobs:
                 _call("scancel", *jobs)
             deadline = time.monotonic() + grace
-            while time.monotonic() < deadline and any(state.name not in _ENDS for state in states(jobs).values()):
+            while time.monotonic() < deadline and any(state.name not in _END_STATES for state in states(jobs).values()):
                 time.sleep(min(1.0, self._settings.poll))
         except (subprocess.SubprocessError, OSError) as error:
-            self._say(f"jobs {', '.join(jobs)} could not be taken out of the queue ({one_line(error)}): scancel them")
+            self._say(f"jobs {', '.join(jobs)} could not be cancelled ({one_line(error)}): cancel them with scancel")
             return
-        for each in running:
-            each.files.job.unlink(missing_ok=True)
+        for bundle in running:
+            bundle.files.job.unlink(missing_ok=True)
 
     def queue(self) -> dict[str, State]:
-        """The state of every job that is known of, by bundle.
+        """The state of every known job, by bundle.
 
         Raises:
-            IclbenchError: the scheduler is not there.
+            IclbenchError: the scheduler does not answer.
         """
         jobs = self._jobs()
         try:
-            found = states(list(jobs.values()))
+            job_states = states(list(jobs.values()))
         except (subprocess.SubprocessError, OSError) as error:
             raise IclbenchError(f"the scheduler does not answer ({one_line(error)}); try again later") from error
-        return {name: found.get(job, State("GONE")) for name, job in jobs.items()}
+        return {name: job_states.get(job, State("GONE")) for name, job in jobs.items()}
 
     def job(self, name: str) -> str:
-        """The job of a bundle; empty: another sweep has just collected it, or no job is noted there."""
+        """The job of a bundle; empty if it has no job file, for example because another sweep has just collected it."""
         try:
             return Files(self.folder, name).job.read_text().strip()
         except (FileNotFoundError, ValueError):
@@ -320,7 +324,7 @@ class SlurmExecutor(JobExecutor[_Running]):
         return {name: job for name in names if (job := self.job(name))}
 
     def progress(self, name: str) -> tuple[int, int]:
-        """How many cells of a bundle are done, and how many there are."""
+        """Number of finished cells of a bundle, and of all its cells."""
         files = Files(self.folder, name)
         try:
             return len(files.finished()), len(Bundle.read(files.bundle).cells)
@@ -331,147 +335,157 @@ class SlurmExecutor(JobExecutor[_Running]):
         if self._settings.minutes is not None:
             return self._settings.minutes
         seconds = self._seconds(bundle)
-        # submitit takes any pre-emption of a job of ten minutes for a time-out, of which it allows three.
-        wanted = 240.0 if seconds is None else self._settings.margin * seconds / 60
-        return next((limit for limit in _LIMITS if wanted <= limit), round(wanted))
+        # submitit counts every pre-emption of a job of ten minutes as a time-out, of which it allows three.
+        minutes = 240.0 if seconds is None else self._settings.margin * seconds / 60
+        return next((limit for limit in _LIMITS if minutes <= limit), round(minutes))
 
-    def _submit(self, minutes: int, group: Sequence[_Waiting], at_once: int) -> None:
-        """One array, of which so many tasks run at once."""
+    def _submit(self, minutes: int, group: Sequence[_PendingBundle], parallel_tasks: int) -> None:
+        """Submit one array, with a maximum number of parallel tasks."""
         os.environ |= _SIGNAL
         import submitit
 
-        own = self._settings
-        executor = submitit.SlurmExecutor(self.folder / "logs", python=own.python, max_num_timeout=_TIMEOUTS)
-        named_options = {name: getattr(own, name) for name in ("partition", "account", "qos", "constraint", "exclude")}
+        settings = self._settings
+        executor = submitit.SlurmExecutor(self.folder / "logs", python=settings.python, max_num_timeout=_MAX_TIMEOUTS)
+        named_options = {
+            name: getattr(settings, name) for name in ("partition", "account", "qos", "constraint", "exclude")
+        }
         executor.update_parameters(
             job_name="iclbench",
             time=minutes,
-            mem=own.memory,
-            cpus_per_task=own.cpus,
-            array_parallelism=at_once,
-            signal_delay_s=min(_NOTICE, 15 * minutes),
+            mem=settings.memory,
+            cpus_per_task=settings.cpus,
+            array_parallelism=parallel_tasks,
+            signal_delay_s=min(_NOTICE_SECONDS, 15 * minutes),
             stderr_to_stdout=True,
-            setup=[*(f"export {name}={value}" for name, value in _SIGNAL.items()), *own.setup],
-            additional_parameters={"requeue": True} | own.options,
+            setup=[*(f"export {name}={value}" for name, value in _SIGNAL.items()), *settings.setup],
+            additional_parameters={"requeue": True} | settings.options,
             **{name: value for name, value in named_options.items() if value is not None},
-            **({"gpus_per_node": own.gpus} if own.gpus else {}),
+            **({"gpus_per_node": settings.gpus} if settings.gpus else {}),
         )
         files = [Files.new(self.folder, bundle.name) for _, bundle, _ in group]
-        for each, (_, bundle, _) in zip(files, group, strict=True):
-            bundle.write(each.bundle)
-        # submitit prints what sbatch says; it is in the error, too.
+        for bundle_files, (_, bundle, _) in zip(files, group, strict=True):
+            bundle.write(bundle_files.bundle)
+        # submitit prints the output of sbatch, which is in the error, too.
         with contextlib.redirect_stderr(io.StringIO()), executor.batch():
             jobs = [
-                executor.submit(Job(str(each.bundle), work, own.cpus))
-                for each, (_, _, work) in zip(files, group, strict=True)
+                executor.submit(Job(str(bundle_files.bundle), work, settings.cpus))
+                for bundle_files, (_, _, work) in zip(files, group, strict=True)
             ]
-        for job, each, (future, _, _) in zip(jobs, files, group, strict=True):
-            write_text(each.job, str(job.job_id))
+        for job, bundle_files, (future, _, _) in zip(jobs, files, group, strict=True):
+            write_text(bundle_files.job, str(job.job_id))
             future.set_running_or_notify_cancel()
             with self._lock:
-                self._running.append(_Running(future, each, str(job.job_id)))
-                self._known.append(each)
+                self._running.append(_Running(future, bundle_files, str(job.job_id)))
+                self._all_files.append(bundle_files)
 
-    def _look(self) -> None:
-        self._flush(waiting=True)
+    def _poll(self) -> None:
+        self._flush(retry=True)
         try:
-            self._ask(self._followed())
-        except (subprocess.SubprocessError, OSError):  # the scheduler is not there for a moment
+            self._settle_ended(self._snapshot())
+        except (subprocess.SubprocessError, OSError):  # the scheduler is unavailable for a moment
             return
 
-    def _ask(self, running: Sequence[_Running]) -> None:
-        """Settle what has ended well, and what the scheduler says has ended otherwise."""
-        _look_again(self.folder)
-        waiting = [each for each in running if not self._ended(each)]
-        found = states([each.job for each in waiting])
-        for each in waiting:
-            state = found.get(each.job, State("GONE"))
-            if state.name not in _ENDS and state.name != "GONE":
-                each.missed = None
+    def _settle_ended(self, running: Sequence[_Running]) -> None:
+        """Settle bundles with an end file, and bundles whose jobs have failed."""
+        _refresh(self.folder)
+        waiting = [bundle for bundle in running if not self._settle_finished(bundle)]
+        job_states = states([bundle.job for bundle in waiting])
+        for bundle in waiting:
+            state = job_states.get(bundle.job, State("GONE"))
+            if state.name not in _END_STATES and state.name != "GONE":
+                bundle.end_seen = None
                 continue
-            each.missed = each.missed or time.monotonic()
-            # Who ended well has written how.
-            late = _LATE if state.name == "COMPLETED" else _SOON
-            if not self._ended(each) and time.monotonic() - each.missed > late:
-                self._settle(each, self._why(each, state))
+            bundle.end_seen = bundle.end_seen or time.monotonic()
+            # A completed job has written its end file.
+            patience = _FILE_SECONDS if state.name == "COMPLETED" else _FAILURE_SECONDS
+            if not self._settle_finished(bundle) and time.monotonic() - bundle.end_seen > patience:
+                self._settle(bundle, self._failure(bundle, state))
 
-    def _ended(self, each: _Running) -> bool:
-        """Settle a bundle whose job has come to its end."""
-        if not each.files.ended.is_file():
+    def _settle_finished(self, bundle: _Running) -> bool:
+        """Settle a bundle if it has an end file; returns whether it does."""
+        if not bundle.files.end_file.is_file():
             return False
         try:
-            result = each.files.result()
-        except ValueError:  # half seen
+            result = bundle.files.result()
+        except ValueError:  # the file is not complete yet
             return False
-        self._clock.look(each.files)
-        self._settle(each, result)
+        self._clock.check(bundle.files)
+        self._settle(bundle, result)
         return True
 
-    def _why(self, each: _Running, state: State) -> IclbenchError:
-        log = self.folder / "logs" / f"{each.job}_0_log.out"
-        what = f"job {each.job} is gone from the queue" if state.name == "GONE" else f"job {each.job}: {state.name}"
+    def _failure(self, bundle: _Running, state: State) -> IclbenchError:
+        """The error of a job that has ended without an end file."""
+        job, log = bundle.job, self.folder / "logs" / f"{bundle.job}_0_log.out"
+        message = f"job {job} is not in the queue any more" if state.name == "GONE" else f"job {job}: {state.name}"
         if state.exit_code not in ("", "0:0"):
-            what += f" (exit code {state.exit_code})"
-        if state.name == "FAILED" and not each.files.began.exists():
+            message += f" (exit code {state.exit_code})"
+        if state.name == "FAILED" and not bundle.files.start_file.exists():
             if not log.exists():
-                return WorkerStartError(f"{what}; {not_shared(self.folder, state.node)}")
-            self._stillborn += 1
-            if self._stillborn == _HOPELESS and not any(files.began.exists() for files in self._known):
-                return WorkerStartError(f"{what} before iclbench began, as others; see {log}, and setup and python in "
-                                        f"{user_file()}")  # fmt: skip
-        return WorkerDiedError(f"{what}; see {log}", each.files.finished())
+                return WorkerStartError(f"{message}; {not_shared(self.folder, state.node)}")
+            self._failed_starts += 1
+            has_started = any(files.start_file.exists() for files in self._all_files)
+            if self._failed_starts == _MAX_FAILED_STARTS and not has_started:
+                return WorkerStartError(
+                    f"{message} before the start of iclbench, like others; see {log}, and setup and python in "
+                    f"{user_file()}"
+                )
+        return WorkerDiedError(f"{message}; see {log}", bundle.files.finished())
 
 
 def states(jobs: Sequence[str]) -> dict[str, State]:
-    """What the scheduler says of jobs, `12` or `12_3`; those that it has forgotten are left out."""
-    found: dict[str, State] = {}
+    """The states of jobs, `12` or `12_3`. Jobs that the scheduler does not know any more are left out."""
+    job_states: dict[str, State] = {}
     for array in dict.fromkeys(job.partition("_")[0] for job in jobs):
-        out = _call("scontrol", "-o", "show", "job", array, but="Invalid job id")
+        out = _call("scontrol", "-o", "show", "job", array, ignored_error="Invalid job id")
         for line in out.splitlines():
-            about = dict(re.findall(r"(\w+)=(\S*)", line))
-            if "JobId" not in about:
+            fields = dict(re.findall(r"(\w+)=(\S*)", line))
+            if "JobId" not in fields:
                 continue
             state = State(
-                about.get("JobState", ""), about.get("Reason", ""), about.get("ExitCode", ""), about.get("NodeList", "")
+                fields.get("JobState", ""),
+                fields.get("Reason", ""),
+                fields.get("ExitCode", ""),
+                fields.get("NodeList", ""),
             )
-            if "ArrayJobId" in about:
-                found |= {f"{about['ArrayJobId']}_{n}": state for n in _tasks(about.get("ArrayTaskId", ""))}
+            if "ArrayJobId" in fields:
+                job_states |= {f"{fields['ArrayJobId']}_{n}": state for n in _tasks(fields.get("ArrayTaskId", ""))}
             else:
-                found[about["JobId"]] = state
-    return {job: found[job] for job in jobs if job in found}
+                job_states[fields["JobId"]] = state
+    return {job: job_states[job] for job in jobs if job in job_states}
 
 
 def _tasks(text: str) -> Iterator[int]:
-    """
+    """The task numbers of an array.
+
     >>> list(_tasks("3")), list(_tasks("0-2,5%4"))
     ([3], [0, 1, 2, 5])
     """
-    for part in text.partition("%")[0].split(","):
-        first, _, last = part.partition("-")
+    for number_range in text.partition("%")[0].split(","):
+        first, _, last = number_range.partition("-")
         if first.isdigit():
             yield from range(int(first), int(last or first) + 1)
 
 
 def array_limit() -> int:
-    """How many tasks an array may have."""
-    found = re.search(r"MaxArraySize\s*=\s*(\d+)", _call("scontrol", "show", "config"))
-    return max(1, int(found[1]) - 1 if found else _ARRAY - 1)
+    """The maximum number of tasks of an array."""
+    match = re.search(r"MaxArraySize\s*=\s*(\d+)", _call("scontrol", "show", "config"))
+    return max(1, int(match[1]) - 1 if match else _MAX_ARRAY_SIZE - 1)
 
 
-def _call(*words: str, but: str = "") -> str:
-    """What a program of SLURM says.
+def _call(*words: str, ignored_error: str = "") -> str:
+    """The output of a SLURM program.
 
     Raises:
-        SubprocessError: it failed, and not for the reason of `but`.
+        SubprocessError: the program failed with another error than `ignored_error`.
     """
-    environment = os.environ | {"SLURM_BITSTR_LEN": "0"}  # lists of tasks as long as they are
+    environment = os.environ | {"SLURM_BITSTR_LEN": "0"}  # do not shorten lists of tasks
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60, env=environment)
-    if done.returncode and not (but and but in done.stderr):
+    if done.returncode and not (ignored_error and ignored_error in done.stderr):
         raise subprocess.SubprocessError(done.stderr.strip() or f"{words[0]}: exit code {done.returncode}")
     return done.stdout
 
 
 def _refusal(error: Exception) -> str:
-    """The scheduler's own line."""
+    """The scheduler's error message."""
     lines = [line for line in str(error).splitlines() if "error:" in line]
     return lines[-1].partition("error:")[2].strip() if lines else one_line(error)

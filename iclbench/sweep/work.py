@@ -1,6 +1,6 @@
-"""The work of one cell, in a process of its own.
+"""The work of one cell, in a worker process.
 
-Nothing heavy is imported with this module: a worker sets its environment first, and only then comes torch.
+This module does not import torch, since a worker must set its environment first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from iclbench.store.outcome import Outcome
 from iclbench.store.runs import DivergedError, Run, TrainedOtherwiseError, create
 from iclbench.store.state import is_intact
 from iclbench.sweep.cells import GridCell
-from iclbench.sweep.outlook import in_the_way
+from iclbench.sweep.outlook import conflict_message
 
 if TYPE_CHECKING:
     from iclbench.evaluation.cells import CellResult
@@ -37,19 +37,19 @@ log = logging.getLogger("iclbench")
 
 
 class _Skipped(Exception):  # noqa: N818
-    """The cell makes no sense for this run, which shows only once it is there."""
+    """The cell is not applicable to its run, which is only known after the training."""
 
 
 def set_up(threads: int, visible_gpu: str | None = None, instruction_set: str | None = None) -> None:
-    """Make this process a worker, before anything heavy is imported.
+    """Make this process a worker, before torch is imported.
 
-    It sees one GPU if any, ignores Ctrl-C, which is the parent's to answer, and ends when its parent does, so that
-    nobody is left holding the locks of runs.
+    A worker sees at most one GPU. It ignores Ctrl-C, which the parent handles, and ends with its parent, so that no
+    process holds the locks of runs.
 
     Args:
-        threads: torch threads.
-        visible_gpu: index of the only GPU that this process is to see.
-        instruction_set: of PyTorch's CPU kernels, as in `kernels`; None: the widest that there is.
+        threads: number of torch threads.
+        visible_gpu: index of the only GPU that this process sees.
+        instruction_set: instruction set of PyTorch's CPU kernels, as in `kernels` (default: the widest one).
     """
     if visible_gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = visible_gpu
@@ -61,7 +61,7 @@ def set_up(threads: int, visible_gpu: str | None = None, instruction_set: str | 
 
 
 def share_cores(threads: int) -> None:
-    """Compute with so many threads, of a machine whose cores are shared out already; before torch is imported."""
+    """Limit the threads of this process, since other workers use the other cores. Call it before torch is imported."""
     os.environ["OMP_NUM_THREADS"] = str(threads)
     os.environ["ICLBENCH_WORKERS"] = "1"
     import torch
@@ -70,10 +70,10 @@ def share_cores(threads: int) -> None:
 
 
 def work(cell: GridCell, context: Context) -> Outcome:
-    """Do one cell and leave its row; what fails is an outcome with a reason.
+    """Compute one cell and write its row. A failure is an outcome with a reason.
 
     Raises:
-        Interrupted: a signal came while training; a checkpoint was written, and the cell has no row.
+        Interrupted: on a signal during training, after writing a checkpoint. The cell has no row then.
     """
     with _warnings() as messages:
         outcome = _outcome(cell, context)
@@ -83,30 +83,30 @@ def work(cell: GridCell, context: Context) -> Outcome:
 
 
 def _outcome(cell: GridCell, context: Context) -> Outcome:
-    started = time.perf_counter()
+    start = time.perf_counter()
     try:
         files = _WORK[cell.work](cell, context)
-        seconds = time.perf_counter() - started
+        seconds = time.perf_counter() - start
         if cell.kind == "train":
             seconds = _training_seconds(files) or seconds
         return Outcome("done", None, paths(context.results, files), seconds)
     except Interrupted:
         raise
     except DivergedError as error:
-        left = [path for path in error.left if path.is_file()] if cell.kind == "train" else []
-        seconds = time.perf_counter() - started
-        return Outcome("diverged", error.reason, paths(context.results, left), seconds)
+        remaining = [path for path in error.left if path.is_file()] if cell.kind == "train" else []
+        seconds = time.perf_counter() - start
+        return Outcome("diverged", error.reason, paths(context.results, remaining), seconds)
     except _Skipped as error:
         return Outcome("skipped", str(error))
     except _FailedInPartError as error:
-        return Outcome("failed", str(error), paths(context.results, error.left), time.perf_counter() - started)
+        return Outcome("failed", str(error), paths(context.results, error.files), time.perf_counter() - start)
     except (Exception, SystemExit) as error:
-        return Outcome("failed", one_line(blamed(error)), seconds=time.perf_counter() - started)
+        return Outcome("failed", one_line(blamed(error)), seconds=time.perf_counter() - start)
 
 
 @contextmanager
 def _warnings() -> Iterator[list[str]]:
-    """The warnings that are logged in the block."""
+    """The warnings that are logged within the block."""
     messages: list[str] = []
 
     class Listener(logging.Handler):
@@ -128,18 +128,18 @@ def _train(cell: GridCell, context: Context) -> list[Path]:
     run = _run(cell, context)
     with run.lock(wait=True):
         if run.finished and (broken := [path for path in run.written if not is_intact(path)]):
-            # Something that training alone makes is gone or cut short, unless the file system does not give it now.
+            # A file of the training is missing or incomplete, unless the file system fails for a moment.
             for path in broken:
                 with suppress(FileNotFoundError):
                     path.read_bytes()
             run.weights.unlink(missing_ok=True)
-    # Another sweep may train it, which is as good as doing it here.
+    # With `wait`, another sweep may train the run instead.
     train(run, context, monitor=Monitor, wait=True)
     return run.written
 
 
 def _training_seconds(files: Iterable[Path]) -> float | None:
-    """How long a run was trained, by all processes that took part."""
+    """Seconds of a run's training, over all its processes."""
     costs = tables.read("costs", next(path for path in files if path.name == "costs.parquet"))
     rows = costs[costs["phase"].eq("train") & costs["metric"].eq("seconds")]
     return float(rows["value"].iloc[0]) if len(rows) else None
@@ -150,12 +150,14 @@ def _evaluate(cell: GridCell, context: Context) -> list[Path]:
 
     if cell.is_summary:
         return _summarise(cell, context)
-    shifts, tests, seed = (cell.asked[key] for key in ("shifts", "evaluators", "seed"))
+    shifts, tests, seed = (cell.options[key] for key in ("shifts", "evaluators", "seed"))
     if cell.baseline is not None:
-        found = evaluate_baseline(context, cell.frozen, cell.preset, cell.baseline, shifts, tests, seed=seed)
+        results = evaluate_baseline(context, cell.frozen, cell.preset, cell.baseline, shifts, tests, seed=seed)
     else:
-        found = evaluate_run(context, _run(cell, context), shifts, tests, seed=seed, baseline_names=[], summaries=False)
-    return _files(context.results, found)
+        results = evaluate_run(
+            context, _run(cell, context), shifts, tests, seed=seed, baseline_names=[], summaries=False
+        )
+    return _files(context.results, results)
 
 
 def _summarise(cell: GridCell, context: Context) -> list[Path]:
@@ -165,11 +167,17 @@ def _summarise(cell: GridCell, context: Context) -> list[Path]:
     family = task.build_held_out(context.data_dir)
     write_published(context.results, task)
     files = sorted((context.results / "tables" / "published").glob(f"{task.name}.values.parquet"))
-    asked = prompt_sets(
-        task, cell.preset, cell.asked["shifts"], cell.asked["evaluators"], cell.asked["seed"], context.data_dir, family
+    pending = prompt_sets(
+        task,
+        cell.preset,
+        cell.options["shifts"],
+        cell.options["evaluators"],
+        cell.options["seed"],
+        context.data_dir,
+        family,
     )
-    while asked:
-        prompts = asked.pop(0)
+    while pending:
+        prompts = pending.pop(0)
         summarise(context.results, prompts)
         folder = context.results / "tables" / prompts.id
         files += [*sorted((folder / "summary").glob("*.parquet")), *folder.glob("prompts.*.parquet")]
@@ -181,14 +189,14 @@ def _probe(cell: GridCell, context: Context) -> list[Path]:
     from iclbench.probing.rank import probe_rank
     from iclbench.probing.representation import probe_representation
 
-    run, contexts = _run(cell, context), cell.asked["contexts"] or None
+    run, contexts = _run(cell, context), cell.options["contexts"] or None
     kinds: dict[str, Callable[[], Iterator[CellResult]]] = {
         "layers": lambda: probe(context, run, contexts),
         "rank": lambda: probe_rank(context, run, contexts),
         "representation": lambda: probe_representation(context, run),
     }
     try:
-        return _files(context.results, kinds[cell.asked["probe"]]())
+        return _files(context.results, kinds[cell.options["probe"]]())
     except NotProbedError as error:
         raise _Skipped(str(error)) from error
 
@@ -204,7 +212,7 @@ def _cost(cell: GridCell, context: Context) -> list[Path]:
         contestant,
         cell.frozen,
         cell.preset,
-        Sizes(cell.asked["points"]),
+        Sizes(cell.options["points"]),
         train=cell.config.train,
     )
     for line in left_out:
@@ -212,27 +220,26 @@ def _cost(cell: GridCell, context: Context) -> list[Path]:
     return [path]
 
 
-# The last language model of this worker, or why it cannot be had, by what it was asked for.
+# The last language model of this worker, or the error of its loading, by the arguments.
 _LAST_MODEL: dict[tuple[str, str, str], LanguageModel | IclbenchError] = {}
 
 
 def _language_model(name: str, dtype: str, device: str) -> LanguageModel:
-    """Read once by a worker, however many tasks in a row it answers, and let go of before the next is read. What cannot
-    be had is not asked for again either, since the hub's library tries for minutes where there is no network; memory
-    that was too small may be there the next time."""
+    """The language model, which a worker reads once for several tasks and removes before the next model. A failed load
+    is not repeated, since the hub's library tries for minutes without a network, unless memory was too small."""
     from iclbench.language.models.loading import DoesNotFitError
     from iclbench.language.models.model import load
 
-    asked = (name, dtype, device)
-    if asked not in _LAST_MODEL:
+    key = (name, dtype, device)
+    if key not in _LAST_MODEL:
         _LAST_MODEL.clear()
         try:
-            _LAST_MODEL[asked] = load(name, dtype=dtype, device=device)
+            _LAST_MODEL[key] = load(name, dtype=dtype, device=device)
         except DoesNotFitError:
             raise
         except IclbenchError as error:
-            _LAST_MODEL[asked] = error
-    model = _LAST_MODEL[asked]
+            _LAST_MODEL[key] = error
+    model = _LAST_MODEL[key]
     if isinstance(model, IclbenchError):
         raise model.with_traceback(None)
     return model
@@ -243,13 +250,13 @@ def _language(cell: LanguageCell, context: Context) -> list[Path]:
     from iclbench.language.evaluate import evaluate_model
     from iclbench.language.summary import summary_path
 
-    asked = dict(cell.asked)
-    model = _language_model(asked.pop("model"), asked.pop("dtype"), context.device)
-    found: list[CellResult] = []
-    for method in [method_as_typed(*each) for each in asked.pop("methods")]:
-        found += evaluate_model(context, model, [cell.frozen], method, **asked)
-    means = sorted({summary_path(context.results, each.contestant.run, each.prompts) for each in found})
-    return list(dict.fromkeys([*_files(context.results, found), *filter(Path.is_file, means)]))
+    options = dict(cell.options)
+    model = _language_model(options.pop("model"), options.pop("dtype"), context.device)
+    results: list[CellResult] = []
+    for method in [method_as_typed(*each) for each in options.pop("methods")]:
+        results += evaluate_model(context, model, [cell.frozen], method, **options)
+    means = sorted({summary_path(context.results, each.contestant.run, each.prompts) for each in results})
+    return list(dict.fromkeys([*_files(context.results, results), *filter(Path.is_file, means)]))
 
 
 _WORK: dict[str, Callable[[Any, Context], list[Path]]] = {
@@ -265,39 +272,39 @@ def _run(cell: GridCell, context: Context) -> Run:
     """The folder of the cell's run.
 
     Raises:
-        IclbenchError: it holds a run that was trained under other settings, which is nobody's but the user's to remove.
+        IclbenchError: it holds a run that was trained under other settings. Only the user may remove that run.
     """
     assert cell.config is not None
     try:
         return create(context.results, cell.config, cell.run, context.data_dir, wait=True)
     except TrainedOtherwiseError as error:
-        raise IclbenchError(in_the_way(error)) from error
+        raise IclbenchError(conflict_message(error)) from error
 
 
 class _FailedInPartError(IclbenchError):
-    """An evaluation has failed rows; `left` are the files that hold them, and the others."""
+    """An evaluation has failed rows; `files` are all its tables."""
 
-    def __init__(self, message: str, left: list[Path]) -> None:
+    def __init__(self, message: str, files: list[Path]) -> None:
         super().__init__(message)
-        self.left = left
+        self.files = files
 
 
-def _files(results: Path, found: Iterable[CellResult]) -> list[Path]:
-    """The tables of these evaluation cells, once all are there.
+def _files(results: Path, cell_results: Iterable[CellResult]) -> list[Path]:
+    """The tables of these evaluation cells.
 
     Raises:
-        _FailedInPartError: some failed, with the reason of the first, and what all of them left.
+        _FailedInPartError: some cells failed, with the first reason and the tables of all cells.
     """
     from iclbench.evaluation.cells import cell_path
 
-    files, failed = [], []
-    for each in found:
+    files, failures = [], []
+    for each in cell_results:
         if each.reason:
-            failed.append(f"{each.prompts.evaluation}: {each.reason}")
+            failures.append(f"{each.prompts.evaluation}: {each.reason}")
         values = cell_path(results, each.contestant, each.prompts)
-        beside = str(tables.metadata(values).get("beside", "")).split()
-        files += [values, *(cell_path(results, each.contestant, each.prompts, name) for name in beside)]
-    if failed:
-        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-        raise _FailedInPartError(failed[0] + more, files)
+        other_tables = str(tables.metadata(values).get("beside", "")).split()
+        files += [values, *(cell_path(results, each.contestant, each.prompts, name) for name in other_tables)]
+    if failures:
+        more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+        raise _FailedInPartError(failures[0] + more, files)
     return files

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from iclbench import tables
-from iclbench.cli.accuracy_table import accuracy_board, asks_for_labels, print_accuracies
+from iclbench.cli.accuracy_table import accuracy_board, has_labels, print_accuracies
 from iclbench.cli.main import app
 from iclbench.cli.summary import print_summary
 
@@ -56,8 +56,8 @@ def test_contestants_stand_by_the_first_test_and_chance_comes_last() -> None:
 
 
 def test_prompt_sets_of_labels_are_told_from_those_of_numbers() -> None:
-    assert asks_for_labels(pd.DataFrame(ROWS))
-    assert not asks_for_labels(pd.DataFrame([row("m", "targets", 1.0, metric="squared_error")]))
+    assert has_labels(pd.DataFrame(ROWS))
+    assert not has_labels(pd.DataFrame([row("m", "targets", 1.0, metric="squared_error")]))
 
 
 def test_one_table_over_all_prompt_sets_of_a_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

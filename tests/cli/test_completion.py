@@ -24,7 +24,7 @@ def results(tmp_path: Path) -> Path:
 def complete(
     line: str, shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> tuple[int, str]:
-    monkeypatch.setenv(completion.ASKED, f"complete_{shell}")
+    monkeypatch.setenv(completion.VARIABLE, f"complete_{shell}")
     monkeypatch.setenv("COMP_WORDS", line)
     monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
     monkeypatch.setenv("_TYPER_COMPLETE_ARGS", line)
@@ -76,7 +76,7 @@ def test_the_script_of_a_shell_asks_iclbench(
 ) -> None:
     assert main(["--show-completion", shell]) == 0
     shown = capsys.readouterr().out
-    assert f"{completion.ASKED}=complete_{shell}" in shown
+    assert f"{completion.VARIABLE}=complete_{shell}" in shown
     monkeypatch.setenv("SHELL", f"/bin/{shell}")
     assert main(["--show-completion"]) == 0
     assert capsys.readouterr().out == shown, "without a name: the user's own shell"

@@ -1,6 +1,7 @@
 """`iclbench cost`: rows and a table for every run, one line for what cannot be measured."""
 
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,7 +55,7 @@ def test_runs_and_baselines_are_measured_and_shown(results: Path, capsys: pytest
     }
     assert sizes == {"plain": ["3", "8", "9"], "learned": ["3", "8"], "knn-3": ["3", "8", "9"]}
     assert {"least-squares", "zero", "mean"} <= {row[0] for row in rows}
-    assert "2 of them side by side" in out
+    assert "batches of 2" in out
     assert "'learned' at 9 points left out" in err
 
 
@@ -66,8 +67,9 @@ def test_batches_are_shown_apart_and_a_baseline_keeps_its_other_sizes(
     run("cost", "plain", "--points", "3", "--episodes", "2", *baseline, capsys=capsys)
     run("cost", "learned", "--points", "8", "--episodes", "2", *baseline, capsys=capsys)
     _, out, _ = run("cost", "plain", "--points", "3", "--episodes", "4", *baseline, capsys=capsys)
-    two, four = (part.splitlines() for part in out.split(" of them side by side.")[:2])
-    assert two[-1].endswith("per episode, 2") and four[-1].endswith("per episode, 4")
+    two_text, two_size, four_text, four_size = re.split(r"in batches of (\d+)\.", out)[:4]
+    two, four = two_text.splitlines(), four_text.splitlines()
+    assert (two_size, four_size) == ("2", "4")
     assert [line.split()[5] for line in two if line.startswith("zero")] == ["3", "8"]
     assert [line.split()[5] for line in four if line.startswith("zero")] == ["3"]
     assert [line.split()[0] for line in two if line.startswith(("plain", "learned"))] == ["plain"]
@@ -85,7 +87,7 @@ def test_several_at_once_are_shown_beside_one(results: Path, capsys: pytest.Capt
     asked = ("cost", "plain", *SMALL[:2], *SMALL[-2:], "--queries", "5", "--queries", "9", "--update", "4")
     code, out, _ = run(*asked, "--results", results, capsys=capsys)
     assert code == 0
-    below = out.partition("several at once")[2].splitlines()
+    below = out.partition("several in one call")[2].splitlines()
     rows = [line.split()[:4] for line in below if line.startswith("plain")]
     assert rows == [["plain", "query", "3", n] for n in "159"] + [["plain", "update", "3", n] for n in "14"]
     code, out, _ = run("cost", "plain", *SMALL[:2], *SMALL[-2:], "--results", results, "--json", capsys=capsys)

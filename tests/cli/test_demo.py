@@ -46,4 +46,4 @@ def test_the_demo_asks_what_its_card_promises() -> None:
         assert config.task.points == 15 and config.task.parameters["dim"] == 3 and config.train.steps == 600
     assert sum(cell.kind == "probe" for cell in cells) == 4
     asked = [cell for cell in cells if cell.kind == "evaluate" and cell.config is not None]
-    assert all(any("points-45" in shift for shift in cell.asked["shifts"]) for cell in asked)
+    assert all(any("points-45" in shift for shift in cell.options["shifts"]) for cell in asked)

@@ -23,4 +23,4 @@ def test_a_file_is_no_folder_for_results(tmp_path: Path) -> None:
     file.touch()
     assert doctor._writable(tmp_path / "new" / "results") == "writable"
     for below in (file, file / "deeper"):
-        assert "NO folder" in doctor._writable(below)
+        assert "--results" in doctor._writable(below)

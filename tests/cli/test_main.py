@@ -78,7 +78,7 @@ def run(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, st
         (["show", "linaer"], "did you mean 'linear'"),
         (["list", "taks"], "did you mean 'tasks'"),
         (["eval", "nothing"], "unknown run 'nothing'"),
-        (["eval", "--csv", "x.csv"], "--csv FILE and --target COLUMN go together"),
+        (["eval", "--csv", "x.csv"], "--csv FILE and --target COLUMN"),
         (["eval"], "no finished run"),
     ],
 )
@@ -347,16 +347,16 @@ def test_nothing_that_a_terminal_obeys_is_printed_of_names(
 @pytest.mark.parametrize(("task", "answers"), [("point-process", "events"), ("bursty", "class labels")])
 def test_a_table_of_numbers_is_not_asked_of_a_run_that_answers_otherwise(task: str, answers: str) -> None:
     made = SimpleNamespace(name="mine", config=SimpleNamespace(task=resolve_task(task, "smoke")[0]))
-    with pytest.raises(UsageError, match=f"run 'mine' answers with {answers}; --csv asks for numbers: name runs of"):
+    with pytest.raises(UsageError, match=f"run 'mine' .*{answers}.*--csv"):
         own_table(made, NOTHING, Path("none.csv"))
 
 
 def test_a_table_is_not_given_to_a_run_on_images_or_of_several_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     faces = resolve_task("image-completion-celeba32", "smoke")[0]
     colours = SimpleNamespace(name="mine", config=SimpleNamespace(task=faces))
-    with pytest.raises(UsageError, match="run 'mine' answers with 3 numbers"):
+    with pytest.raises(UsageError, match=r"run 'mine' .*3 numbers"):
         own_table(colours, NOTHING, Path("none.csv"))
     monkeypatch.setattr(Linear, "x_shape", (1, 5))
     images = SimpleNamespace(name="mine", config=SimpleNamespace(task=resolve_task("linear", "smoke")[0]))
-    with pytest.raises(UsageError, match="run 'mine' reads images"):
+    with pytest.raises(UsageError, match=r"run 'mine' .*images"):
         own_table(images, NOTHING, Path("none.csv"))

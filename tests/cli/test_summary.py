@@ -115,8 +115,8 @@ def test_what_stands_below_a_table_of_targets(tmp_path: Path) -> None:
     errors += [score | {"episode": i, "n_related": 1, "value": -0.99 + 0.4 * (i == 7)} for i in range(10)]
     tables.write("errors", errors, tmp_path / "tables" / "p" / "all.errors.parquet", {})
     brackets, ceiling, gain = about_targets(tmp_path, values)
-    assert "of the 256 episodes" in brackets
-    assert "oracle-kernel scores -0.252 on these prompts and -0.290 ±0.001 on average over the task" in ceiling
+    assert "256" in brackets
+    assert all(text in ceiling for text in ("oracle-kernel", " -0.252 ", " -0.290 ±0.001 "))
     # Gains are 0.01 nine times and once 0.41: half of it is that episode's.
     assert gain.startswith("gain of model with 1 related: +0.050 [")
     assert gain.endswith("median +0.010; one episode makes 82% of it")
@@ -133,8 +133,8 @@ def test_joint_scores_that_are_given_true_targets_are_said_to_be(tmp_path: Path)
     forced = rows("better", "backbone", "log_likelihood_teacher_forced", [-0.4])
     honest = tables.frame("values", [*MODEL, *BETTER, *joint])
     assert not any("joint" in line for line in about_targets(tmp_path, honest.query("n_related == 0")))
-    noted = about_targets(tmp_path, tables.frame("values", [*BETTER, *joint, *forced]))
-    assert noted == ["joint LL of better: by the chain rule, given the true targets before"]
+    (note,) = about_targets(tmp_path, tables.frame("values", [*BETTER, *joint, *forced]))
+    assert note.startswith("joint LL of better: ")
 
 
 def test_rows_as_json_keep_all_digits(capsys: pytest.CaptureFixture[str]) -> None:

@@ -335,7 +335,7 @@ def test_a_table_of_many_rows_is_drawn_like_one_of_few(
     rows = [["a-run", "finished", "1.25"], ["[bold]a-longer-run[/bold]", "step 1/2", "-"], ["", "漢字", "12.5"]]
     printed = []
     for many in (len(rows) + 1, 0):
-        monkeypatch.setattr(terminal, "_MANY", many)
+        monkeypatch.setattr(terminal, "_FAST_ROWS", many)
         terminal.table("", ["run", "state", "loss"], rows, [2])
         printed.append(capsys.readouterr().out)
     assert printed[0] == printed[1]

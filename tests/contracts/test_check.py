@@ -128,7 +128,7 @@ def checked(cls: type[Backbone], capsys: pytest.CaptureFixture[str]) -> tuple[in
 def test_an_honest_model_keeps_all_with_related_datasets_and_without(capsys: pytest.CaptureFixture[str]) -> None:
     code, lines = checked(Net, capsys)
     assert code == 0 and all(line.startswith("ok ") for line in lines[:-1])
-    assert lines[-1] == f"{len(lines) - 1} contracts kept"
+    assert lines[-1] == f"{len(lines) - 1} contracts passed"
     for suffix in ("(point head)", "(point head, related datasets)"):
         assert f"ok     later_points_change_nothing {suffix}" in lines
     about_sets = [line for line in lines if "absent_related_datasets_equal_none" in line]
@@ -159,7 +159,7 @@ def test_a_model_of_events_is_asked_about_events_and_caught_where_it_reads_what_
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     code, lines = checked(OfEvents, capsys)
-    assert code == 0 and lines[-1] == f"{len(lines) - 1} contracts kept"
+    assert code == 0 and lines[-1] == f"{len(lines) - 1} contracts passed"
     assert "ok     no_answer_sees_its_own_label (event head)" in lines
     assert not [line for line in lines if "point head" in line or "related datasets" in line]
     code, lines = checked(ReadsTheEventItPredicts, capsys)
@@ -214,7 +214,7 @@ def test_a_card_of_a_baseline_is_checked_with_its_settings(tmp_path: Path, capsy
 @pytest.mark.parametrize("name", ["lasso", "spike-and-slab"])
 def test_estimators_that_need_settings_or_a_family_are_checked(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", name]) == 0
-    assert capsys.readouterr().out.endswith(" contracts kept\n")
+    assert capsys.readouterr().out.endswith(" contracts passed\n")
 
 
 @pytest.mark.parametrize(("name", "family"), [("gp-kernel-oracle", "gp-mixture"), ("event-oracle", "point-process")])
@@ -264,4 +264,4 @@ def test_missing_data_are_one_line_and_not_broken_contracts(
 def test_everything_registered_keeps_its_contracts(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["check", name])
     out = capsys.readouterr().out
-    assert code == 0 and out.endswith(" contracts kept\n"), out
+    assert code == 0 and out.endswith(" contracts passed\n"), out

@@ -54,10 +54,10 @@ def test_check_says_which_oracles_are_claims(
     sine = f"{__name__}:Sine"
     Path("sine.toml").write_text(tomli_w.dumps(small_card(family=sine)))
     Path("other.toml").write_text("title = 'no card'")
-    claim = "claim  least-squares of task sine: its oracle by the card alone; the family does not vouch for it\n"
+    claim = "claim  least-squares of task sine: only on the card, not confirmed by the family\n"
     assert list(oracle_claims(sine)) == [claim.strip()]
     assert list(oracle_claims("./sine.toml")) == [claim.strip()]
-    assert "oracle ridge of task noisy-linear: the family vouches for it" in oracle_claims("noisy_linear")
+    assert "oracle ridge of task noisy-linear: confirmed by the family" in oracle_claims("noisy_linear")
     assert not list(oracle_claims("gpt2"))
     capsys.readouterr()
-    assert (main(["check", "sine.toml"]), capsys.readouterr().out) == (0, f"{claim}0 contracts kept\n")
+    assert (main(["check", "sine.toml"]), capsys.readouterr().out) == (0, f"{claim}0 contracts passed\n")

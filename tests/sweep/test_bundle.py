@@ -43,7 +43,7 @@ def test_a_file_holds_cells_of_language_models(tmp_path: Path) -> None:
 CONFIG = resolve_run("linear", "gpt2", "smoke")
 TRAIN = GridCell("train", "a", "gpt2", CONFIG.task, "smoke", CONFIG)
 ASKED = {"shifts": ["none"], "evaluators": [], "seed": 0}
-RIDGE = GridCell("evaluate", "ridge", "ridge", CONFIG.task, "smoke", asked=ASKED, baseline="ridge")
+RIDGE = GridCell("evaluate", "ridge", "ridge", CONFIG.task, "smoke", options=ASKED, baseline="ridge")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tests.sweep.conftest import tiny_grid
 
 def hashes(cells: list[GridCell]) -> dict[tuple[object, ...], str]:
     """By what each cell is about."""
-    return {(cell.kind, cell.run, cell.task, cell.asked.get("probe")): cell.hash for cell in cells}
+    return {(cell.kind, cell.run, cell.task, cell.options.get("probe")): cell.hash for cell in cells}
 
 
 def changed(before: list[GridCell], after: list[GridCell]) -> set[tuple[str, str]]:
@@ -64,8 +64,8 @@ def test_every_run_baseline_and_probe_is_a_cell_and_one_sums_up(tmp_path: Path) 
         assert by_name[kind, RUN].needs == (train.hash,)
     assert by_name["cost", RUN].needs == (), "weights do not matter to what a backbone costs"
     assert set(summary.needs) == {by_name[key].hash for key in EVERYONE - {("evaluate", SUMMARY)}}
-    assert by_name["evaluate", RUN].asked["shifts"] == ["none", "orthants", "noisy-1"]
-    assert by_name["cost", RUN].asked["points"] == [4, 6, 8]
+    assert by_name["evaluate", RUN].options["shifts"] == ["none", "orthants", "noisy-1"]
+    assert by_name["cost", RUN].options["points"] == [4, 6, 8]
     assert [cell.run for cell in cells].index(SUMMARY) == 8
 
 
@@ -164,13 +164,13 @@ def test_baselines_answer_everything_that_any_run_is_asked_on_prompts_of_one_see
         },
     ]
     cells = one_task(tmp_path, {"evaluate": {"shifts": ["orthants"]}, "more": more})
-    asked = [cell.asked for cell in cells if cell.run == "zero"]
+    asked = [cell.options for cell in cells if cell.run == "zero"]
     assert asked == [
         {"shifts": ["none", "orthants", "noisy-1"], "evaluators": [], "seed": 0},
         {"shifts": ["none"], "evaluators": [], "seed": 1},
     ]
-    assert [cell.asked["shifts"] for cell in cells if cell.run == "knn-3"] == [["none", "orthants"]]
-    assert [cell.asked["seed"] for cell in cells if cell.run == SUMMARY] == [0, 1]
+    assert [cell.options["shifts"] for cell in cells if cell.run == "knn-3"] == [["none", "orthants"]]
+    assert [cell.options["seed"] for cell in cells if cell.run == SUMMARY] == [0, 1]
 
 
 def test_a_pair_that_makes_no_sense_keeps_its_cells_with_the_reason_and_nobody_waits_for_them(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_rm_asks_or_is_told_and_deletes_nothing_where_a_name_is_wrong(
     results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = files(results)
-    assert command("rm", "a", results=results) == 2 and "give --yes" in capsys.readouterr().err
+    assert command("rm", "a", results=results) == 2 and "--yes" in capsys.readouterr().err
     assert command("rm", "a", "nowhere", "--yes", results=results) == 2
     assert command("rm", "../a", "--yes", results=results) == 2
     with Run(results / "runs" / "a").lock():

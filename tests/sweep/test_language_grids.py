@@ -153,7 +153,7 @@ def test_commands_are_safe_in_a_shell_and_name_every_setting(tmp_path: Path) -> 
     [
         ({"model": ["gpt2"]}, "unknown key 'model'; did you mean 'models'"),
         ({"models": []}, "models: expected .*at least 1"),
-        ({"models": ["a/lm", "b/lm"]}, "'a/lm' and 'b/lm' would both be 'lm' in the tables"),
+        ({"models": ["a/lm", "b/lm"]}, "'a/lm' and 'b/lm' .*'lm'"),
         ({"demo_seeds": [0, 0]}, "demo_seeds: 0 stands there twice"),
         ({"shots": [-1]}, "shots.0: expected greater than or equal to 0, got -1"),
         ({"methods": {"A b": {}}}, "a variant's name is lower-case letters, .* got 'A b'"),
@@ -289,4 +289,4 @@ def test_a_dry_run_counts_cells_of_language_models(tmp_path: Path, capsys: pytes
     said = json.loads(capsys.readouterr().out)
     assert said["total"]["to_do"] == {"evaluate": 4}
     assert main(["sweep", grid, "--pack", "here", "--results", str(tmp_path)]) == 2
-    assert "not packed" in capsys.readouterr().err
+    assert grid in capsys.readouterr().err

@@ -16,7 +16,7 @@ from iclbench.store.cells import Store
 from iclbench.sweep.cells import grid_cells
 from iclbench.sweep.grids import grid_runs
 from iclbench.sweep.language_grids import is_language_grid
-from iclbench.sweep.outlook import Found, look
+from iclbench.sweep.outlook import Outlook, outlook_of
 from iclbench.sweep.plan import plan
 from tests.sweep.conftest import tiny_grid
 
@@ -32,8 +32,8 @@ def by_hand(*command: object, results: Path) -> None:
     assert main([*map(str, command), "--results", str(results), "--device", "cpu"]) == 0
 
 
-def found(grid: Path, results: Path) -> Found:
-    return look(plan(grid_cells([str(grid)]), Store(results)), Context(results))
+def found(grid: Path, results: Path) -> Outlook:
+    return outlook_of(plan(grid_cells([str(grid)]), Store(results)), Context(results))
 
 
 def dry_run(grid: Path, results: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:
@@ -47,16 +47,16 @@ def test_what_was_trained_and_evaluated_by_hand_is_done(
 ) -> None:
     results = tmp_path / "results"
     by_hand("train", tmp_path / "tiny-linear.toml", "gpt2", "-p", "smoke", results=results)
-    assert found(grid, results).there == {"train": 1}
+    assert found(grid, results).existing == {"train": 1}
     by_hand("eval", RUN, results=results)
-    assert found(grid, results).there == {"train": 1, "evaluate": 5}  # the run, and four baselines
+    assert found(grid, results).existing == {"train": 1, "evaluate": 5}  # the run, and four baselines
     left = Counter(cell.kind for cell in found(grid, results).plan.todo if cell.task == "tiny-linear")
     assert left == {"evaluate": 1}, "the summary of all"
     shown = dry_run(grid, results, capsys)
-    assert "6 of those done were done outside of a sweep (1 train 5 evaluate); it only adds their rows" in shown
+    assert "6 of the done cells" in shown and "(1 train 5 evaluate)" in shown
     # An evaluation that is gone, or of other weights, is none.
     next((results / "tables").rglob(f"{RUN}.errors.parquet")).unlink()
-    assert found(grid, results).there == {"train": 1, "evaluate": 4}
+    assert found(grid, results).existing == {"train": 1, "evaluate": 4}
 
 
 def test_a_run_that_will_be_refused_is_said_to_be_and_counts_no_time(
@@ -66,10 +66,7 @@ def test_a_run_that_will_be_refused_is_said_to_be_and_counts_no_time(
     card = tmp_path / "tiny-linear.toml"
     by_hand("train", card, "gpt2", "-p", "smoke", "-o", "train.lr=0.5", results=results)
     said = json.loads(dry_run(grid, results, capsys, "--json"))
-    assert (
-        f"trained under other settings: move it away, or delete it with iclbench rm {RUN}, and"
-        in said["total"]["refused"][RUN]
-    )
+    assert f"iclbench rm {RUN}" in said["total"]["refused"][RUN]
     assert "train" not in said["tasks"][0]["to_do"]
     assert said["tasks"][0]["seconds"] is None, "nothing of this task is known to take 0 s"
     shown = dry_run(grid, results, capsys)

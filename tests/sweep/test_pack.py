@@ -31,7 +31,7 @@ from iclbench.store.cells import Store
 from iclbench.store.outcome import Outcome
 from iclbench.store.runs import Run, create
 from iclbench.sweep.cells import SUMMARY, GridCell, grid_cells
-from iclbench.sweep.pack import _Compared, _packed, _sort, pack, value_rows
+from iclbench.sweep.pack import _cell_kinds, _packed, _PairedErrors, pack, value_rows
 from iclbench.sweep.plan import plan
 from iclbench.sweep.work import work
 from tests.conftest import raise_code, small_card
@@ -318,7 +318,7 @@ def test_rows_of_a_branch_are_packed_with_those_of_the_evaluation(packed: Path) 
     rows = tables.read_all("values", packed)
     branch = rows[rows["axis"].eq("branch").fillna(False).astype(bool)]
     assert set(branch["contestant"]) == {"transformer"} and set(branch["axis_value"]) == {6.0}
-    assert {"auc", "squared_error"} <= set(branch["metric"]) and set(_sort(branch)) == {"evaluate"}
+    assert {"auc", "squared_error"} <= set(branch["metric"]) and set(_cell_kinds(branch)) == {"evaluate"}
 
 
 def test_errors_are_mean_heights_of_curves_and_the_metrics_that_are_compared(
@@ -391,7 +391,7 @@ def test_of_targets_the_errors_that_scores_are_made_of_are_kept_also_before_ther
             for metric in ("log_likelihood", "squared_error", "covered_90")
         ],
     )
-    assert set(_Compared(tables.frame("values", rows)).of(errors)["metric"]) == kept
+    assert set(_PairedErrors(tables.frame("values", rows)).select(errors)["metric"]) == kept
 
 
 @pytest.mark.slow
@@ -612,4 +612,4 @@ def test_rows_that_compare_contestants_are_the_summarys(metric: str) -> None:
             "axis": pd.array([None, None], dtype="string"),
         }
     )
-    assert _sort(rows).tolist() == [SUMMARY, "evaluate"]
+    assert _cell_kinds(rows).tolist() == [SUMMARY, "evaluate"]

@@ -18,8 +18,8 @@ CONFIG = resolve_run("linear", "gpt2", "smoke")
 ASKED = {"shifts": ["none"], "evaluators": [], "seed": 0}
 TRAIN = GridCell("train", "a", "gpt2", CONFIG.task, "smoke", CONFIG)
 EVALUATE = GridCell("evaluate", "a", "gpt2", CONFIG.task, "smoke", CONFIG, ASKED, (TRAIN.hash,))
-ZERO = GridCell("evaluate", "zero", "zero", CONFIG.task, "smoke", asked=ASKED, baseline="zero")
-TOGETHER = GridCell("evaluate", SUMMARY, SUMMARY, CONFIG.task, "smoke", asked=ASKED, needs=(ZERO.hash, EVALUATE.hash))
+ZERO = GridCell("evaluate", "zero", "zero", CONFIG.task, "smoke", options=ASKED, baseline="zero")
+TOGETHER = GridCell("evaluate", SUMMARY, SUMMARY, CONFIG.task, "smoke", options=ASKED, needs=(ZERO.hash, EVALUATE.hash))
 CELLS = (ZERO, TRAIN, EVALUATE, TOGETHER)
 
 
@@ -35,7 +35,7 @@ def planned(results: Path) -> Plan:
 
 def test_nothing_is_there_and_all_is_to_do_in_the_order_of_the_grid(tmp_path: Path) -> None:
     assert planned(tmp_path).todo == CELLS
-    assert planned(tmp_path).again == ()
+    assert planned(tmp_path).repeated == ()
 
 
 def test_all_is_there_and_nothing_is_to_do_even_without_weights(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_a_run_is_trained_again_only_for_weights_that_somebody_needs(tmp_path: P
         weights(tmp_path, TRAIN).parent.mkdir(parents=True)
         weights(tmp_path, TRAIN).touch()
     assert planned(tmp_path).todo == (() if there else (TRAIN,)) + (EVALUATE, TOGETHER)
-    assert planned(tmp_path).again == (() if there else (TRAIN,)) + (TOGETHER,)
+    assert planned(tmp_path).repeated == (() if there else (TRAIN,)) + (TOGETHER,)
 
 
 @pytest.mark.parametrize("branched", [False, True])
@@ -84,7 +84,7 @@ def test_what_is_packed_is_evaluated_again_only_where_a_summary_compares_episode
         record(tmp_path, cell, Outcome("done", files=("reference/packed.parquet",)), Context(tmp_path))
     cells = (zero, train, evaluate, together)
     assert plan(cells, Store(tmp_path)).todo == (cells if again else (together,))
-    assert plan(cells, Store(tmp_path)).again == ((zero, train, evaluate) if again else ())
+    assert plan(cells, Store(tmp_path)).repeated == ((zero, train, evaluate) if again else ())
     record(tmp_path, together, Outcome("done"), Context(tmp_path))
     assert plan(cells, Store(tmp_path)).todo == ()
 

@@ -1,1 +1,1 @@
-"""What the commands `iclbench lm ...` do."""
+"""The commands `iclbench lm ...`."""

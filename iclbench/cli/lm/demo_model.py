@@ -1,4 +1,4 @@
-"""`iclbench lm demo-model OUT`: a small language model for users without weights."""
+"""`iclbench lm demo-model OUT`: train a small language model, for tests without pretrained weights."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import typer
 
 from iclbench.cli.options import Threads, set_up_torch
 
-# Enough to tell learning from guessing.
+# Numbers that are large enough to show learning.
 _EPISODES, _SHOTS = 100, 5
 
 
 def command(
     out: Annotated[Path, typer.Argument(help="Folder to write the model to.")],
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of weights and training data.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of weights and training data.")] = 0,
     steps: Annotated[
-        int | None, typer.Option("--steps", min=1, help="Training steps, at most; default: enough.")
+        int | None, typer.Option("--steps", min=1, help="Maximum number of training steps (default: enough).")
     ] = None,
     threads: Threads = 1,
 ) -> None:
-    """Train a small language model on letters, in a few minutes, to try everything without weights."""
+    """Train a small language model on letters in a few minutes, to try all commands without pretrained weights."""
     set_up_torch("cpu", threads)
     from iclbench.cli.terminal import out as stdout
     from iclbench.cli.terminal import step_bar, table
@@ -41,7 +41,7 @@ def command(
 
 
 def _accuracies(folder: Path, names: list[str]) -> list[list[str]]:
-    """The accuracy of the saved model on a few queries of each task, through the real loader."""
+    """The accuracy of the saved model on a few queries of each task, with the usual loader."""
     from iclbench import tables
     from iclbench.cli.terminal import step_bar
     from iclbench.core.context import Context

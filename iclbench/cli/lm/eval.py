@@ -1,4 +1,4 @@
-"""`iclbench lm eval`: scores language models on frozen prompts, with controls beside a method."""
+"""`iclbench lm eval`: score language models on frozen prompts, with controls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OVERLENGTH = ("error", "skip", "drop")
 
 
 def command(
-    model: Annotated[list[str], typer.Option("--model", "-m", help="Local folder, or id on the hub; may be repeated.")],
+    model: Annotated[list[str], typer.Option("--model", "-m", help="Local folder, or id on the hub. May be repeated.")],
     tasks: Annotated[
         list[str],
         typer.Option(
@@ -32,16 +32,18 @@ def command(
         ),
     ],
     shots: Annotated[
-        str | None, typer.Option("--shots", help="Demonstrations: 5, or 0,2,4,8; default: what the card says.")
+        str | None,
+        typer.Option("--shots", help="Numbers of demonstrations: 5, or 0,2,4,8 (default: those of the card)."),
     ] = None,
     episodes: Annotated[
-        int | None, typer.Option("--episodes", min=1, help="Queries; default: what the card says.")
+        int | None, typer.Option("--episodes", min=1, help="Number of queries (default: that of the card).")
     ] = None,
     demo_seeds: Annotated[
-        str, typer.Option("--demo-seeds", help="Sets of demonstrations: 0:10 are ten; 0 is a quick look.")
+        str, typer.Option("--demo-seeds", help="Seeds of sets of demonstrations: 0:10 are ten sets; 0 is one.")
     ] = "0:10",
     orders: Annotated[
-        str, typer.Option("--orders", help="Orders of the same demonstrations: 0 as drawn; 0:10 are ten.")
+        str,
+        typer.Option("--orders", help="Orders of the same demonstrations: 0 is the drawn order; 0:10 are ten orders."),
     ] = "0",
     method: Annotated[str, typer.Option("--method", help="icl, deep-thinking or repeat.")] = "icl",
     override: Annotated[
@@ -49,22 +51,28 @@ def command(
     ] = None,
     controls: Annotated[
         bool,
-        typer.Option("--controls/--no-controls", help="Also zero-shot, shuffled labels, repetition, majority."),
+        typer.Option(
+            "--controls/--no-controls", help="Also evaluate zero-shot, shuffled labels, repetition and majority."
+        ),
     ] = True,
     overlength: Annotated[
-        str, typer.Option("--overlength", help="Prompts beyond the context: error, skip, or drop demonstrations.")
+        str, typer.Option("--overlength", help="Prompts longer than the context: error, skip, or drop demonstrations.")
     ] = "error",
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Sequences side by side; fewer where memory ends.")] = 64,
+    batch: Annotated[
+        int, typer.Option("--batch", min=1, help="Number of sequences in a batch, fewer if memory is short.")
+    ] = 64,
     revision: Annotated[str | None, typer.Option("--revision", help="Branch, tag or commit on the hub.")] = None,
     dtype: Annotated[
-        str, typer.Option("--dtype", help="float32, bfloat16, float16, or auto: as the checkpoint has it.")
+        str, typer.Option("--dtype", help="float32, bfloat16, float16, or auto: that of the checkpoint.")
     ] = "float32",
-    offline: Annotated[bool, typer.Option("--offline", help="Ask nothing of the hub.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Do not connect to the hub.")] = False,
     trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that comes with a checkpoint.")
+        bool, typer.Option("--trust-remote-code", help="Run the code of a checkpoint.")
     ] = False,
-    name: Annotated[str | None, typer.Option("--name", help="Name of the contestant; default: the model's.")] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Evaluation seed: which queries.")] = 0,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the contestant (default: the model's name).")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the queries.")] = 0,
     results: Results = RESULTS,
     data_dir: DataDir = None,
     trust: Trust = None,
@@ -73,7 +81,7 @@ def command(
     threads: Threads = 1,
     json: Json = False,
 ) -> None:
-    """Score language models on in-context tasks. The same command again goes on where it stopped."""
+    """Score language models on in-context tasks. The same command continues after an interruption."""
     from iclbench.cli.terminal import say
     from iclbench.core.context import Context
     from iclbench.deep_thinking.methods import method_as_typed
@@ -82,11 +90,11 @@ def command(
     from iclbench.language.tasks.ranges import parse
     from iclbench.store.runs import check_name
 
-    for option, value, known in (("--dtype", dtype, _DTYPES), ("--overlength", overlength, _OVERLENGTH)):
-        if value not in known:
-            raise UnknownNameError(option, value, known)
+    for option, value, names in (("--dtype", dtype, _DTYPES), ("--overlength", overlength, _OVERLENGTH)):
+        if value not in names:
+            raise UnknownNameError(option, value, names)
     if len(model) > 1 and (name or revision):
-        raise UsageError("--name and --revision are of one model; give a single --model")
+        raise UsageError("--name and --revision need a single --model")
     if name is not None:
         check_name(name)
     context_method = method_as_typed(method, override or [])
@@ -102,16 +110,16 @@ def command(
     }
     named_tasks = language_tasks(tasks)
     if not named_tasks:
-        raise UsageError("--tasks names none; iclbench lm tasks lists them")
+        raise UsageError("--tasks has no task; iclbench lm tasks lists them")
     models_by_name: dict[str, str] = {}
-    for each in model:  # what can be known of a model before anything is imported
+    for each in model:  # check the models before large packages are imported
         source = loading.find(each, revision=revision, trust_remote_code=trust_remote_code, offline=offline)
         if (other := models_by_name.setdefault(source.called, each)) != each:
             raise UsageError(
-                f"'{other}' and '{each}' would both be '{source.called}' in the tables, one over the other; give a "
-                "single --model with --name, one at a time"
+                f"'{other}' and '{each}' have the same name '{source.called}' in the tables; use single commands with "
+                "--model and --name"
             )
-    readable, failed = _with_data(named_tasks, data_dir)
+    available_tasks, failed = _with_data(named_tasks, data_dir)
     torch_device = set_up_torch(device, threads)
     from iclbench.cli.lm.eval_models import evaluate_model
     from iclbench.cli.lm.tables import print_language
@@ -129,13 +137,15 @@ def command(
                 offline=offline,
                 called=name,
             )
-            failed += evaluate_model(Context(results, data_dir), loaded, readable, context_method, cells, options)
+            failed += evaluate_model(
+                Context(results, data_dir), loaded, available_tasks, context_method, cells, options
+            )
         except KeyboardInterrupt:
-            raise Interrupted("interrupted; what is finished is kept, the same command goes on from there") from None
+            raise Interrupted("interrupted; finished prompts are stored, and the same command continues") from None
         except UsageError as error:
             if len(model) == 1:
                 raise
-            failed += 1  # the others go on
+            failed += 1  # the others continue
             say(f"skipped model '{each}': {error}")
     print_language(results, cells, json)
     if failed:
@@ -144,7 +154,7 @@ def command(
 
 
 def _with_data(tasks: list[LanguageTask], data_dir: Path | None) -> tuple[list[LanguageTask], int]:
-    """The tasks whose data can be read, and how many cannot: those of one kind are named in one line.
+    """The tasks with readable data, and the number of other tasks, which are printed with a line per kind.
 
     Raises:
         DataError: the data of all tasks are missing.
@@ -160,16 +170,16 @@ def _with_data(tasks: list[LanguageTask], data_dir: Path | None) -> tuple[list[L
         except DataError as error:
             kind = task.card.reader if task.subset else task.name
             missing.setdefault(kind, []).append((task.name, error))
-    without = [pair for pairs in missing.values() for pair in pairs]
-    if without and not readable:
-        raise without[0][1]
+    unreadable = [pair for pairs in missing.values() for pair in pairs]
+    if unreadable and not readable:
+        raise unreadable[0][1]
     for pairs in missing.values():
         say(f"skipped {and_others([name for name, _ in pairs])}: {pairs[0][1]}")
-    return readable, len(without)
+    return readable, len(unreadable)
 
 
 def and_others(names: Sequence[str]) -> str:
-    """The first of these names and how many others there are.
+    """The first names, and the number of others.
 
     >>> and_others(["a", "b"]), and_others(["a", "b", "c", "d"])
     ('a, b', 'a, b and 2 others')

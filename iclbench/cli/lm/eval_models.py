@@ -1,4 +1,4 @@
-"""Evaluates one language model on several tasks under a progress bar, and says what failed."""
+"""Evaluate one language model on several tasks with a progress bar, and report failures."""
 
 from __future__ import annotations
 
@@ -23,46 +23,46 @@ def evaluate_model(
     tasks: Sequence[LanguageTask],
     method: Method,
     cells: list[CellResult],
-    asked: dict[str, Any],
+    options: dict[str, Any],
 ) -> int:
-    """Evaluate one model under a bar and note its cells; returns how many cells and tasks failed.
+    """Evaluate one model and add its cells to `cells`; returns the number of failed cells and tasks.
 
     Raises:
-        UsageError: none of the tasks can be asked; where some can, the others are named.
+        UsageError: no task can be evaluated. If some can, the others are printed.
     """
     failed, before = 0, len(cells)
     with step_bar(f"{model.name}{method.suffix}", len(tasks)) as update:
-        refused: list[tuple[str, UsageError]] = []
+        refusals: list[tuple[str, UsageError]] = []
         for number, task in enumerate(tasks):
             first = len(cells)
             try:
-                for cell in run_evaluation(context, model, [task], method, **asked):
+                for cell in run_evaluation(context, model, [task], method, **options):
                     cells.append(cell)
-                    update(number, f"{cell.prompts.id}: {cell.contestant.name}{' (kept)' if cell.cached else ''}")
+                    update(number, f"{cell.prompts.id}: {cell.contestant.name}{' (cached)' if cell.cached else ''}")
             except UsageError as error:
-                refused.append((task.name, error))
+                refusals.append((task.name, error))
             else:
                 update(number + 1, task.name)
             for line in remarks(task.name, cells[first:]):
                 say(line)
             failed += sum(bool(cell.reason) for cell in cells[first:])
-    if refused and len(cells) == before:
-        raise refused[0][1]
-    for name, problem in refused:
+    if refusals and len(cells) == before:
+        raise refusals[0][1]
+    for name, problem in refusals:
         say(f"skipped {name}: {problem}")
-    return failed + len(refused)
+    return failed + len(refusals)
 
 
 def remarks(task: str, cells: Sequence[CellResult]) -> list[str]:
-    """What is to be said of the cells of one task: a line for every contestant with cells that failed, one for every
-    way of finding answers that is not plain."""
-    broken: dict[str, list[str]] = {}
+    """Remarks on the cells of one task: a line for every contestant with failed cells, and for every unusual evaluation
+    of answers."""
+    failures: dict[str, list[str]] = {}
     for cell in cells:
         if cell.reason:
-            broken.setdefault(cell.contestant.name, []).append(cell.reason)
+            failures.setdefault(cell.contestant.name, []).append(cell.reason)
     lines = [
         f"failed: {contestant} on {task}, {len(reasons)} of its prompt sets: {reasons[0]}"
-        for contestant, reasons in broken.items()
+        for contestant, reasons in failures.items()
     ]
     notes = dict.fromkeys(f"{cell.contestant.name} on {task}: {cell.note}" for cell in cells if cell.note)
     return [*lines, *notes]

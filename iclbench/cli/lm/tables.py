@@ -1,4 +1,4 @@
-"""The tables that end `iclbench lm eval`: contestants by task, tasks by family, and what further passes did."""
+"""The tables of `iclbench lm eval`: contestants by task, tasks by family, and values by pass."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ import pandas as pd
 
 from iclbench import tables
 from iclbench.cli.lm.overview import models_of, overview_board
-from iclbench.cli.result_rows import named
+from iclbench.cli.result_rows import styled_name
 from iclbench.cli.terminal import out, print_rows, table
 from iclbench.core.metrics import metric
 from iclbench.evaluation.cells import CellResult
 from iclbench.language.summary import summary_path
 
-# With more tasks than these, one line each is enough.
+# Maximum number of tasks with separate tables.
 DETAILED = 6
-# Passes that stand side by side.
+# Maximum number of columns of passes.
 _COLUMNS = 8
 
 
 def print_language(results: Path, cells: Sequence[CellResult], json: bool = False) -> None:
-    """Print what an evaluation found, or all its rows as JSON: of every cell, and means over demonstration seeds."""
-    own = [results / "tables" / cell.prompts.id / f"{cell.contestant.run}.values.parquet" for cell in cells]
+    """Print the tables of an evaluation, or all its rows as JSON: rows of cells, and means over demonstration seeds."""
+    paths = [results / "tables" / cell.prompts.id / f"{cell.contestant.run}.values.parquet" for cell in cells]
     means = _read(_summaries(results, cells))
     if json:
-        print_rows(pd.concat([_read(own), means]))
+        print_rows(pd.concat([_read(paths), means]))
         return
     orders = {cell.prompts.order for cell in cells}
     sets = len({cell.prompts.demo_seed for cell in cells if cell.prompts.shots})
-    print_summaries(means, sets, _read(own) if len(orders) > 1 else None)
+    print_summaries(means, sets, _read(paths) if len(orders) > 1 else None)
 
 
 def _summaries(results: Path, cells: Sequence[CellResult]) -> list[Path]:
@@ -44,17 +44,18 @@ def _read(paths: Sequence[Path]) -> pd.DataFrame:
 
 
 def print_summaries(values: pd.DataFrame, sets: int, by_order: pd.DataFrame | None = None) -> None:
-    """Print the tables of means over `sets` sets of demonstrations; `by_order`: the rows of cells of several orders."""
+    """Print the tables of means over `sets` sets of demonstrations. `by_order` has the rows of cells with several
+    orders."""
     ok = values[values["status"].eq("ok") & values["prompt_set"].isna()]
     tasks = list(dict.fromkeys(map(str, ok["task"])))
     for task in tasks if len(tasks) <= DETAILED else []:
-        mine = ok[ok["task"].eq(task)]
-        columns, lines = task_board(mine)
-        table(task_title(mine), columns, lines, range(1, len(columns)))
-        for contestant, rows in mine[mine["axis"].eq("passes")].groupby("contestant", sort=False):
-            for shots, of_shots in rows.groupby("n_context", sort=True):
-                columns, lines = passes_board(of_shots)
-                table(f"{contestant}, {shots} shots, after so many passes", columns, lines, range(1, len(columns)))
+        task_rows = ok[ok["task"].eq(task)]
+        columns, lines = task_board(task_rows)
+        table(task_title(task_rows), columns, lines, range(1, len(columns)))
+        for contestant, rows in task_rows[task_rows["axis"].eq("passes")].groupby("contestant", sort=False):
+            for shots, shots_rows in rows.groupby("n_context", sort=True):
+                columns, lines = passes_board(shots_rows)
+                table(f"{contestant}, {shots} shots, by number of passes", columns, lines, range(1, len(columns)))
         if by_order is not None:
             columns, lines = orders_board(by_order[by_order["task"].eq(task)])
             table("the same demonstrations in other orders", columns, lines, range(1, len(columns)))
@@ -78,7 +79,7 @@ def print_summaries(values: pd.DataFrame, sets: int, by_order: pd.DataFrame | No
 
 
 def task_title(values: pd.DataFrame) -> str:
-    """The task, its family and how answers are taken."""
+    """The task, its family and its evaluator."""
     first = values.iloc[0]
     return f"{first['task']} ({first['family']}, {first['evaluator']})"
 
@@ -90,59 +91,61 @@ def task_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
         values: means over demonstration seeds.
     """
     plain = values[values["axis"].isna()]
-    asked = plain[plain["shift"].eq("none")]
-    at = {name: _by_key(asked[asked["metric"].eq(name)]) for name in dict.fromkeys(asked["metric"])}
+    unshuffled = plain[plain["shift"].eq("none")]
+    by_metric = {
+        name: _by_key(unshuffled[unshuffled["metric"].eq(name)]) for name in dict.fromkeys(unshuffled["metric"])
+    }
     shuffled = _by_key(plain[plain["shift"].eq("shuffled-labels") & plain["metric"].eq("accuracy")])
-    further = {"first token": "accuracy_first_token", "balanced": "balanced_accuracy"}
-    further = {title: metric for title, metric in further.items() if metric in at}
-    accuracies = at.get("accuracy", {})  # none where a set of demonstrations failed for everybody
-    always = [key for key, row in accuracies.items() if row["kind"] == "baseline"]
-    models = [key for name in models_of(asked) for key in sorted(accuracies) if accuracies[key]["model"] == name]
+    extra_columns = {"first token": "accuracy_first_token", "balanced": "balanced_accuracy"}
+    extra_columns = {title: metric for title, metric in extra_columns.items() if metric in by_metric}
+    accuracies = by_metric.get("accuracy", {})  # empty if a set of demonstrations failed for all models
+    majority_keys = [key for key, row in accuracies.items() if row["kind"] == "baseline"]
+    models = [key for name in models_of(unshuffled) for key in sorted(accuracies) if accuracies[key]["model"] == name]
     lines = []
-    for key in [*models, *always[:1]]:  # what is always said knows of no demonstrations
+    for key in [*models, *majority_keys[:1]]:  # the majority label does not depend on demonstrations
         row = accuracies[key]
-        cells = [_accuracy(row, at.get("accuracy_sd", {}).get(key), "accuracy_sd" in at)]
-        cells += [_number(at[metric].get(key)) for metric in further.values()]
+        cells = [_accuracy(row, by_metric.get("accuracy_sd", {}).get(key), "accuracy_sd" in by_metric)]
+        cells += [_number(by_metric[metric].get(key)) for metric in extra_columns.values()]
         cells += [_number(shuffled.get(key))] if shuffled else []
-        cells += [_gain(at["accuracy_gain"].get(key))] if "accuracy_gain" in at else []
-        lines.append([named(key[0], str(row["kind"])), _shots(row), *cells])
-    columns = ["contestant", "shots", "accuracy", *further, *(["shuffled"] if shuffled else [])]
-    return columns + (["gain"] if "accuracy_gain" in at else []), lines
+        cells += [_gain(by_metric["accuracy_gain"].get(key))] if "accuracy_gain" in by_metric else []
+        lines.append([styled_name(key[0], str(row["kind"])), _shots(row), *cells])
+    columns = ["contestant", "shots", "accuracy", *extra_columns, *(["shuffled"] if shuffled else [])]
+    return columns + (["gain"] if "accuracy_gain" in by_metric else []), lines
 
 
 def passes_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """Column names and rows: accuracy, distance to plain ICL and change of the memory after 1, 2, ... passes."""
     counts = sorted(int(t) for t in values["axis_value"].unique())
     step = -(-len(counts) // _COLUMNS)
-    shown = counts[::-1][::step][::-1]
+    pass_counts = counts[::-1][::step][::-1]
     lines = []
-    traced = values[values["shift"].eq("none") & values["metric"].isin(["accuracy", "kl_to_icl", "memory_change"])]
-    for (evaluator, name), rows in traced.groupby(["evaluator", "metric"], sort=False):
-        of = metric(str(name))
+    passes = values[values["shift"].eq("none") & values["metric"].isin(["accuracy", "kl_to_icl", "memory_change"])]
+    for (evaluator, name), rows in passes.groupby(["evaluator", "metric"], sort=False):
+        row_metric = metric(str(name))
         by_pass = rows.set_index(rows["axis_value"].astype(int))["value"]
-        form = ".1e" if of.logarithmic else ".3f"
-        title = of.label + (", development" if evaluator == "development" else "")
-        lines.append([title, *(f"{by_pass[t]:{form}}" if t in by_pass.index else "" for t in shown)])
-    return ["passes", *map(str, shown)], lines
+        form = ".1e" if row_metric.logarithmic else ".3f"
+        title = row_metric.label + (", development" if evaluator == "development" else "")
+        lines.append([title, *(f"{by_pass[t]:{form}}" if t in by_pass.index else "" for t in pass_counts)])
+    return ["passes", *map(str, pass_counts)], lines
 
 
 def orders_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """Column names and rows: accuracy over the orders of the same demonstrations.
 
     Args:
-        values: rows of cells, of which those with the axis `order` are of further orders.
+        values: rows of cells; those with the axis `order` have further orders.
     """
-    of_sets = values["axis"].isin(["demo_seed", "order"]) & values["shift"].eq("none") & values["n_context"].gt(0)
-    asked = values[
-        of_sets & values["metric"].eq("accuracy") & values["status"].eq("ok") & values["kind"].eq("backbone")
+    is_set = values["axis"].isin(["demo_seed", "order"]) & values["shift"].eq("none") & values["n_context"].gt(0)
+    accuracies = values[
+        is_set & values["metric"].eq("accuracy") & values["status"].eq("ok") & values["kind"].eq("backbone")
     ]
-    order = asked["axis_value"].where(asked["axis"].eq("order"), 0)
-    by_order = asked.assign(order=order).groupby(["contestant", "n_context", "order"])["value"].mean()
+    order = accuracies["axis_value"].where(accuracies["axis"].eq("order"), 0)
+    by_order = accuracies.assign(order=order).groupby(["contestant", "n_context", "order"])["value"].mean()
     lines = []
     for (contestant, shots), rows in by_order.groupby(["contestant", "n_context"]):
         if len(rows) > 1:
             spread = [f"{rows.mean():.3f} ±{rows.std():.3f}", f"{rows.min():.3f}", f"{rows.max():.3f}"]
-            lines.append([named(str(contestant), "backbone"), str(shots), str(len(rows)), *spread])
+            lines.append([styled_name(str(contestant), "backbone"), str(shots), str(len(rows)), *spread])
     return ["contestant", "shots", "orders", "accuracy", "worst", "best"], lines
 
 
@@ -153,11 +156,12 @@ def _by_key(values: pd.DataFrame) -> dict[tuple[str, int], pd.Series]:
     return dict(zip(zip(values["contestant"].astype(str), shots, strict=True), rows, strict=True))
 
 
-def _accuracy(row: pd.Series, spread: pd.Series | None, spreads: bool) -> str:
-    """With its standard deviation over sets of demonstrations; with its interval where no other row has one."""
+def _accuracy(row: pd.Series, spread: pd.Series | None, has_spreads: bool) -> str:
+    """An accuracy with its standard deviation over sets of demonstrations, or with its interval if no row has a
+    standard deviation."""
     if spread is not None and row["kind"] != "baseline":
         return f"{row['value']:.3f} ±{spread['value']:.3f}"
-    if spreads or row["kind"] == "baseline" or pd.isna(row["low"]):
+    if has_spreads or row["kind"] == "baseline" or pd.isna(row["low"]):
         return _number(row)
     return f"{row['value']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
 

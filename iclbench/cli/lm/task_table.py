@@ -1,4 +1,4 @@
-"""The table of tasks that `iclbench lm tasks` prints, and a single prompt of one."""
+"""The table of tasks of `iclbench lm tasks`, and a single prompt of a task."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from iclbench.core.errors import DataError, UsageError
 from iclbench.core.formats import canonical
 from iclbench.language.tasks.cards import LanguageTask, load_suite, shipped_tasks, suites
 
-_LEFT_OUT = "left out unless named"
+_LEFT_OUT = "excluded unless named"
 
 
 def print_prompt(tasks: list[LanguageTask], shots: int | None, seed: int, data_dir: Path | None) -> None:
-    """The first prompt of the task, and on stderr what would follow it."""
+    """Print the first prompt of the task, and the right answer on stderr."""
     from iclbench.language.prompting.prompts import LanguagePrompts
     from iclbench.language.prompting.text import prompt
 
     if len(tasks) != 1:
-        raise UsageError(f"--prompt is of one task, these are {len(tasks)}: iclbench lm tasks to-upper --prompt")
+        raise UsageError(f"--prompt needs one task, got {len(tasks)}: iclbench lm tasks to-upper --prompt")
     task = tasks[0]
     prompts = LanguagePrompts(task, task.card.shots if shots is None else shots, 1, seed=seed, data_dir=data_dir)
     episode = prompts.drawn[0]
     candidates = episode.candidates or (episode.query.y,)
-    filled = prompt(task.card, episode.demonstrations, episode.query.x, candidates)
-    echo(filled.text)
-    choice = f" of {', '.join(map(repr, filled.answers))}" if episode.candidates else ""
-    say(f"right answer: {filled.answers[candidates.index(episode.query.y)]!r}{choice}")
+    rendered = prompt(task.card, episode.demonstrations, episode.query.x, candidates)
+    echo(rendered.text)
+    choice = f" of {', '.join(map(repr, rendered.answers))}" if episode.candidates else ""
+    say(f"right answer: {rendered.answers[candidates.index(episode.query.y)]!r}{choice}")
 
 
 def row_of(task: LanguageTask, data_dir: Path | None) -> dict[str, object]:
-    """One task as a row; `missing` is empty if its data can be read."""
+    """One task as a row. `missing` is empty if its data can be read."""
     card = task.card
     row: dict[str, object] = {
         "task": task.name,
@@ -53,31 +53,31 @@ def row_of(task: LanguageTask, data_dir: Path | None) -> dict[str, object]:
 
 
 def folded(rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    """The subsets of one card in one line."""
+    """The rows, with the subsets of one card in one row."""
     by_card: dict[object, list[dict[str, object]]] = defaultdict(list)
     for row in rows:
         by_card[row["card"]].append(row)
-    lines = []
+    folded_rows = []
     for card, subsets in by_card.items():
         if len(subsets) == 1:
-            lines += subsets
+            folded_rows += subsets
             continue
-        listed = [row for row in subsets if not row["left_out"]]
-        examples = [int(str(row["examples"])) for row in listed if row["examples"] is not None]
-        missing = next((row["missing"] for row in listed if row["missing"]), "")
-        left_out = len(subsets) - len(listed)
-        about = f"{len(listed)} tasks" + (f" ({left_out} left out)" if left_out else "")
-        lines.append(
+        included = [row for row in subsets if not row["left_out"]]
+        examples = [int(str(row["examples"])) for row in included if row["examples"] is not None]
+        missing = next((row["missing"] for row in included if row["missing"]), "")
+        left_out = len(subsets) - len(included)
+        size = f"{len(included)} tasks" + (f" ({left_out} excluded)" if left_out else "")
+        folded_rows.append(
             subsets[0]
             | {
                 "task": card,
-                "family": about,
+                "family": size,
                 "examples": sum(examples) if examples else None,
                 "missing": missing,
                 "left_out": "",
             }
         )
-    return lines
+    return folded_rows
 
 
 def print_tasks(rows: list[dict[str, object]], with_groups: bool = False) -> None:
@@ -92,22 +92,24 @@ def print_tasks(rows: list[dict[str, object]], with_groups: bool = False) -> Non
 
 
 def _print_groups() -> None:
-    """Print the suites and families, and the reasons why subsets are left out."""
+    """Print the suites and families, and the reasons for excluded subsets."""
     shipped = names("tasks/language/suites")
     lines = []
     for name, members in sorted(suites().items(), key=lambda item: (item[0] not in shipped, item[0])):
-        says = load_suite(name)[1].summary if name in shipped else " ".join(members[:4]) + " ..." * (len(members) > 4)
-        lines.append([name, "suite" if name in shipped else "family", str(len(members)), says])
+        summary = (
+            load_suite(name)[1].summary if name in shipped else " ".join(members[:4]) + " ..." * (len(members) > 4)
+        )
+        lines.append([name, "suite" if name in shipped else "family", str(len(members)), summary])
     out.print()
-    table("", ["together", "is a", "tasks", "summary"], lines, (2,))
+    table("", ["group", "kind", "tasks", "summary"], lines, (2,))
     _reasons(_LEFT_OUT, [(task.name, task.left_out) for task in shipped_tasks()])
 
 
-def _reasons(about: str, given: Iterable[tuple[str, str]]) -> None:
-    """Print every reason that is not empty, with the names that it holds for."""
+def _reasons(label: str, pairs: Iterable[tuple[str, str]]) -> None:
+    """Print every reason that is not empty, with its names."""
     by_reason: dict[str, list[str]] = defaultdict(list)
-    for each, reason in given:
-        by_reason[reason].append(each)
-    for reason, named in by_reason.items():
+    for name, reason in pairs:
+        by_reason[reason].append(name)
+    for reason, names_of_reason in by_reason.items():
         if reason:
-            out.print(f"{about}: {', '.join(named)}: {reason}")
+            out.print(f"{label}: {', '.join(names_of_reason)}: {reason}")

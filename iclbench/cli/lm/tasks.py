@@ -1,4 +1,4 @@
-"""`iclbench lm tasks`: what language models can be asked, and whether its data are here."""
+"""`iclbench lm tasks`: list the tasks of language models, and whether their data are available."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ def command(
         list[str] | None,
         typer.Argument(
             autocompletion=completion.language_tasks,
-            help="Tasks, families or suites; none: all, a card's subsets in one line.",
+            help="Tasks, families or suites (default: all, with a card's subsets in one line).",
         ),
     ] = None,
-    prompt: Annotated[bool, typer.Option("--prompt", help="Print one whole prompt, as a model is given it.")] = False,
+    prompt: Annotated[bool, typer.Option("--prompt", help="Print one complete prompt of a model.")] = False,
     shots: Annotated[
-        int | None, typer.Option("--shots", min=0, help="Demonstrations in that prompt; default: the card's.")
+        int | None,
+        typer.Option("--shots", min=0, help="Number of demonstrations in the prompt (default: that of the card)."),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Evaluation seed of that prompt.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Evaluation seed of the prompt.")] = 0,
     data_dir: DataDir = None,
     trust: Trust = None,
     max_bytes: MaxBytes = None,
     json: Json = False,
 ) -> None:
-    """List the tasks of language models, with the number of examples or the file that is missing."""
+    """List the tasks of language models, with the number of examples or the missing file."""
     from iclbench.cli.lm.task_table import folded, print_prompt, print_tasks, row_of
     from iclbench.cli.terminal import print_json
     from iclbench.language.tasks.cards import shipped_tasks
     from iclbench.language.tasks.chosen import language_tasks
 
     if shots is not None and not prompt:
-        raise UsageError("--shots goes with --prompt: iclbench lm tasks to-upper --prompt --shots 2")
+        raise UsageError("--shots needs --prompt: iclbench lm tasks to-upper --prompt --shots 2")
     if prompt:
         print_prompt(language_tasks(name or []), shots, seed, data_dir)
         return
