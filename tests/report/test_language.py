@@ -205,7 +205,7 @@ def test_published_numbers_stand_in_rows_of_their_own(blocks: dict[str, Block]) 
     suite = np.mean([scores("demo-lm", task).mean() for task in ("sst2", "sst5")])
     assert frame.loc["demo-lm", "simple"] == pytest.approx(suite)
     headers = [column.header for column in table(blocks, "language-published").columns]
-    assert headers == ["contestant", "whose", "simple (2 tasks), other data", "sst2"]
+    assert headers == ["contestant", "origin", "simple (2 tasks), other data", "sst2"]
     sources = table(blocks, "language-published-sources")
     assert {"published data", "our data"} < {column.header for column in sources.columns}
     of_suite = sources.frame[sources.frame["task"] == "simple"]
