@@ -147,7 +147,7 @@ def _scored(model: Any, task: Task, device: str) -> PredictorContestant | str:
         model = Trained(model, device, task.data_dir)
     if isinstance(model, Trained):
         found = contestants.of_run(model.run, model.model, model.device)
-        return contestants.elsewhere(found, model.run, task.config, task.family)
+        return contestants.on_other_task(found, model.run, task.config, task.family)
     if not isinstance(model, Predictor):
         what = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
         raise UsageError(f"evaluate takes models, runs and names of baselines, not {what}")
