@@ -21,20 +21,20 @@ def _factory(name: str, class_name: str) -> Callable[..., Backbone]:
     def build(task: Task, *, seed: int = 0, **settings: Any) -> Backbone:
         return backbone(name, task, seed=seed, **settings)
 
-    on, head = _EXAMPLES.get(name, _EXAMPLE)
+    task_name, head = _EXAMPLES.get(name, _EXAMPLE)
     build.__name__ = build.__qualname__ = class_name
     build.__doc__ = f"""`backbone("{name}", task, seed=seed, **settings)`: {BACKBONES.entry(name).summary}.
 
     >>> from iclbench.api.tasks import task
-    >>> {class_name}(task("{on}", "smoke")).shape.head
+    >>> {class_name}(task("{task_name}", "smoke")).shape.head
     '{head}'
     """
     return build
 
 
 def _factories() -> dict[str, Callable[..., Backbone]]:
-    own = {name: BACKBONES.entry(name) for name in BACKBONES.architectures()}
-    classes = {name: entry.target.partition(":")[2] for name, entry in own.items() if entry.package == "iclbench"}
+    entries = {name: BACKBONES.entry(name) for name in BACKBONES.architectures()}
+    classes = {name: entry.target.partition(":")[2] for name, entry in entries.items() if entry.package == "iclbench"}
     return {class_name: _factory(name, class_name) for name, class_name in classes.items()}
 
 

@@ -89,8 +89,10 @@ class _InContext(BaseEstimator):
     def _queries(self, X: Any) -> np.ndarray:
         check_is_fitted(self, "contexts_")
         queries = validate_data(self, X, reset=False, dtype=np.float64)
-        if found := misplaced(self.columns_, columns_of(X)):
-            raise ValueError(f"X has {found[1]} where fit was given {found[0]}: give the columns of fit in their order")
+        if columns := misplaced(self.columns_, columns_of(X)):
+            raise ValueError(
+                f"X has {columns[1]} where fit was given {columns[0]}: give the columns of fit in their order"
+            )
         return self._features(queries)
 
 
@@ -156,8 +158,8 @@ class InContextRegressor(RegressorMixin, _InContext):
         queries = self._queries(X)
         means, spreads = [], []
         for rows in self.contexts_:
-            found = self.trained_.predict(self.X_[rows], self.y_[rows], queries, return_std=return_std)
-            mean, std = found if return_std else (found, np.zeros(len(queries)))
+            prediction = self.trained_.predict(self.X_[rows], self.y_[rows], queries, return_std=return_std)
+            mean, std = prediction if return_std else (prediction, np.zeros(len(queries)))
             means.append(mean.astype(np.float64))
             spreads.append(std.astype(np.float64))
         mean = np.mean(means, 0)
@@ -197,11 +199,11 @@ class InContextClassifier(ClassifierMixin, _InContext):
         check_classification_targets(y)
         self._take(X)
         self.classes_, self.y_ = np.unique(y, return_inverse=True)
-        known = self.trained_.model.shape.classes
-        if known is None:
+        classes = self.trained_.model.shape.classes
+        if classes is None:
             raise ValueError("the run predicts numbers; use InContextRegressor")
-        if len(self.classes_) > known:
-            raise ValueError(f"y has {len(self.classes_)} classes, and the run was trained on {known}")
+        if len(self.classes_) > classes:
+            raise ValueError(f"y has {len(self.classes_)} classes, and the run was trained on {classes}")
         return self
 
     def __sklearn_tags__(self) -> Any:
@@ -213,9 +215,9 @@ class InContextClassifier(ClassifierMixin, _InContext):
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities `(Q, classes)` among the classes of the training set."""
         queries = self._queries(X)
-        found = [self.trained_.predict_proba(self.X_[rows], self.y_[rows], queries) for rows in self.contexts_]
-        own = np.mean(found, 0)[:, : len(self.classes_)].astype(np.float64)
-        shares: np.ndarray = own / own.sum(1, keepdims=True)
+        by_context = [self.trained_.predict_proba(self.X_[rows], self.y_[rows], queries) for rows in self.contexts_]
+        means = np.mean(by_context, 0)[:, : len(self.classes_)].astype(np.float64)
+        shares: np.ndarray = means / means.sum(1, keepdims=True)
         return shares
 
     @guarded

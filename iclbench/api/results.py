@@ -112,10 +112,10 @@ def write_report(
 
     read = arguments.folder("results", results)
     written = read / "report" if folder is None else arguments.folder("folder", folder)
-    found = build(read, written, tasks=arguments.names("tasks", tasks))
-    lines = [f"section '{title}' could not be made: {reason}" for title, reason in found.broken.items()]
-    lines += [f"picture '{name}' is missing: {reason}" for name, reason in found.missing.items()]
-    lines += [f"the page has its tables and no figures: {found.undrawn}"] * bool(found.undrawn)
+    report = build(read, written, tasks=arguments.names("tasks", tasks))
+    lines = [f"section '{title}' could not be made: {reason}" for title, reason in report.broken.items()]
+    lines += [f"picture '{name}' is missing: {reason}" for name, reason in report.missing.items()]
+    lines += [f"the page has its tables and no figures: {report.undrawn}"] * bool(report.undrawn)
     for line in lines:
         warnings.warn(line, stacklevel=2)
-    return found.page
+    return report.page

@@ -162,9 +162,7 @@ def _cells(results: Path, comparison: Comparison, batches: Batches, overlength: 
     for prompts in comparison.sets:
         cache = PromptCache()
         for member in comparison.contestants:
-            yield _cell(
-                results, member, prompts, partial(cell_tables, member, prompts, batches, overlength, cache)
-            )
+            yield _cell(results, member, prompts, partial(cell_tables, member, prompts, batches, overlength, cache))
     if comparison.summed:
         for member in comparison.contestants:
             plain = None if member is comparison.plain or member.model is None else comparison.plain
