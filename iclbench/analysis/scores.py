@@ -188,8 +188,8 @@ def _questions(task: Slice) -> list[tuple[str, str]]:
     """The evaluators and shifts with rows of one number per contestant."""
     v = task.rows
     rows = v[v["kind"].ne("published") & v["axis"].isna() & ~v["evaluator"].isin(["train", *INSIDE])]
-    found = rows[["evaluator", "shift"]].drop_duplicates().sort_values(["evaluator", "shift"])
-    return [(str(evaluator), str(shift)) for evaluator, shift in found.itertuples(index=False)]
+    questions = rows[["evaluator", "shift"]].drop_duplicates().sort_values(["evaluator", "shift"])
+    return [(str(evaluator), str(shift)) for evaluator, shift in questions.itertuples(index=False)]
 
 
 def _means(task: Slice, evaluator: str, shift: str) -> pd.DataFrame:
@@ -205,24 +205,24 @@ def _means(task: Slice, evaluator: str, shift: str) -> pd.DataFrame:
 
 def _answers(task: Slice, evaluator: str, shift: str) -> pd.DataFrame:
     v = task.rows
-    asked = v["evaluator"].eq(evaluator) & v["shift"].eq(shift) & v["kind"].ne("published")
-    return v[asked & v["axis"].isna() & v["status"].eq("ok")]
+    is_question = v["evaluator"].eq(evaluator) & v["shift"].eq(shift) & v["kind"].ne("published")
+    return v[is_question & v["axis"].isna() & v["status"].eq("ok")]
 
 
 def _shared_metric(means: pd.DataFrame, by: str) -> str:
     """The metric, if all contestants have a value of it; else the first of `HEADLINES` that was measured."""
     keys = ["contestant", "n_related"]
-    having = means.loc[means["metric"].eq(by), keys].drop_duplicates()
-    if len(having) == len(means[keys].drop_duplicates()):
+    with_metric = means.loc[means["metric"].eq(by), keys].drop_duplicates()
+    if len(with_metric) == len(means[keys].drop_duplicates()):
         return by
     measured = set(means["metric"])
     return next((name for name in HEADLINES if name in measured), min(measured, default=by))
 
 
-def _sorted(means: pd.DataFrame, first: str) -> pd.DataFrame:
+def _sorted(means: pd.DataFrame, wanted_metric: str) -> pd.DataFrame:
     """A row per contestant and number of related datasets, the best first, with its value of the metric or, without
     one, of the first of `HEADLINES` that it has."""
-    order = [first, *(name for name in HEADLINES if name != first and name in set(means["metric"]))]
+    order = [wanted_metric, *(name for name in HEADLINES if name != wanted_metric and name in set(means["metric"]))]
     rows = means[means["metric"].isin(order)]
     keys = ["contestant", "n_related"]
     wide = rows.pivot_table("value", keys, "metric", dropna=False).reindex(columns=order)
@@ -234,8 +234,8 @@ def _sorted(means: pd.DataFrame, first: str) -> pd.DataFrame:
         ignore_index=True,
     )
     place = rows["metric"].map({name: place for place, name in enumerate(order)})
-    own = rows.assign(place=place).sort_values("place").drop_duplicates(keys).drop(columns="place")
-    return wide[keys].merge(own, "left", keys)
+    best_metric = rows.assign(place=place).sort_values("place").drop_duplicates(keys).drop(columns="place")
+    return wide[keys].merge(best_metric, "left", keys)
 
 
 def _failed(task: Slice, evaluator: str, shift: str) -> pd.DataFrame:
@@ -255,26 +255,26 @@ def _failures(task: Slice, evaluator: str, shift: str, ranked: set[str]) -> pd.D
 
 def _differences(task: Slice, evaluator: str, shift: str, frame: pd.DataFrame) -> dict[str, pd.Series]:
     """Columns rank, behind with its interval, and different."""
-    first = frame["metric"].iloc[0] if len(frame) else ""
-    compared = frame["metric"].eq(first).fillna(False)
-    named = frame[compared]
-    places = [f"{name} {n}" for name, n in zip(named["contestant"], named["n_related"], strict=True)]
-    episodes, worse_by = _paired(task, evaluator, shift, str(first), named, places)
-    fair = named["kind"].ne("oracle") & ~named["contestant"].isin(TOLD)
-    found = ranks([place for place, is_fair in zip(places, fair, strict=True) if is_fair], episodes, worse_by)
+    shared_metric = frame["metric"].iloc[0] if len(frame) else ""
+    compared = frame["metric"].eq(shared_metric).fillna(False)
+    compared_rows = frame[compared]
+    places = [f"{name} {n}" for name, n in zip(compared_rows["contestant"], compared_rows["n_related"], strict=True)]
+    episodes, worse_by = _paired(task, evaluator, shift, str(shared_metric), compared_rows, places)
+    fair = compared_rows["kind"].ne("oracle") & ~compared_rows["contestant"].isin(TOLD)
+    ranks_by_place = ranks([place for place, is_fair in zip(places, fair, strict=True) if is_fair], episodes, worse_by)
     gaps: list[Difference | None] = [None] * min(1, len(places))
     for upper, lower in pairwise(places):
         better, worse = episodes.get(upper), episodes.get(lower)
         gaps.append(worse_by(worse, better) if better is not None and worse is not None else None)
     columns = {
-        "rank": [found.get(place) for place in places],
+        "rank": [ranks_by_place.get(place) for place in places],
         "behind": [gap and gap.value for gap in gaps],
         "behind_low": [gap and gap.low for gap in gaps],
         "behind_high": [gap and gap.high for gap in gaps],
         "different": [None if gap is None else not gap.tied for gap in gaps],
     }
     return {
-        name: pd.Series(column, index=named.index, dtype=_TYPES[name]).reindex(frame.index)
+        name: pd.Series(column, index=compared_rows.index, dtype=_TYPES[name]).reindex(frame.index)
         for name, column in columns.items()
     }
 
@@ -285,20 +285,31 @@ def _paired(
     """The scores of single episodes by place, and the function that says by how much the first of two is worse."""
     answers = _answers(task, evaluator, shift)
     answers = answers[answers["prompt_set"].notna()]
-    runs = {str(who): sorted(own["run"].unique()) for who, own in answers.groupby("contestant")}
+    runs = {
+        str(contestant): sorted(contestant_rows["run"].unique())
+        for contestant, contestant_rows in answers.groupby("contestant")
+    }
     prompt_sets = answers.drop_duplicates("contestant").set_index("contestant")["prompt_set"].astype(str).to_dict()
-    asked = list(zip(places, rows["contestant"], rows["n_related"], strict=True))
-    asked = [(place, who, n) for place, who, n in asked if who in runs]
+    requested = list(zip(places, rows["contestant"], rows["n_related"], strict=True))
+    requested = [(place, contestant, n) for place, contestant, n in requested if contestant in runs]
     errors = task.results.errors
     if evaluator == "next":
-        of = curve_of(task, evaluator, shift)
-        compared = asked if name in ("score", "auc") else []
-        curves = {place: errors.curves(runs[who], prompt_sets[who], of) for place, who, _ in compared}
+        metric_name = curve_of(task, evaluator, shift)
+        compared = requested if name in ("score", "auc") else []
+        curves = {
+            place: errors.curves(runs[contestant], prompt_sets[contestant], metric_name)
+            for place, contestant, _ in compared
+        }
         return curves, difference
-    of = next(iter(answers.loc[answers["metric"].eq("score"), "score_of"].dropna()), name) if name == "score" else name
-    counts = {place: 0 if pd.isna(n) else int(n) for place, _, n in asked}
-    single = {place: errors.targets(runs[who], prompt_sets[who], str(of), counts[place]) for place, who, _ in asked}
-    if metric(str(of)).lower_is_better:
+    metric_name = (
+        next(iter(answers.loc[answers["metric"].eq("score"), "score_of"].dropna()), name) if name == "score" else name
+    )
+    counts = {place: 0 if pd.isna(n) else int(n) for place, _, n in requested}
+    single = {
+        place: errors.targets(runs[contestant], prompt_sets[contestant], str(metric_name), counts[place])
+        for place, contestant, _ in requested
+    }
+    if metric(str(metric_name)).lower_is_better:
         return single, score_difference
     return single, lambda worse, better: score_difference(better, worse)
 

@@ -58,11 +58,11 @@ class Results:
         """By preset and task the backbones that have rows, variants under the name of their backbone; none under a
         method."""
         trained = self.rows["kind"].eq("backbone") & self.rows["trained_on"].isna() & self.rows["method"].isna()
-        own = self.rows.loc[trained, ["preset", "task", "backbone"]].drop_duplicates()
-        found: dict[str, dict[str, list[str]]] = {}
-        for preset, task, backbone in own.itertuples(index=False):
-            found.setdefault(str(preset), {}).setdefault(str(task), []).append(str(backbone))
-        return found
+        trained_rows = self.rows.loc[trained, ["preset", "task", "backbone"]].drop_duplicates()
+        by_preset: dict[str, dict[str, list[str]]] = {}
+        for preset, task, backbone in trained_rows.itertuples(index=False):
+            by_preset.setdefault(str(preset), {}).setdefault(str(task), []).append(str(backbone))
+        return by_preset
 
     @cached_property
     def trained(self) -> pd.Series:
@@ -72,9 +72,9 @@ class Results:
     @cached_property
     def trained_lengths(self) -> dict[str, int]:
         """The number of examples that every run was trained with, as far as it is known."""
-        own = self.rows["kind"].eq("backbone") & self.rows["trained_on"].isna()
-        known = self.rows.assign(trained=self.trained)[own].dropna(subset="trained")
-        return {str(run): int(n) for run, n in zip(known["run"], known["trained"], strict=True)}
+        is_own_task = self.rows["kind"].eq("backbone") & self.rows["trained_on"].isna()
+        known_rows = self.rows.assign(trained=self.trained)[is_own_task].dropna(subset="trained")
+        return {str(run): int(n) for run, n in zip(known_rows["run"], known_rows["trained"], strict=True)}
 
     @cached_property
     def slices(self) -> Sequence[Slice]:
@@ -85,11 +85,11 @@ class Results:
     def slice_keys(self) -> list[tuple[str, str, int | None]]:
         """Task, preset and trained length of every slice."""
         measured = self.rows[self.rows["kind"] != "published"]
-        found: list[tuple[str, str, int | None]] = []
+        keys: list[tuple[str, str, int | None]] = []
         for (task, preset), rows in measured.groupby(["task", "preset"]):
             lengths = sorted(int(n) for n in self.trained[rows.index].dropna().unique())
-            found += [(str(task), str(preset), n) for n in (lengths if len(lengths) > 1 else [None])]
-        return found
+            keys += [(str(task), str(preset), n) for n in (lengths if len(lengths) > 1 else [None])]
+        return keys
 
 
 @dataclass(frozen=True)
@@ -132,15 +132,15 @@ class Slice:
     @cached_property
     def extrapolations(self) -> dict[str, tuple[str, int]]:
         """The shifts to another number of examples: by name the shift that is left without it, and the number."""
-        known = self.rows[self.rows["extrapolated_to"].notna()].drop_duplicates("shift")
-        columns = (known[name] for name in ("shift", "distribution", "extrapolated_to"))
-        return {str(shift): (str(left), int(n)) for shift, left, n in zip(*columns, strict=True)}
+        shift_rows = self.rows[self.rows["extrapolated_to"].notna()].drop_duplicates("shift")
+        columns = (shift_rows[name] for name in ("shift", "distribution", "extrapolated_to"))
+        return {str(shift): (str(base_shift), int(n)) for shift, base_shift, n in zip(*columns, strict=True)}
 
     @cached_property
     def related_from(self) -> dict[str, str]:
         """The shifts that set the process that related datasets come from: that process by the shift's name."""
-        known = self.rows[self.rows["related_from"].notna()].drop_duplicates("shift")
-        return dict(zip(known["shift"], known["related_from"], strict=True))
+        shift_rows = self.rows[self.rows["related_from"].notna()].drop_duplicates("shift")
+        return dict(zip(shift_rows["shift"], shift_rows["related_from"], strict=True))
 
     @cached_property
     def costs(self) -> pd.DataFrame:
@@ -162,13 +162,13 @@ class Slice:
         """Rows of trainings that came to no end: their runs are asked nothing afterwards. None of those that were
         trained otherwise than the runs of their name that did, such as with a rate that was too high."""
         v = self.rows
-        found = v[v["evaluator"].eq("train") & v["status"].eq("failed")]
+        failed_rows = v[v["evaluator"].eq("train") & v["status"].eq("failed")]
         in_training = v["axis"].eq("train_step").fillna(False).astype(bool) | v["evaluator"].isin(INSIDE)
         ended = v["kind"].eq("backbone") & v["status"].eq("ok") & ~in_training
         if self.length is not None:
             ended &= self.results.trained[v.index].notna()
-        alike = found["variant"].isna() | found["variant"].isin(v.loc[ended, "variant"].dropna())
-        return found[alike | ~found["contestant"].isin(v.loc[ended, "contestant"])]
+        same_variant = failed_rows["variant"].isna() | failed_rows["variant"].isin(v.loc[ended, "variant"].dropna())
+        return failed_rows[same_variant | ~failed_rows["contestant"].isin(v.loc[ended, "contestant"])]
 
     @cached_property
     def _unfinished(self) -> frozenset[str]:
@@ -176,7 +176,9 @@ class Slice:
         names = set(self.diverged["contestant"])
         by_method = self.rows.loc[self.rows["method"].notna(), ["contestant", "method"]].drop_duplicates()
         pairs = zip(by_method["contestant"], by_method["method"], strict=True)
-        return frozenset(names | {who for who, method in pairs if who.removesuffix(method) in names})
+        return frozenset(
+            names | {contestant for contestant, method in pairs if contestant.removesuffix(method) in names}
+        )
 
     @property
     def without_end(self) -> str:
@@ -197,9 +199,11 @@ class Slice:
     def complete(self, curves: pd.DataFrame) -> pd.DataFrame:
         """The rows of curves at context sizes at which no run of the contestant failed; none where one diverged."""
         keys = ["evaluator", "shift", "contestant"]
-        altogether = self.failed[self.failed["n_context"].isna() & self.failed["metric"].ne("auc")]
-        left = unfailed(unfailed(self.finished(curves), altogether, keys), self.failed, [*keys, "n_context"])
-        return left.reset_index(drop=True)
+        failed_entirely = self.failed[self.failed["n_context"].isna() & self.failed["metric"].ne("auc")]
+        complete_rows = unfailed(
+            unfailed(self.finished(curves), failed_entirely, keys), self.failed, [*keys, "n_context"]
+        )
+        return complete_rows.reset_index(drop=True)
 
     @cached_property
     def lines(self) -> pd.DataFrame:
@@ -248,17 +252,17 @@ class Slice:
     @cached_property
     def targets(self) -> pd.DataFrame:
         """The same averaged over runs, like the curves; none of what a run of the contestant failed at."""
-        found = over_seeds(self._target_rows.assign(evaluator="targets"), ["evaluator", *_TARGETS])
-        return self.complete_targets(found).reset_index(drop=True)
+        means = over_seeds(self._target_rows.assign(evaluator="targets"), ["evaluator", *_TARGETS])
+        return self.complete_targets(means).reset_index(drop=True)
 
     def complete_targets(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Of scores of the question `targets`, with the columns of `target_lines`, those that no run of the contestant
         failed at; none where one diverged."""
         v, keys = self.rows, ["shift", "contestant"]
         failed = v[v["status"].eq("failed") & v["evaluator"].eq("targets") & ~of_branches(v)]
-        of_one = failed["n_related"].notna()
-        left = unfailed(self.finished(rows), failed[~of_one], keys)
-        return unfailed(left, failed[of_one], [*keys, "metric", "n_related", "axis", "axis_value"])
+        at_one_count = failed["n_related"].notna()
+        complete_rows = unfailed(self.finished(rows), failed[~at_one_count], keys)
+        return unfailed(complete_rows, failed[at_one_count], [*keys, "metric", "n_related", "axis", "axis_value"])
 
     @cached_property
     def _target_rows(self) -> pd.DataFrame:
@@ -270,8 +274,8 @@ class Slice:
     def target_prompts(self) -> str | None:
         """The prompt set of the question `targets` without a shift."""
         rows = self._target_rows
-        found = rows.loc[rows["shift"] == "none", "prompt_set"].dropna()
-        return None if found.empty else str(found.iloc[0])
+        prompt_sets = rows.loc[rows["shift"] == "none", "prompt_set"].dropna()
+        return None if prompt_sets.empty else str(prompt_sets.iloc[0])
 
     @cached_property
     def test_lines(self) -> pd.DataFrame:
@@ -307,7 +311,7 @@ class Slice:
 
     @cached_property
     def probes(self) -> pd.DataFrame:
-        """Rows of layer-wise probes and of what stands beside them, run by run; none of runs that failed at some layer,
+        """Rows of layer-wise probes and of their references, run by run; none of runs that failed at some layer,
         whose last or best one would be another."""
         rows = self.rows[self.rows["evaluator"].isin(PROBES)]
         keys = ["run", "shift", "n_context", "prompt_set"]
@@ -316,8 +320,8 @@ class Slice:
     @property
     def trained_length(self) -> int | None:
         """The number of examples that the runs were trained with, if it is known."""
-        lengths, own = self.results.trained_lengths, self.rows[self.rows["trained_on"].isna()]
-        return max((lengths[run] for run in own["run"].unique() if run in lengths), default=None)
+        lengths, own_rows = self.results.trained_lengths, self.rows[self.rows["trained_on"].isna()]
+        return max((lengths[run] for run in own_rows["run"].unique() if run in lengths), default=None)
 
     @cached_property
     def kinds(self) -> dict[str, str]:

@@ -149,7 +149,7 @@ def _contestant(model: Any, task: Task, device: str) -> PredictorContestant | st
         model = Trained(model, device, task.data_dir)
     if isinstance(model, Trained):
         contestant = contestants.of_run(model.run, model.model, model.device)
-        return contestants.elsewhere(contestant, model.run, task.config, task.family)
+        return contestants.on_other_task(contestant, model.run, task.config, task.family)
     if not isinstance(model, Predictor):
         type_name = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
         raise UsageError(f"evaluate takes models, runs and names of baselines, not {type_name}")

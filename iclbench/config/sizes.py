@@ -45,7 +45,7 @@ def sized(name: str, cls: type[Backbone], budget: int, shape: TaskShape, given: 
         cls: its class.
         budget: parameters.
         shape: of the task.
-        given: settings that stand; with one that says how wide the backbone is, nothing is searched.
+        given: fixed settings; with one that sets the width of the backbone, nothing is searched.
 
     Returns:
         `given`, and those that were chosen.
@@ -53,21 +53,21 @@ def sized(name: str, cls: type[Backbone], budget: int, shape: TaskShape, given: 
     Raises:
         UsageError: no settings come within `TOLERANCE` of the budget; the line names the nearest.
     """
-    found, parameters = nearest(name, cls, budget, shape, given)
+    settings, parameters = nearest(name, cls, budget, shape, given)
     if parameters is None or abs(deviation(parameters, budget)) <= TOLERANCE:
-        return found
-    growing = cls.growing(found)
-    own = [key for key in growing if key in cls.Settings.model_fields]
-    if not own:
+        return settings
+    growing = cls.growing(settings)
+    searchable = [key for key in growing if key in cls.Settings.model_fields]
+    if not searchable:
         tell_once(
             f"'{name}' has {count(parameters)} parameters where the budget is {count(budget)}, and no setting by which "
             f"it could grow (none of {', '.join(growing)})"
         )
-        return found
-    size = ", ".join(f"{key} {found[key]}" for key in own if key in found)
+        return settings
+    size = ", ".join(f"{key} {settings[key]}" for key in searchable if key in settings)
     raise UsageError(
         f"'{name}' cannot have {count(budget)} parameters here: the nearest is {size} with {count(parameters)} "
-        f"({deviation(parameters, budget):+.0%}); give -o backbone.{own[0]}=N for a size of your own"
+        f"({deviation(parameters, budget):+.0%}); give -o backbone.{searchable[0]}=N for a size of your own"
     )
 
 
@@ -102,17 +102,21 @@ def _searched(
 ) -> tuple[dict[str, Any], int]:
     """The settings that come nearest, and the parameters at them."""
     best: dict[str, Any] = json.loads(start)
-    own = dict(cls.Settings())
-    growing = [key for key in cls.growing(best) if key in own and key not in given]
+    defaults = dict(cls.Settings())
+    growing = [key for key in cls.growing(best) if key in defaults and key not in given]
     ratios = {
-        key: own[key] / own[growing[0]]
+        key: defaults[key] / defaults[growing[0]]
         for key in _PROPORTIONAL
-        if key in growing[1:] and own[key] and own[growing[0]]  # None: the class takes it from another setting
+        if key in growing[1:]
+        and defaults[key]
+        and defaults[growing[0]]  # None: the class takes it from another setting
     }
 
     def at(base: dict[str, Any], key: str, value: int) -> dict[str, Any]:
-        along = {other: max(1, round(ratio * value)) for other, ratio in ratios.items()} if key == growing[0] else {}
-        return {**base, key: value, **along}
+        proportional = (
+            {other: max(1, round(ratio * value)) for other, ratio in ratios.items()} if key == growing[0] else {}
+        )
+        return {**base, key: value, **proportional}
 
     counted: dict[str, int] = {}
 
@@ -126,21 +130,21 @@ def _searched(
         value = _nearest(lambda value: parameters(at(base, key, value)), budget, cls.step(key, base))
         return at(base, key, value)
 
-    reached = first = 0
+    reached = first_size = 0
     for key in growing:
-        asked = best_of(best, key)
-        first = first or asked[key]
-        if not reached or abs(parameters(asked) - budget) < abs(reached - budget):
-            best, reached = asked, parameters(asked)
+        candidate = best_of(best, key)
+        first_size = first_size or candidate[key]
+        if not reached or abs(parameters(candidate) - budget) < abs(reached - budget):
+            best, reached = candidate, parameters(candidate)
         if abs(deviation(reached, budget)) <= TOLERANCE:
             return best, reached
     # The finer settings reach no further beside the nearest size of the first: they may beside its neighbours.
     for steps in _BESIDE if len(growing) > 1 else ():
-        value = first + steps * cls.step(growing[0], best)
+        value = first_size + steps * cls.step(growing[0], best)
         for key in growing[1:] if value > 0 else ():
-            asked = best_of(at(best, growing[0], value), key)
-            if abs(parameters(asked) - budget) < abs(reached - budget):
-                best, reached = asked, parameters(asked)
+            candidate = best_of(at(best, growing[0], value), key)
+            if abs(parameters(candidate) - budget) < abs(reached - budget):
+                best, reached = candidate, parameters(candidate)
     return best, reached
 
 
@@ -150,28 +154,28 @@ def _nearest(parameters: Callable[[int], int], budget: int, step: int) -> int:
     Sizes grow with every setting, as a polynomial of degree two or nearly so: the next guess is where the parabola
     through the known ones meets the budget, within the bracket that they leave.
     """
-    known = {factor: parameters(factor * step) for factor in (1, 4, 16)}
-    if known[1] == known[16]:
+    sizes = {factor: parameters(factor * step) for factor in (1, 4, 16)}
+    if sizes[1] == sizes[16]:
         return step  # nothing grows with it
     while True:
-        low = max((factor for factor, size in known.items() if size < budget), default=0)
-        high = min((factor for factor, size in known.items() if size >= budget), default=None)
+        low = max((factor for factor, size in sizes.items() if size < budget), default=0)
+        high = min((factor for factor, size in sizes.items() if size >= budget), default=None)
         if high is not None and high - low == 1:
-            return step * min((f for f in (low, high) if f), key=lambda factor: abs(known[factor] - budget))
-        last = 16 * low if high is None else high - 1
-        guess = (low + last) // 2 if len(known) > _PATIENCE else _meets(known, budget)
-        guess = min(max(guess, low + 1), last)
-        known[guess] = parameters(guess * step)
-        if high is None and known[guess] == known[low] == parameters(last * step):
+            return step * min((f for f in (low, high) if f), key=lambda factor: abs(sizes[factor] - budget))
+        upper = 16 * low if high is None else high - 1
+        guess = (low + upper) // 2 if len(sizes) > _PATIENCE else _meets(sizes, budget)
+        guess = min(max(guess, low + 1), upper)
+        sizes[guess] = parameters(guess * step)
+        if high is None and sizes[guess] == sizes[low] == parameters(upper * step):
             return step * low  # nothing grows any more
 
 
-def _meets(known: Mapping[int, int], budget: int) -> int:
+def _meets(sizes: Mapping[int, int], budget: int) -> int:
     """The last whole number at which the parabola through the three points next to the budget is below it."""
     import numpy as np
 
-    x = sorted(known, key=lambda factor: abs(known[factor] - budget))[:3]
-    a, b, c = np.polyfit(x, [known[factor] - budget for factor in x], 2)
+    x = sorted(sizes, key=lambda factor: abs(sizes[factor] - budget))[:3]
+    a, b, c = np.polyfit(x, [sizes[factor] - budget for factor in x], 2)
     roots = np.roots([a, b, c] if abs(a) > 1e-6 else [b, c])
     real = [root.real for root in roots if abs(root.imag) < 1e-9 and root.real > 0]
     return int(max(real, default=0))
@@ -189,7 +193,7 @@ def _parameters(name: str, cls: type[Backbone], shape: TaskShape, settings: Mapp
 
 
 def check_size(task: str, backbone: str, preset: str, given: Mapping[str, Any], card: TaskCard | None = None) -> None:
-    """Raise `UsageError` where nobody says how big a built-in backbone is; of a plug-in's own size there is a note.
+    """Raise `UsageError` if no size is set for a built-in backbone; log a note if a plug-in has its own size.
 
     Args:
         task, backbone, preset: as `iclbench train` takes them.
@@ -209,20 +213,22 @@ def missing_size(
     """That the preset of the task's card has neither a budget nor a size for this backbone and nobody gave one, with
     what to do; None: it has, or somebody did."""
     name, card = load_task(task) if card is None else (task, card)
-    chosen = card.preset(canonical(preset), name)
+    preset_card = card.preset(canonical(preset), name)
     backbone = spelling(backbone)
-    known = set(BACKBONES.names_in_cards(backbone))
-    if chosen.budget is not None or known & chosen.backbones.keys() or any(map(_is_size, given.items())):
+    names = set(BACKBONES.names_in_cards(backbone))
+    if preset_card.budget is not None or names & preset_card.backbones.keys() or any(map(_is_size, given.items())):
         return None
-    own = {key: value for key, value in BACKBONES.subclass(backbone).Settings().model_dump().items() if value}
-    sizes = [(key, value) for key, value in own.items() if _is_size((key, value))]
-    keys: list[str] = [key for key in ("layers", "width") if key in own] or [key for key, _ in sizes] or ["KEY"]
-    others = [each for each, preset in card.presets.items() if preset.budget or known & preset.backbones.keys()]
+    defaults = {key: value for key, value in BACKBONES.subclass(backbone).Settings().model_dump().items() if value}
+    sizes = [(key, value) for key, value in defaults.items() if _is_size((key, value))]
+    keys: list[str] = [key for key in ("layers", "width") if key in defaults] or [key for key, _ in sizes] or ["KEY"]
+    sized_presets = [
+        preset_name for preset_name, preset in card.presets.items() if preset.budget or names & preset.backbones.keys()
+    ]
     return (
         f"preset '{canonical(preset)}' of task '{name}' has no size for '{backbone}', whose own is "
         f"{', '.join(f'{key} {value}' for key, value in sizes) or 'what its class says'}; give "
         + " ".join(f"-o backbone.{key}=N" for key in keys)
-        + (f", or --preset {' or '.join(others)}" if others else "")
+        + (f", or --preset {' or '.join(sized_presets)}" if sized_presets else "")
     )
 
 

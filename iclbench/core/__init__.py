@@ -1,1 +1,1 @@
-"""Core: episodes, predictions, the predictor contract, records, seeds, files, errors: what everything stands on."""
+"""Core: episodes, predictions, the predictor contract, records, seeds, files, errors: the base of all packages."""

@@ -34,14 +34,14 @@ def check_answer(predictor: Any, method: str, answer: Any, asked: Sequence[int],
             cls, method, f"returned a {type(answer).__name__}, expected a Prediction such as Point(mean)"
         )
     batch, positions = asked[:2]
-    several, width = isinstance(answer, Samples), _width(predictor, y)
+    is_samples, width = isinstance(answer, Samples), _width(predictor, y)
     for name, tensor in answer.tensors().items():
-        shape, axes = tuple(tensor.shape), _AXES[name] + several if name in _AXES else None
-        last = width if axes and (name != "logits" or isinstance(answer, Categorical)) else None
+        shape, axes = tuple(tensor.shape), _AXES[name] + is_samples if name in _AXES else None
+        last_axis = width if axes and (name != "logits" or isinstance(answer, Categorical)) else None
         fits = shape[:2] == (batch, positions) and axes in (None, len(shape))
-        if not fits or (last is not None and shape[-1] != last):
-            between = ["functions"] * several + ["components"] * (name in ("means", "stds"))
-            expected = ", ".join(map(str, (batch, positions, *between, "..." if last is None else last)))
+        if not fits or (last_axis is not None and shape[-1] != last_axis):
+            middle_axes = ["functions"] * is_samples + ["components"] * (name in ("means", "stds"))
+            expected = ", ".join(map(str, (batch, positions, *middle_axes, "..." if last_axis is None else last_axis)))
             raise PluginError.of(cls, method, f"returned {shape}, expected ({expected})")
         if name in _AXES and not tensor.is_floating_point():
             raise PluginError.of(cls, method, f"returned {_dtype(tensor)}, expected float32")
@@ -72,8 +72,8 @@ def check_loss(backbone: Any, answer: Any) -> None:
         )
     loss = answer[0]
     if not isinstance(loss, Tensor) or loss.shape != () or not loss.is_floating_point():
-        found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-        raise PluginError.of(cls, "loss", f"returned a loss of {found}, expected a floating-point tensor of shape ()")
+        kind = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        raise PluginError.of(cls, "loss", f"returned a loss of {kind}, expected a floating-point tensor of shape ()")
 
 
 def check_episodes(family: Any, method: str, episodes: Any) -> None:
@@ -93,16 +93,16 @@ def check_episodes(family: Any, method: str, episodes: Any) -> None:
         if not x.is_floating_point():
             raise PluginError.of(cls, method, f"returned {name}.x as {_dtype(x)}, expected float32")
         if y.is_floating_point() != (family.classes is None):
-            wanted = "float32" if family.classes is None else "int64"
-            raise PluginError.of(cls, method, f"returned {name}.y as {_dtype(y)}, expected {wanted}")
+            dtype = "float32" if family.classes is None else "int64"
+            raise PluginError.of(cls, method, f"returned {name}.y as {_dtype(y)}, expected {dtype}")
 
 
 def check_normaliser(family: Any) -> None:
     """Raise `PluginError` unless the family's normaliser is a positive number."""
-    found = family.normaliser
-    if not (isinstance(found, int | float) and math.isfinite(found) and found > 0):
-        what = f"is {shortened(repr(found))}, expected a positive number: the variance of the noiseless outputs"
-        raise PluginError.of(type(family), "normaliser", what)
+    normaliser = family.normaliser
+    if not (isinstance(normaliser, int | float) and math.isfinite(normaliser) and normaliser > 0):
+        problem = f"is {shortened(repr(normaliser))}, expected a positive number: the variance of the noiseless outputs"
+        raise PluginError.of(type(family), "normaliser", problem)
 
 
 def _dtype(tensor: Tensor) -> str:

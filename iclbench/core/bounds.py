@@ -87,12 +87,12 @@ class _Undrawn(TorchFunctionMode):
 @contextmanager
 def _counted(what: str) -> Iterator[None]:
     """Within, modules that register too much are refused."""
-    most = limits.max_bytes()
+    max_size = limits.max_bytes()
     size = weights = modules = 0
 
-    def refuse(found: str) -> None:
+    def refuse(excess: str) -> None:
         raise limits.TooLargeError(
-            f"{what}: {found} at these settings; make layers, width or the like smaller, or {limits.RAISE}"
+            f"{what}: {excess} at these settings; make layers, width or the like smaller, or {limits.RAISE}"
         )
 
     def tensor(module: nn.Module, name: str, value: Any) -> None:
@@ -100,19 +100,19 @@ def _counted(what: str) -> Iterator[None]:
         if isinstance(value, torch.Tensor):
             numbers = value.numel()
             size, weights = size + numbers * value.element_size(), weights + numbers
-            if size > most:
-                refuse(f"{count(weights)} weights and more, beyond {nbytes(most)},")
+            if size > max_size:
+                refuse(f"{count(weights)} weights and more, beyond {nbytes(max_size)},")
 
-    def part(module: nn.Module, name: str, value: Any) -> None:
+    def submodule(module: nn.Module, name: str, value: Any) -> None:
         nonlocal modules
         modules += 1
-        if modules > max(1, most // _MODULE):
+        if modules > max(1, max_size // _MODULE):
             refuse(f"more than {plural(modules - 1, 'module')}")
 
     handles = [
         hooks.register_module_parameter_registration_hook(tensor),
         hooks.register_module_buffer_registration_hook(tensor),
-        hooks.register_module_module_registration_hook(part),
+        hooks.register_module_module_registration_hook(submodule),
     ]
     try:
         yield
@@ -130,9 +130,10 @@ def check_task(shape: TaskShape, batch: int, episodes: int, what: str) -> None:
         what: the task, for the message.
     """
     numbers = shape.points * (1 + shape.related) * (shape.x_dim + shape.y_dim)
-    for name, many in (("train.batch", batch), ("task.episodes", episodes)):
-        if 4 * many * numbers > limits.max_bytes():
+    for name, n_episodes in (("train.batch", batch), ("task.episodes", episodes)):
+        if 4 * n_episodes * numbers > limits.max_bytes():
             raise UsageError(
-                f"{what}: {name}={many:,} episodes of {shape.points:,} points take {nbytes(4 * many * numbers)}; make "
+                f"{what}: {name}={n_episodes:,} episodes of {shape.points:,} points take "
+                f"{nbytes(4 * n_episodes * numbers)}; make "
                 f"one of them smaller, or {limits.RAISE}"
             )

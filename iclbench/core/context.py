@@ -14,7 +14,7 @@ class Context:
         results: results folder, where runs and tables lie.
         data_dir: where families find their data sets; None: each where it looks by itself.
         device: where models compute, as torch names it.
-        threads: torch threads; set by whoever starts the process, recorded beside what is measured.
+        threads: torch threads; set when the process starts, recorded with measurements.
     """
 
     results: Path = Path("results")

@@ -23,22 +23,22 @@ def chosen_device(device: Any) -> str:
     >>> chosen_device(torch.device("cpu"))
     'cpu'
     """
-    named = str(device) if isinstance(device, torch.device) else device
-    if named == "auto":
+    name = str(device) if isinstance(device, torch.device) else device
+    if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        found = torch.device(named if isinstance(named, str) else "")
+        parsed = torch.device(name if isinstance(name, str) else "")
     except RuntimeError:
-        raise UsageError(f"{shortened(repr(named))} is not a device; write {_KNOWN}") from None
-    if found.type not in ("cpu", "cuda", "mps"):
-        raise UsageError(f"device '{named}' is not supported; write {_KNOWN}")
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError(f"device '{named}': this installation of torch sees no CUDA device; write cpu")
-    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
-        raise UsageError(f"device '{named}': there are {torch.cuda.device_count()} CUDA devices, counted from 0")
-    if found.type == "mps" and not torch.backends.mps.is_available():
-        raise UsageError(f"device '{named}' is not available here; write cpu")
-    return str(named)
+        raise UsageError(f"{shortened(repr(name))} is not a device; write {_KNOWN}") from None
+    if parsed.type not in ("cpu", "cuda", "mps"):
+        raise UsageError(f"device '{name}' is not supported; write {_KNOWN}")
+    if parsed.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"device '{name}': this installation of torch sees no CUDA device; write cpu")
+    if parsed.type == "cuda" and (parsed.index or 0) >= torch.cuda.device_count():
+        raise UsageError(f"device '{name}': there are {torch.cuda.device_count()} CUDA devices, counted from 0")
+    if parsed.type == "mps" and not torch.backends.mps.is_available():
+        raise UsageError(f"device '{name}' is not available here; write cpu")
+    return str(name)
 
 
 def label(device: str) -> str:

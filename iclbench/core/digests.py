@@ -1,7 +1,7 @@
-"""Digests that tell a file which was damaged after it was written: one flipped bit, and it is not believed.
+"""Digests that detect files which were damaged after they were written, even by one flipped bit.
 
 A parquet table carries the SHA-256 of all its own bytes, those of the digest itself taken as zeros. Weights have
-theirs in a file beside them (`sha256sum -c` reads it), so that their own bytes are those of the tensors alone.
+theirs in a file next to them (`sha256sum -c` reads it), so that their own bytes are those of the tensors alone.
 """
 
 from __future__ import annotations

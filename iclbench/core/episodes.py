@@ -52,7 +52,7 @@ class Points(TensorRecord):
         return self.map(lambda t: t[:, start:stop])
 
     def append(self, other: Points) -> Points:
-        """These points followed by `other`'s; masks go along."""
+        """These points followed by `other`'s, with their masks."""
         return Points(
             torch.cat([self.x, other.x], 1), torch.cat([self.y, other.y], 1), torch.cat([self.mask, other.mask], 1)
         )
@@ -100,7 +100,7 @@ class Episodes(TensorRecord):
             that is not there has no valid point.
         classes: number of classes, None for regression.
         choices: the labels admitted per episode, `(batch, classes)`.
-        truth: what generated the episode (weights, kernel, class); oracles may read it and nobody else.
+        truth: what generated the episode (weights, kernel, class); only oracles may read it.
     """
 
     context: Points
@@ -125,7 +125,7 @@ class Episodes(TensorRecord):
         return replace(self, targets=self.asked.append(context), scored=torch.cat([self.scored, context.mask], 1))
 
     def begun(self, points: int) -> Episodes:
-        """Of sequences of the question `next` the first so many points, with the queries of these prefixes."""
+        """The first `points` points of sequences of the question `next`, with the queries of these prefixes."""
         targets = None if self.targets is None else self.targets.span(0, points)
         return replace(self, context=self.context.span(0, points), targets=targets, scored=self.scored[:, :points])
 

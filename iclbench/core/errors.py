@@ -1,4 +1,4 @@
-"""What can go wrong by a user's hand: each error is one line that says what to do instead, and an exit code."""
+"""Errors caused by user input: each is one line that says what to do instead, and an exit code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def brief(text: str) -> str:
     >>> brief("unknown task '" + 1000 * "a" + "'; known: linear")[140:]
     "aaaaaaaaaaaaa ... aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'; known: linear"
     """
-    return _LONG.sub(lambda found: shortened(found[0]), text)
+    return _LONG.sub(lambda match: shortened(match[0]), text)
 
 
 def brief_line(text: str) -> str:
@@ -102,23 +102,23 @@ class UnknownNameError(UsageError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "", listed_by: str = "") -> None:
         known, name = sorted(known), shortened(name)
-        near = get_close_matches(name, known, n=3, cutoff=0.5)
-        if near:
-            advice = "did you mean " + " or ".join(f"'{n}'" for n in near) + "?"
+        matches = get_close_matches(name, known, n=3, cutoff=0.5)
+        if matches:
+            advice = "did you mean " + " or ".join(f"'{n}'" for n in matches) + "?"
         elif listed_by and len(known) > _NAMED:
             advice = f"{listed_by} names all"
         else:
-            more = f" and {len(known) - _NAMED} more" if len(known) > _NAMED else ""
-            advice = f"known: {', '.join(known[:_NAMED])}{more}" if known else "none are known"
+            rest_text = f" and {len(known) - _NAMED} more" if len(known) > _NAMED else ""
+            advice = f"known: {', '.join(known[:_NAMED])}{rest_text}" if known else "none are known"
         super().__init__(f"unknown {kind} {name!r}; {advice}{' ' + hint if hint else ''}")
 
 
 class NonFiniteError(IclbenchError):
-    """An answer or a score is NaN or infinite. A mean over the others would flatter whoever fails at some."""
+    """An answer or a score is NaN or infinite. A mean over the others would flatter a model that fails at some."""
 
 
 class Interrupted(IclbenchError):  # noqa: N818
-    """Stopped by a signal; what was computed is kept."""
+    """Stopped by a signal; computed results are not lost."""
 
     exit_code = 130
 

@@ -51,7 +51,7 @@ def open_intervals(points: Points) -> Bool[Tensor, "*batch points"]:
 
 
 def events_of(points: Points) -> Points:
-    """The same points without open intervals, which no model reads."""
+    """The points without open intervals, which no model reads."""
     marks = points.y[..., MARK]
     if not marks.numel() or bool(marks.amin() >= 0):
         return points  # without another mask, so that a stream takes no memory for it
@@ -108,10 +108,10 @@ class EventPrediction(Prediction):
         """Independent draws of the gap, `(n, *shape)`."""
 
     def log_likelihood(self, y: Float[Tensor, "*shape 3"]) -> Float[Tensor, "*shape"]:
-        """Of time and mark together; of a censored point the log-survival."""
-        gap, there = y[..., GAP], y[..., MARK] >= 0
+        """Joint log-density of time and mark; of a censored point the log-survival."""
+        gap, is_event = y[..., GAP], y[..., MARK] >= 0
         event = self.log_density(gap) + self._log_mark(y)
-        return event if bool(there.all()) else torch.where(there, event, self.log_survival(gap))
+        return event if bool(is_event.all()) else torch.where(is_event, event, self.log_survival(gap))
 
     def released_log_survival(self, gap: Float[Tensor, "*#shape"]) -> Float[Tensor, "*#shape"]:
         """`log_survival` as the released code of a head computes it, for `nll_published` alone."""
@@ -151,11 +151,11 @@ class EventPrediction(Prediction):
         survival = survival.nan_to_num(nan=math.inf, posinf=math.inf)  # NaN: there is no open interval
         released = -self.released_log_survival(gap)
         place = scored.cumsum(1)
-        first, last = scored & (place == 1), scored & (place == scored.sum(1, keepdim=True))
-        counted = scored & ~first
-        time = torch.where(last, released, -self.log_density(gap))
-        published = (time - self._log_mark(y)).masked_fill(~counted, 0).sum(1)
-        error = (self.mean() - gap).masked_fill(~counted, 0).sum(1)
+        is_first, is_last = scored & (place == 1), scored & (place == scored.sum(1, keepdim=True))
+        is_counted = scored & ~is_first
+        time = torch.where(is_last, released, -self.log_density(gap))
+        published = (time - self._log_mark(y)).masked_fill(~is_counted, 0).sum(1)
+        error = (self.mean() - gap).masked_fill(~is_counted, 0).sum(1)
         censored = mask & (y[..., MARK] == CENSORED)
         opened = survival.masked_fill(~censored, 0).sum(1).masked_fill(~censored.any(1), torch.nan)
         return {"nll_published": published, "squared_sum_error": error.square(), "nll_open": opened}
@@ -167,8 +167,8 @@ class EventPrediction(Prediction):
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """Ends of the central interval of the gap, `(*shape, 1)` each."""
         if checked_level(level) == 1:  # beyond what bisection reaches
-            some = self.quantile(0.5).unsqueeze(-1)
-            return torch.zeros_like(some), torch.full_like(some, math.inf)
+            median = self.quantile(0.5).unsqueeze(-1)
+            return torch.zeros_like(median), torch.full_like(median, math.inf)
         low, high = (self.quantile(p).unsqueeze(-1) for p in (0.5 - level / 2, 0.5 + level / 2))
         return low, high
 
@@ -230,8 +230,8 @@ class LogNormalEvent(EventPrediction):
     def log_density(self, gap: Tensor) -> Tensor:
         log = _logarithm(gap).unsqueeze(-1)
         z = (log - self.locs) / self.scales
-        each = -0.5 * z.square() - self.scales.log() - 0.5 * _LOG_2PI - log
-        return torch.logsumexp(self.logits.log_softmax(-1) + each, -1)
+        log_components = -0.5 * z.square() - self.scales.log() - 0.5 * _LOG_2PI - log
+        return torch.logsumexp(self.logits.log_softmax(-1) + log_components, -1)
 
     def log_survival(self, gap: Tensor) -> Tensor:
         z = (_logarithm(gap).unsqueeze(-1) - self.locs) / self.scales
@@ -251,10 +251,10 @@ class LogNormalEvent(EventPrediction):
         return self.marks.softmax(-1)
 
     def mean(self) -> Tensor:
-        """In double precision: heavy tails overflow single."""
+        """The mean, in double precision, since heavy tails overflow single precision."""
         locs, scales = self.locs.double(), self.scales.double()
-        each = self.logits.double().log_softmax(-1) + locs + scales.square() / 2
-        return torch.logsumexp(each, -1).exp()
+        log_means = self.logits.double().log_softmax(-1) + locs + scales.square() / 2
+        return torch.logsumexp(log_means, -1).exp()
 
     def quantile(self, level: float) -> Tensor:
         """By bisection of the logarithm, to the last bit but a few."""
@@ -419,7 +419,7 @@ class MixedEvent(EventPrediction):
 
 
 def _logarithm(gap: Tensor) -> Tensor:
-    """Of a gap of 0, as padding may have, a finite one: what is masked must not make gradients infinite."""
+    """The logarithm, finite for a gap of 0 as in padding: masked values must not make gradients infinite."""
     return gap.clamp_min(torch.finfo(gap.dtype).tiny).log()
 
 

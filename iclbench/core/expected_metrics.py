@@ -25,17 +25,17 @@ def lacking(measured: Iterable[str], question: str) -> set[str]:
     >>> lacking([*Gaussian.metrics, "auc"], "next"), lacking(Gaussian.metrics, "targets")
     (set(), {'log_likelihood_joint'})
     """
-    found = set(measured)
+    names = set(measured)
     kinds = [set(kind.metrics) for kind in _kinds(Prediction)]
-    own = found & set().union(*kinds)
-    fitting = [metrics for metrics in kinds if own <= metrics] if own else []
-    expected: set[str] = min(fitting, key=len, default=set())
-    if question == "targets" and "log_likelihood" in found:
+    known_metrics = names & set().union(*kinds)
+    candidates = [metrics for metrics in kinds if known_metrics <= metrics] if known_metrics else []
+    expected: set[str] = min(candidates, key=len, default=set())
+    if question == "targets" and "log_likelihood" in names:
         expected = expected | {"log_likelihood_joint"}
-    return expected - found
+    return expected - names
 
 
 def _kinds(kind: type[Any]) -> Iterator[type[Prediction]]:
-    for each in kind.__subclasses__():
-        yield each
-        yield from _kinds(each)
+    for subclass in kind.__subclasses__():
+        yield subclass
+        yield from _kinds(subclass)

@@ -29,7 +29,7 @@ _WRITER = uuid.uuid4().hex[:8]
 
 @contextmanager
 def atomic(path: Path, sync: bool = True) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; it is synced and renamed to `path` if the block succeeds, removed if
+    """Yield a temporary path next to `path`; it is synced and renamed to `path` if the block succeeds, removed if
     not. A block that removes it itself leaves `path` as it is. Links are followed; who may read the file is what the
     umask says. `sync` is for what cannot be made again in seconds.
 
@@ -72,7 +72,7 @@ def check_replaceable(path: Path, what: str, is_own: Callable[[Path], bool]) -> 
 
 def check_state_file(path: Path) -> None:
     """`check_replaceable` for a saved state: one that says of which weights it is."""
-    check_replaceable(path, "a saved state", lambda there: '"weights"' in tensors_metadata(there).get("about", ""))
+    check_replaceable(path, "a saved state", lambda file: '"weights"' in tensors_metadata(file).get("about", ""))
 
 
 def remove(path: Path) -> None:
@@ -89,10 +89,10 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _make_folder(folder: Path) -> None:
-    new = [each for each in (folder, *folder.parents) if not each.exists()]
+    missing_folders = [ancestor for ancestor in (folder, *folder.parents) if not ancestor.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    for each in new:
-        _sync_folder(each.parent)
+    for ancestor in missing_folders:
+        _sync_folder(ancestor.parent)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -136,8 +136,8 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, 
     """Write a safetensors file atomically; tensors that share memory (tied weights) are written once each.
 
     With `digest`, the file's SHA-256 is written before it, into `PATH.sha256`, as `sha256sum` does, and the metadata
-    names that file: whoever reads them without it knows that it is missing. As long as the file of before is there, so
-    is its digest, in a further line. Where both say the same already, they stay as they are.
+    names that file, so that a missing digest is detected. As long as the previous file exists, so does its digest, in a
+    further line. If neither changes, they are not written.
 
     Raises:
         OSError: the file system refuses; safetensors has an exception of its own for that.
@@ -147,7 +147,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, 
 
     if digest:
         metadata = metadata | {DIGEST: digest_path(path).name}
-    beside, before = digest_path(path), ""
+    digest_file, previous_line = digest_path(path), ""
     copies = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
     with atomic(path) as temporary:
         try:
@@ -156,15 +156,15 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, 
             raise _refusal(str(error)) from error
         _sort_metadata(temporary)
         if digest:
-            own = digests.of_file(temporary)
-            line = f"{own}  {path.name}\n"
-            before = beside.read_text(errors="replace") if path.is_file() and beside.is_file() else ""
-            if before == line and digests.of_file(path) == own:
+            sha256 = digests.of_file(temporary)
+            line = f"{sha256}  {path.name}\n"
+            previous_line = digest_file.read_text(errors="replace") if path.is_file() and digest_file.is_file() else ""
+            if previous_line == line and digests.of_file(path) == sha256:
                 temporary.unlink()
                 return
-            write_text(beside, line + before)
-    if before:
-        write_text(beside, line)
+            write_text(digest_file, line + previous_line)
+    if previous_line:
+        write_text(digest_file, line)
 
 
 def _sort_metadata(path: Path) -> None:
@@ -180,7 +180,7 @@ def _sort_metadata(path: Path) -> None:
 
 
 def digest_path(path: Path) -> Path:
-    """Where the digest of a file stands."""
+    """The path of a file's digest."""
     return path.with_name(f"{path.name}.sha256")
 
 

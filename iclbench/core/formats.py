@@ -28,7 +28,7 @@ def printable(text: str) -> str:
     >>> print(printable("a\x1b[31m b\u202e c"))
     a\x1b[31m b\u202e c
     """
-    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _OBEYED.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def printable_all(value: Any) -> Any:
@@ -36,8 +36,8 @@ def printable_all(value: Any) -> Any:
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, Mapping):
-        return {printable_all(key): printable_all(each) for key, each in value.items()}
-    return [printable_all(each) for each in value] if isinstance(value, list | tuple) else value
+        return {printable_all(key): printable_all(item) for key, item in value.items()}
+    return [printable_all(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def in_a_line(text: str, most: int = 80) -> str:
@@ -145,8 +145,8 @@ def assignments(settings: Mapping[str, object]) -> str:
     >>> assignments({"glyphs": "omniglot", "size": 28, "tables": ["a", "b"]})
     'glyphs=omniglot size=28 tables=a, b'
     """
-    shown = {key: ", ".join(map(str, v)) if isinstance(v, list | tuple) else v for key, v in settings.items()}
-    return " ".join(f"{key}={value}" for key, value in shown.items())
+    texts = {key: ", ".join(map(str, v)) if isinstance(v, list | tuple) else v for key, v in settings.items()}
+    return " ".join(f"{key}={value}" for key, value in texts.items())
 
 
 def shared_words(names: Sequence[str]) -> str:

@@ -35,8 +35,8 @@ _SETTINGS = HeadSettings()
 
 
 @dataclass(frozen=True)
-class _Together(Prediction):
-    """What follows from the distributions of the positions on their own."""
+class _JointPrediction(Prediction):
+    """Base of joint predictions: scores by the distributions of single positions."""
 
     @property
     def marginals(self) -> Gaussian | Mixture:
@@ -51,7 +51,7 @@ class _Together(Prediction):
         raise NotImplementedError("an answer about several positions is not read off the network's output at each")
 
     def log_likelihood(self, y: Float[Tensor, "B Q dy"]) -> Float[Tensor, "B Q"]:
-        """Of every position on its own."""
+        """Marginal log-likelihood of every position."""
         return self.marginals.log_likelihood(y)
 
     def loss(self, y: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ class _Together(Prediction):
 
 
 @dataclass(frozen=True)
-class JointGaussian(_Together):
+class JointGaussian(_JointPrediction):
     """One Gaussian over all positions and outputs of an episode.
 
     The covariance between output i at position q and output j at position p is sum_r factor[q, i, r] factor[p, j, r],
@@ -94,33 +94,35 @@ class JointGaussian(_Together):
         return Gaussian(self.mean, (self.factor.square().sum(-1) + self.std.square()).sqrt())
 
     def covariance(self) -> Float[Tensor, "B QD QD"]:
-        """Of all outputs, position by position."""
+        """Covariance of all outputs, position by position."""
         rows = self.factor.flatten(1, 2)
         return rows @ rows.mT + torch.diag_embed(self.std.square().flatten(1))
 
     def joint_log_likelihood(self, y: Float[Tensor, "B Q dy"], mask: Bool[Tensor, "B Q"]) -> Float[Tensor, " B"]:
-        """In double precision, by a Cholesky factor; NaN where the covariance has none in finite precision."""
-        there = mask.unsqueeze(-1).expand(self.mean.shape).flatten(1)
+        """Joint log-likelihood in double precision, by a Cholesky factor; NaN if there is none in finite precision."""
+        counted = mask.unsqueeze(-1).expand(self.mean.shape).flatten(1)
         # A position that does not count is a standard normal that nothing correlates with, at its mean.
-        both = there.unsqueeze(1) & there.unsqueeze(2)
-        covariance = torch.where(both, self.to(dtype=torch.float64).covariance(), 0.0)
-        covariance.diagonal(dim1=1, dim2=2).add_((~there).double())
-        error = torch.where(there, (y - self.mean).double().flatten(1), 0.0)
+        counted_pairs = counted.unsqueeze(1) & counted.unsqueeze(2)
+        covariance = torch.where(counted_pairs, self.to(dtype=torch.float64).covariance(), 0.0)
+        covariance.diagonal(dim1=1, dim2=2).add_((~counted).double())
+        error = torch.where(counted, (y - self.mean).double().flatten(1), 0.0)
         factor, failed = torch.linalg.cholesky_ex(covariance)
         factor = torch.where(failed[:, None, None] > 0, torch.nan, factor)
         z = torch.linalg.solve_triangular(factor, error.unsqueeze(-1), upper=False).squeeze(-1)
-        normaliser = factor.diagonal(dim1=1, dim2=2).log().sum(1) + 0.5 * math.log(2 * math.pi) * there.double().sum(1)
+        normaliser = factor.diagonal(dim1=1, dim2=2).log().sum(1) + 0.5 * math.log(2 * math.pi) * counted.double().sum(
+            1
+        )
         return -0.5 * z.square().sum(1) - normaliser
 
     def sample(self, n: int, generator: torch.Generator) -> Float[Tensor, "n B Q dy"]:
         batch, _, _, rank = self.factor.shape
         shared = normal((n, batch, 1, rank, 1), self.mean, generator)
-        own = normal((n, *self.mean.shape), self.mean, generator)
-        return self.mean + (self.factor @ shared).squeeze(-1) + self.std * own
+        independent = normal((n, *self.mean.shape), self.mean, generator)
+        return self.mean + (self.factor @ shared).squeeze(-1) + self.std * independent
 
 
 @dataclass(frozen=True)
-class Samples(_Together):
+class Samples(_JointPrediction):
     """S equally likely functions, each given by K Gaussians with diagonal covariance at every position.
 
     A position on its own has the mixture of all S K Gaussians.
@@ -142,11 +144,11 @@ class Samples(_Together):
         return Mixture(self.logits.log_softmax(-1).flatten(2), self.means.flatten(2, 3), self.stds.flatten(2, 3))
 
     def joint_log_likelihood(self, y: Float[Tensor, "B Q dy"], mask: Bool[Tensor, "B Q"]) -> Float[Tensor, " B"] | None:
-        each = self.functions.log_likelihood(y.unsqueeze(2)).mT
-        return log_mean_exp(summed(each, mask.unsqueeze(1)))
+        log_likelihoods = self.functions.log_likelihood(y.unsqueeze(2)).mT
+        return log_mean_exp(summed(log_likelihoods, mask.unsqueeze(1)))
 
     def sample(self, n: int, generator: torch.Generator) -> Float[Tensor, "n B Q dy"]:
-        """Of a function that is drawn anew for every episode and draw."""
+        """Samples of a function that is drawn for every episode and draw."""
         batch, positions, count = self.means.shape[:3]
         which = torch.randint(count, (n, batch, 1, 1, 1, 1), generator=generator, device=self.means.device)
 
@@ -179,8 +181,8 @@ class Paths(Samples):
         """The paths in a random order, from the beginning where there are fewer than n."""
         count = self.drawn.shape[2]
         order = torch.randperm(count, generator=generator, device=self.drawn.device)
-        which = order[torch.arange(n, device=order.device) % count]
-        return self.drawn[:, :, which].permute(2, 0, 1, 3)
+        path_index = order[torch.arange(n, device=order.device) % count]
+        return self.drawn[:, :, path_index].permute(2, 0, 1, 3)
 
 
 @dataclass(frozen=True)
@@ -211,7 +213,8 @@ class SampledEvent(EventPrediction):
         return log_mean_exp(self.each.released_log_survival(gap.unsqueeze(-1)))
 
     def log_marks(self, gap: Tensor) -> Tensor:
-        """Of the distributions, each weighs as likely as it made this gap; one beyond all numbers tells nothing."""
+        """Log-probabilities of marks, each distribution weighted by its density of this gap; infinite gaps are
+        ignored."""
         density = self.each.log_density(gap.unsqueeze(-1))
         weights = density.clamp_min(torch.finfo(density.dtype).min / 2).log_softmax(-1)
         return (weights.unsqueeze(-1) + self.each.log_marks(gap.unsqueeze(-1))).logsumexp(-2)
@@ -229,8 +232,8 @@ class SampledEvent(EventPrediction):
 
     def sample_gaps(self, n: int, generator: torch.Generator) -> Tensor:
         gaps = self.each.sample_gaps(n, generator)
-        which = torch.randint(gaps.shape[-1], (*gaps.shape[:-1], 1), generator=generator, device=gaps.device)
-        return gaps.gather(-1, which).squeeze(-1)
+        component = torch.randint(gaps.shape[-1], (*gaps.shape[:-1], 1), generator=generator, device=gaps.device)
+        return gaps.gather(-1, component).squeeze(-1)
 
 
 @singledispatch

@@ -24,12 +24,12 @@ def parse_json(text: str, where: str, pairs: Callable[[Pairs], Any] | None = Non
         DataError: the text is not valid JSON, or an object has a key twice while `pairs` is None.
     """
 
-    def without_twins(found: Pairs) -> dict[str, Any]:
-        value = dict(found)
-        if len(value) < len(found):
-            keys = [key for key, _ in found]
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise DataError(f"{where}: the key '{in_a_line(twice)}' is there twice in one object; remove one")
+    def without_twins(key_values: Pairs) -> dict[str, Any]:
+        value = dict(key_values)
+        if len(value) < len(key_values):
+            keys = [key for key, _ in key_values]
+            duplicate = next(key for key in keys if keys.count(key) > 1)
+            raise DataError(f"{where}: the key '{in_a_line(duplicate)}' is there twice in one object; remove one")
         return value
 
     try:

@@ -20,10 +20,10 @@ def current() -> str:
 
 def like(recorded: str | None) -> str:
     """The recorded set if this processor has it, otherwise that of this process."""
-    order, ours = [*_X86], current()
-    if recorded in _X86 and ours in _X86 and order.index(recorded) <= order.index(ours):
+    order, this_process = [*_X86], current()
+    if recorded in _X86 and this_process in _X86 and order.index(recorded) <= order.index(this_process):
         return recorded
-    return ours
+    return this_process
 
 
 def use(kernels: str) -> None:

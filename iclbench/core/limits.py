@@ -35,8 +35,8 @@ def parse(text: str) -> int:
     >>> parse("4096"), parse("1.5G"), parse("64 MiB")
     (4096, 1610612736, 67108864)
     """
-    found = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,6})?)\s*(?:([KMGT])(?:i?B)?|B)?\s*", text, re.ASCII | re.IGNORECASE)
-    size = 0 if found is None else int(float(found[1]) * 1024 ** (" KMGT".index((found[2] or " ").upper())))
+    match = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,6})?)\s*(?:([KMGT])(?:i?B)?|B)?\s*", text, re.ASCII | re.IGNORECASE)
+    size = 0 if match is None else int(float(match[1]) * 1024 ** (" KMGT".index((match[2] or " ").upper())))
     if size < 1:
         raise UsageError(f"'{text[:40]}' is no number of bytes; write {VARIABLE} or --max-bytes like 500M, 8G")
     return size
@@ -82,12 +82,12 @@ def opened(path: Path) -> BufferedReader:
 
 def read_bytes(path: Path, limit: int | None = None) -> bytes:
     """A whole file, of whatever size it says it is, or `TooLargeError`."""
-    most = max_text() if limit is None else limit
+    max_size = max_text() if limit is None else limit
     with opened(path) as file:
-        data = file.read(most + 1)
-    if len(data) > most:
-        raise beyond(str(path), most)
-    return data
+        content = file.read(max_size + 1)
+    if len(content) > max_size:
+        raise beyond(str(path), max_size)
+    return content
 
 
 def lines(file: TextIOBase, where: str) -> Iterator[str]:

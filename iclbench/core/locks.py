@@ -35,7 +35,7 @@ class Lock(Protocol):
     """One lock, taken by `acquire`."""
 
     def acquire(self, wait: bool) -> None:
-        """Take it; raises `BlockingIOError` where another process has it and nobody is to wait."""
+        """Take it; raises `BlockingIOError` if another process has it and `wait` is False."""
 
     @property
     def held(self) -> bool:
@@ -93,7 +93,7 @@ class _FileLock:
 
 
 class FolderLock:
-    """A folder beside the path, with its owner in it."""
+    """A folder next to the path, with its owner in it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.with_name(path.name + ".d")
@@ -151,7 +151,7 @@ class FolderLock:
             return False
 
     def _now(self) -> float:
-        """What time it is by the clock of the file system, by which heartbeats are dated."""
+        """The time of the file system's clock, by which heartbeats are dated."""
         probe = self._path.with_name(f"{self._path.name}-{uuid.uuid4().hex}")
         try:
             probe.touch()
@@ -186,16 +186,16 @@ def reaches_all_machines(path: Path, mounts: Path = Path("/proc/self/mounts")) -
     except OSError:
         return True
     folder = path.resolve()
-    found = [line for line in lines if len(line) > 3 and folder.is_relative_to(line[1].replace("\\040", " "))]
-    if not found:
+    mounted = [line for line in lines if len(line) > 3 and folder.is_relative_to(line[1].replace("\\040", " "))]
+    if not mounted:
         return True
-    longest = max(len(line[1]) for line in found)
-    _, _, kind, options, *_ = [line for line in found if len(line[1]) == longest][-1]  # of several there, the last
-    given = set(options.split(","))
+    longest = max(len(line[1]) for line in mounted)
+    _, _, kind, options, *_ = [line for line in mounted if len(line[1]) == longest][-1]  # of several there, the last
+    option_set = set(options.split(","))
     if kind.startswith("nfs"):
-        return not given & {"nolock", "local_lock=all", "local_lock=flock"}
+        return not option_set & {"nolock", "local_lock=all", "local_lock=flock"}
     if kind == "lustre":
-        return "flock" in given
+        return "flock" in option_set
     return not kind.startswith(("fuse", "cifs", "smb", "9p"))  # buckets and the like
 
 

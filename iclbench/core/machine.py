@@ -29,25 +29,25 @@ def hardware() -> str:
 
     Family and model of the processor belong to it: generations may share a name.
     """
-    said: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for path in (Path("/proc/cpuinfo"), Path("/proc/meminfo")):
         for line in path.read_text().splitlines() if path.is_file() else []:
             name, _, value = line.partition(":")
-            said.setdefault(name.strip(), value.strip())
-    processor = said.get("model name") or platform.processor() or platform.machine()
-    if "cpu family" in said:
-        processor += f" (family {said['cpu family']}, model {said.get('model', '?')})"
-    memory = [f"{round(int(said['MemTotal'].split()[0]) / 2**20)} GiB"] if "MemTotal" in said else []
+            fields.setdefault(name.strip(), value.strip())
+    processor = fields.get("model name") or platform.processor() or platform.machine()
+    if "cpu family" in fields:
+        processor += f" (family {fields['cpu family']}, model {fields.get('model', '?')})"
+    memory = [f"{round(int(fields['MemTotal'].split()[0]) / 2**20)} GiB"] if "MemTotal" in fields else []
     return ", ".join([processor, f"{os.cpu_count()} cores", *memory])
 
 
 @cache
 def libraries() -> str:
     """Python and the libraries that values may depend on, with their versions, as JSON."""
-    found = {"python": ".".join(str(part) for part in sys.version_info[:3])}
+    versions = {"python": ".".join(str(part) for part in sys.version_info[:3])}
     for name in _LIBRARIES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return json.dumps(found)
+    return json.dumps(versions)

@@ -1,4 +1,4 @@
-"""What a piece of work costs: seconds, and the memory that it needed at its peak beyond what was there before."""
+"""The cost of a piece of work: seconds, and its peak memory beyond what was in use before."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _reset_resident_peak() -> int | None:
 def _resident(field: str) -> int:
     """One of the kernel's figures about this process, in bytes."""
     for line in _STATUS.read_text().splitlines():
-        name, _, rest = line.partition(":")
+        name, _, value = line.partition(":")
         if name == field:
-            return 1024 * int(rest.split()[0])
+            return 1024 * int(value.split()[0])
     raise ValueError(f"{_STATUS} has no {field}")

@@ -53,10 +53,10 @@ def advice(error: BaseException, smaller: str) -> str:
     >>> advice(RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB."), IN_TRAINING)
     'out of memory (20.00 GiB wanted at once): take a smaller -o train.batch, -o backbone.width or --preset'
     """
-    wanted = _WANTED.search(str(error))
+    request = _WANTED.search(str(error))
     size = ""
-    if wanted:
-        amount = nbytes(int(wanted[1])) if wanted[2].lower() == "bytes" else f"{wanted[1]} {wanted[2]}"
+    if request:
+        amount = nbytes(int(request[1])) if request[2].lower() == "bytes" else f"{request[1]} {request[2]}"
         size = f" ({amount} wanted at once)"
     return f"out of memory{size}: take {smaller}"
 

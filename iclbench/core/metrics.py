@@ -14,7 +14,7 @@ from iclbench.core.formats import Number, count, fixed, flops, nbytes, seconds
 
 @dataclass(frozen=True)
 class Metric:
-    """What is known of a metric.
+    """A metric and its properties.
 
     Attributes:
         name: its name in the tables.
@@ -144,7 +144,7 @@ _ENTRIES = (
     _cost("encoder_parameters", "parameters of an image encoder", "", count),
 )
 METRICS = {each.name: each for each in _ENTRIES}
-# Those who know nothing, by any metric.
+# Contestants that know nothing, by any metric.
 NOBODIES = frozenset(name for each in _ENTRIES for name in each.nobodies)
 # Baselines that are told what others have to infer, and are no optimum: they have no rank, and nowhere stand for the
 # best that classical methods do.
@@ -159,8 +159,8 @@ def curve_metric(measured: Iterable[str]) -> str:
     >>> curve_metric(["accuracy", "squared_error", "nll"]), curve_metric(["cross_entropy"])
     ('nll', 'squared_error')
     """
-    found = set(measured)
-    return next((name for name in _CURVES if name in found), "squared_error")
+    names = set(measured)
+    return next((name for name in _CURVES if name in names), "squared_error")
 
 
 def metric(name: str) -> Metric:

@@ -37,13 +37,13 @@ def _expected(data: bytes) -> int:
 
 def _inflated(data: bytes) -> int:
     """Bytes of the rows that are there, whose chunks Pillow has verified; not more than are expected are made."""
-    inflater, found, at, most = zlib.decompressobj(), 0, len(SIGNATURE), _expected(data)
-    while at + 8 <= len(data) and found < most:
-        size, kind = struct.unpack(">I4s", data[at : at + 8])
+    inflater, size_read, offset, expected_size = zlib.decompressobj(), 0, len(SIGNATURE), _expected(data)
+    while offset + 8 <= len(data) and size_read < expected_size:
+        size, kind = struct.unpack(">I4s", data[offset : offset + 8])
         if kind == b"IDAT":
-            found += len(inflater.decompress(data[at + 8 : at + 8 + size], most - found))
-        at += size + 12
-    return found
+            size_read += len(inflater.decompress(data[offset + 8 : offset + 8 + size], expected_size - size_read))
+        offset += size + 12
+    return size_read
 
 
 def decode(data: bytes) -> UInt8[np.ndarray, "height width"]:
@@ -67,8 +67,8 @@ def decode(data: bytes) -> UInt8[np.ndarray, "height width"]:
             with Image.open(BytesIO(data), formats=["PNG"]) as image:
                 return np.array(image, dtype=np.uint8)
     except (OSError, SyntaxError, ValueError, IndexError, zlib.error, *bombs) as error:
-        why = "no header" if isinstance(error, Image.UnidentifiedImageError) else error
-        raise ValueError(f"a damaged PNG file ({why})") from None
+        reason = "no header" if isinstance(error, Image.UnidentifiedImageError) else error
+        raise ValueError(f"a damaged PNG file ({reason})") from None
     if mode in ("1", "L"):
         raise ValueError(f"a PNG file of {width} x {height} pixels, more than {_MOST:,}")
     raise ValueError("a PNG file of another kind than greyscale with up to 8 bits per pixel")

@@ -81,7 +81,7 @@ class Prediction(TensorRecord):
 
     @abstractmethod
     def loss(self, y: Tensor) -> Float[Tensor, "*shape"]:
-        """What training minimises, per position."""
+        """The training loss, per position."""
 
     @abstractmethod
     def scores(self, y: Tensor) -> dict[str, Float[Tensor, "*shape"]]:
@@ -303,8 +303,8 @@ class Mixture(Prediction):
 
     def log_likelihood(self, y: Tensor) -> Tensor:
         z = (y.unsqueeze(-2) - self.means) / self.stds
-        each = (-0.5 * z.square() - self.stds.log() - 0.5 * _LOG_2PI).sum(-1)
-        return torch.logsumexp(self.logits.log_softmax(-1) + each, -1)
+        log_components = (-0.5 * z.square() - self.stds.log() - 0.5 * _LOG_2PI).sum(-1)
+        return torch.logsumexp(self.logits.log_softmax(-1) + log_components, -1)
 
     def joint_log_likelihood(self, y: Tensor, mask: Bool[Tensor, "B Q"]) -> Tensor:
         return summed(self.log_likelihood(y), mask)
@@ -343,7 +343,7 @@ class Categorical(Prediction):
         return -self.logits.log_softmax(-1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
 
     def within(self, choices: Bool[Tensor, "batch classes"]) -> Categorical:
-        """The same distribution with every label outside `choices` excluded."""
+        """This distribution with every label outside `choices` excluded."""
         return Categorical(self.logits.masked_fill(~choices.unsqueeze(1), -torch.inf))
 
     def scores(self, y: Tensor) -> dict[str, Tensor]:
@@ -401,9 +401,9 @@ def bisected(below: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Te
     return (low + high) / 2
 
 
-def summed(each: Float[Tensor, "*shape Q"], mask: Bool[Tensor, "*#shape Q"]) -> Float[Tensor, " *shape"]:
-    """The sum over positions, whatever stands at those outside of the mask."""
-    return torch.where(mask, each, 0.0).sum(-1)
+def summed(values: Float[Tensor, "*shape Q"], mask: Bool[Tensor, "*#shape Q"]) -> Float[Tensor, " *shape"]:
+    """The sum over positions, ignoring those outside of the mask."""
+    return torch.where(mask, values, 0.0).sum(-1)
 
 
 def normal(shape: Sequence[int], like: Tensor, generator: torch.Generator) -> Tensor:

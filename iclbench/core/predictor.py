@@ -1,4 +1,4 @@
-"""The one contract that every contestant fulfils: backbones, estimators and oracles alike.
+"""The contract that every contestant fulfils: backbones, estimators and oracles.
 
 Two questions, three phases. A subclass writes one of `predict_next` and `predict_targets` (or the phases) and gets the
 rest. Every answer is a `Prediction`; everything is batched over episodes and no episode may influence another.
@@ -31,7 +31,7 @@ _ONE_OF = ("predict_next", "predict_targets", "query")
 
 @dataclass(frozen=True)
 class State(TensorRecord):
-    """What a predictor keeps of the points it was conditioned on. Batch-first tensors; can be indexed, saved,
+    """The state of a predictor after the points it was conditioned on. Batch-first tensors; can be indexed, saved,
     measured."""
 
     def log_weight(self) -> Tensor | None:
@@ -46,7 +46,7 @@ class State(TensorRecord):
 
 @dataclass(frozen=True)
 class StoredPoints(State):
-    """The state of a predictor that keeps nothing but the points themselves."""
+    """The state of a predictor that stores only the points."""
 
     context: Points
     related: Points | None = None
@@ -116,8 +116,8 @@ class Predictor:
             Predictions of shape `(batch, len(prefixes))`. At a position whose point is masked the answer means nothing.
         """
         x_query = points.x if x_query is None else x_query
-        asked = range(points.count) if prefixes is None else prefixes
-        answers = [self.predict_targets(points.span(0, n), x_query[:, n : n + 1], related) for n in asked]
+        lengths = range(points.count) if prefixes is None else prefixes
+        answers = [self.predict_targets(points.span(0, n), x_query[:, n : n + 1], related) for n in lengths]
         return join_positions(answers)
 
     def predict_targets(
@@ -183,15 +183,15 @@ class Predictor:
 
     def ask(self, episodes: Episodes, question: str, prefixes: Sequence[int] | None = None) -> Prediction:
         """Put `question` ("next" or "targets") about these episodes; nothing but the points is shown."""
-        context, asked, related = episodes.context, episodes.asked, episodes.related
+        context, queries, related = episodes.context, episodes.asked, episodes.related
         if question == "next":
-            x_query = None if episodes.targets is None else asked.x
+            x_query = None if episodes.targets is None else queries.x
             answer = self.predict_next(context, related, x_query=x_query, prefixes=prefixes)
-            positions = asked.count if prefixes is None else len(prefixes)
-            check_answer(self, "predict_next", answer, (len(context), positions), asked.y)
+            positions = queries.count if prefixes is None else len(prefixes)
+            check_answer(self, "predict_next", answer, (len(context), positions), queries.y)
         else:
-            answer = self.predict_targets(context, asked.x, related)
-            check_answer(self, "predict_targets", answer, asked.mask.shape, asked.y)
+            answer = self.predict_targets(context, queries.x, related)
+            check_answer(self, "predict_targets", answer, queries.mask.shape, queries.y)
         return answer
 
     def condition(self, context: Points, related: Points | None = None) -> State:
@@ -223,8 +223,8 @@ class Predictor:
         sequence, _ = copies.append(blank).compact()
         answer = self.predict_next(sequence, None if related is None else related.repeat_interleave(targets))
         check_answer(self, "predict_next", answer, sequence.mask.shape, sequence.y)
-        last = copies.counts.unsqueeze(1)
-        return answer.map(lambda t: take(t, last).reshape(batch, targets, *t.shape[2:]))
+        last_place = copies.counts.unsqueeze(1)
+        return answer.map(lambda t: take(t, last_place).reshape(batch, targets, *t.shape[2:]))
 
 
 class Oracle(Predictor, abstract=True):

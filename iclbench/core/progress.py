@@ -11,7 +11,7 @@ from rich.segment import Segment
 
 from iclbench.core.formats import printable
 
-# Called with the number of steps done and what is to be said beside it.
+# Called with the number of steps done and a text next to it.
 Update = Callable[[int, str], None]
 
 
@@ -29,7 +29,7 @@ def step_bar(console: Console, label: str, total: int, done: int = 0) -> Iterato
 
     Args:
         console: a terminal.
-        label: what stands before it, literally.
+        label: text before it, literally.
         total: number of steps.
         done: steps that are done already.
     """

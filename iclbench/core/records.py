@@ -59,7 +59,7 @@ class TensorRecord:
     def save(self, path: Path | str, about: Mapping[str, str] | None = None) -> None:
         """Write to one safetensors file; `about` is what `read_about` returns. A saved record is replaced; any other
         file raises `UsageError`."""
-        check_replaceable(Path(path), "a saved record", lambda there: "record" in tensors_metadata(there))
+        check_replaceable(Path(path), "a saved record", lambda file: "record" in tensors_metadata(file))
         flat: dict[str, Tensor] = {}
         skeleton = _skeleton(self, "", flat)
         save_tensors(Path(path), flat, {"record": json.dumps(skeleton), "about": json.dumps(dict(about or {}))})
@@ -81,7 +81,7 @@ class TensorRecord:
 
 
 def read_about(path: Path | str) -> dict[str, str]:
-    """What was said about a record when it was saved; raises `DataError` when the file is no record."""
+    """The `about` that a record was saved with; raises `DataError` if the file is not a record."""
     from safetensors import SafetensorError, safe_open
 
     try:

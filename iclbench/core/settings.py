@@ -73,32 +73,32 @@ def validate(model: type[_Model], data: Any, where: str) -> _Model:
     except ValidationError as error:
         problems = error.errors(include_url=False)
         # A mistyped key is both unknown and missing; the first says what to do.
-        first = next((e for e in problems if e["type"] == "extra_forbidden"), problems[0])
-    place = tuple(part for part in first["loc"] if part != "[key]")
+        problem = next((e for e in problems if e["type"] == "extra_forbidden"), problems[0])
+    place = tuple(part for part in problem["loc"] if part != "[key]")
     key = shortened(brief_line(".".join(str(part) for part in place)))
-    if first["type"] == "extra_forbidden":
+    if problem["type"] == "extra_forbidden":
         raise UsageError(f"{where}: {_unknown_key(model, place)}")
-    if first["type"] == "missing":
+    if problem["type"] == "missing":
         raise UsageError(f"{where}: {key}: expected {_meaning(model, place)}, but the key is missing")
     prefix = f"{where}: {key}: " if key else f"{where}: "
-    if first["type"] == "value_error":
-        raise UsageError(prefix + brief_line(first["msg"].removeprefix("Value error, ")))
-    if first["type"] in ("model_type", "dict_type"):
+    if problem["type"] == "value_error":
+        raise UsageError(prefix + brief_line(problem["msg"].removeprefix("Value error, ")))
+    if problem["type"] in ("model_type", "dict_type"):
         expected = "expected a table of keys"
-    elif first["type"] in ("tuple_type", "list_type"):
-        one = json.dumps([first["input"]]) if isinstance(first["input"], str | int | float) else "[...]"
-        expected = f"expected a list, {one}"
-    elif first["type"] == "too_short":
-        expected = f"expected at least {plural(first['ctx']['min_length'], 'item')}"
+    elif problem["type"] in ("tuple_type", "list_type"):
+        example = json.dumps([problem["input"]]) if isinstance(problem["input"], str | int | float) else "[...]"
+        expected = f"expected a list, {example}"
+    elif problem["type"] == "too_short":
+        expected = f"expected at least {plural(problem['ctx']['min_length'], 'item')}"
     else:
-        expected = re.sub(r"^\w+ should (be |have |match )?", "expected ", first["msg"])
-    raise UsageError(f"{prefix}{brief_line(expected)}, got {reprlib.repr(first['input'])}")
+        expected = re.sub(r"^\w+ should (be |have |match )?", "expected ", problem["msg"])
+    raise UsageError(f"{prefix}{brief_line(expected)}, got {reprlib.repr(problem['input'])}")
 
 
 def _nested(model: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:
     """The model that describes the table at `location`."""
-    for part in location:
-        field = model.model_fields.get(str(part))
+    for key in location:
+        field = model.model_fields.get(str(key))
         inner = _models_in(field.annotation) if field else []
         # A step without a field is an index or a preset's name: still within the model that the step before led to.
         model = inner[0] if inner else model
@@ -106,10 +106,10 @@ def _nested(model: type[BaseModel], location: tuple[int | str, ...]) -> type[Bas
 
 
 def _unknown_key(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
-    """The unknown key with its near matches in the table where it stood."""
-    prefix = brief_line("".join(f"{part}." for part in location[:-1]))
-    known = [prefix + key for key in _nested(model, location[:-1]).model_fields]
-    return str(UnknownNameError("key", prefix + brief_line(str(location[-1])), known))
+    """The unknown key with its near matches in its table."""
+    prefix = brief_line("".join(f"{step}." for step in location[:-1]))
+    known_keys = [prefix + key for key in _nested(model, location[:-1]).model_fields]
+    return str(UnknownNameError("key", prefix + brief_line(str(location[-1])), known_keys))
 
 
 def _meaning(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
@@ -127,4 +127,4 @@ def _meaning(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [m for part in getattr(annotation, "__args__", ()) for m in _models_in(part)]
+    return [m for argument in getattr(annotation, "__args__", ()) for m in _models_in(argument)]

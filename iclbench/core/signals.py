@@ -1,4 +1,4 @@
-"""Signals that have to wait, and those that are to be answered alike."""
+"""Signals that are deferred, and signals with the same handler."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _WATCH_SECONDS = 0.5
 
 
 @contextmanager
-def held_back(*which: signal.Signals) -> Iterator[None]:
+def held_back(*signals: signal.Signals) -> Iterator[None]:
     """These signals reach this thread only after the block, and processes that are started within not at all: they
     inherit it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, which)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield
     finally:
@@ -51,8 +51,8 @@ def ctrl_c_heard() -> Iterator[None]:
     libraries other errors or none.
     """
     global _heard
-    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if not ours or threading.current_thread() is not threading.main_thread():
+    is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not is_default or threading.current_thread() is not threading.main_thread():
         yield
         return
 

@@ -1,4 +1,4 @@
-"""What a predictor is told of the task: a backbone when it is built, an estimator when it is fitted."""
+"""Facts of the task that a predictor gets: a backbone when it is built, an estimator when it is fitted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TaskShape:
         related_points: points of the largest of them.
         floor: least standard deviation of a Gaussian head.
         components: Gaussians of a mixture head.
-        encoded: whether x are features of images, from an encoder that stands before this backbone.
+        encoded: whether x are features of images, from an encoder in front of this backbone.
     """
 
     x_dim: int
@@ -54,8 +54,8 @@ class TaskShape:
     @property
     def longest(self) -> int:
         """Points of the longest dataset that is read in training, with the query or the separator behind it."""
-        own = self.points + (self.question == "targets")
-        return max(own, self.related_points + 1) if self.related else own
+        own_points = self.points + (self.question == "targets")
+        return max(own_points, self.related_points + 1) if self.related else own_points
 
     @property
     def outputs(self) -> int:
@@ -80,7 +80,7 @@ class TaskShape:
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """What an estimator may know of the task beside the points.
+    """What an estimator may know of the task in addition to the points.
 
     Attributes:
         noise_to_signal: label noise variance over the prior variance of a weight; the Bayes-optimal ridge penalty.

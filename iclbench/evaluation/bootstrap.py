@@ -28,9 +28,9 @@ def bootstrap_interval(
     """
     episodes = errors.shape[0]
     counts = resampled_counts(episodes, seed, resamples)
-    there = np.isfinite(errors)
-    sums = counts @ np.where(there, errors, 0.0)
-    weights = np.full_like(sums, episodes) if there.all() else counts @ there
+    finite = np.isfinite(errors)
+    sums = counts @ np.where(finite, errors, 0.0)
+    weights = np.full_like(sums, episodes) if finite.all() else counts @ finite
     with np.errstate(invalid="ignore", divide="ignore"):
         means = np.where(weights > 0, sums / weights, np.nan)
     return percentiles(means, level)

@@ -1,4 +1,4 @@
-"""Evaluation cells: one contestant on one prompt set, computed once and kept.
+"""Evaluation cells: one contestant on one prompt set, computed once and cached.
 
 A cell is a few files, `RESULTS/tables/PROMPT_SET/CONTESTANT.{examples,errors,costs,values}.parquet`, each written
 atomically and `values` last. It is done when the metadata of `values` carries the hash of all that it depends on and
@@ -108,27 +108,29 @@ def cell_hash(contestant: Contestant, prompts: AnyPromptSet) -> str:
 
 
 def is_done(results: Path, contestant: Contestant, prompts: AnyPromptSet) -> bool:
-    """Whether the cell's value table is there, whole, and of exactly this contestant, and the others beside it."""
+    """Whether the cell's value table and its other tables exist, are intact, and are of exactly this contestant."""
     path = cell_path(results, contestant, prompts)
-    own, about = cell_hash(contestant, prompts), tables.metadata(path)
-    beside = [cell_path(results, contestant, prompts, name) for name in about.get("beside", "").split()]
-    if about.get("cell") != own or any(tables.metadata(other).get("cell") != own for other in beside):
+    expected, metadata = cell_hash(contestant, prompts), tables.metadata(path)
+    other_paths = [cell_path(results, contestant, prompts, name) for name in metadata.get("beside", "").split()]
+    if metadata.get("cell") != expected or any(
+        tables.metadata(other_path).get("cell") != expected for other_path in other_paths
+    ):
         return False
-    if not all(map(tables.is_intact, beside)):
+    if not all(map(tables.is_intact, other_paths)):
         return False
     try:
         values = tables.read("values", path)
     except tables.TableError:
         return False
-    return not lacks(values, prompts, about.get("metrics", ""))
+    return not lacks(values, prompts, metadata.get("metrics", ""))
 
 
-def lacks(values: Rows | pd.DataFrame, prompts: AnyPromptSet, known: str = "") -> set[str]:
+def lacks(values: Rows | pd.DataFrame, prompts: AnyPromptSet, known_metrics: str = "") -> set[str]:
     """The metrics of an evaluation that today's code would compute and that are neither in its rows nor, separated by
-    blanks, `known` to the code that computed it."""
+    blanks, `known_metrics` to the code that computed it."""
     if not isinstance(prompts, PromptSet):  # of other prompt sets the hash says which code answers
         return set()
-    return lacking(_measured(values), prompts.task.question) - set(known.split())
+    return lacking(_measured(values), prompts.task.question) - set(known_metrics.split())
 
 
 def _measured(values: Rows | pd.DataFrame) -> set[str]:
@@ -139,7 +141,7 @@ def _measured(values: Rows | pd.DataFrame) -> set[str]:
 
 
 def shipped_from(results: Path, contestant: Contestant, prompts: AnyPromptSet) -> str:
-    """The packed results that a kept cell was taken from; empty: it was computed here."""
+    """The packed results that a cached cell was taken from; empty: it was computed here."""
     return tables.metadata(cell_path(results, contestant, prompts)).get("from", "")
 
 
@@ -153,8 +155,8 @@ def computed(
     its values; they are kept, and the cell is not done.
     """
     try:
-        found = work()
-        return found, _first_reason(found["values"])
+        computed_tables = work()
+        return computed_tables, _first_reason(computed_tables["values"])
     except (Exception, SystemExit) as error:
         heed_ctrl_c(error)
         reason = one_line(blamed(error))
@@ -165,30 +167,34 @@ def compute_cell(
     results: Path, contestant: Contestant, prompts: AnyPromptSet, shared: dict[str, object], work: Callable[[], Tables]
 ) -> str | None:
     """Do the work of one cell and write its tables, see `computed`; returns the reason if the work failed."""
-    found, reason = computed(contestant, prompts, shared, work)
-    write(results, contestant, prompts, found, reason)
+    computed_tables, reason = computed(contestant, prompts, shared, work)
+    write(results, contestant, prompts, computed_tables, reason)
     return reason
 
 
-def write(results: Path, contestant: Contestant, prompts: AnyPromptSet, found: Tables, reason: str | None) -> None:
+def write(
+    results: Path, contestant: Contestant, prompts: AnyPromptSet, cell_tables: Tables, reason: str | None
+) -> None:
     """Write the tables of a cell, `values` last; with a `reason` it failed, and is not done."""
     libraries = {f"library.{name}": version for name, version in contestant.libraries.items()}
     if reason is None:
-        keep(results, contestant, prompts, found, libraries)
+        keep(results, contestant, prompts, cell_tables, libraries)
     else:
-        _write(results, contestant, prompts, found, libraries)
+        _write(results, contestant, prompts, cell_tables, libraries)
 
 
-def keep(results: Path, contestant: Contestant, prompts: AnyPromptSet, found: Tables, about: dict[str, str]) -> None:
+def keep(
+    results: Path, contestant: Contestant, prompts: AnyPromptSet, cell_tables: Tables, about: dict[str, str]
+) -> None:
     """Write the tables of a finished cell, `values` last; `about` says in their metadata how they were found."""
-    _write(results, contestant, prompts, found, {"cell": cell_hash(contestant, prompts)} | about)
+    _write(results, contestant, prompts, cell_tables, {"cell": cell_hash(contestant, prompts)} | about)
 
 
 def _write(
     results: Path,
     contestant: Contestant,
     prompts: AnyPromptSet,
-    found: Tables,
+    cell_tables: Tables,
     metadata: dict[str, str],
 ) -> None:
     """Write the tables of a cell and remove others, which another contestant of this name may have left.
@@ -196,34 +202,36 @@ def _write(
     Raises:
         IclbenchError: the run was deleted meanwhile; nothing is left of the cell.
     """
-    beside = {"beside": " ".join(sorted(found.keys() - {"values"}))}
+    about_values = {"beside": " ".join(sorted(cell_tables.keys() - {"values"}))}
     if isinstance(prompts, PromptSet):
-        names = _measured(found["values"]) | lacks(found["values"], prompts)
-        beside["metrics"] = " ".join(sorted(names))
+        names = _measured(cell_tables["values"]) | lacks(cell_tables["values"], prompts)
+        about_values["metrics"] = " ".join(sorted(names))
     with writing(results):
         _forget_rows(results, contestant, prompts, metadata.get("cell"))
-        for name in {*tables.SCHEMAS} - {*found}:
+        for name in {*tables.SCHEMAS} - {*cell_tables}:
             cell_path(results, contestant, prompts, name).unlink(missing_ok=True)
-        for name in sorted(found, key=lambda name: name == "values"):
-            own = metadata | beside if name == "values" else metadata
-            tables.write(name, found[name], cell_path(results, contestant, prompts, name), own)
+        for name in sorted(cell_tables, key=lambda name: name == "values"):
+            file_metadata = metadata | about_values if name == "values" else metadata
+            tables.write(name, cell_tables[name], cell_path(results, contestant, prompts, name), file_metadata)
         # After writing: a run that is deleted later takes its tables along.
         if contestant.folder is not None and not contestant.folder.is_dir():
-            for name in found:
+            for name in cell_tables:
                 cell_path(results, contestant, prompts, name).unlink(missing_ok=True)
             raise IclbenchError(f"run '{contestant.folder.name}' was deleted while this command evaluated it")
 
 
-def _forget_rows(results: Path, contestant: Contestant, prompts: AnyPromptSet, own: str | None) -> None:
+def _forget_rows(results: Path, contestant: Contestant, prompts: AnyPromptSet, cell_id: str | None) -> None:
     """Remove the rows of sweeps which say that the cell's values, about to be those of another, are what they found."""
     path = cell_path(results, contestant, prompts)
-    if tables.metadata(path).get("cell", own) == own:
+    if tables.metadata(path).get("cell", cell_id) == cell_id:
         return
-    named = json.dumps(path.relative_to(results).as_posix())
-    who = glob.escape(contestant.run.partition("+")[0])  # without the method that was applied
-    for row in results.glob(f"cells/{glob.escape(f'{prompts.task_name}-{prompts.preset}')}/{who}.*.cells.parquet"):
+    quoted = json.dumps(path.relative_to(results).as_posix())
+    run_pattern = glob.escape(contestant.run.partition("+")[0])  # without the method that was applied
+    for row in results.glob(
+        f"cells/{glob.escape(f'{prompts.task_name}-{prompts.preset}')}/{run_pattern}.*.cells.parquet"
+    ):
         with suppress(tables.TableError):
-            if tables.read("cells", row)["files"].str.contains(named, regex=False).any():
+            if tables.read("cells", row)["files"].str.contains(quoted, regex=False).any():
                 row.unlink(missing_ok=True)
 
 
@@ -234,7 +242,7 @@ def _first_reason(values: Rows | pd.DataFrame) -> str | None:
 
 
 def row(contestant: Contestant, prompts: AnyPromptSet, evaluator: str) -> dict[str, object]:
-    """What all rows of a cell share."""
+    """Columns that all rows of a cell share."""
     return {
         "run": contestant.run,
         "task": prompts.task_name,
@@ -264,7 +272,7 @@ def row(contestant: Contestant, prompts: AnyPromptSet, evaluator: str) -> dict[s
 
 
 def skipped(prompts: AnyPromptSet, shared: dict[str, object], reason: str) -> Tables:
-    """The tables of a cell that makes no sense for the contestant as a whole; `shared` as in `compute_cell`."""
+    """The tables of a cell that is not applicable to the contestant; `shared` as in `compute_cell`."""
     return {"values": [shared | {"metric": prompts.headline, "status": "skipped", "reason": reason}]}
 
 
@@ -297,7 +305,7 @@ def cost_rows(contestant: PredictorContestant, prompts: PromptSet, cost: Measure
 
 
 def measured_rows(contestant: Contestant, prompts: AnyPromptSet, cost: Measure, n_points: int) -> Rows:
-    """What the evaluation of a cell took."""
+    """Cost rows of the evaluation of a cell."""
     shared: dict[str, object] = {
         "run": contestant.run,
         "task": prompts.task_name,

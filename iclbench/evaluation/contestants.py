@@ -96,13 +96,13 @@ def backbone(run: Run, device: str = "cpu", data_dir: Path | None = None) -> Pre
 
 
 def of_run(run: Run, model: Backbone, device: str) -> PredictorContestant:
-    """The same where the model is there already, on the device."""
+    """The contestant of a run whose model is already loaded on the device."""
     # Loading has checked that the digest is that of the file.
-    of = identity.model_id(run.hash, run.digest, run.branch_digests)
-    found = _of_run(run.name, run.config, model, of, device)
+    model_id = identity.model_id(run.hash, run.digest, run.branch_digests)
+    contestant = _contestant_of(run.name, run.config, model, model_id, device)
     branches = {steps: partial(_branch, run, steps, model) for steps in run.branch_steps}
     tuned = _is_tuned(run.config, run.path.parent.parent)
-    return replace(found, branches=branches, folder=run.path, tuned=tuned)
+    return replace(contestant, branches=branches, folder=run.path, tuned=tuned)
 
 
 def _is_tuned(config: RunConfig, results: Path) -> bool:
@@ -119,15 +119,15 @@ def _branch(run: Run, steps: int, model: Backbone) -> Backbone:
 def untrained(run: str, config: RunConfig, device: str = "cpu", data_dir: Path | None = None) -> PredictorContestant:
     """The backbone that a run starts from, under the run's name: for whatever does not depend on weights."""
     model = config.build(config.task.build(data_dir)).to(device).eval()
-    return _of_run(run, config, model, identity.unweighted_id(config), device)
+    return _contestant_of(run, config, model, identity.unweighted_id(config), device)
 
 
-def _of_run(run: str, config: RunConfig, model: Backbone, own_identity: str, device: str) -> PredictorContestant:
+def _contestant_of(run: str, config: RunConfig, model: Backbone, model_id: str, device: str) -> PredictorContestant:
     return PredictorContestant(
         config.backbone.name,
         run,
         "backbone",
-        own_identity,
+        model_id,
         config.seed,
         identity.variant_id(config),
         model_name=config.backbone.name,
@@ -137,7 +137,7 @@ def _of_run(run: str, config: RunConfig, model: Backbone, own_identity: str, dev
     )
 
 
-def elsewhere(model: PredictorContestant, run: Run, task: TaskConfig, family: Family) -> PredictorContestant:
+def on_other_task(model: PredictorContestant, run: Run, task: TaskConfig, family: Family) -> PredictorContestant:
     """The backbone of a run on the prompts of a task that it was not trained on, under a name that says so; as it is
     where they are those of its own.
 
@@ -145,32 +145,34 @@ def elsewhere(model: PredictorContestant, run: Run, task: TaskConfig, family: Fa
         DataChangedError: it is the run's own task on other data.
         UsageError: the task has other inputs, outputs, classes, head or related datasets, or more examples.
     """
-    own, trained = run.config.task.build(), run.config.task
+    own_family, trained = run.config.task.build(), run.config.task
     if asks_alike(trained, task):
         check_data(trained, family)
         return model
     shapes = {
-        "input dimensions": (own.x_dim, family.x_dim),
-        "output dimensions": (own.y_dim, family.y_dim),
-        "classes": (own.classes, family.classes),
-        "marks": (own.marks, family.marks),
-        "image shape": (own.x_shape, family.x_shape),
+        "input dimensions": (own_family.x_dim, family.x_dim),
+        "output dimensions": (own_family.y_dim, family.y_dim),
+        "classes": (own_family.classes, family.classes),
+        "marks": (own_family.marks, family.marks),
+        "image shape": (own_family.x_shape, family.x_shape),
         "head": (trained.head, task.head),
     }
-    differs = [f"{what} {theirs} there, {mine} here" for what, (mine, theirs) in shapes.items() if mine != theirs]
+    differs = [
+        f"{name} {other} there, {own_value} here" for name, (own_value, other) in shapes.items() if own_value != other
+    ]
     if task.points > trained.points:
         differs.append(f"{task.points} examples there, trained with {trained.points}")
-    if model.predictor.uses_related and family.related_sets > own.related_sets:
-        differs.append(f"{family.related_sets} related datasets there, trained with {own.related_sets}")
+    if model.predictor.uses_related and family.related_sets > own_family.related_sets:
+        differs.append(f"{family.related_sets} related datasets there, trained with {own_family.related_sets}")
     if differs:
         raise UsageError(f"run '{run.name}' cannot be asked the prompts of task '{task.name}': {differs[0]}")
     return trained_elsewhere(model, trained)
 
 
-def asks_alike(one: TaskConfig, other: TaskConfig) -> bool:
+def asks_alike(task: TaskConfig, other: TaskConfig) -> bool:
     """Whether two tasks are one as far as a model is concerned that was trained on one of them."""
-    asked = ("name", "family", "parameters", "question", "points")
-    return all(getattr(one, key) == getattr(other, key) for key in asked)
+    fields = ("name", "family", "parameters", "question", "points")
+    return all(getattr(task, key) == getattr(other, key) for key in fields)
 
 
 def check_data(trained: TaskConfig, family: Family) -> None:
@@ -210,11 +212,11 @@ def thinking(plain: PredictorContestant, method: Method) -> PredictorContestant:
 
 
 def baselines(prompts: PromptSet, names: Iterable[str] | None = None) -> list[PredictorContestant]:
-    """The baselines and oracles of the task (or just `names`), told what they may know of the task under this shift."""
+    """The baselines and oracles of the task (or just `names`), given the facts of the task under this shift."""
     task = prompts.task
-    wanted = list(dict.fromkeys([*task.oracles, *task.baselines])) if names is None else list(names)
+    baseline_names = list(dict.fromkeys([*task.oracles, *task.baselines])) if names is None else list(names)
     facts = prompts.family.facts(prompts.shift)
-    return [_baseline(name, task, prompts, facts) for name in wanted]
+    return [_baseline(name, task, prompts, facts) for name in baseline_names]
 
 
 def _estimator(estimator: str, baseline: str) -> Any:
@@ -233,17 +235,19 @@ def misfit(name: str, task: TaskConfig) -> str | None:
     can."""
     name, card = load_baseline(name)
     heads = _estimator(card.estimator, name).heads
-    predicts, asked = ({_ANSWERS.get(head, "numbers") for head in of} for of in (heads, [task.head]))
-    if asked & predicts:
+    predicts, asked_kinds = (
+        {_ANSWERS.get(head, "numbers") for head in head_names} for head_names in (heads, [task.head])
+    )
+    if asked_kinds & predicts:
         return None
-    return f"baseline '{name}' predicts {' or '.join(sorted(predicts))}, task '{task.name}' asks for {min(asked)}"
+    return f"baseline '{name}' predicts {' or '.join(sorted(predicts))}, task '{task.name}' asks for {min(asked_kinds)}"
 
 
 def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts) -> PredictorContestant:
-    why, (name, card) = misfit(name, task), load_baseline(name)
-    if why is not None:
-        others = ", ".join(each for each in task.baselines if each != name) or "none"
-        raise UsageError(f"{why}; its baselines: {others}")
+    problem, (name, card) = misfit(name, task), load_baseline(name)
+    if problem is not None:
+        available = ", ".join(baseline for baseline in task.baselines if baseline != name) or "none"
+        raise UsageError(f"{problem}; its baselines: {available}")
     cls = _estimator(card.estimator, name)
     settings = validate(cls.Settings, card.settings, f"baseline '{name}': settings")
     with named(cls):
@@ -251,16 +255,16 @@ def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts)
     # Asked of their metadata: importing them takes a second, and most estimators are our own.
     libraries = {"torch": torch.__version__} | {name: version(name) for name in ("scikit-learn", "xgboost")}
     oracle = name in task.oracles
-    lost = oracle and not prompts.family.keeps_oracle(name, prompts.shift)
+    loses_oracle = oracle and not prompts.family.keeps_oracle(name, prompts.shift)
     gaps = [gap for gap in (facts.mean_gap, facts.mean_first_gap) if gap is not None]
     depends_on = identity.baseline_id(
         card,
         [facts.noise_to_signal, facts.hidden_width, *gaps],
         # Our own algorithms are exact whatever the version.
         {name: libraries[name] for name in cls.libraries},
-        is_oracle=not lost,
+        is_oracle=not loses_oracle,
     )
-    kind = "oracle" if oracle and not lost else "baseline"
+    kind = "oracle" if oracle and not loses_oracle else "baseline"
     episodes = getattr(settings, "episodes", None) or None
     return PredictorContestant(
         name,

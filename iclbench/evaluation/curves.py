@@ -96,8 +96,8 @@ class Curve:
         if not bad.any():
             return None
         episode, at = np.argwhere(bad)[0]
-        found = self.scores if self.opened is None else {**self.scores, "nll_open": self.opened}
-        metric, value = next((m, s[episode, at]) for m, s in found.items() if not np.isfinite(s[episode, at]))
+        all_scores = self.scores if self.opened is None else {**self.scores, "nll_open": self.opened}
+        metric, value = next((m, s[episode, at]) for m, s in all_scores.items() if not np.isfinite(s[episode, at]))
         return (
             f"{metric} is {value:g} in {int(bad.any(1).sum())} of {len(bad)} episodes, at {int(bad.any(0).sum())} of "
             f"{len(self.prefixes)} context sizes; first in episode {episode} after {self.prefixes[at]} examples"
@@ -124,9 +124,9 @@ def learning_curve(
     """
     episodes = prompts.episodes
     positions = episodes.context.count
-    wanted = tuple(range(positions)) if prefixes is None else tuple(prefixes)
-    asked = tuple(n for n in wanted if predictor.too_long(n) is None)
-    skipped = wanted[len(asked) :]
+    requested = tuple(range(positions)) if prefixes is None else tuple(prefixes)
+    asked = tuple(n for n in requested if predictor.too_long(n) is None)
+    skipped = requested[len(asked) :]
     if skipped:
         positions = asked[-1] + 1
         episodes, prefixes = episodes.begun(positions), None if prefixes is None else asked
@@ -135,7 +135,7 @@ def learning_curve(
     parts: dict[str, list[np.ndarray]] = {}
     counted: list[np.ndarray] = []
     opened: list[np.ndarray] = []
-    whole: dict[str, list[np.ndarray]] = {}
+    sequence_scores: dict[str, list[np.ndarray]] = {}
     for start in range(0, len(episodes), chunk):
         block = episodes[start : start + chunk].to(device)
         informed = predictor.informed(block.truth)
@@ -149,7 +149,7 @@ def learning_curve(
             opened.append(survival.masked_fill(~intervals, torch.nan).cpu().numpy())
         if prefixes is None and not skipped:
             for name, values in prediction.sequence_scores(y, scored, block.asked.mask).items():
-                whole.setdefault(name, []).append(values.double().cpu().numpy())
+                sequence_scores.setdefault(name, []).append(values.double().cpu().numpy())
         for name, values in prediction.scores_within(y, block.choices).items():
             values = values.double().masked_fill(~scored, torch.nan)
             scale = metric(name).normaliser(normaliser)
@@ -159,8 +159,15 @@ def learning_curve(
     if in_windows:
         scores = {name: values for name, values in scores.items() if not metric(name).of_intervals}
     reason = predictor.too_long(skipped[0]) if skipped else None
-    where = np.concatenate(counted)
-    sequences = {name: np.concatenate(blocks) for name, blocks in whole.items()}
+    asked_positions = np.concatenate(counted)
+    sequences = {name: np.concatenate(blocks) for name, blocks in sequence_scores.items()}
     return Curve(
-        asked, scores, normaliser, where, skipped, reason, sequences, np.concatenate(opened) if in_windows else None
+        asked,
+        scores,
+        normaliser,
+        asked_positions,
+        skipped,
+        reason,
+        sequences,
+        np.concatenate(opened) if in_windows else None,
     )

@@ -1,4 +1,4 @@
-"""Evaluation: contestants on a prompt set in memory, and of runs in files, the task's baselines always beside them."""
+"""Evaluation of contestants on a prompt set in memory, and of runs with the task's baselines in files."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def evaluate(contestants: Iterable[PredictorContestant], prompts: PromptSet) -> 
     >>> values.query("metric == 'squared_error' and n_context == 5")["contestant"].tolist()
     ['mine', 'ridge']
     """
-    found = [_scored(each, prompts)[0] for each in contestants]
-    if not found:
+    cell_tables = [_scored(contestant, prompts)[0] for contestant in contestants]
+    if not cell_tables:
         return tables.frame("values", [])
-    values, errors = (_together(kind, found) for kind in ("values", "errors"))
+    values, errors = (_union(kind, cell_tables) for kind in ("values", "errors"))
     if prompts.evaluator:
         values = tables.union("values", [values, tables.frame("values", [targets.chance_row(prompts)])])
     elif prompts.task.question == "targets":
@@ -62,9 +62,11 @@ def evaluate(contestants: Iterable[PredictorContestant], prompts: PromptSet) -> 
     return values if compared is None else tables.union("values", [values, compared])
 
 
-def _together(kind: tables.TableName, found: Sequence[cells.Tables]) -> pd.DataFrame:
+def _union(kind: tables.TableName, all_tables: Sequence[cells.Tables]) -> pd.DataFrame:
     """The rows of one table of several contestants."""
-    return tables.union(kind, [tables.frame(kind, each[kind]) for each in found if kind in each])
+    return tables.union(
+        kind, [tables.frame(kind, cell_tables[kind]) for cell_tables in all_tables if kind in cell_tables]
+    )
 
 
 def _scored(contestant: PredictorContestant, prompts: PromptSet) -> tuple[cells.Tables, str | None]:
@@ -72,17 +74,17 @@ def _scored(contestant: PredictorContestant, prompts: PromptSet) -> tuple[cells.
     shared = cells.row(contestant, prompts, prompts.question)
     score = _SCORED_BY[prompts.task.question]
     with as_used(contestant.predictor):
-        found, reason = cells.computed(contestant, prompts, shared, lambda: score(contestant, prompts))
-    for steps, read in contestant.branches.items():
-        own, failed = cells.computed(
+        computed_tables, reason = cells.computed(contestant, prompts, shared, lambda: score(contestant, prompts))
+    for steps, load in contestant.branches.items():
+        branch_tables, failed = cells.computed(
             contestant,
             prompts,
             shared,
-            lambda read=read: score(replace(contestant, predictor=read(), branches={}), prompts),  # type: ignore[misc]
+            lambda load=load: score(replace(contestant, predictor=load(), branches={}), prompts),  # type: ignore[misc]
         )
-        values = tables.frame("values", found["values"]), _of_branch(own["values"], steps)
-        found["values"], reason = tables.union("values", values), reason or failed
-    return found, reason
+        values = tables.frame("values", computed_tables["values"]), _of_branch(branch_tables["values"], steps)
+        computed_tables["values"], reason = tables.union("values", values), reason or failed
+    return computed_tables, reason
 
 
 def _of_branch(values: cells.Rows | pd.DataFrame, steps: int) -> pd.DataFrame:
@@ -92,10 +94,10 @@ def _of_branch(values: cells.Rows | pd.DataFrame, steps: int) -> pd.DataFrame:
 
 
 def evaluate_cell(results: Path, contestant: PredictorContestant, prompts: PromptSet) -> str | None:
-    """Score one contestant on a prompt set and keep its cell; returns the reason if it failed, be it at one context
+    """Score one contestant on a prompt set and write its cell; returns the reason if it failed, even at one context
     size."""
-    found, reason = _scored(contestant, prompts)
-    cells.write(results, contestant, prompts, found, reason)
+    computed_tables, reason = _scored(contestant, prompts)
+    cells.write(results, contestant, prompts, computed_tables, reason)
     return reason
 
 
@@ -114,17 +116,17 @@ Lookup = Callable[[PredictorContestant, PromptSet], Shipped | None]
 Begins = Callable[[PredictorContestant, PromptSet], None]
 
 
-def named_shifts(task: TaskConfig, asked: Sequence[str]) -> list[str]:
+def named_shifts(task: TaskConfig, names: Sequence[str]) -> list[str]:
     """The shifts of these names; `all` means those of the card."""
     family = task.build()
-    each = (shift for name in asked for shift in (task.shifts if name == "all" else [name]))
-    return list(dict.fromkeys(family.parse_shift(shift).name for shift in each))
+    shifts = (shift for name in names for shift in (task.shifts if name == "all" else [name]))
+    return list(dict.fromkeys(family.parse_shift(shift).name for shift in shifts))
 
 
-def shifts_of(run: Run, asked: Sequence[str], extrapolate: int | None, task: TaskConfig | None = None) -> list[str]:
+def shifts_of(run: Run, requested: Sequence[str], extrapolate: int | None, task: TaskConfig | None = None) -> list[str]:
     """The shifts to evaluate: in-distribution always, those that are asked, `extrapolate` adds `points-N`; those of
     another `task` where the run is evaluated on its prompts."""
-    names = ["none", *named_shifts(task or run.config.task, asked)]
+    names = ["none", *named_shifts(task or run.config.task, requested)]
     if extrapolate is not None:
         trained = run.config.task.points
         if extrapolate <= trained:
@@ -136,11 +138,11 @@ def shifts_of(run: Run, asked: Sequence[str], extrapolate: int | None, task: Tas
     return list(dict.fromkeys(names))
 
 
-def evaluators_of(run: Run, asked: Sequence[str], task: TaskConfig | None = None) -> list[str]:
-    """The family's own tests to evaluate: `asked`, in either spelling, or those of the card where none are; those of
-    another `task` as in `shifts_of`."""
+def evaluators_of(run: Run, requested: Sequence[str], task: TaskConfig | None = None) -> list[str]:
+    """The family's own tests to evaluate: `requested`, in either spelling, or those of the card where none are; those
+    of another `task` as in `shifts_of`."""
     task = task or run.config.task
-    return task.tests(task.build(), asked or task.evaluators)
+    return task.tests(task.build(), requested or task.evaluators)
 
 
 def evaluate_run(
@@ -188,15 +190,15 @@ def evaluate_run(
     task = task or run.config.task
     if family is None:
         family = task.build_held_out(data_dir, data_changed)  # one for all prompt sets: it holds the data
-        model = contestants.elsewhere(model, run, task, family)
+        model = contestants.on_other_task(model, run, task, family)
     write_published(results, task)
     tests = task.tests(family, task.evaluators) if evaluators is None else evaluators
-    asked = prompt_sets(task, run.config.preset, shifts, tests, seed, data_dir, family)
+    remaining = prompt_sets(task, run.config.preset, shifts, tests, seed, data_dir, family)
     models = [model] if method is None else [model, contestants.thinking(model, method)]
-    while asked:
-        prompts = asked.pop(0)  # and its episodes go when it is done
-        field = [*models, *contestants.baselines(prompts, baseline_names)]
-        yield from evaluate_cells(results, prompts, field, lookup, fresh, begins)
+    while remaining:
+        prompts = remaining.pop(0)  # and its episodes go when it is done
+        competitors = [*models, *contestants.baselines(prompts, baseline_names)]
+        yield from evaluate_cells(results, prompts, competitors, lookup, fresh, begins)
         if summaries:
             summarise(results, prompts)
 
@@ -213,9 +215,9 @@ def evaluate_baseline(
 ) -> Iterator[CellResult]:
     """Evaluate one baseline or oracle of a task without any run beside it; summaries are left to the caller."""
     family = task.build_held_out(context.data_dir)
-    asked = prompt_sets(task, preset, shifts, evaluators, seed, context.data_dir, family)
-    while asked:
-        prompts = asked.pop(0)
+    remaining = prompt_sets(task, preset, shifts, evaluators, seed, context.data_dir, family)
+    while remaining:
+        prompts = remaining.pop(0)
         yield from evaluate_cells(context.results, prompts, contestants.baselines(prompts, [name]))
 
 
@@ -229,8 +231,8 @@ def prompt_sets(
     family: Family | None = None,
 ) -> list[PromptSet]:
     """A prompt set for each shift and for each of the family's own tests."""
-    asked = [PromptSet(task, preset, shift, seed, data_dir, family) for shift in shifts]
-    return asked + [PromptSet(task, preset, "none", seed, data_dir, family, evaluator=name) for name in evaluators]
+    sets = [PromptSet(task, preset, shift, seed, data_dir, family) for shift in shifts]
+    return sets + [PromptSet(task, preset, "none", seed, data_dir, family, evaluator=name) for name in evaluators]
 
 
 def evaluate_cells(
@@ -241,7 +243,7 @@ def evaluate_cells(
     fresh: bool = False,
     begins: Begins | None = None,
 ) -> Iterator[CellResult]:
-    """Evaluate contestants on a prompt set, one after the other; what is there already is kept."""
+    """Evaluate contestants on a prompt set, one after the other; finished cells are not recomputed."""
     for contestant in field:
         heed_ctrl_c()
         if begins is not None:
@@ -251,11 +253,11 @@ def evaluate_cells(
             if not (fresh and source):
                 yield CellResult(contestant, prompts, cached=True, shipped=source)
                 continue
-        found = lookup(contestant, prompts) if lookup is not None else None
-        if found is not None:
-            about = {"from": found.source} | {f"library.{k}": v for k, v in found.libraries.items()}
-            cells.keep(results, contestant, prompts, found.tables, about)
-            yield CellResult(contestant, prompts, cached=False, shipped=found.source)
+        packed_cell = lookup(contestant, prompts) if lookup is not None else None
+        if packed_cell is not None:
+            metadata = {"from": packed_cell.source} | {f"library.{k}": v for k, v in packed_cell.libraries.items()}
+            cells.keep(results, contestant, prompts, packed_cell.tables, metadata)
+            yield CellResult(contestant, prompts, cached=False, shipped=packed_cell.source)
             continue
         yield CellResult(contestant, prompts, cached=False, reason=evaluate_cell(results, contestant, prompts))
 
@@ -263,9 +265,9 @@ def evaluate_cells(
 def summarise(results: Path, prompts: PromptSet) -> None:
     """Write what follows from all contestants of a prompt set together: a function of their tables, in any order. Once
     more where another process has added to them meanwhile, whatever it has written of this itself."""
-    there = None
-    while there != (now := _contestants(results, prompts)):
-        there = now
+    before = None
+    while before != (current := _contestants(results, prompts)):
+        before = current
         prompt_rows = PromptSetRows(results, prompts)
         if prompts.evaluator:
             targets.write_chance(results, prompts)
@@ -279,11 +281,11 @@ def summarise(results: Path, prompts: PromptSet) -> None:
 
 def _contestants(results: Path, prompts: PromptSet) -> set[tuple[str, int]]:
     """Which tables of contestants there are, and when each was written."""
-    found = set()
+    files = set()
     for path in (results / "tables" / prompts.id).glob("*.values.parquet"):
         with suppress(FileNotFoundError):
-            found.add((path.name, path.stat().st_mtime_ns))
-    return found
+            files.add((path.name, path.stat().st_mtime_ns))
+    return files
 
 
 def write_published(results: Path, task: TaskConfig) -> None:

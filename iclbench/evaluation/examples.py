@@ -1,4 +1,4 @@
-"""A few episodes of a prompt set and what was predicted for them, kept to be drawn in a report."""
+"""A few episodes of a prompt set and their predictions, stored for the figures of a report."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def predicted(contestant: PredictorContestant, prompts: PromptSet, failed: Colle
     if predictor.too_long(int(episodes.context.counts.max())):
         return tables.frame("examples", [])
     informed = predictor.informed(episodes.truth)
-    one = predictor.informed(episodes[:1].truth)
+    informed_first = predictor.informed(episodes[:1].truth)
     most = prompts.family.related_sets if predictor.uses_related else 0
     counts = sorted({0, min(1, most), most} - set(failed))
     x = inputs.to(contestant.device).expand(len(episodes), -1, -1)
@@ -61,10 +61,14 @@ def predicted(contestant: PredictorContestant, prompts: PromptSet, failed: Colle
                 raise NonFiniteError(f"an answer to be drawn is not finite, with {count} related datasets")
             frames.append(_rows(shared | {"role": "predicted", "n_related": count}, x, mean, **band))
             if not count and band and x.shape[-1] == 1:
-                apart = x[:1, ::SPACING]
-                draw = torch.Generator(x.device).manual_seed(0)  # the same random numbers for everybody
-                for index, values in enumerate(one.sample_targets(episodes.context[:1], apart, DRAWS, draw)):
-                    frames.append(_rows(shared | {"role": "drawn", "n_related": 0, "set": index}, apart, values))
+                sparse_inputs = x[:1, ::SPACING]
+                draw = torch.Generator(x.device).manual_seed(0)  # the same random numbers for all contestants
+                for index, values in enumerate(
+                    informed_first.sample_targets(episodes.context[:1], sparse_inputs, DRAWS, draw)
+                ):
+                    frames.append(
+                        _rows(shared | {"role": "drawn", "n_related": 0, "set": index}, sparse_inputs, values)
+                    )
     return tables.frame("examples", pd.concat(frames, ignore_index=True) if frames else [])
 
 
@@ -81,12 +85,12 @@ def write_prompts(results: Path, prompts: PromptSet) -> None:
 def _points(episodes: Episodes, inputs: Float[Tensor, "points Dx"], prompts: PromptSet) -> pd.DataFrame:
     shared = _shared(prompts) | {"run": "prompts", "contestant": "prompts", "kind": "prompts"}
     frames = [
-        _of_set(shared | {"role": "context"}, episodes.context),
-        _of_set(shared | {"role": "target"}, episodes.asked),
+        _point_rows(shared | {"role": "context"}, episodes.context),
+        _point_rows(shared | {"role": "target"}, episodes.asked),
     ]
     for index in range(0 if episodes.related is None else episodes.related.mask.shape[1]):
-        one = episodes.related.map(lambda t: t[:, index])  # type: ignore[union-attr]  # noqa: B023
-        frames.append(_of_set(shared | {"role": "related", "set": index}, one))
+        related_set = episodes.related.map(lambda t: t[:, index])  # type: ignore[union-attr]  # noqa: B023
+        frames.append(_point_rows(shared | {"role": "related", "set": index}, related_set))
     if "display" in episodes.truth:
         x = inputs.expand(len(episodes), -1, -1)
         frames.append(_rows(shared | {"role": "function"}, x, episodes.truth["display"]))
@@ -103,7 +107,7 @@ def _shared(prompts: PromptSet) -> dict[str, object]:
     }
 
 
-def _of_set(shared: dict[str, object], points: Points) -> pd.DataFrame:
+def _point_rows(shared: dict[str, object], points: Points) -> pd.DataFrame:
     return _rows(shared, points.x, points.y, points.mask)
 
 
@@ -117,19 +121,19 @@ def _rows(
     """One row per valid point and output dimension."""
     batch, points, outputs = y.shape
     episode, point, output = np.indices((batch, points, outputs)).reshape(3, -1)
-    there = np.ones(len(episode), dtype=bool)
+    valid = np.ones(len(episode), dtype=bool)
     if mask is not None:
-        there = mask.cpu().numpy()[episode, point]
-    at = (episode[there], point[there])
-    inputs = x.cpu().numpy()[at]
+        valid = mask.cpu().numpy()[episode, point]
+    index = (episode[valid], point[valid])
+    inputs = x.cpu().numpy()[index]
     columns: dict[str, object] = shared | {
-        "episode": at[0],
-        "point": at[1],
+        "episode": index[0],
+        "point": index[1],
         "x1": inputs[:, 0],
         "x2": inputs[:, 1] if inputs.shape[1] > 1 else None,
-        "output": output[there],
+        "output": output[valid],
     }
     for name, values in {"value": y, **band}.items():
-        columns[name] = values.cpu().numpy()[(*at, output[there])]
+        columns[name] = values.cpu().numpy()[(*index, output[valid])]
     frame = pd.DataFrame(columns).reindex(columns=list(tables.EXAMPLES))
     return frame.astype({name: dtype for name, (dtype, _, _) in tables.EXAMPLES.items()})

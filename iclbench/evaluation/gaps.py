@@ -9,7 +9,7 @@ A joint log-likelihood has a gap of its own (`gap_joint`): what is lost by predi
 one another, too.
 
 A prompt set has a ceiling of its own, which strays from that of the task. Where the family knows the latter, a score
-is also given adjusted to it, minus the set's ceiling plus the task's: what can stand beside a number that was
+is also given adjusted to it, minus the set's ceiling plus the task's: it can be compared with a number that was
 published for other draws. That is the task's ceiling minus the gap.
 """
 
@@ -67,8 +67,8 @@ def write_gaps(prompt_rows: PromptSetRows) -> None:
     """Write the gaps of all contestants of a prompt set; no file where there are none."""
     results, prompts = prompt_rows.results, prompt_rows.prompts
     path = results / "tables" / prompts.id / "summary" / "gaps.values.parquet"
-    found = next_gap_rows if prompts.task.question == "next" else gap_rows
-    rows = found(prompt_rows.values, prompt_rows.errors, prompts) if prompts.task.oracles else []
+    rows_of = next_gap_rows if prompts.task.question == "next" else gap_rows
+    rows = rows_of(prompt_rows.values, prompt_rows.errors, prompts) if prompts.task.oracles else []
     if not rows:
         remove(path)
         return
@@ -82,7 +82,7 @@ def write_gaps(prompt_rows: PromptSetRows) -> None:
 def gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet) -> list[dict[str, object]]:
     """Rows `gap` of all contestants of a prompt set: mean log-likelihood of the task's first oracle minus theirs, on
     the episodes that all oracles were asked; none where the task has no oracle or it was not asked. An oracle that
-    uses related datasets stands beside who was given as many. Rows `gap_joint` by the joint log-likelihood.
+    uses related datasets is compared at the same number of them. Rows `gap_joint` by the joint log-likelihood.
 
     Rows `log_likelihood_adjusted` where the family knows what the oracle scores on average over the whole task.
 
@@ -93,8 +93,8 @@ def gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet) -> 
     """
     if not _is_oracle(values, prompts):
         return []
-    found = [row for metric in GAPS for row in _gap_rows(values, errors, prompts, metric)]
-    return found if any(row["metric"] == "gap" for row in found) else []
+    rows = [row for metric in GAPS for row in _gap_rows(values, errors, prompts, metric)]
+    return rows if any(row["metric"] == "gap" for row in rows) else []
 
 
 def _gap_rows(
@@ -112,22 +112,24 @@ def _gap_rows(
     asked_of_all = _asked_of_all(errors, prompts)
     values = values[values["status"].eq("ok") & values["metric"].eq(likelihood)]
     rows: list[dict[str, object]] = []
-    for run, own in errors.groupby("run"):
-        known = values[values["run"] == run]
-        if known.empty:
+    for run, run_errors in errors.groupby("run"):
+        run_values = values[values["run"] == run]
+        if run_values.empty:
             continue
-        shared = {str(name): value for name, value in known.iloc[0][_SHARED].dropna().items()} | {"normaliser": 1.0}
+        shared = {str(name): value for name, value in run_values.iloc[0][_SHARED].dropna().items()} | {
+            "normaliser": 1.0
+        }
         if run == oracle:
             rows += [] if known_on_average is None else [shared | _of_the_task(known_on_average)]
             continue
-        scores = _by_episode(own, len(prompts.episodes))
+        scores = _by_episode(run_errors, len(prompts.episodes))
         counts = tuple(int(n) for n in scores.columns)
         best = ceiling.reindex(columns=counts) if len(ceiling.columns) > 1 else ceiling
         gaps = np.where(asked_of_all[:, None], best.to_numpy() - scores.to_numpy(), np.nan)
-        found = mean_rows(shared | {"metric": GAPS[likelihood]}, prompts, counts, gaps)
-        rows += found
+        gap_means = mean_rows(shared | {"metric": GAPS[likelihood]}, prompts, counts, gaps)
+        rows += gap_means
         if known_on_average is not None:
-            rows += [_adjusted(row, known_on_average) for row in found if "axis" not in row]
+            rows += [_adjusted(row, known_on_average) for row in gap_means if "axis" not in row]
     return rows
 
 
@@ -136,45 +138,53 @@ def next_gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet
     of the task's first oracle, and the mean height of this curve; the other arguments as in `gap_rows`.
 
     Of an oracle that is packed the mean height alone is known. Contestants that are packed have no rows here: their
-    gaps are packed, too, and nobody who comes later changes them.
+    gaps are packed, too, and do not depend on contestants that are evaluated later.
     """
     curves = errors[errors["metric"].eq("nll") & errors["n_context"].notna()]
-    known = values[values["status"].eq("ok") & values["metric"].eq("nll")].drop_duplicates("run").set_index("run")
+    run_values = values[values["status"].eq("ok") & values["metric"].eq("nll")].drop_duplicates("run").set_index("run")
     if not _is_oracle(values, prompts):
         return []
     oracle = prompts.task.oracles[0]
     episodes, rows = range(len(prompts.episodes)), []
     wide = {
-        str(run): own.pivot_table(values="value", index="episode", columns="n_context").reindex(episodes).astype(float)
-        for run, own in curves.groupby("run")
+        str(run): run_rows.pivot_table(values="value", index="episode", columns="n_context")
+        .reindex(episodes)
+        .astype(float)
+        for run, run_rows in curves.groupby("run")
     }
     packed = errors[errors["run"].eq(oracle) & errors["metric"].eq("nll") & errors["n_context"].isna()]
-    for run in sorted(wide.keys() & set(known.index) - {oracle}):
-        row: Any = known.loc[run]
+    for run in sorted(wide.keys() & set(run_values.index) - {oracle}):
+        row: Any = run_values.loc[run]
         shared = {name: row[name] for name in _SHARED if name in row and pd.notna(row[name])}
         shared |= {"run": run, "metric": "gap", "normaliser": 1.0}
         if oracle in wide:
             gaps = wide[run] - wide[oracle]
-            found = zip(gaps.columns, summaries(gaps.to_numpy(float), prompts.seed), strict=True)
-            rows += [shared | {"n_context": int(n)} | own for n, own in found if own["n_episodes"]]
+            columns = zip(gaps.columns, summaries(gaps.to_numpy(float), prompts.seed), strict=True)
+            rows += [shared | {"n_context": int(n)} | run_rows for n, run_rows in columns if run_rows["n_episodes"]]
             height = heights(gaps)
         else:
             height = heights(wide[run]) - packed.set_index("episode")["value"].astype(float).reindex(episodes)
-        rows += [shared | own for own in summaries(height.to_numpy(float)[:, None], prompts.seed) if own["n_episodes"]]
+        rows += [
+            shared | run_rows
+            for run_rows in summaries(height.to_numpy(float)[:, None], prompts.seed)
+            if run_rows["n_episodes"]
+        ]
     return rows
 
 
 def _is_oracle(values: pd.DataFrame, prompts: PromptSet) -> bool:
     """Whether the task's first oracle was asked, and is one on these prompts."""
-    first = values["run"].isin(prompts.task.oracles[:1])
-    return bool((first & values["kind"].eq("oracle")).any())
+    is_first = values["run"].isin(prompts.task.oracles[:1])
+    return bool((is_first & values["kind"].eq("oracle")).any())
 
 
 def _asked_of_all(errors: pd.DataFrame, prompts: PromptSet) -> np.ndarray:
     """Which episodes every oracle was asked that has any likelihood."""
     episodes = range(len(prompts.episodes))
-    asked = [own["episode"] for run, own in errors.groupby("run") if run in prompts.task.oracles]
-    return np.all([np.isin(episodes, own) for own in asked], axis=0)
+    episodes_of_oracles = [
+        run_errors["episode"] for run, run_errors in errors.groupby("run") if run in prompts.task.oracles
+    ]
+    return np.all([np.isin(episodes, run_errors) for run_errors in episodes_of_oracles], axis=0)
 
 
 def _of_the_task(ceiling: Ceiling) -> dict[str, object]:

@@ -39,8 +39,8 @@ class Monitor:
         self, config: RunConfig, family: Family, watch: Callable[[dict[str, float]], object] | None = None
     ) -> None:
         self._every = config.train.evaluate_every
-        asked = (config.train.evaluators or config.task.evaluators) if self._every else ()
-        self._names = config.task.tests(family, asked)
+        evaluators = (config.train.evaluators or config.task.evaluators) if self._every else ()
+        self._names = config.task.tests(family, evaluators)
         self._held_out = family.held_out() if self._names else family
         self._task, self._preset, self._watch = config.task, config.preset, watch
 
@@ -71,11 +71,13 @@ class Monitor:
             return [row for name in self._names for row in self._score(backbone, name, step, device)]
 
     def _score(self, backbone: Backbone, name: str, step: int, device: str) -> Rows:
-        whole = self._prompts(name, self._task.episodes)
-        first = self._prompts(name, min(EPISODES, self._task.episodes))  # a larger prompt set begins with the smaller
-        found = target_scores(backbone, first, device)
-        if found.problem is not None:
-            raise NonFiniteError(found.problem)
+        all_prompts = self._prompts(name, self._task.episodes)
+        first_prompts = self._prompts(
+            name, min(EPISODES, self._task.episodes)
+        )  # a larger prompt set begins with the smaller
+        result_scores = target_scores(backbone, first_prompts, device)
+        if result_scores.problem is not None:
+            raise NonFiniteError(result_scores.problem)
         return [
             {
                 "evaluator": name,
@@ -83,11 +85,11 @@ class Monitor:
                 "axis_value": float(step),
                 "n_related": n,
                 "metric": metric,
-                "prompt_set": whole.id,
+                "prompt_set": all_prompts.id,
                 **summary,
             }
-            for metric, scores in found.scores.items()
-            for n, summary in zip(found.n_related, summaries(scores, first.seed), strict=True)
+            for metric, scores in result_scores.scores.items()
+            for n, summary in zip(result_scores.n_related, summaries(scores, first_prompts.seed), strict=True)
         ]
 
     def _prompts(self, name: str, episodes: int) -> PromptSet:

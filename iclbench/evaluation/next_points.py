@@ -18,13 +18,13 @@ from iclbench.evaluation.prompts import PromptSet
 
 def score_next(contestant: PredictorContestant, prompts: PromptSet) -> cells.Tables:
     """The tables of one contestant by the question `next`."""
-    prompts.episodes  # noqa: B018  (drawn before the clock starts: everyone shares them)
+    prompts.episodes  # noqa: B018  (drawn before the clock starts: all contestants share them)
     with advised(IN_EVALUATION), Measure(contestant.device) as cost:
         curve = learning_curve(contestant.predictor, prompts, device=contestant.device)
     # No paired comparison with a curve that has holes: it would be over the sizes that are left.
-    kept = {} if curve.failed.any() or curve.skipped else curve.scores
-    errors = cells.error_rows(contestant, prompts, kept, n_context=np.asarray(curve.prefixes))
-    if kept and curve.opened is not None:
+    complete_scores = {} if curve.failed.any() or curve.skipped else curve.scores
+    errors = cells.error_rows(contestant, prompts, complete_scores, n_context=np.asarray(curve.prefixes))
+    if complete_scores and curve.opened is not None:
         errors = tables.union("errors", [tables.frame("errors", errors), _totals(contestant, prompts, curve)])
     return {
         "errors": errors,
@@ -41,10 +41,10 @@ def _value_rows(contestant: PredictorContestant, prompts: PromptSet, curve: Curv
         area = metric(name).area if name == prompts.headline else ""
         shared = cells.row(contestant, prompts, "next") | {"normaliser": normaliser}
         failed = shared | {"status": "failed", "reason": curve.problem}
-        found = zip(curve.prefixes, curve.failed, summaries(scores, prompts.seed), strict=True)
+        columns = zip(curve.prefixes, curve.failed, summaries(scores, prompts.seed), strict=True)
         rows += [
             (failed if bad else shared | summary) | {"metric": name, "n_context": n}
-            for n, bad, summary in found
+            for n, bad, summary in columns
             if bad or summary["n_episodes"]
         ]
         skipped = shared | {"status": "skipped", "reason": curve.reason}
@@ -60,20 +60,20 @@ def _value_rows(contestant: PredictorContestant, prompts: PromptSet, curve: Curv
     # Sequences are of different lengths: what a metric is per event is a ratio of sums over all of them, too.
     if curve.sequences and curve.asked is not None and not curve.failed.any():
         counts = curve.asked.sum(1)
-        whole = {name: _ratio(curve, name, prompts) for name in curve.scores}
+        of_all = {name: _ratio(curve, name, prompts) for name in curve.scores}
         for name, scores in curve.sequences.items():
             per_event = metric(name).per_event
-            whole[name] = (
+            of_all[name] = (
                 [ratio_summary(scores, counts, prompts.seed)] if per_event else summaries(scores[:, None], prompts.seed)
             )
-        for name, summary in whole.items():
+        for name, summary in of_all.items():
             shared = cells.row(contestant, prompts, "next") | {"normaliser": metric(name).normaliser(curve.normaliser)}
             rows += [shared | {"metric": name} | s for s in summary if s["n_episodes"]]
     return rows
 
 
 def _ratio(curve: Curve, name: str, prompts: PromptSet) -> list[dict[str, object]]:
-    """Of a metric of events the summary over all of them."""
+    """Summary of a metric over all events."""
     return [ratio_summary(*curve.totals(name), prompts.seed)]
 
 

@@ -120,7 +120,7 @@ class PromptSet:
 
     @property
     def headline(self) -> str:
-        """The metric that stands for all of them where a contestant failed."""
+        """The metric of the row of a failed contestant."""
         return HEADS[self.task.head].headline
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Training a run with all that is said of it while it goes on: a bar, the accuracies of its evaluations, trackers."""
+"""Training a run with reports: a progress bar, the accuracies of its evaluations, and trackers."""
 
 from __future__ import annotations
 
@@ -27,23 +27,31 @@ def train_reported(
         run: the run.
         context: where to train, and where families find their data sets.
         update: called with the steps done and what there is to say: the loss, the accuracies of the last evaluation.
-        log: names of trackers that are told the same.
+        log: names of trackers that log the same values.
         processes: this process among those that train the run together.
     """
     if not processes.leads:
         train(run, context, monitor=Monitor, processes=processes)
         return
-    last: dict[str, float] = {}
+    accuracies: dict[str, float] = {}
     with tracked(run, log) as trackers:
 
         def report(step: int, loss: float) -> None:
-            update(step, " ".join([f"loss {loss:.4f}", *(f"{name} {accuracy:.2f}" for name, accuracy in last.items())]))
+            update(
+                step,
+                " ".join([f"loss {loss:.4f}", *(f"{name} {accuracy:.2f}" for name, accuracy in accuracies.items())]),
+            )
             for tracker in trackers:
-                tracker.log(step, {"loss": loss, **last})
+                tracker.log(step, {"loss": loss, **accuracies})
 
         def report_branch(end: int, step: int, loss: float) -> None:
             update(decay_begins(end), f"branch of {end:,} steps: {step:,} done, loss {loss:.4f}")
 
         train(
-            run, context, report, partial(Monitor, watch=last.update), report_branch=report_branch, processes=processes
+            run,
+            context,
+            report,
+            partial(Monitor, watch=accuracies.update),
+            report_branch=report_branch,
+            processes=processes,
         )

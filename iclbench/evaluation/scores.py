@@ -10,13 +10,13 @@ are in units of the metric.
   negative log-likelihood: 0 is the Poisson process with the rate and the frequencies of marks so far.
 - Question `targets` where an oracle predicts distributions, by mean log-likelihood: 0 is the zero predictor, given the
   constant variance that suits it best in hindsight (as are all predictors of single values), 1 the oracle without
-  related datasets. Of several oracles that is the one which knows least: whoever is told the kernel does better than
-  any predictor can that has to infer it. All are scored on the episodes that every oracle was asked. What related
+  related datasets. Of several oracles that is the one which knows least: an oracle given the kernel does better than
+  any predictor that has to infer it. All are scored on the episodes that every oracle was asked. What related
   datasets add is read on the same line, which scores beyond 1 belong to.
 - Question `targets` otherwise, by squared error: as for `next`, but that 0 is the mean of the images that are trained
-  on (`mean-image`) where it is better than the zero predictor: whoever reads no context has no business above 0. Where
-  no baseline is better than what scores 0 beyond doubt (its interval must exclude that), 1 is an error of zero, which
-  nobody can reach.
+  on (`mean-image`) where it is better than the zero predictor, so that a predictor without context cannot score above
+  0. Where no baseline is significantly better than what scores 0 (by its interval), 1 is an error of zero, which
+  cannot be reached.
 - A family's own tests, by accuracy among the admitted labels: 0 is guessing, 1 the best baseline where the context
   holds the answer, and being always right where only training can have taught it. No score where neither of two answers
   is the better one.
@@ -61,8 +61,8 @@ class Line:
             name: (rows[source] - self.nothing) / span + 0.0  # never minus zero
             for name, source in zip(("value", "low", "high"), ("value", *ends), strict=True)
         }
-        said = {"reason": f"{self.metric}: 1 is {self.name}", "score_of": self.metric, "score_one": self.name}
-        return rows.assign(metric="score", normaliser=abs(span), **said, **columns)
+        about = {"reason": f"{self.metric}: 1 is {self.name}", "score_of": self.metric, "score_one": self.name}
+        return rows.assign(metric="score", normaliser=abs(span), **about, **columns)
 
 
 def write_scores(prompt_rows: PromptSetRows) -> None:
@@ -110,43 +110,43 @@ def _of_errors(rows: pd.DataFrame, metric: str, failed: Sequence[str] = ()) -> p
         metric: what the errors are of.
         failed: oracles that have no error.
     """
-    alone = without_related(rows).set_index("run").sort_index().sort_values("value", kind="stable")
-    nobodies = alone[alone.index.isin(of(metric).nobodies)]
-    if nobodies.empty:
+    without_sets = without_related(rows).set_index("run").sort_index().sort_values("value", kind="stable")
+    zero_rows = without_sets[without_sets.index.isin(of(metric).nobodies)]
+    if zero_rows.empty:
         return None
-    nothing, others = float(nobodies["value"].iloc[0]), alone.drop(nobodies.index)
-    found = _best(others, str(nobodies.index[0]), nothing, failed, endless=of(metric).of_sequences)
-    return None if found is None else Line(metric, nothing, *found).of(rows)
+    nothing, other_rows = float(zero_rows["value"].iloc[0]), without_sets.drop(zero_rows.index)
+    best = _best(other_rows, str(zero_rows.index[0]), nothing, failed, endless=of(metric).of_sequences)
+    return None if best is None else Line(metric, nothing, *best).of(rows)
 
 
 def _best(
-    others: pd.DataFrame, scores_nothing: str, nothing: float, failed: Sequence[str], endless: bool
+    candidates: pd.DataFrame, scores_nothing: str, nothing: float, failed: Sequence[str], endless: bool
 ) -> tuple[float, str] | None:
     """The error that scores 1 and its name; None: there is nothing to compare with.
 
     An error that scores 1 is less than the one that scores 0.
 
     Args:
-        others: all rows but those of predictors that may score 0, by rising error.
+        candidates: all rows but those of predictors that may score 0, by rising error.
         scores_nothing: the predictor that scores 0.
         nothing: its error.
         failed: oracles that have no error.
         endless: whether the metric has no best value of its own.
     """
-    oracles = others[others["kind"].eq("oracle")]
-    baselines = others[others["kind"].eq("baseline") & ~others.index.isin(TOLD)]
+    oracles = candidates[candidates["kind"].eq("oracle")]
+    baselines = candidates[candidates["kind"].eq("baseline") & ~candidates.index.isin(TOLD)]
     if oracles.empty and baselines.empty and not failed:
         return None
     useful = oracles[oracles["value"] < nothing]
-    why = [f"{run} failed" for run in failed if run not in oracles.index]
-    why += [f"{run} is no better than {scores_nothing}" for run in sorted(oracles.index.difference(useful.index))]
-    without = f" (the oracle {', '.join(why)})" if why else ""
+    excuses = [f"{run} failed" for run in failed if run not in oracles.index]
+    excuses += [f"{run} is no better than {scores_nothing}" for run in sorted(oracles.index.difference(useful.index))]
+    excuse_text = f" (the oracle {', '.join(excuses)})" if excuses else ""
     if len(useful):  # of several the one that knows least
-        return float(useful["value"].iloc[-1]), f"{useful.index[-1]}{without}"
+        return float(useful["value"].iloc[-1]), f"{useful.index[-1]}{excuse_text}"
     best = baselines.head(1)
     if (best["high"] < nothing).fillna(False).any():  # beyond doubt
-        return float(best["value"].iloc[0]), f"{best.index[0]}{without}"
-    return None if endless or nothing <= 0 else (0.0, f"no error{without}")
+        return float(best["value"].iloc[0]), f"{best.index[0]}{excuse_text}"
+    return None if endless or nothing <= 0 else (0.0, f"no error{excuse_text}")
 
 
 def _of_test(values: pd.DataFrame, prompts: PromptSet) -> pd.DataFrame | None:
@@ -158,21 +158,21 @@ def _of_test(values: pd.DataFrame, prompts: PromptSet) -> pd.DataFrame | None:
         return None
     best, name = 1.0, "always right"
     if test.knows == "context":
-        first = baselines.sort_values(["value", "run"], ascending=[False, True]).iloc[0]
-        if pd.notna(first["low"]) and first["low"] > test.chance:
-            best, name = float(first["value"]), str(first["run"])
+        best_baseline = baselines.sort_values(["value", "run"], ascending=[False, True]).iloc[0]
+        if pd.notna(best_baseline["low"]) and best_baseline["low"] > test.chance:
+            best, name = float(best_baseline["value"]), str(best_baseline["run"])
     return Line(_ACCURACY, test.chance, best, name).of(rows)
 
 
 def _of_likelihoods(errors: pd.DataFrame, values: pd.DataFrame, prompts: PromptSet) -> pd.DataFrame | None:
     """From log-likelihoods, on the episodes that all oracles were asked; None where no oracle has any."""
     likelihoods, squared = (_by_episode(errors, metric) for metric in ("log_likelihood", "squared_error"))
-    named = sorted(values.loc[values["kind"] == "oracle", "run"].unique())
-    oracles = [(str(run), 0) for run in named if (run, 0) in likelihoods]
+    oracle_runs = sorted(values.loc[values["kind"] == "oracle", "run"].unique())
+    oracles = [(str(run), 0) for run in oracle_runs if (run, 0) in likelihoods]
     if not oracles or ("zero", 0) not in squared:
         return None
-    asked = [*(likelihoods[oracle].dropna().index for oracle in oracles), squared[("zero", 0)].dropna().index]
-    common = reduce(pd.Index.intersection, asked)
+    indices = [*(likelihoods[oracle].dropna().index for oracle in oracles), squared[("zero", 0)].dropna().index]
+    common = reduce(pd.Index.intersection, indices)
 
     def constant(error: object) -> float:
         """Log-likelihood of a Gaussian with the same variance everywhere: the mean squared error of its mean."""
@@ -180,9 +180,9 @@ def _of_likelihoods(errors: pd.DataFrame, values: pd.DataFrame, prompts: PromptS
         return -0.5 * outputs * math.log(2 * math.pi * math.e * float(str(error)) * scale / outputs)
 
     rows: list[dict[Hashable, object]] = []
-    for (run, related), own in values.groupby(["run", "n_related"]):
-        asked_as = (str(run), int(str(related)))
-        points, distributions = squared.get(asked_as), likelihoods.get(asked_as)
+    for (run, related), run_rows in values.groupby(["run", "n_related"]):
+        key = (str(run), int(str(related)))
+        points, distributions = squared.get(key), likelihoods.get(key)
         if distributions is not None and distributions[common].notna().all():
             summary = _summary(distributions[common], prompts.seed)
         elif points is not None and points[common].notna().all():
@@ -191,23 +191,23 @@ def _of_likelihoods(errors: pd.DataFrame, values: pd.DataFrame, prompts: PromptS
             summary = error | {name: constant(error[source]) for name, source in ends.items()}
         else:
             continue
-        rows.append(own.iloc[0].to_dict() | summary)
+        rows.append(run_rows.iloc[0].to_dict() | summary)
     scored = tables.frame("values", pd.DataFrame(rows).assign(metric="log_likelihood"))
-    alone = without_related(scored)
-    nothing = float(alone.loc[alone["run"] == "zero", "value"].iloc[0])
-    least = alone[alone["kind"] == "oracle"].sort_values(["value", "run"]).iloc[0]
-    if not least["value"] > nothing:
+    without_sets = without_related(scored)
+    nothing = float(without_sets.loc[without_sets["run"] == "zero", "value"].iloc[0])
+    oracle_row = without_sets[without_sets["kind"] == "oracle"].sort_values(["value", "run"]).iloc[0]
+    if not oracle_row["value"] > nothing:
         return None
-    return Line("log_likelihood", nothing, float(least["value"]), str(least["run"])).of(scored)
+    return Line("log_likelihood", nothing, float(oracle_row["value"]), str(oracle_row["run"])).of(scored)
 
 
 def _are_missing(errors: pd.DataFrame, values: pd.DataFrame) -> bool:
     """Whether scores of likelihoods are made of episodes that are known to have been asked, and are not there: packed
     results may hold less than an evaluation writes."""
     of_oracles = values["kind"].eq("oracle") & values["metric"].eq("log_likelihood")
-    needed = values[of_oracles | (values["run"].eq("zero") & values["metric"].eq("squared_error"))]
-    there = pd.MultiIndex.from_frame(errors[["run", "metric"]])
-    return bool(of_oracles.any()) and not pd.MultiIndex.from_frame(needed[["run", "metric"]]).isin(there).all()
+    required = values[of_oracles | (values["run"].eq("zero") & values["metric"].eq("squared_error"))]
+    present_keys = pd.MultiIndex.from_frame(errors[["run", "metric"]])
+    return bool(of_oracles.any()) and not pd.MultiIndex.from_frame(required[["run", "metric"]]).isin(present_keys).all()
 
 
 def _by_episode(errors: pd.DataFrame, metric: str) -> dict[tuple[str, int], pd.Series]:
@@ -215,8 +215,8 @@ def _by_episode(errors: pd.DataFrame, metric: str) -> dict[tuple[str, int], pd.S
     rows = errors[errors["metric"].eq(metric) & errors["n_related"].notna()]
     episodes = range(int(rows["episode"].max()) + 1 if len(rows) else 0)
     return {
-        (str(run), int(str(related))): own.set_index("episode")["value"].astype(float).reindex(episodes)
-        for (run, related), own in rows.groupby(["run", "n_related"])
+        (str(run), int(str(related))): run_rows.set_index("episode")["value"].astype(float).reindex(episodes)
+        for (run, related), run_rows in rows.groupby(["run", "n_related"])
     }
 
 

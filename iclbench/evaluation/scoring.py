@@ -72,42 +72,42 @@ def target_scores(
     family = prompts.family
     counts = tuple(range(family.related_sets + 1)) if predictor.uses_related else (0,)
     episodes = prompts.episodes
-    wanted = np.arange(len(episodes)) < (len(episodes) if episodes_at_most is None else episodes_at_most)
-    whys = [predictor.too_long(int(n)) for n in episodes.context.counts]
-    skipped = wanted & np.array([why is not None for why in whys])
-    taken = wanted & ~skipped
-    asked = episodes if taken.all() else episodes[torch.from_numpy(taken)]
+    is_requested = np.arange(len(episodes)) < (len(episodes) if episodes_at_most is None else episodes_at_most)
+    reasons = [predictor.too_long(int(n)) for n in episodes.context.counts]
+    skipped = is_requested & np.array([reason is not None for reason in reasons])
+    is_asked = is_requested & ~skipped
+    asked = episodes if is_asked.all() else episodes[torch.from_numpy(is_asked)]
     parts: dict[str, list[np.ndarray]] = {}
     groups = [(torch.arange(len(asked)), asked)] if predictor.joint == "apart" else by_targets(asked)
     for block in (block for _, group in groups for block in blocks(group)):
-        there = block.to(device)
-        informed = predictor.informed(there.truth)
+        on_device = block.to(device)
+        informed = predictor.informed(on_device.truth)
         with torch.inference_mode():
-            answers = informed.predict_by_related(there.context, there.asked.x, there.related, counts)
-            scores = [_scores(informed, answer, there, n) for n, answer in zip(counts, answers, strict=True)]
+            answers = informed.predict_by_related(on_device.context, on_device.asked.x, on_device.related, counts)
+            scores = [_scores(informed, answer, on_device, n) for n, answer in zip(counts, answers, strict=True)]
         for name in scores[0]:
-            by_count = [each[name] for each in scores]
+            by_count = [block_scores[name] for block_scores in scores]
             scale = metric(name).normaliser(family.normaliser)
             parts.setdefault(name, []).append((torch.stack(by_count, 1) / scale).cpu().numpy())
     order = torch.cat([index for index, _ in groups]).argsort().numpy()
-    found = {name: np.concatenate(blocks)[order] for name, blocks in parts.items()}
-    failed = _nonfinite(found, (int(taken.sum()), len(counts)))
-    problem = _problem(found, failed, counts, np.flatnonzero(taken))
-    failed = np.asarray(_among(taken, failed.astype(float)) == 1)
-    found = group_scores({name: _among(taken, s) for name, s in found.items()}, prompts.group_size)
+    scores_by_name = {name: np.concatenate(blocks)[order] for name, blocks in parts.items()}
+    failed = _nonfinite(scores_by_name, (int(is_asked.sum()), len(counts)))
+    problem = _problem(scores_by_name, failed, counts, np.flatnonzero(is_asked))
+    failed = np.asarray(_among(is_asked, failed.astype(float)) == 1)
+    scores_by_name = group_scores({name: _among(is_asked, s) for name, s in scores_by_name.items()}, prompts.group_size)
     skipped = skipped.reshape(-1, prompts.group_size).any(1)
     failed = np.asarray(failed.reshape(-1, prompts.group_size, len(counts)).any(1))
-    why = next((why for why in whys if why), None)
-    return TargetScores(counts, found, family.normaliser, skipped, failed, why, problem)
+    reason = next((reason for reason in reasons if reason), None)
+    return TargetScores(counts, scores_by_name, family.normaliser, skipped, failed, reason, problem)
 
 
-def _among(taken: np.ndarray, scores: np.ndarray) -> np.ndarray:
+def _among(is_asked: np.ndarray, scores: np.ndarray) -> np.ndarray:
     """The scores of the episodes that were taken, `(taken, columns)`, among all of them, NaN elsewhere."""
-    if taken.all():
+    if is_asked.all():
         return scores
-    found = np.full((len(taken), scores.shape[1]), np.nan)
-    found[taken] = scores
-    return found
+    all_scores = np.full((len(is_asked), scores.shape[1]), np.nan)
+    all_scores[is_asked] = scores
+    return all_scores
 
 
 def group_scores(scores: dict[str, np.ndarray], size: int) -> dict[str, np.ndarray]:
@@ -127,50 +127,52 @@ def blocks(episodes: Episodes) -> Iterator[Episodes]:
 
 
 def by_targets(episodes: Episodes) -> list[tuple[Int[Tensor, " group"], Episodes]]:
-    """The episodes in groups of equally many targets, without the places where none is, and which they are: who answers
-    for several targets together would read those, too."""
+    """The episodes in groups of equally many targets, without padding, and their indices: a predictor of joint answers
+    would read padding, too."""
     targets, order = episodes.asked.compact()
-    scored, found = take(episodes.scored, order), []
+    scored, groups = take(episodes.scored, order), []
     for count in targets.counts.unique().tolist():
         index = (targets.counts == count).nonzero().squeeze(1)
-        asked = replace(episodes, targets=targets.span(0, count), scored=scored[:, :count])
-        found.append((index, asked[index]))
-    return found
+        truncated = replace(episodes, targets=targets.span(0, count), scored=scored[:, :count])
+        groups.append((index, truncated[index]))
+    return groups
 
 
-def _scores(predictor: Predictor, answer: Prediction, asked: Episodes, related: int) -> dict[str, Tensor]:
-    """Every score of every episode: means over its targets, and what is of all targets together."""
-    y = asked.asked.y
+def _scores(predictor: Predictor, answer: Prediction, episodes: Episodes, related: int) -> dict[str, Tensor]:
+    """Every score of every episode: means over its targets, and joint scores."""
+    y = episodes.asked.y
     check_answer(predictor, "predict_by_related", answer, y.shape, y)
-    each = answer.scores_within(y, asked.choices)
-    together = predictor.joint_scores(
-        answer, asked.context, asked.asked, asked.scored, first_related(asked.related, related)
+    by_target = answer.scores_within(y, episodes.choices)
+    joint_scores = predictor.joint_scores(
+        answer, episodes.context, episodes.asked, episodes.scored, first_related(episodes.related, related)
     )
-    return {name: _mean(scores, asked.scored) for name, scores in each.items()} | {
-        name: scores.double() for name, scores in together.items()
+    return {name: _mean(scores, episodes.scored) for name, scores in by_target.items()} | {
+        name: scores.double() for name, scores in joint_scores.items()
     }
 
 
 def _mean(scores: Tensor, scored: Tensor) -> Tensor:
     """Mean over the targets that count, per episode."""
-    there = scores.double().masked_fill(~scored, 0)
-    return there.sum(1) / scored.sum(1)
+    masked = scores.double().masked_fill(~scored, 0)
+    return masked.sum(1) / scored.sum(1)
 
 
-def _nonfinite(found: dict[str, np.ndarray], shape: tuple[int, int]) -> np.ndarray:
+def _nonfinite(all_scores: dict[str, np.ndarray], shape: tuple[int, int]) -> np.ndarray:
     """Episodes, by number of related datasets, of which some score is not finite."""
     bad = np.zeros(shape, dtype=bool)
-    for scores in found.values():
+    for scores in all_scores.values():
         bad |= ~np.isfinite(scores)
     return bad
 
 
-def _problem(found: dict[str, np.ndarray], bad: np.ndarray, counts: tuple[int, ...], numbers: np.ndarray) -> str | None:
+def _problem(
+    all_scores: dict[str, np.ndarray], bad: np.ndarray, counts: tuple[int, ...], numbers: np.ndarray
+) -> str | None:
     """Where scores are not finite, in a line; None: nowhere. `numbers` are those of the episodes."""
     if not bad.any():
         return None
     episode, column = np.argwhere(bad)[0]
-    metric, value = next((m, s[episode, column]) for m, s in found.items() if not np.isfinite(s[episode, column]))
+    metric, value = next((m, s[episode, column]) for m, s in all_scores.items() if not np.isfinite(s[episode, column]))
     return (
         f"{metric} is {value:g} in {int(bad.any(1).sum())} of {len(bad)} episodes, first in episode {numbers[episode]} "
         f"with {counts[column]} related datasets"

@@ -26,34 +26,36 @@ from iclbench.store.runs import writing
 
 def score_targets(contestant: PredictorContestant, prompts: PromptSet) -> cells.Tables:
     """The tables of one contestant by the question `targets`, or by the family's own test that the prompts are of."""
-    prompts.episodes  # noqa: B018  (drawn before the clock starts: everyone shares them)
+    prompts.episodes  # noqa: B018  (drawn before the clock starts: all contestants share them)
     with advised(IN_EVALUATION), Measure(contestant.device) as cost:
-        found = target_scores(contestant.predictor, prompts, contestant.device, contestant.episodes)
-    if found.reason and not found.scores:
-        return cells.skipped(prompts, cells.row(contestant, prompts, prompts.question), found.reason)
+        result_scores = target_scores(contestant.predictor, prompts, contestant.device, contestant.episodes)
+    if result_scores.reason and not result_scores.scores:
+        return cells.skipped(prompts, cells.row(contestant, prompts, prompts.question), result_scores.reason)
     sizes = prompts.episodes.context.counts.numpy()[:: prompts.group_size, None]
     # No paired comparison over the episodes that are left, which are the short ones.
-    kept = {} if found.reason else found.complete_scores
+    paired_scores = {} if result_scores.reason else result_scores.complete_scores
     return {
-        "examples": examples.predicted(contestant, prompts, found.lost),
-        "errors": cells.error_rows(contestant, prompts, kept, n_context=sizes, n_related=np.asarray(found.n_related)),
-        "costs": [] if found.skipped.any() else cells.cost_rows(contestant, prompts, cost),
-        "values": _value_rows(contestant, prompts, found),
+        "examples": examples.predicted(contestant, prompts, result_scores.lost),
+        "errors": cells.error_rows(
+            contestant, prompts, paired_scores, n_context=sizes, n_related=np.asarray(result_scores.n_related)
+        ),
+        "costs": [] if result_scores.skipped.any() else cells.cost_rows(contestant, prompts, cost),
+        "values": _value_rows(contestant, prompts, result_scores),
     }
 
 
 def parts_of(prompts: PromptSet) -> list[tuple[dict[str, object], np.ndarray]]:
-    """What episodes are averaged over: the columns that say so, and a mask over all episodes or groups of them."""
+    """Parts of the episodes to average over: their columns, and a mask over all episodes or groups of them."""
     episodes = prompts.episodes
-    found: list[tuple[dict[str, object], np.ndarray]] = [({}, np.ones(len(episodes) // prompts.group_size, dtype=bool))]
+    parts: list[tuple[dict[str, object], np.ndarray]] = [({}, np.ones(len(episodes) // prompts.group_size, dtype=bool))]
     if prompts.evaluator:
-        return found
+        return parts
     sizes = episodes.context.counts.numpy()
     ends = np.array([bin_end(int(n)) for n in sizes])
-    found += [({"axis": "n_context", "axis_value": float(end)}, ends == end) for end in np.unique(ends)]
+    parts += [({"axis": "n_context", "axis_value": float(end)}, ends == end) for end in np.unique(ends)]
     for name, within in prompts.family.strata(episodes).items():
-        found.append(({"axis": f"stratum:{name}", "stratum": name}, within.cpu().numpy()))
-    return found
+        parts.append(({"axis": f"stratum:{name}", "stratum": name}, within.cpu().numpy()))
+    return parts
 
 
 def bin_end(n: int) -> int:
@@ -64,14 +66,14 @@ def bin_end(n: int) -> int:
     return end if n else 0
 
 
-def _value_rows(contestant: PredictorContestant, prompts: PromptSet, found: TargetScores) -> cells.Rows:
+def _value_rows(contestant: PredictorContestant, prompts: PromptSet, result_scores: TargetScores) -> cells.Rows:
     rows: cells.Rows = []
-    for name, scores in found.scores.items():
+    for name, scores in result_scores.scores.items():
         shared = cells.row(contestant, prompts, prompts.question) | {
             "metric": name,
-            "normaliser": metric(name).normaliser(found.normaliser),
+            "normaliser": metric(name).normaliser(result_scores.normaliser),
         }
-        rows += mean_rows(shared, prompts, found.n_related, scores, found)
+        rows += mean_rows(shared, prompts, result_scores.n_related, scores, result_scores)
     return rows
 
 
@@ -80,28 +82,35 @@ def mean_rows(
     prompts: PromptSet,
     n_related: tuple[int, ...],
     scores: np.ndarray,
-    found: TargetScores | None = None,
+    result_scores: TargetScores | None = None,
 ) -> cells.Rows:
     """Means and intervals of `(episodes, n_related)` over every part of the prompt set; a skipped row for a part with
-    skipped episodes of what was `found`, a failed one where one of its scores is not finite."""
+    skipped episodes of what was `result_scores`, a failed one where one of its scores is not finite."""
     rows: cells.Rows = []
     for columns, within in parts_of(prompts):
-        failed = np.zeros(len(n_related), dtype=bool) if found is None else np.asarray(found.failed[within].any(0))
-        if found is not None and found.skipped[within].any():
-            missing = columns | {"status": "skipped", "reason": found.reason}
-            rows += [shared | {"n_related": n} | missing for n in n_related]
+        failed = (
+            np.zeros(len(n_related), dtype=bool)
+            if result_scores is None
+            else np.asarray(result_scores.failed[within].any(0))
+        )
+        if result_scores is not None and result_scores.skipped[within].any():
+            skipped = columns | {"status": "skipped", "reason": result_scores.reason}
+            rows += [shared | {"n_related": n} | skipped for n in n_related]
         elif failed.any() or np.isfinite(scores[within]).any():
             for n, bad, summary in zip(n_related, failed, summaries(scores[within], prompts.seed), strict=True):
                 if bad:
-                    lost = {"status": "failed", "reason": found.problem if found is not None else None}
-                    rows.append(shared | {"n_related": n} | columns | lost)
+                    failure = {
+                        "status": "failed",
+                        "reason": result_scores.problem if result_scores is not None else None,
+                    }
+                    rows.append(shared | {"n_related": n} | columns | failure)
                 elif summary["n_episodes"]:
                     rows.append(shared | {"n_related": n} | columns | summary)
     return rows
 
 
 def chance_row(prompts: PromptSet) -> dict[str, object]:
-    """The accuracy of guessing at a test, as a baseline of its own beside the contestants."""
+    """The accuracy of guessing at a test, as a baseline of its own."""
     test = prompts.family.evaluators()[prompts.evaluator]
     return {
         "run": "chance",

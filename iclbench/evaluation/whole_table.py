@@ -31,13 +31,13 @@ def remarks(prompts: PromptSet) -> list[str]:
     family = prompts.family
     if not isinstance(family, Tabular) or prompts.shift != "none":
         return []
-    found = all_rows_but_the_targets(prompts)
-    half = (float(str(found["high"])) - float(str(found["low"]))) / 2
+    result = all_rows_but_the_targets(prompts)
+    half = (float(str(result["high"])) - float(str(result["low"]))) / 2
     spread = f" ±{half:.3f}" if np.isfinite(half) else ""  # none of a single episode
     return [
         *family.remarks(prompts.context_points),
         f"beside it, XGBoost (the same settings) fitted on nine tenths of all rows, those predicted never among them, "
-        f"with all features: area {float(str(found['value'])):.3f}{spread}",
+        f"with all features: area {float(str(result['value'])):.3f}{spread}",
     ]
 
 
@@ -46,12 +46,14 @@ def all_rows_but_the_targets(prompts: PromptSet) -> dict[str, object]:
     table but for the tenth of it that it predicts."""
     family, episodes = prompts.family, prompts.episodes
     assert isinstance(family, Tabular)
-    which, rows = (episodes.truth[name].numpy() for name in ("table", "rows"))
+    table_index, rows = (episodes.truth[name].numpy() for name in ("table", "rows"))
     predicted = np.zeros(rows.shape)
     for index, table in enumerate(family.tables):
-        here = which == index
-        predicted[here] = out_of_fold(table, prompts.seed)[rows[here]]
-    errors = (family.in_episodes(predicted, which, rows) - episodes.context.y[..., 0].numpy()) ** 2 / family.normaliser
+        is_table = table_index == index
+        predicted[is_table] = out_of_fold(table, prompts.seed)[rows[is_table]]
+    errors = (
+        family.in_episodes(predicted, table_index, rows) - episodes.context.y[..., 0].numpy()
+    ) ** 2 / family.normaliser
     scored = episodes.scored.numpy()
     curve = Curve(tuple(range(rows.shape[1])), {"squared_error": errors}, family.normaliser, scored)
     return summaries(curve.area("squared_error")[:, None], prompts.seed)[0]
@@ -60,10 +62,10 @@ def all_rows_but_the_targets(prompts: PromptSet) -> dict[str, object]:
 def out_of_fold(table: Table, seed: int = 0) -> np.ndarray:
     """Every row's target as predicted by XGBoost fitted on the rows of all other folds, in the units of the file,
     `(rows,)`. Fitted once per table and seed."""
-    known = _PREDICTED.setdefault(table, {})
-    if seed not in known:
-        known[seed] = _fitted(table, seed)
-    return known[seed]
+    by_seed = _PREDICTED.setdefault(table, {})
+    if seed not in by_seed:
+        by_seed[seed] = _fitted(table, seed)
+    return by_seed[seed]
 
 
 def _fitted(table: Table, seed: int) -> np.ndarray:
@@ -75,8 +77,8 @@ def _fitted(table: Table, seed: int) -> np.ndarray:
     # XGBoost computes in single precision, which huge and tiny units would overflow or vanish in.
     standard = Standard.of(table.y[:, None])
     x, y = Standard.of(table.x).apply(table.x), standard.apply(table.y[:, None])[:, 0]
-    for each in np.unique(fold):
-        fitted = estimator.model().fit(x[fold != each], y[fold != each])
-        predicted[fold == each] = fitted.predict(x[fold == each])
-    found: np.ndarray = standard.undo(predicted[:, None])[:, 0]
-    return found
+    for held_out in np.unique(fold):
+        fitted = estimator.model().fit(x[fold != held_out], y[fold != held_out])
+        predicted[fold == held_out] = fitted.predict(x[fold == held_out])
+    restored: np.ndarray = standard.undo(predicted[:, None])[:, 0]
+    return restored

@@ -12,7 +12,7 @@ from iclbench.layers.activations import gelu_tanh
 from iclbench.layers.mixers.mixer import Mlp
 
 # Default hidden widths, over the width.
-_WIDER = {"gelu": 4.0, "relu2": 4.0, "swiglu": 8 / 3}
+_EXPANSION = {"gelu": 4.0, "relu2": 4.0, "swiglu": 8 / 3}
 
 
 class ChannelMLP(nn.Module):
@@ -28,7 +28,7 @@ class ChannelMLP(nn.Module):
 
     def __init__(self, kind: Mlp, width: int, hidden: int | None, residuals: int) -> None:
         super().__init__()
-        hidden = hidden or round(_WIDER[kind] * width)
+        hidden = hidden or round(_EXPANSION[kind] * width)
         self.kind, bias = kind, kind == "gelu"
         self.up = nn.Linear(width, 2 * hidden if kind == "swiglu" else hidden, bias=bias)
         self.down = nn.Linear(hidden, width, bias=bias)

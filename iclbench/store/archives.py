@@ -52,7 +52,7 @@ class Packed:
 
     @cached_property
     def trained(self) -> dict[str, Any]:
-        """What the weights depend on, which code made them included."""
+        """The settings that the weights depend on, and the codes of the code that made them."""
         return validate(RunConfig, tomllib.loads(self.config), f"{self.path}, run '{self.name}'").trained
 
     @property
@@ -101,28 +101,32 @@ def entries(archive: Path) -> dict[str, Packed]:
             about = dict(file.metadata() or {})
         about.pop(DIGEST, None)
         return {
-            name: Packed(name, archive, str(found["config"]), dict(found["about"]), f"{name}/")
-            for name, found in ((name, json.loads(text)) for name, text in sorted(about.items()))
+            name: Packed(name, archive, str(entry["config"]), dict(entry["about"]), f"{name}/")
+            for name, entry in ((name, json.loads(text)) for name, text in sorted(about.items()))
         }
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        first = str(error).partition("\n")[0]
-        raise UsageError(f"{archive} is no archive of weights, or is damaged ({first}); put the file back") from error
+        first_line = str(error).partition("\n")[0]
+        raise UsageError(
+            f"{archive} is no archive of weights, or is damaged ({first_line}); put the file back"
+        ) from error
 
 
 def check(archive: Path) -> None:
     """Raise `UsageError` where an archive is not as it was written."""
     if digest_beside(archive) != digests.of_file(archive):
-        beside = digest_path(archive).name
-        raise UsageError(f"{archive} is not as it was written (its digest is not in {beside}); put both files back")
+        digest_name = digest_path(archive).name
+        raise UsageError(
+            f"{archive} is not as it was written (its digest is not in {digest_name}); put both files back"
+        )
 
 
 def write(archive: Path, packed: Iterable[Packed]) -> None:
-    """Write an archive anew: the same runs give the same bytes."""
-    runs_by_name = sorted(packed, key=lambda each: each.name)
-    tensors = {f"{each.name}/{key}": tensor for each in runs_by_name for key, tensor in each.tensors().items()}
+    """Write an archive; the same runs give the same bytes."""
+    runs_by_name = sorted(packed, key=lambda entry: entry.name)
+    tensors = {f"{entry.name}/{key}": tensor for entry in runs_by_name for key, tensor in entry.tensors().items()}
     about = {
-        each.name: json.dumps({"config": each.config, "about": dict(each.about)}, sort_keys=True)
-        for each in runs_by_name
+        entry.name: json.dumps({"config": entry.config, "about": dict(entry.about)}, sort_keys=True)
+        for entry in runs_by_name
     }
     save_tensors(archive, tensors, about, digest=True)
 
@@ -134,31 +138,31 @@ def find(results: Path, name: str) -> Run:
     Raises:
         UsageError: there is no such run, or its archive is damaged.
     """
-    folder, slash, own = name.rpartition("/")
+    folder, slash, run_name = name.rpartition("/")
     if "/" in folder or (slash and not folder):
         return runs.find(results, name)  # which says that this is no name
-    run = Run(results / "runs" / check_name(own))
+    run = Run(results / "runs" / check_name(run_name))
     if not slash and _is_there(run):
         return run
     archives = _archives(results, check_name(folder) if slash else "*")
-    known: set[str] = set()
+    known_names: set[str] = set()
     for archive in archives:
         try:
-            found = entries(archive)
+            archived = entries(archive)
         except UsageError as error:
             log.warning("%s", error)
             continue
-        known |= {f"{archive.parent.name}/{each}" for each in found}
-        if own in found:
-            return _unpacked(found[own], run, results)
+        known_names |= {f"{archive.parent.name}/{entry}" for entry in archived}
+        if run_name in archived:
+            return _unpacked(archived[run_name], run, results)
     if not archives and slash:
         raise UsageError(
             f"there are no archives of weights in {results / folder}: those of the reference come with a checkout of "
             "iclbench (results/reference), not with the installed package; run there, or name its results folder"
         )
-    there = [] if slash else [each.name for each in runs.all_runs(results)]
-    some = "some runs are packed there" if archives else "those of the reference come with a checkout alone"
-    raise UnknownNameError("run", name, [*there, *sorted(known)], hint=f"(in {results}; {some})")
+    present = [] if slash else [entry.name for entry in runs.all_runs(results)]
+    where_text = "some runs are packed there" if archives else "those of the reference come with a checkout alone"
+    raise UnknownNameError("run", name, [*present, *sorted(known_names)], hint=f"(in {results}; {where_text})")
 
 
 def with_shipped(results: Path) -> list[Path]:
@@ -168,7 +172,7 @@ def with_shipped(results: Path) -> list[Path]:
 
 
 def _archives(results: Path, folder: str) -> list[Path]:
-    """Those of a results folder, behind them those of the checkout."""
+    """The archives of a results folder, then those of the checkout."""
     return [path for place in with_shipped(results) for path in sorted(place.glob(f"{folder}/*{_SUFFIX}"))]
 
 
@@ -185,7 +189,7 @@ def _unpacked(packed: Packed, run: Run, results: Path) -> Run:
         run.path.mkdir(parents=True, exist_ok=True)
     with run.lock(wait=True), writing(results):
         if _is_there(run):
-            return _the_same(Run(run.path), packed)
+            return _check_same(Run(run.path), packed)
         if run.begun and not run.unpacked:
             raise UsageError(
                 f"{run.path} holds weights without config.toml, which says whose: put it back, or move them"
@@ -197,17 +201,17 @@ def _unpacked(packed: Packed, run: Run, results: Path) -> Run:
     return Run(run.path)
 
 
-def _the_same(run: Run, packed: Packed) -> Run:
+def _check_same(run: Run, packed: Packed) -> Run:
     """A run that is there already; raises `UsageError` where its settings or weights are not those of the archive."""
     name, place = f"{packed.path.parent.name}/{packed.name}", f"run '{run.name}' in {run.path}"
     otherwise = f"ask for '{run.name}' to use it; choose another results folder, or move it away, to use '{name}'"
     if without_codes(run.config.trained) != without_codes(packed.trained):
         raise UsageError(f"{place} was trained under other settings than '{name}': {otherwise}")
-    own = of_run(run)
-    if own is None:
+    existing = of_run(run)
+    if existing is None:
         raise UsageError(
             f"{place} is not '{name}': its training has not finished, or its weights are damaged; {otherwise}"
         )
-    if own.digest != packed.digest:
+    if existing.digest != packed.digest:
         raise UsageError(f"{place} has other weights than '{name}': {otherwise}")
     return run

@@ -79,19 +79,19 @@ class Store:
         # Folder by folder: own rows come before packed ones, and each may have a row for the same cell.
         folders = [path for path in self.results.glob("*") if path.is_dir()]
         folders.sort(key=lambda path: (path.name not in tables.OWN, path))
-        found = pd.concat([tables.read_all("cells", folder) for folder in folders] or [tables.frame("cells", [])])
-        there = [self._are_there(cell, files) for cell, files in zip(found["cell"], found["files"], strict=True)]
-        found = found.assign(there=there).astype({"there": bool})
+        frame = pd.concat([tables.read_all("cells", folder) for folder in folders] or [tables.frame("cells", [])])
+        intact = [self._are_intact(cell, files) for cell, files in zip(frame["cell"], frame["files"], strict=True)]
+        frame = frame.assign(there=intact).astype({"there": bool})
         # A failed row names no files: none are missing, and what another row found counts all the same.
-        rank = found["status"].eq("failed").astype(int).where(found["there"], 2)
-        found = found.assign(rank=rank).sort_values("rank", kind="stable").drop(columns="rank")
-        return found.drop_duplicates("cell").sort_values("cell").set_index("cell")
+        rank = frame["status"].eq("failed").astype(int).where(frame["there"], 2)
+        frame = frame.assign(rank=rank).sort_values("rank", kind="stable").drop(columns="rank")
+        return frame.drop_duplicates("cell").sort_values("cell").set_index("cell")
 
     @cached_property
     def _states(self) -> dict[str, State]:
         """The state of every cell that has a row and all files that it names."""
-        there = self.rows[self.rows["there"]]
-        return dict(zip(there.index, there["status"], strict=True))
+        intact = self.rows[self.rows["there"]]
+        return dict(zip(intact.index, intact["status"], strict=True))
 
     @cached_property
     def _gone(self) -> frozenset[str]:
@@ -100,8 +100,8 @@ class Store:
 
     @cached_property
     def _files(self) -> dict[str, tuple[str, ...]]:
-        there = self.rows[self.rows["there"]]
-        return {str(cell): _named(files) for cell, files in there["files"].items()}
+        intact = self.rows[self.rows["there"]]
+        return {str(cell): _named(files) for cell, files in intact["files"].items()}
 
     def state(self, cell: AnyCell) -> State:
         """The state of a cell; `todo` also where files of it are missing or it lacks a metric."""
@@ -121,15 +121,15 @@ class Store:
     def metrics(self, cell: AnyCell) -> set[str]:
         """The metrics of a finished evaluation, and those that the code knew that computed it: as its row says, or, in
         older tables, those that have values in its files."""
-        known = self.rows["metrics"].get(cell.hash)
-        if not pd.isna(known):
-            return set(str(known).split())
-        evaluators, found = [cell.frozen.question, *cell.options.get("evaluators", ())], set[str]()
+        recorded = self.rows["metrics"].get(cell.hash)
+        if not pd.isna(recorded):
+            return set(str(recorded).split())
+        questions, metric_names = [cell.frozen.question, *cell.options.get("evaluators", ())], set[str]()
         for file in self._files[cell.hash]:
             if file.endswith("values.parquet"):
                 rows = self._measured(file)
-                found |= set(rows.loc[rows["run"].eq(cell.run) & rows["evaluator"].isin(evaluators), "metric"])
-        return found
+                metric_names |= set(rows.loc[rows["run"].eq(cell.run) & rows["evaluator"].isin(questions), "metric"])
+        return metric_names
 
     def _measured(self, file: str) -> pd.DataFrame:
         """Runs, evaluators and metrics that have values in a file, each once."""
@@ -161,15 +161,15 @@ class Store:
         values = self._rows_of("values", cell)
         values = values[values["status"].eq("ok") & values["axis"].isna() & ~values["metric"].isin(tables.COMPARING)]
         likely = values["metric"].isin(tables.LIKELIHOODS)
-        beside = set(values.loc[likely & values["kind"].eq("oracle"), "prompt_set"])
-        own = values["run"].eq(cell.run) & values["prompt_set"].isin(beside)
+        oracle_prompts = set(values.loc[likely & values["kind"].eq("oracle"), "prompt_set"])
+        is_own = values["run"].eq(cell.run) & values["prompt_set"].isin(oracle_prompts)
         of_points = values["metric"].eq("squared_error") & ~values["prompt_set"].isin(
-            values.loc[own & likely, "prompt_set"]
+            values.loc[is_own & likely, "prompt_set"]
         )
         errors = self._rows_of("errors", cell)
-        known = pd.MultiIndex.from_frame(errors.loc[errors["run"].eq(cell.run), ["prompt_set", "metric"]])
-        needed = pd.MultiIndex.from_frame(values.loc[own & (likely | of_points), ["prompt_set", "metric"]])
-        return len(needed) > 0 and bool(needed.isin(known).all())
+        present_keys = pd.MultiIndex.from_frame(errors.loc[errors["run"].eq(cell.run), ["prompt_set", "metric"]])
+        required_keys = pd.MultiIndex.from_frame(values.loc[is_own & (likely | of_points), ["prompt_set", "metric"]])
+        return len(required_keys) > 0 and bool(required_keys.isin(present_keys).all())
 
     def _rows_of(self, table: tables.TableName, cell: AnyCell) -> pd.DataFrame:
         """All rows of the files that a cell names."""
@@ -181,7 +181,7 @@ class Store:
             self._tables[path] = tables.read(table, path)
         return self._tables[path]
 
-    def _are_there(self, cell: str, files: Any) -> bool:
+    def _are_intact(self, cell: str, files: Any) -> bool:
         try:
             return all(self._is_readable(file) for file in _named(files))
         except ValueError:
@@ -198,10 +198,10 @@ class Store:
         if cell.hash not in self._gone:
             return None
         try:
-            named = _named(self.rows.loc[cell.hash, "files"])
+            files = _named(self.rows.loc[cell.hash, "files"])
         except ValueError:
             return None
-        broken = (self.results / file for file in named if not self._is_readable(file))
+        broken = (self.results / file for file in files if not self._is_readable(file))
         return next((path for path in broken if path.is_file()), None)
 
     def record(self, cell: AnyCell, outcome: Outcome, context: Context) -> None:
@@ -217,7 +217,7 @@ def record(results: Path, cell: AnyCell, outcome: Outcome, context: Context) -> 
 
 
 def row(cell: AnyCell, outcome: Outcome, context: Context) -> dict[str, object]:
-    """What the tables say of a cell."""
+    """The row of a cell in the tables."""
     about: dict[str, object] = {
         "cell": cell.hash,
         "kind": cell.kind,
@@ -251,8 +251,10 @@ def evaluates(cell: AnyCell) -> bool:
 
 def _metrics(results: Path, files: Sequence[str]) -> str | None:
     """The metrics that these tables of an evaluation say that they know; None: they do not say."""
-    said = [tables.metadata(results / file).get("metrics", "") for file in files if file.endswith("values.parquet")]
-    return " ".join(sorted({name for each in said for name in each.split()})) or None
+    metric_lists = [
+        tables.metadata(results / file).get("metrics", "") for file in files if file.endswith("values.parquet")
+    ]
+    return " ".join(sorted({name for metric_list in metric_lists for name in metric_list.split()})) or None
 
 
 def _named(files: Any) -> tuple[str, ...]:
@@ -261,10 +263,10 @@ def _named(files: Any) -> tuple[str, ...]:
     Raises:
         ValueError: this is no JSON list.
     """
-    found = [] if pd.isna(files) else json.loads(str(files))
-    if not isinstance(found, list):
+    names = [] if pd.isna(files) else json.loads(str(files))
+    if not isinstance(names, list):
         raise ValueError(f"{files} is no list")
-    return tuple(map(str, found))
+    return tuple(map(str, names))
 
 
 def paths(results: Path, files: Sequence[Path]) -> tuple[str, ...]:

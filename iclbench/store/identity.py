@@ -32,7 +32,7 @@ def without_defaults(settings: BaseSettings) -> dict[str, Any]:
 
 
 def training(config: RunConfig) -> dict[str, Any]:
-    """What the weights of a run depend on."""
+    """Settings that the weights of a run depend on."""
     backbone = config.backbone
     return {
         "preset": config.preset,
@@ -51,18 +51,18 @@ def run_id(config: RunConfig) -> str:
 
 def variant_id(config: RunConfig) -> str:
     """The identity of a training without its seed and without what only observes it."""
-    of = training(config)
-    del of["seed"]
-    of["train"] = {
-        key: value for key, value in of["train"].items() if key not in TrainSettings.with_role(Role.MONITORING)
+    contents = training(config)
+    del contents["seed"]
+    contents["train"] = {
+        key: value for key, value in contents["train"].items() if key not in TrainSettings.with_role(Role.MONITORING)
     }
-    return content_hash(of, 8)
+    return content_hash(contents, 8)
 
 
 def prompts_id(prompts: PromptSet, **sizes: Any) -> str:
     """The identity of frozen episodes: the family, its data, the shift or the test, the seed, and `sizes`."""
     task, family = prompts.task, prompts.family
-    of = {
+    contents = {
         "family": task.family,
         "parameters": _parameters(task),
         "codes": [codes.of_family(task.family), codes.of_prompts(task.family)],
@@ -72,13 +72,13 @@ def prompts_id(prompts: PromptSet, **sizes: Any) -> str:
         "evaluator": prompts.evaluator,
         "seed": prompts.seed,
     }
-    return content_hash(of | sizes, 8)
+    return content_hash(contents | sizes, 8)
 
 
 def model_id(run: str, weights: str | None, branches: Mapping[str, str | None]) -> str:
     """The identity of a trained model: its run and the digests of its weights and branches."""
-    of: dict[str, Any] = {"config": run, "weights": weights}
-    return content_hash(of | {"branches": branches} if branches else of)
+    contents: dict[str, Any] = {"config": run, "weights": weights}
+    return content_hash(contents | {"branches": branches} if branches else contents)
 
 
 def untrained_id(run: str) -> str:
@@ -107,26 +107,26 @@ def baseline_id(
         libraries: versions of the libraries that compute its answers.
         is_oracle: False for an oracle of the task that is none under the shift of the prompts.
     """
-    of = {**baseline(card), "facts": list(facts), "libraries": dict(libraries)}
-    return content_hash(of if is_oracle else of | {"oracle": False})
+    contents = {**baseline(card), "facts": list(facts), "libraries": dict(libraries)}
+    return content_hash(contents if is_oracle else contents | {"oracle": False})
 
 
 def descent_id(steps: int, step_size: str | None, search: Sequence[object]) -> str:
     """The identity of gradient descent (`step_size` None) or GD++ next to a probe."""
-    of = {"estimator": "gradient-descent", "steps": steps, "step_size": step_size, "search": list(search)}
-    return content_hash(of | {"code": codes.of_estimator("gradient-descent")})
+    contents = {"estimator": "gradient-descent", "steps": steps, "step_size": step_size, "search": list(search)}
+    return content_hash(contents | {"code": codes.of_estimator("gradient-descent")})
 
 
 def costs_id(contestant: Contestant, task: TaskConfig, data: str | None) -> str:
     """The identity of the costs of a contestant on a task; weights do not matter to them."""
-    of = {
+    contents = {
         "contestant": contestant.variant or contestant.identity,
         "family": task.family,
         "parameters": task.parameters,
         "data": data,
         "version": __version__,
     }
-    return content_hash(of)
+    return content_hash(contents)
 
 
 def score_id(contestant: Contestant, prompt_set: str, family: str | None) -> str:
@@ -137,12 +137,12 @@ def score_id(contestant: Contestant, prompt_set: str, family: str | None) -> str
         prompt_set: identity of the prompts.
         family: whose normaliser divides the errors; None: no family, as of language tasks.
     """
-    of = {"contestant": contestant.identity, "prompts": prompt_set}
-    return content_hash(of if family is None else of | {"normaliser": codes.of_normaliser(family)})
+    contents = {"contestant": contestant.identity, "prompts": prompt_set}
+    return content_hash(contents if family is None else contents | {"normaliser": codes.of_normaliser(family)})
 
 
 def baseline(card: BaselineCard) -> dict[str, Any]:
-    """What the answers of a baseline depend on, apart from the task."""
+    """Settings that the answers of a baseline depend on, apart from the task."""
     settings = validate(ESTIMATORS.get(card.estimator).Settings, card.settings, f"estimator '{card.estimator}'")
     return {
         "estimator": card.estimator,
@@ -157,41 +157,57 @@ def cell_id(cell: GridCell) -> str:
     Of data sets it contains where the files are and not what they hold: a grid is planned without them.
     """
     task = cell.frozen
-    of: dict[str, Any] = {"kind": cell.kind, "run": cell.run, "preset": cell.preset, "reason": cell.reason}
-    of["asked"] = {key: sorted(value) if isinstance(value, list) else value for key, value in cell.options.items()}
-    of["files"] = task.files
+    contents: dict[str, Any] = {"kind": cell.kind, "run": cell.run, "preset": cell.preset, "reason": cell.reason}
+    contents["asked"] = {
+        key: sorted(value) if isinstance(value, list) else value for key, value in cell.options.items()
+    }
+    contents["files"] = task.files
     if cell.config is not None:
-        of["trained"] = training(cell.config)
+        contents["trained"] = training(cell.config)
     if cell.kind in ("evaluate", "probe"):
-        of["task"] = _task(task, Role.EVALUATED)
-        of["codes"] = [codes.of_family(task.family), codes.of_prompts(task.family), codes.of_normaliser(task.family)]
+        contents["task"] = _task(task, Role.EVALUATED)
+        contents["codes"] = [
+            codes.of_family(task.family),
+            codes.of_prompts(task.family),
+            codes.of_normaliser(task.family),
+        ]
         if cell.baseline is not None:
-            of["baseline"] = baseline(load_baseline(cell.baseline)[1])
-            of["oracle"] = cell.run in task.oracles
+            contents["baseline"] = baseline(load_baseline(cell.baseline)[1])
+            contents["oracle"] = cell.run in task.oracles
         elif cell.is_summary:
             # The codes of what answered are in the identities of the cells that are summed up.
             published = [each.model_dump(mode="json", exclude_defaults=True) for each in task.published]
-            of |= {"needs": sorted(cell.needs), "oracles": task.oracles, "published": published, "code": codes.SUMMARY}
+            contents |= {
+                "needs": sorted(cell.needs),
+                "oracles": task.oracles,
+                "published": published,
+                "code": codes.SUMMARY,
+            }
         elif cell.kind == "probe":
             levels = ("zero", "least-squares", *task.oracles)
-            of["oracles"] = sorted(task.oracles)
-            of["levels"] = {name: baseline(load_baseline(name)[1]) for name in levels}
-            of["probe"] = [codes.PROBE, codes.of_estimator("gradient-descent")]
-    return content_hash(of, 16)
+            contents["oracles"] = sorted(task.oracles)
+            contents["levels"] = {name: baseline(load_baseline(name)[1]) for name in levels}
+            contents["probe"] = [codes.PROBE, codes.of_estimator("gradient-descent")]
+    return content_hash(contents, 16)
 
 
 def episodes_id(task: TaskConfig, seed: int) -> str:
     """The identity of the episodes that the cells of a grid share: what they are sampled from, and the seed."""
-    of = {"parameters": task.parameters, "points": task.points, "episodes": task.episodes, "question": task.question}
-    of |= {"files": task.files} if task.files else {}
-    return content_hash({"task": of, "seed": seed})
+    contents = {
+        "parameters": task.parameters,
+        "points": task.points,
+        "episodes": task.episodes,
+        "question": task.question,
+    }
+    contents |= {"files": task.files} if task.files else {}
+    return content_hash({"task": contents, "seed": seed})
 
 
 def language_cell_id(cell: LanguageCell, versions: Sequence[int]) -> str:
     """The identity of a cell of a language model; `versions` are those of the code that prompts and answers."""
-    of: dict[str, Any] = {"kind": cell.kind, "run": cell.run, "preset": cell.preset, "asked": cell.options}
-    of |= {"task": [cell.task, cell.frozen.subset, cell.frozen.hash], "model": cell.identity}
-    return content_hash(of | {"versions": list(versions)}, 16)
+    contents: dict[str, Any] = {"kind": cell.kind, "run": cell.run, "preset": cell.preset, "asked": cell.options}
+    contents |= {"task": [cell.task, cell.frozen.subset, cell.frozen.hash], "model": cell.identity}
+    return content_hash(contents | {"versions": list(versions)}, 16)
 
 
 def language_model_id(model: str, method: str, version: int, overlength: str, room: Sequence[Any]) -> str:
@@ -204,8 +220,8 @@ def language_model_id(model: str, method: str, version: int, overlength: str, ro
         overlength: treatment of prompts that are too long.
         room: sizes that methods compared with this one leave for demonstrations.
     """
-    of: dict[str, Any] = {"model": model, "method": method, "version": version, "overlength": overlength}
-    return content_hash(of | {"room": list(room)} if room else of)
+    contents: dict[str, Any] = {"model": model, "method": method, "version": version, "overlength": overlength}
+    return content_hash(contents | {"room": list(room)} if room else contents)
 
 
 def language_variant_id(model: str, method: str) -> str:
@@ -218,9 +234,9 @@ def majority_id(version: int) -> str:
     return content_hash({"majority": version})
 
 
-def language_prompts_id(**of: Any) -> str:
+def language_prompts_id(**contents: Any) -> str:
     """The identity of the prompts of a language task, or of those that differ in their demonstrations alone."""
-    return content_hash(of, 8)
+    return content_hash(contents, 8)
 
 
 def validation_id(prompt_sets: Sequence[str]) -> str:

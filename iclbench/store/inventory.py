@@ -34,39 +34,39 @@ def date(run: Run) -> str | None:
 def loss(run: Run) -> float | None:
     """The training loss of the last logged steps, as `iclbench train` prints it, not divided by the normaliser as in
     the tables; None: it is not known, or was no number."""
-    found: Any = None
+    value: Any = None
     if run.finished:
         values = rows(run.path / "values.parquet", ("metric", "axis", "axis_value", "value", "normaliser"))
         curve = [row for row in values if row["metric"] == "loss" and row.get("axis") == "train_step"]
-        last = max(curve, key=lambda row: row["axis_value"] or 0.0, default={})
-        found = None if last.get("value") is None else last["value"] * (last.get("normaliser") or 1.0)
+        last_row = max(curve, key=lambda row: row["axis_value"] or 0.0, default={})
+        value = None if last_row.get("value") is None else last_row["value"] * (last_row.get("normaliser") or 1.0)
     elif run.checkpoints:
         from safetensors import SafetensorError, safe_open
 
         try:
             with safe_open(run.checkpoints[-1], framework="numpy") as file:
                 losses = file.get_tensor("log.losses")
-            found = float(losses[-1]) if len(losses) else None
+            value = float(losses[-1]) if len(losses) else None
         except (SafetensorError, OSError, ValueError):
             pass
-    return found if found is not None and math.isfinite(found) else None
+    return value if value is not None and math.isfinite(value) else None
 
 
 def scores(results: Path) -> dict[str, float]:
     """The score of every run that was evaluated on its own distribution."""
     columns = ("run", "shift", "evaluator", "axis", "n_context", "n_related", "metric", "value", "trained_on")
-    found: dict[str, tuple[tuple[int, str, int], float]] = {}
+    best: dict[str, tuple[tuple[int, str, int], float]] = {}
     for path in sorted((results / "tables").glob("*/summary/scores.values.parquet")):
         for row in rows(path, columns):
-            apart = any(row.get(column) is not None for column in ("axis", "n_context", "trained_on"))
-            if apart or row["shift"] != "none" or row["metric"] != "score" or row.get("value") is None:
+            is_partial = any(row.get(column) is not None for column in ("axis", "n_context", "trained_on"))
+            if is_partial or row["shift"] != "none" or row["metric"] != "score" or row.get("value") is None:
                 continue
             name = row["evaluator"]
             rank = _EVALUATORS.index(name) if name in _EVALUATORS else len(_EVALUATORS)
             order = (rank, path.parts[-3], row.get("n_related") or 0)
-            if row["run"] not in found or order < found[row["run"]][0]:
-                found[row["run"]] = (order, row["value"])
-    return {run: value for run, (_, value) in found.items()}
+            if row["run"] not in best or order < best[row["run"]][0]:
+                best[row["run"]] = (order, row["value"])
+    return {run: value for run, (_, value) in best.items()}
 
 
 def rows(path: Path, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
@@ -75,10 +75,10 @@ def rows(path: Path, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     import pyarrow.parquet as pq
 
     try:
-        data = path.read_bytes()
-        digests.check(data)
+        content = path.read_bytes()
+        digests.check(content)
         # read_table would import pandas, and its threads and buffers take longer than the few rows.
-        with pq.ParquetFile(pa.BufferReader(data), pre_buffer=False) as file:
+        with pq.ParquetFile(pa.BufferReader(content), pre_buffer=False) as file:
             read = file.read(columns=list(columns), use_threads=False).to_pylist()
             yield from (dict.fromkeys(columns) | row for row in read)
     except (pa.ArrowException, OSError, ValueError, KeyError):

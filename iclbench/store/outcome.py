@@ -16,7 +16,7 @@ class Outcome:
         reason: why it failed or is not applicable.
         files: what holds its rows and weights, relative to the results folder.
         seconds: how long it took in this process.
-        warnings: lines that whoever watches the sweep should see; a worker has no terminal of its own.
+        warnings: lines for the terminal of the sweep; a worker has no terminal of its own.
     """
 
     status: State

@@ -47,10 +47,10 @@ def digest_beside(weights: Path) -> str | None:
     path = digest_path(weights)
     if not path.is_file():
         return None
-    known = [line.partition(" ")[0] for line in path.read_text(errors="replace").splitlines()]
-    if len(known) > 1 and weights.is_file() and (own := digests.of_file(weights)) in known:
-        return own
-    return next(iter(known), "")
+    recorded = [line.partition(" ")[0] for line in path.read_text(errors="replace").splitlines()]
+    if len(recorded) > 1 and weights.is_file() and (current := digests.of_file(weights)) in recorded:
+        return current
+    return next(iter(recorded), "")
 
 
 def run_name(config: RunConfig) -> str:
@@ -81,7 +81,7 @@ class Run:
 
     @cached_property
     def config(self) -> RunConfig:
-        """What was or will be trained; raises `UsageError` when the file does not say."""
+        """The run's configuration; raises `UsageError` if the file does not hold one."""
         path = self.path / "config.toml"
         with self._mended():
             return validate(RunConfig, read_toml_of_many(path), str(path))
@@ -114,11 +114,11 @@ class Run:
         return self.path / f"branch-{steps:09d}.safetensors"
 
     def has_branch(self, steps: int) -> bool:
-        """Whether the weights of this branch are there, whole and this run's."""
+        """Whether the weights of this branch exist, are intact and are this run's."""
         return self.own_metadata(self.branch(steps), steps) is not None
 
     def own_metadata(self, path: Path, branch: int | None) -> dict[str, str] | None:
-        """What the weights in a file say of themselves; None where they are not there, not whole or not this run's."""
+        """Metadata of the weights in a file; None where they are missing, damaged or not this run's."""
         from safetensors import SafetensorError, safe_open
 
         try:
@@ -133,9 +133,9 @@ class Run:
     def diverged(self) -> DivergedError | None:
         """How training under this configuration diverged; None: it did not, or was not tried."""
         try:
-            found = json.loads((self.path / self.DIVERGED).read_bytes())
-            if found["config"] == self.hash:
-                return DivergedError(self, int(found["step"]), str(found["what"]), remembered=True)
+            record = json.loads((self.path / self.DIVERGED).read_bytes())
+            if record["config"] == self.hash:
+                return DivergedError(self, int(record["step"]), str(record["what"]), remembered=True)
         except (OSError, ValueError, KeyError, TypeError):
             pass  # what cannot be read is found out again
         return None
@@ -192,7 +192,7 @@ class Run:
         return {"config": self.hash}
 
     def branch_signature(self, steps: int) -> dict[str, str]:
-        """What the weights of a branch say of themselves."""
+        """Metadata of the weights of a branch."""
         return self.signature | {"branch": str(steps)}
 
     def check_signature(self, metadata: Mapping[str, str] | None) -> None:
@@ -203,9 +203,9 @@ class Run:
     def check_codes(self) -> None:
         """Raise `CodeChangedError` where the names of this run's family or backbone no longer stand for the code that
         it was trained with."""
-        for name, then, now in codes_then_and_now(self.config):
-            if then != now:
-                raise CodeChangedError(self.name, name, then, now)
+        for name, trained, current in codes_then_and_now(self.config):
+            if trained != current:
+                raise CodeChangedError(self.name, name, trained, current)
 
     @property
     def checkpoints(self) -> list[Path]:
@@ -213,14 +213,14 @@ class Run:
         return self.checkpoints_of(None)
 
     def checkpoint_folder(self, branch: int | None) -> Path:
-        """Where the checkpoints of the training (None) or of a branch lie."""
+        """The folder of the checkpoints of the training (None) or of a branch."""
         folder = self.path / "checkpoints"
         return folder if branch is None else folder / f"branch-{branch:09d}"
 
     def checkpoints_of(self, branch: int | None) -> list[Path]:
-        """Those of the training (None) or of a branch, oldest first."""
-        found = self.checkpoint_folder(branch).glob("step-*.safetensors")
-        return sorted(p for p in found if re.fullmatch(r"step-\d{9}", p.stem))
+        """The checkpoints of the training (None) or of a branch, oldest first."""
+        paths = self.checkpoint_folder(branch).glob("step-*.safetensors")
+        return sorted(p for p in paths if re.fullmatch(r"step-\d{9}", p.stem))
 
     @property
     def reached(self) -> int:
@@ -252,9 +252,10 @@ class Run:
         try:
             self._read(self.weights, backbone)
         except (SafetensorError, RuntimeError, ValueError, OSError) as error:
-            first = str(error).splitlines()[0]
+            first_line = str(error).splitlines()[0]
             raise UsageError(
-                f"{self.weights} does not hold the weights of run '{self.name}' ({first}); delete it, and the same "
+                f"{self.weights} does not hold the weights of run '{self.name}' ({first_line}); delete it, and the "
+                "same "
                 "iclbench train makes it again from the last checkpoint"
             ) from error
         self.tell(backbone, device)
@@ -269,9 +270,9 @@ class Run:
         try:
             self._read(path, backbone, steps)
         except (SafetensorError, RuntimeError, ValueError, OSError) as error:
-            first = str(error).splitlines()[0]
+            first_line = str(error).splitlines()[0]
             raise UsageError(
-                f"{path} does not hold the weights of the branch of {steps} steps of run '{self.name}' ({first}); "
+                f"{path} does not hold the weights of the branch of {steps} steps of run '{self.name}' ({first_line}); "
                 f"delete it and {self.weights.name}, and the same iclbench train makes both again"
             ) from error
         return backbone
@@ -330,7 +331,7 @@ class DivergedError(IclbenchError):
 
     @property
     def left(self) -> list[Path]:
-        """What the training left behind: its curve as far as it goes, and why it ended."""
+        """Files of the diverged training: its curve as far as it goes, and why it ended."""
         return [self.run.path / "values.parquet", self.run.path / self.run.DIVERGED]
 
 
@@ -367,7 +368,7 @@ class Hold:
         _ = self._run.hash  # of this text, whatever becomes of it
 
     def renew(self) -> None:
-        """Make the folder anew, with its configuration, if it was deleted or moved away.
+        """Recreate the folder, with its configuration, if it was deleted or moved away.
 
         Raises:
             IclbenchError: in its place there is a run of this name that another process trains, or another run.
@@ -408,15 +409,17 @@ class TrainedOtherwiseError(UsageError):
 
 
 class CodeChangedError(UsageError):
-    """A name in a run's configuration stands for other code than the weights were made with."""
+    """A name in a run's configuration now refers to other code than the weights were made with."""
 
-    def __init__(self, run: str, name: str, then: codes.Code, now: codes.Code) -> None:
+    def __init__(self, run: str, name: str, trained: codes.Code, current: codes.Code) -> None:
         otherwise = f"train anew under another --name, or delete the run with iclbench rm {run}"
-        if isinstance(then, int) and isinstance(now, int):
-            what = f"run '{run}' was trained with version {then} of '{name}', this iclbench has version {now}"
+        if isinstance(trained, int) and isinstance(current, int):
+            message = f"run '{run}' was trained with version {trained} of '{name}', this iclbench has version {current}"
         else:
-            what = f"the sources of '{name}' are not those that run '{run}' was trained with ({then}, now {now})"
-        super().__init__(f"{what}: {otherwise}")
+            message = (
+                f"the sources of '{name}' are not those that run '{run}' was trained with ({trained}, now {current})"
+            )
+        super().__init__(f"{message}: {otherwise}")
 
 
 @cache
@@ -432,7 +435,7 @@ def create(
     Raises:
         UsageError: it holds another run, or no backbone can be built by the configuration, which then leaves no folder
             behind.
-        IclbenchError: another process trains it under another configuration, and nobody is to wait.
+        IclbenchError: another process trains it under another configuration, and `wait` is False.
     """
     name = check_name(name) if name else run_name(config)
     check_free(name, "another --name")
@@ -466,16 +469,16 @@ def keeping_rate(results: Path, config: RunConfig, name: str | None = None, type
         name: its name; None: the default.
         typed: keys of `train` that the user gives, who is told of what differs.
     """
-    chosen = Rates.own(results, config.preset, config.task.name).settings(config.backbone.name)
+    table_settings = Rates.own(results, config.preset, config.task.name).settings(config.backbone.name)
     run = Run(results / "runs" / (check_name(name) if name else run_name(config)))
-    if not chosen or not run.begun:
+    if not table_settings or not run.begun:
         return config
     try:
-        then = run.config.train.model_dump(mode="json")
+        trained = run.config.train.model_dump(mode="json")
     except UsageError:  # to be reported by what needs the run
         return config
-    kept = {key: then[key] for key in chosen if key not in typed}
-    train = validate(TrainSettings, config.train.model_dump(mode="json") | kept, "run")
+    fixed = {key: trained[key] for key in table_settings if key not in typed}
+    train = validate(TrainSettings, config.train.model_dump(mode="json") | fixed, "run")
     return config.model_copy(update={"train": train})
 
 
@@ -509,14 +512,14 @@ def _to_be_written(run: Run, config: RunConfig) -> str | None:
     """
     path, plain = run.path / "config.toml", config.dump()
     if path.is_file() and run.begun:
-        then, now = run.config.trained, config.trained
-        if without_learned(without_codes(then)) != without_learned(without_codes(now)):
-            raise TrainedOtherwiseError(run, difference(without_learned(then), without_learned(now)))
+        trained, current = run.config.trained, config.trained
+        if without_learned(without_codes(trained)) != without_learned(without_codes(current)):
+            raise TrainedOtherwiseError(run, difference(without_learned(trained), without_learned(current)))
         run.check_codes()
         # A configuration that a grid plans says nothing of the data.
         if config.task.learned and config.task.learned != run.config.task.learned:
-            then_data = run.config.task.learned.get("fingerprint", "unknown")
-            raise DataChangedError(then_data, config.task.learned["fingerprint"])
+            trained_data = run.config.task.learned.get("fingerprint", "unknown")
+            raise DataChangedError(trained_data, config.task.learned["fingerprint"])
         if run.config == config:
             return None
         plain = evaluated_as(read_toml(path), plain)
@@ -556,17 +559,17 @@ def all_runs(results: Path) -> list[Run]:
     return [Run(p.parent) for p in sorted(results.glob("runs/*/config.toml"))]
 
 
-def check_name(name: str, what: str = "a run name") -> str:
+def check_name(name: str, noun: str = "a run name") -> str:
     """A name that cannot leave the results folder; raises `UsageError` otherwise."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", name):
-        raise UsageError(f"'{name}' cannot be {what}; use letters, digits, '.', '_' and '-'")
+        raise UsageError(f"'{name}' cannot be {noun}; use letters, digits, '.', '_' and '-'")
     return name
 
 
-def check_free(name: str, other: str) -> None:
-    """Raise `UsageError` where rows of the tables that are no model's go by a name; `other` is what to choose."""
+def check_free(name: str, advice: str) -> None:
+    """Raise `UsageError` where rows of the tables that are no model's go by a name; `advice` is what to choose."""
     if name in names("baselines") or name.startswith("published-"):
-        raise UsageError(f"'{name}' is the name of a baseline or published row in the tables; choose {other}")
+        raise UsageError(f"'{name}' is the name of a baseline or published row in the tables; choose {advice}")
 
 
 # What a user mends by making room, after which the same command goes on.
@@ -580,8 +583,8 @@ def writing(results: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        why = "there is a file where a folder has to be" if isinstance(error, FileExistsError) else error.strerror
-        said = f"cannot write to the results folder {results}: {why or error}"
+        reason = "there is a file where a folder has to be" if isinstance(error, FileExistsError) else error.strerror
+        message = f"cannot write to the results folder {results}: {reason or error}"
         if error.errno in _FULL:
-            raise IclbenchError(f"{said}; make room, and the same command goes on") from error
-        raise UsageError(f"{said}; choose another with --results") from error
+            raise IclbenchError(f"{message}; make room, and the same command goes on") from error
+        raise UsageError(f"{message}; choose another with --results") from error

@@ -22,9 +22,9 @@ def heading(shape: TaskShape) -> list[str]:
     blank = shape.prediction.from_raw(torch.zeros(1, 1, shape.raw_dim), shape.outputs, shape.head_settings)
     names = [] if shape.marks is None else ["time"]
     for group, values in blank.columns().items():
-        one = group == "label" or (shape.marks is not None and group != "p")
-        first = 0 if group == "p" else 1
-        names += [group if one else f"{group}{first + i}" for i in range(values.shape[-1])]
+        single = group == "label" or (shape.marks is not None and group != "p")
+        start = 0 if group == "p" else 1
+        names += [group if single else f"{group}{start + i}" for i in range(values.shape[-1])]
     return names
 
 
@@ -44,12 +44,12 @@ def answers(
     """
     parts = [t[0].isfinite().flatten(1).all(1) for t in prediction.tensors().values()]
     finite = torch.stack(parts).all(0).tolist()
-    what = "x" if clock is None else "time"
+    input_name = "x" if clock is None else "time"
     columns = {group: values[0].tolist() for group, values in prediction.columns().items()}
     for i, usable in enumerate(finite):
-        time, found = None, {group: rows[i] for group, rows in columns.items()}
+        time, answer = None, {group: rows[i] for group, rows in columns.items()}
         if clock is not None:
-            time, found = clock.answer(found, None if after is None else after[i])
-        if not usable or not all(map(math.isfinite, [time or 0.0, *itertools.chain(*found.values())])):
-            raise DataError(f"the model has no finite answer; is {what} on the scale of its task?")
-        yield time, found
+            time, answer = clock.answer(answer, None if after is None else after[i])
+        if not usable or not all(map(math.isfinite, [time or 0.0, *itertools.chain(*answer.values())])):
+            raise DataError(f"the model has no finite answer; is {input_name} on the scale of its task?")
+        yield time, answer

@@ -78,18 +78,18 @@ class Clock:
     ) -> tuple[float, dict[str, list[float]]]:
         """When the next event is expected, and what is predicted, in the user's unit of time; `after` is the time of
         the last event, None: that which was learned last."""
-        last = self.last if after is None else after
-        assert last is not None  # or no query is answered
+        last_time = self.last if after is None else after
+        assert last_time is not None  # or no query is answered
         scaled = {
             group: [self.unit * value for value in values] if group in LENGTHS else values
             for group, values in columns.items()
         }
-        return last + scaled["gap"][0], scaled
+        return last_time + scaled["gap"][0], scaled
 
     def about(self) -> dict[str, str]:
-        """What a saved state says of the time, to the last digit."""
-        when = {"start": FIRST} if self.last is None else {"start": repr(self.start), "last": repr(self.last)}
-        return when | {"unit": repr(self.unit)}
+        """Entries of a saved state about the time, to the last digit."""
+        entries = {"start": FIRST} if self.last is None else {"start": repr(self.start), "last": repr(self.last)}
+        return entries | {"unit": repr(self.unit)}
 
     @classmethod
     def of_state(cls, about: Mapping[str, str]) -> Clock:

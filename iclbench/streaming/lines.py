@@ -1,4 +1,4 @@
-"""The lines of a stream: what comes in and what goes out.
+"""The lines of a stream: input and output.
 
 A line has the columns x1, ..., y1, ... of the task, separated by commas. It is a point to learn, or a query where all
 outputs are empty or `?`:
@@ -66,39 +66,39 @@ class LineFormat:
         outputs = ("label",) if shape.classes is not None else _numbered("y", shape.y_dim)
         return cls(_numbered("x", shape.x_dim), outputs, shape.classes, largest)
 
-    def read(self, lines: Iterable[str], where: str) -> Iterator[Line]:
+    def read(self, lines: Iterable[str], name: str) -> Iterator[Line]:
         """The points and queries of a file.
 
         Args:
             lines: its lines, read as they are asked for.
-            where: name of the file.
+            name: name of the file.
 
         Raises:
             DataError: a line cannot be read; the message names it.
         """
-        first = True
+        is_first = True
         for index, text in enumerate(lines, 1):
             try:
                 fields = _fields(text)
                 if not fields:
                     continue
-                if first and any(fields) and not any(meant_as_number(field) or field == "?" for field in fields):
-                    self._check_header(fields, where)
+                if is_first and any(fields) and not any(meant_as_number(field) or field == "?" for field in fields):
+                    self._check_header(fields, name)
                 else:
                     yield self._line(index, fields)
             except DataError as error:
-                raise DataError(f"{where}, line {index}: {error}") from None
-            first = False
+                raise DataError(f"{name}, line {index}: {error}") from None
+            is_first = False
 
-    def _check_header(self, fields: list[str], where: str) -> None:
+    def _check_header(self, fields: list[str], name: str) -> None:
         self._check_count(fields)
         expected = [*self.inputs, *self.outputs]
-        given = [field.casefold() for field in fields]
-        if any(word in expected and word != here for word, here in zip(given, expected, strict=True)):
+        names = [field.casefold() for field in fields]
+        if any(word in expected and word != expected_name for word, expected_name in zip(names, expected, strict=True)):
             raise DataError(f"the columns are in another order; write them as {','.join(expected)}")
-        if unknown := [field for field, here in zip(given, expected, strict=True) if field != here]:
+        if unknown := [field for field, expected_name in zip(names, expected, strict=True) if field != expected_name]:
             log.info(
-                f"{where}: the header has unknown names ({', '.join(map(in_a_line, unknown[:6]))}); columns are taken "
+                f"{name}: the header has unknown names ({', '.join(map(in_a_line, unknown[:6]))}); columns are taken "
                 f"by position as {','.join(expected)}"
             )
 

@@ -32,7 +32,7 @@ def read_related(backbone: Backbone, files: Sequence[Path], columns: LineFormat)
         raise UsageError(f"--related: {len(files)} datasets, but this model was trained with {most} at most")
     sets = [_read(backbone, file, columns) for file in files]
     x, y, mask = (
-        pad_sequence([getattr(each, part)[0] for each in sets], batch_first=True) for part in ("x", "y", "mask")
+        pad_sequence([getattr(dataset, field)[0] for dataset in sets], batch_first=True) for field in ("x", "y", "mask")
     )
     return Points(x, y, mask).map(lambda t: t.unsqueeze(0))
 

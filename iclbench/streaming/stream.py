@@ -31,7 +31,7 @@ from iclbench.streaming.window import Window, check_state
 log = logging.getLogger("iclbench")
 
 # Points that are learned at once, and queries of a file that are answered at once.
-TOGETHER = 128
+BATCH = 128
 
 
 @dataclass(frozen=True)
@@ -51,15 +51,15 @@ class Stream:
     Args:
         backbone: a trained model.
         state: to go on from; None: from nothing, or from related datasets.
-        related: datasets of the same kind, `(1, J, N, .)`, for a model that uses them; not beside a state.
+        related: datasets of the same kind, `(1, J, N, .)`, for a model that uses them; not together with a state.
         at_once: every query is answered before the next line is read.
-        where: what messages call the stream.
+        name: what messages call the stream.
         window: how many points count, the last ones; None: all.
         clock: of events.
 
     Raises:
         UsageError: a window of a model that cannot forget points.
-        DataError: a state that goes without such a window.
+        DataError: a state of a stream without such a window.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Stream:
         state: State | None = None,
         related: Points | None = None,
         at_once: bool = True,
-        where: str = "stdin",
+        name: str = "stdin",
         window: int | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -76,14 +76,14 @@ class Stream:
         self.model = backbone if window is None else Window(backbone, window)
         if state is not None:
             check_state(state, window)
-        self.where = where
+        self.where = name
         self.clock = clock
         self.points = 0
         self.queries = 0
-        self._known = state is not None or related is not None
-        self._together = 1 if at_once else TOGETHER
-        self._held: list[Line] = []
-        self._asked: list[Line] = []
+        self._has_points = state is not None or related is not None
+        self._batch_size = 1 if at_once else BATCH
+        self._waiting_points: list[Line] = []
+        self._waiting_queries: list[Line] = []
         with fixed_state(), torch.no_grad():
             self.state = self.model.condition(as_points(backbone, []), related) if state is None else state
 
@@ -97,14 +97,14 @@ class Stream:
             for line in lines:
                 if line.y is None:
                     self._learn()
-                    self._check_known(line)
-                    self._asked.append(line)
-                    if len(self._asked) >= self._together:
+                    self._check_has_points(line)
+                    self._waiting_queries.append(line)
+                    if len(self._waiting_queries) >= self._batch_size:
                         yield from self._answer()
                 else:
                     yield from self._answer()
-                    self._held.append(line)
-                    if len(self._held) >= TOGETHER:
+                    self._waiting_points.append(line)
+                    if len(self._waiting_points) >= BATCH:
                         self._learn()
         except GeneratorExit:  # nobody listens any more: what waits is learned, and not answered
             self._learn()
@@ -116,33 +116,35 @@ class Stream:
         self._learn()
         yield from self._answer()
 
-    def _check_known(self, line: Line) -> None:
+    def _check_has_points(self, line: Line) -> None:
         """Whether there is anything to answer from; of events the start of the observation is enough."""
-        if self.clock is None and not self._known:
-            raise self._at(line, "a query before any point; give points first, or --state")
+        if self.clock is None and not self._has_points:
+            raise self._error_at(line, "a query before any point; give points first, or --state")
         if self.clock is not None and self.clock.last is None:
-            raise self._at(line, "a query before the first event, with which the observation starts; give that first")
+            raise self._error_at(
+                line, "a query before the first event, with which the observation starts; give that first"
+            )
 
-    def _at(self, line: Line, problem: str) -> DataError:
+    def _error_at(self, line: Line, problem: str) -> DataError:
         return DataError(f"{self.where}, line {line.number}: {problem}")
 
     def _learn(self) -> None:
         """Take in the points that wait, all or, if one of them cannot be, those before it."""
-        held = self._held
-        if not held:
+        points = self._waiting_points
+        if not points:
             return
         before = self.state.nbytes
         try:
-            state, learned, problem = self._updated(self.state, held), len(held), None
+            state, learned, problem = self._updated(self.state, points), len(points), None
         except DataError:
-            state, learned, problem = self._one_by_one(held)
-        self.state, self._held = state, []
+            state, learned, problem = self._one_by_one(points)
+        self.state, self._waiting_points = state, []
         if not self.points and self.model is self.backbone and state.nbytes > before:
             log.info("the state of this model grows with the points that it learns; cmanp has one that does not")
         self.points += learned
         if learned and self.clock is not None:
-            self.clock.last = held[learned - 1].time
-        self._known = self._known or learned > 0
+            self.clock.last = points[learned - 1].time
+        self._has_points = self._has_points or learned > 0
         if problem is not None:
             raise problem
 
@@ -153,7 +155,7 @@ class Stream:
             try:
                 state = self._updated(state, [line])
             except DataError as error:
-                return state, learned, self._at(line, str(error))
+                return state, learned, self._error_at(line, str(error))
         return state, len(lines), None
 
     @guarded
@@ -170,21 +172,21 @@ class Stream:
 
     def _answer(self) -> Iterator[Answer]:
         """Answer the queries that wait."""
-        asked, self._asked = self._asked, []
-        if not asked:
+        queries, self._waiting_queries = self._waiting_queries, []
+        if not queries:
             return
         try:
             with fixed_state(), torch.no_grad(), named(self.backbone):
-                prediction = self.model.query(self.state, _inputs(self.backbone, asked))
-            check_answer(self.backbone, "query", prediction, (1, len(asked)))
+                prediction = self.model.query(self.state, _inputs(self.backbone, queries))
+            check_answer(self.backbone, "query", prediction, (1, len(queries)))
         except IclbenchError as error:
-            raise self._at(asked[0], str(error)) from error
-        found = answers(prediction, self.clock)
-        for line in asked:
+            raise self._error_at(queries[0], str(error)) from error
+        answer_columns = answers(prediction, self.clock)
+        for line in queries:
             try:
-                time, columns = next(found)
+                time, columns = next(answer_columns)
             except DataError as error:
-                raise self._at(line, str(error)) from None
+                raise self._error_at(line, str(error)) from None
             self.queries += 1
             yield Answer(line.number, line.x, columns, time)
 

@@ -87,22 +87,22 @@ class Window:
 
     def condition(self, context: Points, related: Points | None = None) -> WindowState:
         """The state of the last points of a context."""
-        kept = context.span(max(0, context.count - self.size))
-        state = self.backbone.condition(kept, related)
-        return WindowState(kept, state, related, state.log_weight(), 0, self.size)
+        last_points = context.span(max(0, context.count - self.size))
+        state = self.backbone.condition(last_points, related)
+        return WindowState(last_points, state, related, state.log_weight(), 0, self.size)
 
     def update(self, state: Any, points: Points) -> WindowState:
         """The state after further points: they are learned together, then as many of the oldest are forgotten as are
         too many."""
-        every = state.points.append(points)
-        surplus = max(0, every.count - self.size)
+        all_points = state.points.append(points)
+        surplus = max(0, all_points.count - self.size)
         if surplus and self.size <= max(self.afresh, points.count + surplus):
-            return self.condition(every, state.related)
+            return self.condition(all_points, state.related)
         learned = self.backbone.update(state.state, points)
-        longer = replace(state, points=every, state=learned, highest=_higher(state.highest, learned.log_weight()))
+        longer = replace(state, points=all_points, state=learned, highest=_higher(state.highest, learned.log_weight()))
         if not surplus:
             return longer
-        return self._without_oldest(longer, surplus) or self.condition(every, state.related)
+        return self._without_oldest(longer, surplus) or self.condition(all_points, state.related)
 
     def query(self, state: Any, x: Float[Tensor, "1 Q Dx"]) -> Prediction:
         """The backbone's answers from the points of the window."""
@@ -111,13 +111,13 @@ class Window:
     def _without_oldest(self, window: WindowState, count: int) -> WindowState | None:
         """The window without its oldest points, None where its state could not be trusted."""
         try:
-            left = self.backbone.remove(window.state, window.points.span(0, count))
+            remaining_state = self.backbone.remove(window.state, window.points.span(0, count))
         except UsageError:
             return None
-        steps, weight = window.steps + 1, left.log_weight()
+        steps, weight = window.steps + 1, remaining_state.log_weight()
         if steps >= self.every or _drifted(steps, window.highest, weight):
             return None
-        return replace(window, points=window.points.span(count), state=left, steps=steps)
+        return replace(window, points=window.points.span(count), state=remaining_state, steps=steps)
 
 
 def check_state(state: State, window: int | None) -> None:
@@ -148,6 +148,6 @@ def _higher(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 def _able() -> str:
     """The names of our backbones whose states forget points."""
-    ours = [name for name in BACKBONES.architectures() if name in BACKBONES.shipped]
-    names = [name for name in ours if BACKBONES.get(name).removes_points]
+    architectures = [name for name in BACKBONES.architectures() if name in BACKBONES.shipped]
+    names = [name for name in architectures if BACKBONES.get(name).removes_points]
     return " and ".join([", ".join(names[:-1]), names[-1]])

@@ -1,4 +1,4 @@
-"""Branches: shorter trainings that a longer one gives on its way, each with a decay of the learning rate of its own.
+"""Branches: shorter trainings that share the beginning of a longer one, each with its own decay of the learning rate.
 
 With the schedule warm-up, constant, decay (`iclbench.training.schedule`) a training of n steps is the first part of a
 longer one up to where its last fifth begins. There the state is kept, the decay is trained, its weights are written
@@ -25,7 +25,7 @@ Weights = dict[str, Tensor]
 
 
 @contextmanager
-def left(training: Training) -> Iterator[Progress]:
+def restored_after(training: Training) -> Iterator[Progress]:
     """Within the block the weights, the optimiser and the progress may go anywhere; afterwards they are what they were.
 
     Yields the progress for a branch to go on from, which shares nothing with the training's.
@@ -47,7 +47,7 @@ def left(training: Training) -> Iterator[Progress]:
 
 
 def train_branch(training: Training, progress: Progress, steps: int, callbacks: Sequence[Callback]) -> Weights:
-    """Train the branch that ends after so many steps from where it stands; returns its weights.
+    """Train the branch that ends after `steps` steps; returns its weights.
 
     Raises:
         TrainingDivergedError: the loss or a weight is NaN or infinite.

@@ -46,7 +46,7 @@ def save(
     tensors = {key: value.detach().cpu() for key, value in tensors.items()}
     metadata = run.signature | {"step": str(progress.step), "seconds": repr(progress.seconds)}
     metadata |= {"scored": json.dumps(progress.scored), "bytes": json.dumps(progress.bytes)}
-    metadata |= _of(branch)
+    metadata |= _branch_metadata(branch)
     metadata["digest"] = _digest(tensors, metadata)
     save_tensors(run.checkpoint_folder(branch) / _name(progress.step), tensors, metadata)
     for old in run.checkpoints_of(branch)[:-KEEP]:
@@ -82,10 +82,10 @@ def restore(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer, branch
                 raise ValueError("it is not as it was written: its digest is another")
             progress = _progress(metadata, tensors)
             _refuse_impossible(progress, branch or run.config.train.steps)
-            if metadata.get("branch") != _of(branch).get("branch"):
+            if metadata.get("branch") != _branch_metadata(branch).get("branch"):
                 raise ValueError("it is of another branch")
-            if branch is None and (gone := _missing(run, progress.step)):
-                raise ValueError(f"it is past the branch of {gone[0]} steps, whose weights are gone")
+            if branch is None and (missing := _missing(run, progress.step)):
+                raise ValueError(f"it is past the branch of {missing[0]} steps, whose weights are gone")
             if path.name != _name(progress.step):
                 raise ValueError(f"it is of step {progress.step}")
             with advised(IN_TRAINING):
@@ -114,8 +114,8 @@ def _name(step: int) -> str:
     return f"step-{step:09d}.safetensors"
 
 
-def _of(branch: int | None) -> dict[str, str]:
-    """What a checkpoint says of the branch that it is of."""
+def _branch_metadata(branch: int | None) -> dict[str, str]:
+    """Metadata of a checkpoint that name its branch."""
     return {} if branch is None else {"branch": str(branch)}
 
 
@@ -134,7 +134,7 @@ def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
 
 
 def _progress(metadata: Mapping[str, str], tensors: dict[str, Tensor]) -> Progress:
-    """Where a checkpoint stands; takes what is of the log out of its tensors."""
+    """The progress in a checkpoint; removes the tensors of the log."""
     return Progress(
         int(metadata["step"]),
         float(metadata["seconds"]),
@@ -174,8 +174,8 @@ def _load(model: nn.Module, optimiser: torch.optim.Optimizer, tensors: dict[str,
             _, number, name = key.split(".", 2)
             state.setdefault(int(number), {})[name] = value
     # All that does not fit is found before anything is overwritten.
-    own = model.state_dict()
-    if {k: v.shape for k, v in weights.items()} != {k: v.shape for k, v in own.items()}:
+    model_state = model.state_dict()
+    if {k: v.shape for k, v in weights.items()} != {k: v.shape for k, v in model_state.items()}:
         raise ValueError("its weights have other names or shapes")
     parameters = [p for group in optimiser.param_groups for p in group["params"]]
     for index, moments in state.items():

@@ -55,7 +55,7 @@ class TrainingDivergedError(NonFiniteError):
 
 @dataclass
 class Progress:
-    """Where a training stands.
+    """The progress of a training.
 
     Attributes:
         step: steps done.
@@ -203,10 +203,10 @@ class Training:
         """Draw episodes, move the weights against the gradient of their loss."""
         step, settings = self.progress.step, self.settings
         batch = self.data.batch(settings, self.seed, step, self.device)
-        together = None if self.processes.alone else self.processes
+        shared = None if self.processes.alone else self.processes
         share = 1.0
-        if together:
-            batch, share = together.share(self.backbone, batch)
+        if shared:
+            batch, share = shared.share(self.backbone, batch)
         with autocast(settings, self.device):
             draw = generator(self.seed, "loss", step, device=self.device)
             with named(self.backbone):
@@ -215,12 +215,12 @@ class Training:
         loss = answer[0]
         for group in self.optimiser.param_groups:
             group["lr"] = group.get("lr_factor", 1.0) * learning_rate(settings, step, self.end)
-        if together is None:
+        if shared is None:
             descend(loss, self.backbone, self.optimiser, settings.clip)
             loss = loss.detach()
         else:
-            descend(loss * share, self.backbone, self.optimiser, settings.clip, together.sum_gradients)
-            loss, self._stopping = together.summed(loss.detach() * share, self.asked())
+            descend(loss * share, self.backbone, self.optimiser, settings.clip, shared.sum_gradients)
+            loss, self._stopping = shared.summed(loss.detach() * share, self.asked())
         self.progress.pending += loss
         self.progress.step = step + 1
 
@@ -233,7 +233,7 @@ class Training:
             self.progress.pending.zero_()
 
     def due(self, every: int) -> bool:
-        """Whether something is to be done now that is done every so many steps and after the last."""
+        """Whether an action is due that happens every `every` steps and after the last."""
         return self.progress.step % every == 0 or self.last
 
     @property
@@ -271,8 +271,7 @@ class Training:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """What the block does is no part of what training takes: the backbone is in eval mode, the clock stands
-        still."""
+        """Pause the training in the block: the backbone is in eval mode, and its time does not count."""
         self.mean_loss()
         with self._meter.stopped():
             self.backbone.eval()
@@ -282,7 +281,7 @@ class Training:
                 self.backbone.train()
 
     def diverged(self, what: str) -> TrainingDivergedError:
-        """The error that says so, of this step."""
+        """The error for a divergence at this step."""
         return TrainingDivergedError(self.progress.step, what)
 
 
@@ -321,8 +320,8 @@ class _Meter:
         self._read_peak()
 
     def _read_peak(self) -> None:
-        before, now = self._progress.bytes, self._memory.peak
-        self._progress.bytes = None if before is None or now is None else max(before, now)
+        before, current = self._progress.bytes, self._memory.peak
+        self._progress.bytes = None if before is None or current is None else max(before, current)
 
     @contextmanager
     def stopped(self) -> Iterator[None]:

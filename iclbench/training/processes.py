@@ -37,7 +37,7 @@ log = logging.getLogger("iclbench")
 
 # What torchrun and `started` tell a process of its place.
 _RANK, _WORLD, _LOCAL = "RANK", "WORLD_SIZE", "LOCAL_RANK"
-# What `started` tells the others of whom they end with.
+# The process id of the first process, with which the others end.
 _PARENT = "ICLBENCH_PARENT"
 # How long a process waits for the others: to begin, and then while the first one evaluates.
 _MEETING, _PATIENCE = timedelta(minutes=2), timedelta(hours=4)
@@ -70,39 +70,41 @@ class Processes:
     def share(self, backbone: Backbone, batch: Episodes) -> tuple[Episodes, float]:
         """The part of a batch that is this process's, and what its mean counts in that of all."""
         size = len(batch.scored)
-        own = batch[self.rank * size // self.count : (self.rank + 1) * size // self.count]
-        every = _counted(backbone, batch)
-        return own, _counted(backbone, own) / every if every else 0.0
+        own_batch = batch[self.rank * size // self.count : (self.rank + 1) * size // self.count]
+        total = _counted(backbone, batch)
+        return own_batch, _counted(backbone, own_batch) / total if total else 0.0
 
     def sum_gradients(self, backbone: Backbone) -> None:
-        """Those of all processes, in each of them."""
+        """Sum the gradients of all processes, in each of them."""
         gradients = [weight.grad for weight in backbone.parameters() if weight.grad is not None]
-        for dtype in dict.fromkeys(each.dtype for each in gradients):
-            own = [each for each in gradients if each.dtype == dtype]
-            flat = torch.cat([each.reshape(-1) for each in own])
+        for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
+            same_dtype = [gradient for gradient in gradients if gradient.dtype == dtype]
+            flat = torch.cat([gradient.reshape(-1) for gradient in same_dtype])
             with self.connected():
                 dist.all_reduce(torch.view_as_real(flat) if flat.is_complex() else flat)
-            for each, whole in zip(own, flat.split([each.numel() for each in own]), strict=True):
-                each.copy_(whole.view_as(each))
+            for gradient, summed in zip(
+                same_dtype, flat.split([gradient.numel() for gradient in same_dtype]), strict=True
+            ):
+                gradient.copy_(summed.view_as(gradient))
 
-    def summed(self, loss: Tensor, asked: bool) -> tuple[Tensor, bool]:
+    def summed(self, loss: Tensor, stop: bool) -> tuple[Tensor, bool]:
         """The loss of all, and whether any was asked to stop."""
-        both = torch.stack([loss, loss.new_full((), float(asked))])
+        values = torch.stack([loss, loss.new_full((), float(stop))])
         with self.connected():
-            dist.all_reduce(both)
-        return both[0], bool(both[1] > 0)
+            dist.all_reduce(values)
+        return values[0], bool(values[1] > 0)
 
     def agree(self, word: str | None = None) -> str:
-        """What the first process says; it alone gives a word."""
+        """The word of the first process; only that one gives a word."""
         return str(self.same(lambda: word))
 
-    def same(self, found: Callable[[], Any]) -> Any:
-        """What the first process finds; the others look at nothing by themselves, since files come late to some."""
-        said = [found() if self.leads else None]
+    def same(self, compute: Callable[[], Any]) -> Any:
+        """A value computed by the first process for all of them, since files may become visible late to the others."""
+        objects = [compute() if self.leads else None]
         if not self.alone:
             with self.connected():
-                dist.broadcast_object_list(said, src=0)
-        return said[0]
+                dist.broadcast_object_list(objects, src=0)
+        return objects[0]
 
     @contextmanager
     def connected(self) -> Iterator[None]:
@@ -144,19 +146,19 @@ def _counted(backbone: Backbone, batch: Episodes) -> int:
     return max(1, int(scored.sum()))  # of windows without events the loss is a sum
 
 
-def here() -> Processes:
-    """This process's place, as torchrun tells it; alone where nobody does.
+def this_process() -> Processes:
+    """This process's place, as set by torchrun; alone without torchrun.
 
     Raises:
-        UsageError: what is told makes no sense.
+        UsageError: the variables are inconsistent.
     """
-    told = [os.environ.get(name, default) for name, default in ((_RANK, "0"), (_WORLD, "1"))]
-    if not all(each.isdigit() for each in told) or not int(told[0]) < max(1, int(told[1])):
-        raise UsageError(f"{_RANK}={told[0]} and {_WORLD}={told[1]} are no place among processes; unset them")
-    count = int(told[1])
+    settings = [os.environ.get(name, default) for name, default in ((_RANK, "0"), (_WORLD, "1"))]
+    if not all(setting.isdigit() for setting in settings) or not int(settings[0]) < max(1, int(settings[1])):
+        raise UsageError(f"{_RANK}={settings[0]} and {_WORLD}={settings[1]} are no place among processes; unset them")
+    count = int(settings[1])
     if count > 1 and not os.environ.get("MASTER_ADDR"):
         raise UsageError(f"{_WORLD}={count} without MASTER_ADDR: start the command with torchrun, or unset {_WORLD}")
-    return Processes(int(told[0]), count) if count > 1 else ALONE
+    return Processes(int(settings[0]), count) if count > 1 else ALONE
 
 
 def check_count(count: int, device: str) -> None:
@@ -166,13 +168,13 @@ def check_count(count: int, device: str) -> None:
         raise UsageError(f"--processes {count} take a GPU each: --device cuda, not {device}")
     most = torch.cuda.device_count() if device.startswith("cuda") else max(2, cores.available())
     if count > most:
-        what = "GPUs of this machine" if device.startswith("cuda") else "cores that it may use here"
-        raise UsageError(f"--processes {count} is more than the {most} {what}")
+        resource = "GPUs of this machine" if device.startswith("cuda") else "cores that it may use here"
+        raise UsageError(f"--processes {count} is more than the {most} {resource}")
 
 
 def own_device(device: str) -> str:
     """The device of this process among several: of GPUs one each."""
-    return f"cuda:{os.environ.get(_LOCAL, '0')}" if device == "cuda" and not here().alone else device
+    return f"cuda:{os.environ.get(_LOCAL, '0')}" if device == "cuda" and not this_process().alone else device
 
 
 @contextmanager
@@ -182,50 +184,53 @@ def joined(device: str) -> Iterator[Processes]:
     Raises:
         IclbenchError: not all of them begin within two minutes.
     """
-    own = here()
-    if own.alone:
-        yield own
+    process = this_process()
+    if process.alone:
+        yield process
         return
-    if (parent := os.environ.get(_PARENT)) is not None and not own.leads:
+    if (parent := os.environ.get(_PARENT)) is not None and not process.leads:
         end_with_parent(int(parent))
     backend = "gloo"
     if device.startswith("cuda"):
         torch.cuda.set_device(int(os.environ.get(_LOCAL, "0")))
         backend = "cpu:gloo,cuda:nccl"
-    store = _met(own)
-    dist.init_process_group(backend, store=store, rank=own.rank, world_size=own.count, timeout=_PATIENCE)
+    store = _rendezvous(process)
+    dist.init_process_group(backend, store=store, rank=process.rank, world_size=process.count, timeout=_PATIENCE)
     try:
-        yield own
+        yield process
     finally:
         dist.destroy_process_group()
 
 
-def _met(own: Processes) -> dist.Store:
-    """What the processes exchange their addresses through, once all of them have begun."""
-    at = f"{os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT', '')}"
-    others = f"the other {own.count - 1} of {own.count} processes of this training at {at} (MASTER_ADDR)"
+def _rendezvous(process: Processes) -> dist.Store:
+    """The store through which the processes exchange their addresses, once all of them have begun."""
+    address = f"{os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT', '')}"
+    other_processes = (
+        f"the other {process.count - 1} of {process.count} processes of this training at {address} (MASTER_ADDR)"
+    )
     patience = f"{_MEETING.total_seconds():g} seconds"
-    remark = Timer(_SILENCE, log.info, (f"waiting for {others}, for at most {patience}",))
+    remark = Timer(_SILENCE, log.info, (f"waiting for {other_processes}, for at most {patience}",))
     remark.daemon = True
     remark.start()
-    met: Future[dist.Store] = Future()
+    result: Future[dist.Store] = Future()
 
     def meet() -> None:
         try:
-            store, *_ = next(rendezvous("env://", own.rank, own.count, timeout=_MEETING))
-            store.set(f"begun/{own.rank}", "")
-            store.wait([f"begun/{rank}" for rank in range(own.count)], _MEETING)
-            met.set_result(store)
+            store, *_ = next(rendezvous("env://", process.rank, process.count, timeout=_MEETING))
+            store.set(f"begun/{process.rank}", "")
+            store.wait([f"begun/{rank}" for rank in range(process.count)], _MEETING)
+            result.set_result(store)
         except BaseException as error:
-            met.set_exception(error)
+            result.set_exception(error)
 
     # In a thread, since torch waits without looking for Ctrl-C.
     Thread(target=meet, daemon=True).start()
     try:
-        store = met.result()
+        store = result.result()
     except (RuntimeError, ValueError) as error:
         raise IclbenchError(
-            f"waited {patience} for {others}; start all {own.count} with the same address, or unset {_WORLD} to train "
+            f"waited {patience} for {other_processes}; start all {process.count} with the same address, or unset "
+            f"{_WORLD} to train "
             f"in one process ({str(error).splitlines()[0]:.80})"
         ) from None
     finally:
@@ -241,9 +246,9 @@ def started(count: int, words: Sequence[str]) -> Iterator[None]:
     Raises:
         UsageError: somebody else, torchrun, has started several already.
     """
-    if count == 1 or not here().alone:
-        if count > 1 and here().count != count:
-            raise UsageError(f"--processes {count} under {here().count} processes of torchrun: leave it out")
+    if count == 1 or not this_process().alone:
+        if count > 1 and this_process().count != count:
+            raise UsageError(f"--processes {count} under {this_process().count} processes of torchrun: leave it out")
         yield
         return
     with socket.socket() as free:
@@ -251,15 +256,17 @@ def started(count: int, words: Sequence[str]) -> Iterator[None]:
         port = free.getsockname()[1]
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), _WORLD: str(count)}
     command = [sys.executable, "-m", "iclbench", *words]
-    said = TemporaryFile()  # noqa: SIM115  # closed with the process
+    errors = TemporaryFile()  # noqa: SIM115  # closed with the process
     others: list[subprocess.Popen[bytes]] = []
     over = Event()
     before = {name: os.environ.get(name) for name in (*place, _RANK, _LOCAL)}
     try:
         for rank in range(1, count):
-            own = place | {_RANK: str(rank), _LOCAL: str(rank), _PARENT: str(os.getpid())}
-            others.append(subprocess.Popen(command, env=os.environ | own, stdout=subprocess.DEVNULL, stderr=said))
-        Thread(target=_follow, args=(others, said, over), daemon=True).start()
+            variables = place | {_RANK: str(rank), _LOCAL: str(rank), _PARENT: str(os.getpid())}
+            others.append(
+                subprocess.Popen(command, env=os.environ | variables, stdout=subprocess.DEVNULL, stderr=errors)
+            )
+        Thread(target=_follow, args=(others, errors, over), daemon=True).start()
         os.environ |= place | {_RANK: "0", _LOCAL: "0"}
         yield
         over.set()
@@ -278,18 +285,18 @@ def started(count: int, words: Sequence[str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _follow(others: list[subprocess.Popen[bytes]], said: IO[bytes], over: Event) -> None:
+def _follow(others: list[subprocess.Popen[bytes]], errors: IO[bytes], over: Event) -> None:
     """End this process where another one is gone and it does not notice: it may be waiting for it, deaf to signals."""
     while not over.wait(0.5):
-        gone = next((other for other in others if other.poll() not in (None, 0)), None)
-        if gone is None:
+        dead = next((other for other in others if other.poll() not in (None, 0)), None)
+        if dead is None:
             continue
         if over.wait(_NOTICE):
             return
-        said.seek(0)
-        last = said.read().decode(errors="replace").strip().splitlines()[-1:]
-        why = last[0] if last else f"exit code {gone.returncode}"
-        sys.stderr.write(f"error: another process of this training is gone ({why:.200}); the same command goes on\n")
+        errors.seek(0)
+        last_line = errors.read().decode(errors="replace").strip().splitlines()[-1:]
+        reason = last_line[0] if last_line else f"exit code {dead.returncode}"
+        sys.stderr.write(f"error: another process of this training is gone ({reason:.200}); the same command goes on\n")
         sys.stderr.flush()
         for other in others:
             other.kill()

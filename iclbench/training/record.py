@@ -75,8 +75,8 @@ def give_up(run: Run, family: Family, progress: Progress, error: DivergedError) 
     curve = [row for row in _curve(run, normaliser, progress) if row["axis_value"] != end["axis_value"]]
     scored = [_shared(run) | {"normaliser": 1.0} | row for row in progress.scored]
     tables.write("values", [*curve, *scored, end], run.path / "values.parquet", {"config": run.hash})
-    found = {"config": run.hash, "step": error.step, "what": error.what}
-    write_text(run.path / run.DIVERGED, json.dumps(found, indent=2) + "\n")
+    record = {"config": run.hash, "step": error.step, "what": error.what}
+    write_text(run.path / run.DIVERGED, json.dumps(record, indent=2) + "\n")
 
 
 def _about(run: Run) -> dict[str, object]:

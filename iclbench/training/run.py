@@ -19,14 +19,14 @@ from iclbench.core.memory import IN_TRAINING, advised
 from iclbench.families.base import Family
 from iclbench.store.runs import DivergedError, Hold, Run, writing
 from iclbench.training import checkpoint, record
-from iclbench.training.branches import left, train_branch
+from iclbench.training.branches import restored_after, train_branch
 from iclbench.training.fit import Callback, Progress, Training, TrainingDivergedError
 from iclbench.training.processes import ALONE, Processes
 from iclbench.training.step import TrainingData
 
 log = logging.getLogger("iclbench")
 
-# Is told the number of steps done and the mean loss since it was told last.
+# Called with the number of steps done and the mean loss since the last call.
 Report = Callable[[int, float], None]
 ReportOfBranch = Callable[[int, int, float], None]
 # Makes the callback that evaluates the model of a run while it trains, see `iclbench.evaluation.monitor`.
@@ -62,7 +62,7 @@ def train(
             last good checkpoint stays.
         Interrupted: SIGINT or SIGTERM came; a checkpoint was written, or, in the last step, the finished run.
         OutOfMemoryError: there is not enough of it.
-        IclbenchError: another process trains this run, and nobody is to wait for it; or there is no room on the disk.
+        IclbenchError: another process trains this run and `wait` is False; or there is no room on the disk.
     """
     if run.config.train.evaluate_every and monitor is None:
         raise ValueError(f"run '{run.name}' is to be evaluated while it trains: train(run, monitor=Monitor)")
@@ -93,7 +93,7 @@ def _train(
     report_branch: ReportOfBranch | None,
     processes: Processes,
 ) -> None:
-    """The work of one process; only who leads has a `hold`, and writes."""
+    """The work of one process; only the leading one has a `hold`, and writes."""
     config = run.config
     family = config.task.build(context.data_dir)
     family.check_data()
@@ -112,18 +112,18 @@ def _train(
             for steps in config.train.branch_steps:
                 training.run(callbacks, until=decay_begins(steps))
                 if training.progress.step == decay_begins(steps) and not processes.same(partial(run.has_branch, steps)):
-                    aside = [_reporting(partial(report_branch, steps))] if report_branch is not None else []
-                    _branch(run, hold, stop, training, steps, aside)
+                    reporting_branch = [_reporting(partial(report_branch, steps))] if report_branch is not None else []
+                    _branch(run, hold, stop, training, steps, reporting_branch)
                 if hold is not None:
                     checkpoint.forget(run, steps)
             training.run(callbacks)
-    except TrainingDivergedError as found:
-        error = DivergedError(run, found.step, found.what)
+    except TrainingDivergedError as diverged:
+        error = DivergedError(run, diverged.step, diverged.what)
         if hold is None:
-            raise error from found
+            raise error from diverged
         with _written(run, hold):
             record.give_up(run, family, training.progress, error)
-        raise error from found
+        raise error from diverged
     if hold is None:
         return
     with _written(run, hold):
@@ -134,16 +134,16 @@ def _train(
 
 def _restored(run: Run, training: Training, branch: int | None = None) -> Progress:
     """The newest checkpoint, in the weights and the optimiser of all processes."""
-    own = training.processes
+    processes = training.processes
 
-    def found() -> tuple[Progress, Any, Any]:
+    def restore() -> tuple[Progress, Any, Any]:
         progress = checkpoint.restore(run, training.backbone, training.optimiser, branch)
         return progress, training.backbone.state_dict(), training.optimiser.state_dict()
 
-    if own.alone:
+    if processes.alone:
         return checkpoint.restore(run, training.backbone, training.optimiser, branch)
-    progress, weights, moments = own.same(found)
-    if not own.leads:
+    progress, weights, moments = processes.same(restore)
+    if not processes.leads:
         training.backbone.load_state_dict(weights)
         training.optimiser.load_state_dict(moments)
     restored: Progress = progress
@@ -171,10 +171,10 @@ def _branch(
     log.info("run '%s': branch of %d steps, from step %d", run.name, steps, training.progress.step)
     training.check()
     _save(run, hold, stop, training)
-    with left(training) as progress:
-        found = _restored(run, training, steps)
+    with restored_after(training) as progress:
+        restored = _restored(run, training, steps)
         keeping = _keeping(run, hold, stop, steps)
-        weights = train_branch(training, found if found.step else progress, steps, [*callbacks, keeping])
+        weights = train_branch(training, restored if restored.step else progress, steps, [*callbacks, keeping])
         at_end = training.progress
     training.progress.seconds, training.progress.bytes = at_end.seconds, at_end.bytes
     _save(run, hold, stop, training)
@@ -207,7 +207,7 @@ def _keeping(run: Run, hold: Hold | None, stop: _Stop, branch: int | None = None
 
 @contextlib.contextmanager
 def _written(run: Run, hold: Hold) -> Iterator[None]:
-    """What the block writes into the folder of the run, which is made anew where it is gone."""
+    """Write into the folder of the run in the block; the folder is recreated if it is gone."""
     with writing(run.path):
         hold.renew()
         yield
@@ -221,15 +221,15 @@ class _Stop:
     """
 
     def __init__(self, run: Run) -> None:
-        self._run, self._asked, self._held = run, 0, False
+        self._run, self._signals_seen, self._held = run, 0, False
 
     def __bool__(self) -> bool:
-        return self._asked > 0
+        return self._signals_seen > 0
 
     def ask(self, number: int, frame: FrameType | None) -> None:
         """A signal has come. Raises `Interrupted` at the third, which is the user's who waits for a long step."""
-        self._asked += 1
-        if self._asked >= _HURRY and not self._held:
+        self._signals_seen += 1
+        if self._signals_seen >= _HURRY and not self._held:
             at = self._run.reached
             raise Interrupted(f"interrupted at once; the same command continues run '{self._run.name}' from step {at}")
 

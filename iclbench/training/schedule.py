@@ -20,14 +20,14 @@ def learning_rate(settings: TrainSettings, step: int, end: int | None = None) ->
     """
     if settings.schedule == "warmup-stable-decay":
         end = settings.steps if end is None else end
-        left = (end - step) / max(1, end - decay_begins(end))
-        return settings.lr * min(1.0, (step + 1) / max(1, settings.warmup), left)
+        remaining = (end - step) / max(1, end - decay_begins(end))
+        return settings.lr * min(1.0, (step + 1) / max(1, settings.warmup), remaining)
     if step < settings.warmup:
         return settings.lr * (step + 1) / settings.warmup
     match settings.schedule:
         case "cosine":
-            done = (step - settings.warmup) / max(1, settings.steps - settings.warmup)
-            return settings.lr * 0.5 * (1 + math.cos(math.pi * done))
+            progress = (step - settings.warmup) / max(1, settings.steps - settings.warmup)
+            return settings.lr * 0.5 * (1 + math.cos(math.pi * progress))
         case "inverse-sqrt":
             return settings.lr * math.sqrt(max(1, settings.warmup) / max(1, step + 1))
     return settings.lr

@@ -21,7 +21,7 @@ from iclbench.families.request import Request
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What training draws its episodes from.
+    """The source of training episodes.
 
     Attributes:
         family: the family, with its parameters.
@@ -35,7 +35,7 @@ class TrainingData:
 
     @classmethod
     def of(cls, task: TaskConfig, family: Family) -> TrainingData:
-        """That of a task and its family, which may hold data sets."""
+        """The training data of a task and its family, which may hold data sets."""
         return cls(family, task.drawn(task.points), task.context_targets)
 
     def batch(self, settings: TrainSettings, seed: int, step: int, device: str = "cpu") -> Episodes:

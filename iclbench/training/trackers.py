@@ -1,4 +1,4 @@
-"""Trackers: a run's losses and scores as TensorBoard, Weights & Biases or MLflow show them, beside our own tables.
+"""Trackers: a run's losses and scores for TensorBoard, Weights & Biases or MLflow, in addition to our own tables.
 
 Everything is written to files next to the run: nothing leaves the machine unless the tracker's own environment
 variables (`WANDB_MODE`, `MLFLOW_TRACKING_URI`) say so.
@@ -92,10 +92,10 @@ class MLflow:
         name = run.config.task.name
         experiment = self._client.get_experiment_by_name(name)
         place = self._client.create_experiment(name) if experiment is None else experiment.experiment_id
-        own = f"tags.`iclbench.run` = '{run.name}' and tags.`iclbench.config` = '{run.hash}'"
-        found = self._client.search_runs([place], own, max_results=1)
-        if found:
-            self._id = found[0].info.run_id
+        query = f"tags.`iclbench.run` = '{run.name}' and tags.`iclbench.config` = '{run.hash}'"
+        matching = self._client.search_runs([place], query, max_results=1)
+        if matching:
+            self._id = matching[0].info.run_id
         else:
             tags = {"mlflow.runName": run.name, "iclbench.run": run.name, "iclbench.config": run.hash}
             self._id = self._client.create_run(place, tags=tags).info.run_id
@@ -148,12 +148,12 @@ def tracked(run: Run, names: Sequence[str]) -> Iterator[list[Tracker]]:
 
 def _flat(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested tables as `a.b` keys; published numbers, which are no part of how a run was trained, are left out."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in plain.items():
         if key == "published":
             continue
         if isinstance(value, Mapping):
-            found |= _flat(value, f"{prefix}{key}.")
+            flat |= _flat(value, f"{prefix}{key}.")
         else:
-            found[f"{prefix}{key}"] = value
-    return found
+            flat[f"{prefix}{key}"] = value
+    return flat

@@ -19,7 +19,7 @@ from iclbench.registry import BACKBONES
 from iclbench.streaming.answers import heading
 from iclbench.streaming.clock import Clock
 from iclbench.streaming.event_lines import EventFormat
-from iclbench.streaming.stream import TOGETHER, Answer, Stream
+from iclbench.streaming.stream import BATCH, Answer, Stream
 
 SHAPE = TaskShape(x_dim=0, points=9, y_dim=3, marks=3, head="event", question="next")
 SIZES = {
@@ -88,7 +88,7 @@ def test_names_of_the_columns() -> None:
 @pytest.mark.parametrize("name", SIZES)
 def test_a_query_sees_all_events_before_it(name: str) -> None:
     """Also before the first event, when the observation has begun, and after more than are learned at once."""
-    own, lines = model(name), log("qeqqeeeqe" + "e" * (TOGETHER + 5) + "qeq")
+    own, lines = model(name), log("qeqqeeeqe" + "e" * (BATCH + 5) + "qeq")
     assert_as_expected(answers(own, lines), expected(own, lines))
 
 

@@ -12,7 +12,7 @@ from iclbench.core.episodes import Points
 from iclbench.core.errors import DataError
 from iclbench.registry import BACKBONES
 from iclbench.streaming.lines import Line
-from iclbench.streaming.stream import TOGETHER, Answer, Stream
+from iclbench.streaming.stream import BATCH, Answer, Stream
 
 SIZES = {
     "cmanp": {"layers": 2, "width": 8, "heads": 2, "hidden": 8, "latents": 3},
@@ -100,7 +100,7 @@ def test_a_classifier_learns_labels_and_answers_with_probabilities(name: str) ->
 
 
 def test_points_beyond_what_is_learned_together_are_not_lost() -> None:
-    own, given = model(), lines("p" * (2 * TOGETHER + 3) + "q" + "p" * TOGETHER + "q" * (TOGETHER + 1))
+    own, given = model(), lines("p" * (2 * BATCH + 3) + "q" + "p" * BATCH + "q" * (BATCH + 1))
     assert_as_expected(Stream(own, at_once=False).run(given), expected(own, given))
 
 

@@ -16,7 +16,7 @@ from iclbench.core.predictor import State
 from iclbench.evaluation.costs.live_bytes import LiveBytes
 from iclbench.streaming import window as window_module
 from iclbench.streaming.lines import Line
-from iclbench.streaming.stream import TOGETHER, Stream
+from iclbench.streaming.stream import BATCH, Stream
 from iclbench.streaming.window import Window, WindowState, check_state
 from tests.streaming.test_stream import lines, model
 
@@ -89,7 +89,7 @@ def test_at_every_step_only_the_last_points_count(name: str, size: int, afresh: 
 @pytest.mark.parametrize("at_once", [True, False])
 @pytest.mark.parametrize("size", [1, 3, 150])
 def test_queries_between_points_see_the_last_ones_before_them(size: int, at_once: bool) -> None:
-    own, given = model(), lines("pqqpppqpp" + "q" * 3 + "p" * (TOGETHER + 30) + "qppq")
+    own, given = model(), lines("pqqpppqpp" + "q" * 3 + "p" * (BATCH + 30) + "qppq")
     stream = Stream(own, at_once=at_once, window=size)
     answers = list(stream.run(given))
     assert [answer.number for answer in answers] == [line.number for line in given if line.y is None]

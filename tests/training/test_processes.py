@@ -23,7 +23,7 @@ from iclbench.core.episodes import Episodes
 from iclbench.core.errors import IclbenchError, UsageError
 from iclbench.training import processes
 from iclbench.training.fit import Training
-from iclbench.training.processes import ALONE, Processes, check_count, here, joined, started
+from iclbench.training.processes import ALONE, Processes, check_count, joined, started, this_process
 from iclbench.training.step import TrainingData
 from tests.forked import FORKS
 
@@ -180,7 +180,7 @@ def test_a_place_that_makes_no_sense_is_a_line(
     for name, value in told.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(UsageError, match=line):
-        here()
+        this_process()
 
 
 @pytest.mark.parametrize(

@@ -100,13 +100,13 @@ class _Work:
     n_episodes: int | None
     do: Callable[[], object]
 
-    def cost(self, metric: str, whole: int | float) -> Cost:
-        """A value of the whole batch, told per episode; that of a training step as it is."""
-        return Cost(self.phase, metric, whole / (self.n_episodes or 1), self.n_points, self.n_episodes, self.n_at_once)
+    def cost(self, metric: str, total: int | float) -> Cost:
+        """A value of the batch divided by its number of episodes; that of a training step unchanged."""
+        return Cost(self.phase, metric, total / (self.n_episodes or 1), self.n_points, self.n_episodes, self.n_at_once)
 
 
 class Measured(NamedTuple):
-    """What became of measuring a contestant.
+    """The outcome of measuring a contestant.
 
     Attributes:
         path: the file written.
@@ -184,25 +184,25 @@ def measure_costs(
     machine = re.sub(r"[^a-z0-9]+", "-", f"{device}-{threads}".lower())
     path = context.results / "tables" / "costs" / f"{task.name}-{preset}" / machine / f"{contestant.run}.costs.parquet"
     rows = [shared | {k: v for k, v in vars(cost).items() if v is not None} for cost in costs]
-    of = identity.costs_id(contestant, task, family.fingerprint)
-    found = tables.frame("costs", rows)
+    costs_id = identity.costs_id(contestant, task, family.fingerprint)
+    frame = tables.frame("costs", rows)
     if path.exists():
-        if tables.metadata(path).get("of") == of:
-            found = _together(tables.read("costs", path), found)
+        if tables.metadata(path).get("of") == costs_id:
+            frame = _replace_measured(tables.read("costs", path), frame)
         else:
             lines.append(
                 f"'{contestant.run}': older costs dropped, not known to be of this configuration, task and version"
             )
     with writing(context.results):
-        tables.write("costs", found, path, {"of": of})
+        tables.write("costs", frame, path, {"of": costs_id})
     return Measured(path, lines, failed)
 
 
-def _together(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
-    """The new rows, and the old ones of whatever was not measured again (a quantity may have become too small)."""
-    what = ["phase", "n_points", "n_at_once", "n_episodes"]
-    again = pd.MultiIndex.from_frame(old[what]).isin(pd.MultiIndex.from_frame(new[what]))
-    return pd.concat([old[~again], new], ignore_index=True)
+def _replace_measured(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
+    """The new rows, and the old ones that were not measured again (a quantity may have become too small)."""
+    keys = ["phase", "n_points", "n_at_once", "n_episodes"]
+    is_remeasured = pd.MultiIndex.from_frame(old[keys]).isin(pd.MultiIndex.from_frame(new[keys]))
+    return pd.concat([old[~is_remeasured], new], ignore_index=True)
 
 
 def training_costs(
@@ -246,28 +246,28 @@ def counted_costs(
 ) -> tuple[list[Cost], list[str]]:
     """FLOPs of the same phases, done on the CPU by torch operations alone, and the phases that cannot be counted with
     the reason."""
-    one = contestant
-    if one.device != "cpu" and isinstance(one.predictor, Backbone):
-        one = replace(one, predictor=copy.deepcopy(one.predictor).to("cpu"))
-    one = replace(one, device="cpu")
+    on_cpu = contestant
+    if on_cpu.device != "cpu" and isinstance(on_cpu.predictor, Backbone):
+        on_cpu = replace(on_cpu, predictor=copy.deepcopy(on_cpu.predictor).to("cpu"))
+    on_cpu = replace(on_cpu, device="cpu")
     works: list[_Work] = []
-    if settings is not None and isinstance(one.predictor, Backbone):
-        backbone, batch = _to_train(one, family, task, settings)
+    if settings is not None and isinstance(on_cpu.predictor, Backbone):
+        backbone, batch = _to_train(on_cpu, family, task, settings)
 
         def step() -> None:
             backbone.loss(batch, 0.5, generator(0, "costs"))[0].backward()
 
         works.append(_Work("train_step", task.points, None, None, step))
     for n in sizes.points:
-        works += _to_answer(one, family, n, sizes)[1]
+        works += _to_answer(on_cpu, family, n, sizes)[1]
     costs: list[Cost] = []
     reasons: dict[str, None] = {}
     for work in works:
         try:
-            found = count_flops(work.do)
-            costs.append(work.cost("flops", found))
+            flops = count_flops(work.do)
+            costs.append(work.cost("flops", flops))
             if work.phase == "train_step" and settings is not None:
-                costs.append(Cost("train", "flops", float(found) * settings.all_steps))
+                costs.append(Cost("train", "flops", float(flops) * settings.all_steps))
         except UncountedError as error:
             reasons[f"{work.phase} {error}"] = None
     return costs, list(reasons)
@@ -321,8 +321,8 @@ def _points(family: Family, episodes: int, n: int) -> Episodes:
 
 def _repeated(work: _Work, device: str, seconds: float) -> Iterator[Cost]:
     """Seconds and bytes of the work."""
-    first = seconds_of(work.do, device)
-    repeats = min(_MOST, max(_LEAST, int(seconds / first)))
+    duration = seconds_of(work.do, device)
+    repeats = min(_MOST, max(_LEAST, int(seconds / duration)))
     yield work.cost("seconds", statistics.median(seconds_of(work.do, device) for _ in range(repeats)))
     # Apart, since handing back free pages before the work makes it wait for new ones.
     if peak := statistics.median(peak_of(work.do, device) or 0 for _ in range(_LEAST)):

@@ -1,6 +1,6 @@
 """What single torch operations take in floating-point operations (FLOPs), by the name that the dispatcher knows.
 
-The conventions, of which the first is everybody's and the others are said here because nobody agrees on them:
+The conventions (the first is common; the others differ between tools):
 
     a multiplication with an addition                               2
     elementwise arithmetic, a comparison of numbers                 1 per output element
@@ -137,8 +137,8 @@ def _lstm_backward(args: Sequence[Any], out: Any) -> int:
 
 
 def _first(out: Any) -> Tensor:
-    found: Tensor = out[0] if isinstance(out, list | tuple) else out
-    return found
+    tensor: Tensor = out[0] if isinstance(out, list | tuple) else out
+    return tensor
 
 
 def _parts(tensor: Tensor) -> int:

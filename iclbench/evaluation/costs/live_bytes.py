@@ -21,27 +21,27 @@ class LiveBytes(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.now = 0
+        self.current = 0
         self.peak = 0
-        self._known: dict[int, int] = {}
+        self._sizes: dict[int, int] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         before = {_address(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
-        result = func(*args, **(kwargs or {}))
-        for t in tree_leaves(result):
-            if isinstance(t, Tensor) and (address := _address(t)) not in before and address not in self._known:
+        output = func(*args, **(kwargs or {}))
+        for t in tree_leaves(output):
+            if isinstance(t, Tensor) and (address := _address(t)) not in before and address not in self._sizes:
                 self._add(t.untyped_storage())
-        return result
+        return output
 
     def _add(self, storage: torch.UntypedStorage) -> None:
         address, size = storage._cdata, storage.nbytes()
-        self._known[address] = size
-        self.now += size
-        self.peak = max(self.peak, self.now)
+        self._sizes[address] = size
+        self.current += size
+        self.peak = max(self.peak, self.current)
         weakref.finalize(storage, self._remove, address).atexit = False
 
     def _remove(self, address: int) -> None:
-        self.now -= self._known.pop(address)
+        self.current -= self._sizes.pop(address)
 
 
 def _address(t: Tensor) -> int:

@@ -40,14 +40,14 @@ def _figure(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
     ends = curves.extent(means["axis_value"])
     looks = learning.cast(task, rows) | {CEILING: ZERO}
     ceiling = [{"panel": panel, "axis_value": end, "value": end} for panel in titles for end in ends]
-    own = means.assign(band=means["runs"] > 1)
-    data = pd.concat([pd.DataFrame(ceiling).assign(contestant=CEILING, kind="baseline", band=False), own])
-    data = data.reindex(columns=["contestant", "run", "kind", "value", "low", "high", "axis_value", "panel", "band"])
-    data = data.assign(
-        label=data["contestant"],
-        series=data["contestant"],
-        sparse=data["contestant"] != CEILING,
-        width=[looks[name].width for name in data["contestant"]],
+    means_with_band = means.assign(band=means["runs"] > 1)
+    frame = pd.concat([pd.DataFrame(ceiling).assign(contestant=CEILING, kind="baseline", band=False), means_with_band])
+    frame = frame.reindex(columns=["contestant", "run", "kind", "value", "low", "high", "axis_value", "panel", "band"])
+    frame = frame.assign(
+        label=frame["contestant"],
+        series=frame["contestant"],
+        sparse=frame["contestant"] != CEILING,
+        width=[looks[name].width for name in frame["contestant"]],
     ).sort_values(["contestant", "axis_value"], ignore_index=True)
     highest = float(np.nanmax(means["value"].astype(float)))
     axes = curves.Axes(
@@ -64,7 +64,7 @@ def _figure(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
     )
     several = "; bands: range over seeds" if (means["runs"] > 1).any() else ""
     return learning.paneled(
-        data,
+        frame,
         titles,
         axes,
         looks,

@@ -44,13 +44,13 @@ def section(results: Results) -> Section:
 
 def compared(results: Results) -> Iterator[str]:
     """What was compared, a sentence for each preset and one for language models."""
-    own = results.rows[results.rows["kind"] != "published"]
-    for preset, rows in own.groupby("preset"):
+    measured = results.rows[results.rows["kind"] != "published"]
+    for preset, rows in measured.groupby("preset"):
         backbones = rows[rows["kind"] == "backbone"]
         seeds = backbones.groupby(["task", "contestant"])["seed"].nunique()
-        others = rows.loc[rows["kind"].isin(["baseline", "oracle"]), "contestant"].nunique()
+        n_methods = rows.loc[rows["kind"].isin(["baseline", "oracle"]), "contestant"].nunique()
         parts = [plural(backbones["model"].nunique(), "model")] if len(backbones) else []
-        parts += [plural(others, "classical method")] if others else []
+        parts += [plural(n_methods, "classical method")] if n_methods else []
         most = int(seeds.max()) if len(seeds) else 0
         trained = f", {'up to ' * bool(seeds.min() < most)}{plural(most, 'seed')}" if most else ""
         yield f"Preset {preset}: {' and '.join(parts)} on {plural(rows['task'].nunique(), 'task')}{trained}."
@@ -69,8 +69,8 @@ def heat_map(
     scores = normalised.all_scores(contests).assign(reason=None)
     names = on_most(scores, in_order(results, contests, scores))[0][:COLUMNS]
     names += [BEST] if scores["kind"].eq("baseline").any() else []
-    shown = pd.concat([scores, best(scores)], ignore_index=True)
-    cells = cells_of(results, contests, shown, names)
+    with_best = pd.concat([scores, best(scores)], ignore_index=True)
+    cells = cells_of(results, contests, with_best, names)
     tiles: dict[str, list[Tile]] = {}
     for cell in cells.to_dict("records"):  # in the order of the columns
         tiles.setdefault(str(cell["row"]), []).append(_tile(cell))
@@ -85,21 +85,21 @@ def _tile(cell: Mapping[Any, Any]) -> Tile:
     low, high = white_beyond()
     ink = "#fff" if float(score) < low or float(score) > high else "#000"
     red, green, blue = colour(score)
-    why = f" ({cell['reason']})" if cell["reason"] else ""
-    return Tile(label(score), f"#{red:02x}{green:02x}{blue:02x}", ink, f"{name} on {row}: {fixed(score)}{why}")
+    reason_text = f" ({cell['reason']})" if cell["reason"] else ""
+    return Tile(label(score), f"#{red:02x}{green:02x}{blue:02x}", ink, f"{name} on {row}: {fixed(score)}{reason_text}")
 
 
 def findings(results: Results, contests: Sequence[Contest]) -> Iterator[str]:
     """The largest significant differences, each of another task: of the best model to the best baseline with a score
     above 0, and of the best model of one order to the best of the other."""
-    found = []
+    differences = []
     for contest in contests:
         for first, second, words in _pairs(results, contest):
             gap = contest.difference(first, second)
             if gap is not None and not gap.tied:
-                found.append((abs(gap.value), contest.title, _in_words(contest, first, second, words, gap)))
+                differences.append((abs(gap.value), contest.title, _in_words(contest, first, second, words, gap)))
     by_title: dict[str, str] = {}
-    for _, title, sentence in sorted(found, key=lambda one: (-one[0], one[1])):
+    for _, title, sentence in sorted(differences, key=lambda item: (-item[0], item[1])):
         by_title.setdefault(title, sentence)
     yield from list(by_title.values())[:FINDINGS]
 
@@ -118,21 +118,21 @@ def _pairs(results: Results, contest: Contest) -> Iterator[tuple[str, str, tuple
 
 
 def _in_words(contest: Contest, first: str, second: str, words: tuple[str, str], gap: Difference) -> str:
-    who, whom = f"{first}, {words[0]},", f"{second}, {words[1]}"
+    subject, object_ = f"{first}, {words[0]},", f"{second}, {words[1]}"
     side = "above" if gap.value > 0 else "below"
     ends = sorted((abs(gap.low), abs(gap.high)))
     return (
-        f"{contest.title}: {who} scores {fixed(abs(gap.value), 2)} {side} {whom} "
+        f"{contest.title}: {subject} scores {fixed(abs(gap.value), 2)} {side} {object_} "
         f"(95 % interval {fixed(ends[0], 2)} to {fixed(ends[1], 2)}, paired by episode)."
     )
 
 
 def lacking(results: Results) -> Iterator[str]:
     """What is not there, a line for each kind; nothing where all is there."""
-    without = missing.failed(results)
-    for status, said in {"failed": "failed", "skipped": "with more examples than the model supports"}.items():
-        if without is not None and (count := int(without.frame["status"].eq(status).sum())):
-            yield f"{plural(count, 'evaluation')} {said}."
+    failures = missing.failed(results)
+    for status, phrase in {"failed": "failed", "skipped": "with more examples than the model supports"}.items():
+        if failures is not None and (count := int(failures.frame["status"].eq(status).sum())):
+            yield f"{plural(count, 'evaluation')} {phrase}."
     counts = results.cells["status"].value_counts()
     words = {
         "failed": "failed in the sweep",
