@@ -50,7 +50,7 @@ def is_target(name: str) -> bool:
 
 
 def imported(target: str) -> Any:
-    """What `module:name` names, of a room above this one: imported when it is asked for."""
+    """What `module:name` names, imported when this is called."""
     module, _, name = target.partition(":")
     return getattr(importlib.import_module(module), name)
 

@@ -1,1 +1,1 @@
-"""Configuration: cards, their resolution into frozen configurations, the registry, plug-ins, run folders."""
+"""Configuration: cards, their resolution into frozen configurations, learning rates, sizes and codes."""

@@ -106,11 +106,6 @@ class TaskConfig(BaseSettings):
         is only ever asked."""
         return examples + (self.question == "next")
 
-    def counts_vary(self) -> bool:
-        """Whether training episodes differ in how many of their points are scored."""
-        varies = family_class(self.family).counts_vary
-        return self.context_targets or varies(self.checked, self.drawn(self.points))
-
     @property
     def checked(self) -> BaseSettings:
         """The parameters of the family, complete."""

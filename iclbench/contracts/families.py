@@ -181,15 +181,6 @@ def functions_see_neither_other_points_nor_neighbours(family: Family) -> None:
     )
 
 
-def the_family_says_whether_counts_vary(family: Family) -> None:
-    """Episodes of one batch differ in how many positions are scored only where `counts_vary` says so."""
-    counts = draw(family, episodes=32).scored.sum(1)
-    alike = bool((counts == counts[0]).all())
-    assert alike or family.counts_vary(family.parameters, POINTS), (
-        f"episodes of {int(counts.min())} to {int(counts.max())} scored positions, and counts_vary says they are alike"
-    )
-
-
 def contexts_have_the_sizes_asked_for(family: Family) -> None:
     """At most so many points, sizes differing between episodes, and exactly N under `points-N`; question `targets`
     only, since under `next` every prefix is asked."""
@@ -320,7 +311,6 @@ _CONTRACTS = [
     a_curriculum_zeroes_the_inputs_it_has_not_reached,
     the_variance_of_noiseless_labels_is_the_normaliser,
     functions_see_neither_other_points_nor_neighbours,
-    the_family_says_whether_counts_vary,
     contexts_have_the_sizes_asked_for,
     related_datasets_change_nothing_else,
     as_many_related_datasets_as_asked,

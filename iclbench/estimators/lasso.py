@@ -18,7 +18,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from iclbench.core.settings import BaseSettings, PositiveFloat
-from iclbench.core.task import TaskFacts
 from iclbench.estimators.base import Estimator, at_lengths
 from iclbench.estimators.homotopy import homotopy
 
@@ -40,19 +39,10 @@ class LassoSettings(BaseSettings):
 
 
 class Lasso(Estimator[LassoSettings]):
-    """One alpha; the answers for all of `ALPHAS` to a recent question are cached, so that five baselines share one
-    path.
-
-    Attributes:
-        fallbacks: solutions so far that failed the optimality check and were left to scikit-learn.
-    """
+    """One alpha; answers for all of `ALPHAS` to a recent question are cached, so that five baselines share one path."""
 
     Settings = LassoSettings
-    _recent: ClassVar[OrderedDict[bytes, tuple[Tensor, int]]] = OrderedDict()
-
-    def __init__(self, settings: LassoSettings | None = None, facts: TaskFacts | None = None, seed: int = 0) -> None:
-        super().__init__(settings, facts, seed)
-        self.fallbacks = 0
+    _recent: ClassVar[OrderedDict[bytes, Tensor]] = OrderedDict()
 
     def answer(
         self,
@@ -66,18 +56,16 @@ class Lasso(Estimator[LassoSettings]):
         if key in self._recent:
             self._recent.move_to_end(key)
         else:
-            w, failed = lasso_path(x, y, alphas, lengths)
-            self._recent[key] = torch.einsum("bpkd,bpqd->kbpq", w, queries).cpu(), failed
+            w, _ = lasso_path(x, y, alphas, lengths)
+            self._recent[key] = torch.einsum("bpkd,bpqd->kbpq", w, queries).cpu()
             self._forget()
-        answers, failed = self._recent[key]
-        self.fallbacks += failed
-        return answers[alphas.index(self.settings.alpha)].to(x.device)
+        return self._recent[key][alphas.index(self.settings.alpha)].to(x.device)
 
     def _forget(self) -> None:
         """Drop the oldest answers, except the last, while there are too many."""
-        size = sum(answers.nbytes for answers, _ in self._recent.values())
+        size = sum(answers.nbytes for answers in self._recent.values())
         while len(self._recent) > 1 and (len(self._recent) > _MOST or size > _MOST_BYTES):
-            size -= self._recent.popitem(last=False)[1][0].nbytes
+            size -= self._recent.popitem(last=False)[1].nbytes
 
 
 def lasso_path(

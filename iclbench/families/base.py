@@ -199,13 +199,6 @@ class Family(ABC):
         """What estimators may know of the task in addition to the points."""
         return TaskFacts(self.noise_to_signal(shift), self.hidden_width, self, shift, self.classes, self.marks)
 
-    @classmethod
-    def counts_vary(cls, parameters: Any, points: int) -> bool:
-        """Whether the episodes of a training batch differ in how many of their positions are scored, with these
-        parameters and this number of `points`. By default they do: the runs of such a family are
-        distinguished from those that version 0.1.0 trained by another loss."""
-        return True
-
     def held_out(self) -> Family:
         """The family to evaluate on: its data kept from training; itself where every episode is drawn afresh."""
         return self

@@ -104,14 +104,6 @@ def test_the_contracts_can_fail(data_dir):
             shift = "none" if request.shift.startswith("points-") else request.shift
             return super().sample(replace(request, shift=shift))
 
-    class Uneven(processes):
-        """Some episodes have more targets that count than others."""
-
-        def sample(self, request):
-            episodes = super().sample(request)
-            positions = torch.arange(episodes.asked.count)
-            return replace(episodes, scored=positions < 3 + torch.arange(len(episodes)).unsqueeze(1) % 2)
-
     class Flat(processes):
         def strata(self, episodes):
             return {"all": torch.tensor(True)}
@@ -148,7 +140,6 @@ def test_the_contracts_can_fail(data_dir):
         (Entangled, "related_datasets_change_nothing_else"),
         (Generous, "as_many_related_datasets_as_asked"),
         (Short, "contexts_have_the_sizes_asked_for"),
-        (Uneven, "the_family_says_whether_counts_vary"),
         (Flat, "strata_are_parts_of_the_episodes"),
         (Global, "the_generator_decides_everything"),
         (Constant, "episodes_differ_from_each_other"),

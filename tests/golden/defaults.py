@@ -1,4 +1,4 @@
-"""The defaults of all settings that enter identities, with the code of the class that they belong to."""
+"""The defaults of all settings that enter identities, with the codes of the classes that have these settings."""
 
 from __future__ import annotations
 
@@ -18,28 +18,32 @@ Known = dict[str, dict[str, Any]]
 
 
 def defaults() -> Known:
-    """By class of settings: the code, and the default of every key that has one."""
+    """By class of settings: the codes of the classes that have them, and the default of every key that has one."""
     found: Known = {}
     for name in FAMILIES.shipped:
-        _add(found, FAMILIES.get(name).Parameters, [codes.of_family(name), codes.of_prompts(name)])
+        _add(found, FAMILIES.get(name).Parameters, f"family {name}", [codes.of_family(name), codes.of_prompts(name)])
     for name in BACKBONES.architectures():
         if name in BACKBONES.shipped:
-            _add(found, BACKBONES.get(name).Settings, codes.of_backbone(name))
+            _add(found, BACKBONES.get(name).Settings, f"backbone {name}", codes.of_backbone(name))
     for name in ESTIMATORS.shipped:
-        _add(found, ESTIMATORS.get(name).Settings, codes.of_estimator(name))
+        _add(found, ESTIMATORS.get(name).Settings, f"estimator {name}", codes.of_estimator(name))
     for model in (TrainSettings, Curriculum, Ramp, TaskConfig, BackboneConfig, RunConfig):
-        _add(found, model, codes.LOSS)
+        _add(found, model, "training", codes.LOSS)
     return found
 
 
-def _add(found: Known, model: type[BaseModel], code: Any) -> None:
-    # Several classes may share their settings: a default of theirs changes with all of their codes.
-    entry = found.setdefault(f"{model.__module__}:{model.__qualname__}", {"codes": [], "defaults": {}})
-    entry["codes"] = [*entry["codes"], code]
+def _add(found: Known, model: type[BaseModel], owner: str, code: Any) -> None:
+    entry = found.setdefault(f"{model.__module__}:{model.__qualname__}", {"codes": {}, "defaults": {}})
+    entry["codes"][owner] = code
     for key, field in model.model_fields.items():
         if not field.is_required():
             default = field.get_default(call_default_factory=True)
             entry["defaults"][key] = default.model_dump() if isinstance(default, BaseModel) else default
+
+
+def have_equal_code(stored: dict[str, Any], today: dict[str, Any]) -> list[str]:
+    """The classes that share these settings and whose codes are the stored ones: their defaults must not change."""
+    return [owner for owner, code in today["codes"].items() if stored["codes"].get(owner) == code]
 
 
 def plain(known: Known) -> Known:
@@ -53,11 +57,11 @@ def stored() -> Known:
 
 
 def write_missing() -> list[str]:
-    """Store the defaults that are not stored for today's codes; returns the classes of settings that were written."""
+    """Store new settings, and changed defaults if all codes are raised; returns the classes of settings written."""
     before, after = stored(), plain(defaults())
     for name, entry in after.items():
         known = before.get(name)
-        if known is not None and known["codes"] == entry["codes"]:
+        if known is not None and have_equal_code(known, entry):
             entry["defaults"] = {key: known["defaults"].get(key, today) for key, today in entry["defaults"].items()}
     lines = [f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in sorted(after.items())]
     PATH.write_text("{\n" + ",\n".join(lines) + "\n}\n")

@@ -138,10 +138,6 @@ class Patches(Family):
     ) -> tuple[Float[Tensor, "B S P"], dict[str, Tensor]]:
         """Temperatures at these hours, degrees and metres, in float64 (any value at sea), and their truth."""
 
-    @classmethod
-    def counts_vary(cls, parameters: PatchParameters, points: int) -> bool:
-        return not 0 < parameters.targets <= parameters.fewest - min(points, parameters.fewest // 3)
-
     @property
     def x_dim(self) -> int:
         return 4

@@ -116,10 +116,6 @@ class PointProcess(Family):
         self.marks = parameters.marks
         self.stratified = False
 
-    @classmethod
-    def counts_vary(cls, parameters: PointProcessParameters, points: int) -> bool:
-        return False
-
     @property
     def x_dim(self) -> int:
         return 0

@@ -4,7 +4,7 @@ The prior over kernels (`KernelPrior`) becomes a finite set of nodes with prior 
 log l; periodic ones uniform in the frequency 2 pi / l, where the prior density is proportional to l. The frequency
 needs a fine grid: 128 points on [-4, 4] determine it to about 0.006.
 
-At every node the kernel is a cosine series (`gp_kernels`), W W' with 2K + 1 columns, so that with s² for the noise
+At every node the kernel is a cosine series (`kernels`), W W' with 2K + 1 columns, so that with s² for the noise
 
     log N(y; 0, W W' + s² I) = -1/2 [ y'y/s² - |L⁻¹ W'y|²/s⁴ + 2 log det L + N log(2 pi s²) ],   L L' = I + W'W/s²
 

@@ -3,7 +3,7 @@
 Per episode a kernel (RBF or periodic) and a log-uniform lengthscale; context and targets are one function of that
 process, every related dataset is another one. All outputs carry noise of standard deviation 0.2, the targets too.
 
-Draws go through the kernels' cosine series (`gp_kernels`), in float64: no covariance matrix is built. Kernel, context
+Draws go through the kernels' cosine series (`kernels`), in float64: no covariance matrix is built. Kernel, context
 and targets are drawn first and then all related datasets that there can be, so that one seed gives the same function
 and the same first datasets however many of them are asked for.
 
@@ -164,10 +164,6 @@ class GPMixture(Family):
         self.related_sets = parameters.max_related
         self.stratified = False
         self.related_points = parameters.related_points[1]
-
-    @classmethod
-    def counts_vary(cls, parameters: GPParameters, points: int) -> bool:
-        return False
 
     @property
     def x_dim(self) -> int:

@@ -2,7 +2,7 @@
 
 `oracle-kernel` knows the kernel of every episode: the exact posterior, which no related dataset can improve.
 `oracle-bayes` knows only the distribution of kernels and infers the kernel from context and related datasets: the
-posterior over nodes (`gp_evidence`) times the posterior under each. Its density is the best that any predictor can give
+posterior over nodes (`evidence`) times the posterior under each. Its density is the best that any predictor can give
 on average, and the Gaussian with its mean and variance the best that a Gaussian head can. Under shifts to a single
 kernel it still assumes a distribution (`GPMixture.assumed_prior`), and under most of `mismatch-*` its related datasets
 mislead it: there it is a baseline (`GPMixture.keeps_oracle`). `periodic-mean` has access to the
@@ -106,7 +106,7 @@ class PeriodicMean(OracleKernel):
 
     A model that has learned smooth functions but no periods comes near it. On the
     periodic half it scores -log(2 pi e (1 - p_0 + sigma²)) / 2 = -1.214 on average, with p_0 the variance of the mean
-    (`gp_kernels.mean_variance`).
+    (`kernels.mean_variance`).
     """
 
     def condition(self, context: Points, related: Points | None = None) -> KnownMean:

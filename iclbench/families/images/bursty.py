@@ -85,10 +85,6 @@ class Bursty(Family):
     data_parameters = ("glyphs",)
     parameters: BurstyParameters
 
-    @classmethod
-    def counts_vary(cls, parameters: BurstyParameters, points: int) -> bool:
-        return False
-
     def __init__(self, parameters: BurstyParameters, data_dir: Path | None = None) -> None:
         super().__init__(parameters, data_dir)
         p = parameters

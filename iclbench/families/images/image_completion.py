@@ -125,14 +125,6 @@ class ImageCompletion(Family):
         std = INTENSITY[self.parameters.images][1]
         return 1.0 if self.parameters.sampling == "share" else std**2
 
-    @classmethod
-    def counts_vary(cls, parameters: ImageParameters, points: int) -> bool:
-        if parameters.sampling == "cmab":
-            return True
-        pixels = parameters.size**2
-        low, high = _share(pixels, points)
-        return low < high and not 0 < parameters.targets <= pixels - high
-
     @property
     def fingerprint(self) -> str:
         parts: list[Part] = [self._part, "unseen"] if self._part == "test" and self._has_unseen else [self._part]

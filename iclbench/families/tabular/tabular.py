@@ -77,10 +77,6 @@ class Tabular(Family):
         super().__init__(parameters, data_dir)
         self._own_tables = tables
 
-    @classmethod
-    def counts_vary(cls, parameters: TabularParameters, points: int) -> bool:
-        return False
-
     @property
     def x_dim(self) -> int:
         return int(self.parameters.dim)
