@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, StrictUndefined, TemplateError
 
 ROOT = Path(__file__).parents[1]
@@ -29,10 +30,11 @@ _FENCED = re.compile(r"^( *)(```+)[^\n]*\n.*?^\1\2 *$", re.MULTILINE | re.DOTALL
 # Text in which digits need no mark, or a digit.
 _DIGIT = re.compile(
     r"""(?P<exempt>^\ *(?P<fence>```+).*?^\ *(?P=fence)\ *$|^\ {4}[^\n]*$
-    |\{\{.*?\}\}|\{%.*?%\}|\{\#.*?\#\}|`[^`]*`|\$[^$]*\$
-    |\]\([^)]*\)|<[^>]*>|https?://\S+
-    |\b(?:[Ff]igures?|[Tt]ables?|[Ee]quations?|[Ss]ections?|[Aa]ppendix)\s\w?\.?\d+(?:\.\d+)*(?:(?:,|\sand|\sto)\s\d+)*
-    |\b(?:19|20)\d\d\b
+    |\{\{(?P<expression>.*?)\}\}|\{%.*?%\}|\{\#.*?\#\}|`[^`]*`|\$\$.*?\$\$|\$[^$\s](?:[^$]*[^$\s])?\$(?!\d)
+    |\]\([^)]*\)|<[!/A-Za-z][^>]*>|https?://\S+
+    |\b(?:[Ff]igure|[Tt]able|[Ee]quation|[Ss]ection|[Aa]ppendix)\s\w?\.?\d+(?:\.\d+)*
+    |\b(?:[Ff]igures|[Tt]ables|[Ee]quations|[Ss]ections)\s\w?\.?\d+(?:\.\d+)*(?:(?:,|\sand|\sto)\s\d+)*
+    |\b(?:19\d\d|20[0-3]\d)\b
     |(?<![\w.])[A-Za-z][A-Za-z+-]*-?\d[\w-]*(?:\.\d+)*)
     |(?P<digit>\d[\d.,]*)""",
     re.MULTILINE | re.DOTALL | re.VERBOSE,
@@ -50,8 +52,14 @@ class StatementError(Exception):
 def unmarked(template: str) -> Iterator[tuple[int, str]]:
     """Line and text of every digit that is neither computed nor marked as given."""
     for match in _DIGIT.finditer(template):
-        if match["digit"]:
-            yield template.count("\n", 0, match.start()) + 1, match["digit"]
+        if digit := match["digit"] or _typed(match["expression"] or ""):
+            yield template.count("\n", 0, match.start()) + 1, digit
+
+
+def _typed(expression: str) -> str:
+    """A number that an expression only formats; empty where it computes something or marks the number as given."""
+    names = set(re.findall(r"[A-Za-z_]\w*", expression)) - (FORMATS.keys() - {"given"})
+    return expression.strip() if not names and re.search(r"\d", expression) else ""
 
 
 def render(template: str, functions: Mapping[str, Any], name: str = "template") -> str:
@@ -132,9 +140,11 @@ def when(condition: object, caller: Callable[[], str]) -> str:
     """The text of a block whose statement holds.
 
     Raises:
-        StatementError: it does not.
+        StatementError: it does not, or the condition is neither true nor false (a list, NaN, a function not called).
     """
     text = caller()
+    if not isinstance(condition, bool | np.bool_):
+        raise StatementError(f"not true or false, but {condition!r}: {' '.join(text.split())[:200]}")
     if not condition:
         raise StatementError(f"no longer holds: {' '.join(text.split())[:200]}")
     return text

@@ -64,7 +64,10 @@ def test_a_value_without_rows_is_an_error_with_its_line(changed: Reference) -> N
         ("It scores 0.97.", [(1, "0.97.")]),
         ("A\n\nof 12 models", [(3, "12")]),
         ("| model | 0.5 |", [(1, "0.5")]),
-        ("{{ number(0.97, 2) }} {{ given(95) }} {# 3 #}", []),
+        ("{{ number(score('mamba'), 2) }} {{ given(95) }} {# 3 #}", []),
+        ("{{ number(0.97, 2) }}", [(1, "number(0.97, 2)")]),
+        ("tables 1 and 2, but in table 3, 40 models", [(1, "40")]),
+        ("if a < b, 12 models have b > a", [(1, "12")]),
         ("GPT-2, S4D and Mamba-2 (Olsson et al. 2022), figure 3, `k = 3`, $x_1$, [a](b-2.md)", []),
         ("```console\n$ echo 3\n3\n```\n\n    indented 4", []),
         ("````\n```\n5\n```\n````\nsix 6", [(6, "6")]),
@@ -75,6 +78,12 @@ def test_digits_are_computed_or_given(text: str, digits: list[tuple[int, str]]) 
     if digits:
         with pytest.raises(StatementError, match="neither computed nor given"):
             render(text, {})
+
+
+@pytest.mark.parametrize("condition", ["1 > 2", "nan", "[false]", "number"])
+def test_a_statement_needs_a_true_condition(condition: str) -> None:
+    with pytest.raises(StatementError, match="It holds"):
+        render(f"{{% call when({condition}) %}}It holds.{{% endcall %}}", {"nan": float("nan")})
 
 
 def test_fenced_blocks_are_copied_as_they_are() -> None:
