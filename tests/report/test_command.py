@@ -153,7 +153,7 @@ def test_without_memory_to_draw_the_page_is_written_and_says_why(
     assert len(said.splitlines()) < 8
     assert "1 of 1 pictures are missing: V8, which draws, got no memory" in said
     html = (out / "index.html").read_text(encoding="utf-8")
-    assert "The figures on this page cannot be drawn: V8, which draws, got no memory" in html
+    assert "cannot be drawn: V8, which draws, got no memory" in html
     assert "PNG missing: V8" in html
     assert '.png"' not in html, "no link to a picture that is not there"
     assert list((out / "figures").glob("*.csv"))
