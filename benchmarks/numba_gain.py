@@ -34,18 +34,16 @@ print(time.process_time() - imported)
 
 def demo_boosting() -> dict[str, float]:
     """Seconds of `xgboost` at all prompt sets of the demo, by the library and compiled."""
-    from iclbench.cli import demo
-    from iclbench.config.resolution import resolve_run
     from iclbench.evaluation.contestants import baselines
     from iclbench.evaluation.curves import learning_curve
     from iclbench.evaluation.prompts import PromptSet
+    from iclbench.sweep.cells import grid_cells
 
     spent = {"library": 0.0, "auto": 0.0}
     os.environ["ICLBENCH_WORKERS"] = "1"
-    for task in demo.TASKS:
-        config = resolve_run(task, "gpt2", "small", 0, list(demo.SETTINGS)).task
-        for shift in ("none", *demo.SHIFTS, f"points-{demo.EXTRAPOLATE}"):
-            prompts = PromptSet(config, "small", shift)
+    for cell in grid_cells(["demo"]):
+        for shift in cell.asked["shifts"] if cell.baseline == "xgboost" else ():
+            prompts = PromptSet(cell.frozen, cell.preset, shift)
             [contestant] = baselines(prompts, ["xgboost"])
             prompts.episodes  # noqa: B018  (drawn before the clock starts)
             for backend in spent:
