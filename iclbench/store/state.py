@@ -11,12 +11,17 @@ State = Literal["todo", "running", "done", "failed", "diverged", "skipped"]
 
 
 def is_intact(path: Path) -> bool:
-    """Whether a file exists and is not cut short."""
+    """Whether a file exists and is not cut short; weights also need the file with their digest."""
     from iclbench import tables  # imports pandas
-    from iclbench.core.files import holds_tensors
 
-    check = {".parquet": tables.is_intact, ".safetensors": holds_tensors}.get(path.suffix, Path.is_file)
+    check = {".parquet": tables.is_intact, ".safetensors": _has_tensors_and_digest}.get(path.suffix, Path.is_file)
     return check(path)
+
+
+def _has_tensors_and_digest(path: Path) -> bool:
+    from iclbench.core.files import DIGEST, digest_path, holds_tensors, tensors_metadata
+
+    return holds_tensors(path) and (DIGEST not in tensors_metadata(path) or digest_path(path).is_file())
 
 
 def state_label(state: State) -> str:

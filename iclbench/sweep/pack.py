@@ -128,7 +128,8 @@ def _refuse_loss(cells: Sequence[GridCell], store: Store, out: Path) -> None:
     if len(lost):
         raise UsageError(
             f"{path} holds {len(lost)} finished cells that would be lost ('{lost['run'].iloc[0]}' and others), since "
-            "they are not in this grid: pack into another folder, or remove them with --replace"
+            f"they are not in this grid or not done in {store.results}: pack into another folder, or remove them "
+            "with --replace"
         )
 
 

@@ -93,6 +93,6 @@ def test_what_has_another_shape_is_refused_in_one_line(
 
 def test_a_task_and_a_table_do_not_go_together(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["eval", run.name, "--task", "linear", "--csv", "a.csv", "--target", "y", "--results", str(results(run))]
-    assert main(words) == 2 and "drop --task" in capsys.readouterr().err
+    assert main(words) == 2 and "--csv cannot be used with --task" in capsys.readouterr().err
     assert main(["eval", run.name, "--task", "linaer", "--results", str(results(run))]) == 2
     assert "did you mean 'linear'" in capsys.readouterr().err

@@ -282,4 +282,4 @@ def test_a_crowd_gets_a_panel_per_kind_and_a_line_per_backbone(loaded: Results) 
 
 def test_no_seeds_are_spoken_of_where_only_baselines_are_drawn() -> None:
     nobody = pd.DataFrame({"kind": ["baseline"], "contestant": ["ridge"], "series": ["ridge"], "band": [False]})
-    assert learning.bands_reading(nobody) == ""
+    assert learning.bands_reading(nobody) == []

@@ -56,7 +56,9 @@ def test_one_flipped_bit_in_weights_is_one_line_with_the_fix(finished: Run, plac
 def test_weights_that_have_lost_their_digest_are_one_line_with_the_fix(finished: Run) -> None:
     beside = digest_path(finished.weights)
     written = beside.read_text()
+    assert finished.is_intact
     beside.unlink()
+    assert not finished.is_intact
     with pytest.raises(UsageError, match=r"\(model\.safetensors\.sha256 is missing.*put it back\); delete it, and"):
         finished.load()
     beside.write_text(written)

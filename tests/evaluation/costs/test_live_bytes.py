@@ -10,24 +10,24 @@ def test_storages_count_once_from_making_to_freeing() -> None:
     with LiveBytes() as count:
         a = torch.zeros(1000)
         view = a.view(10, 100)[2:]
-        assert count.now == 4000
+        assert count.current == 4000
         del a
-        assert count.now == 4000
+        assert count.current == 4000
         b = view.double()
-        assert count.now == 4000 + 6400
+        assert count.current == 4000 + 6400
         del view
         b.add_(1)
         outside.mul_(2)
-        assert count.now == 6400
+        assert count.current == 6400
         del b
-    assert (count.now, count.peak) == (0, 10400)
+    assert (count.current, count.peak) == (0, 10400)
 
 
 def test_what_a_backward_pass_needs_is_seen() -> None:
     weight = torch.ones(100, requires_grad=True)
     with LiveBytes() as count:
         loss = (weight * torch.ones(100)).exp().sum()  # keeps the factor and the exponential
-        assert count.now == 400 + 400 + 4
+        assert count.current == 400 + 400 + 4
         loss.backward()
         del loss
-    assert count.now == 400  # weight.grad
+    assert count.current == 400  # weight.grad

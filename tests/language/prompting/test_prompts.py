@@ -53,7 +53,7 @@ def shown(made):
 
 def test_queries_that_come_again_are_known_and_have_a_name_of_their_own():
     again, apart = own(), own(episodes=20)
-    assert again.repeated.tolist() == [*apart._which, *apart._which[:10]]
+    assert again.repeated.tolist() == [*apart._query_index, *apart._query_index[:10]]
     assert apart.repeated is None and own(shots=0).repeated is None and prompts().repeated is None
 
 
