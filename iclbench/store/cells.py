@@ -119,8 +119,8 @@ class Store:
         return self._lacking[cell.hash]
 
     def metrics(self, cell: AnyCell) -> set[str]:
-        """The metrics that the code of a finished evaluation computes: those of its row or, if the row does not say, those
-        that have values in its files."""
+        """The metrics that the code of a finished evaluation computes: those of its row or, if the row does not say,
+        those that have values in its files."""
         recorded = self.rows["metrics"].get(cell.hash)
         if not pd.isna(recorded):
             return set(str(recorded).split())
