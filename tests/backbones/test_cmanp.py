@@ -175,6 +175,7 @@ def test_memory_does_not_grow_with_the_points(work: str) -> None:
     assert peak(work, 4096, chunk=10**6) / peak(work, 256, chunk=10**6) > 4
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_memory_does_not_grow_with_the_queries_beyond_their_answers() -> None:
     """Table 1. An answer is a mean and a standard deviation, its raw outputs beside them until all are put together."""

@@ -92,6 +92,7 @@ def test_a_context_taken_in_by_segments_answers_like_one_taken_in_at_once(
                 torch.testing.assert_close(backbone.predict_targets(context, x).mean, whole, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forked", [False, True])
 def test_gradients_flow_through_the_segments(
     backbone: SequenceBackbone, forked: bool, monkeypatch: pytest.MonkeyPatch
@@ -142,6 +143,7 @@ def test_no_tensor_of_a_recurrent_model_grows_with_the_sequence(
     assert largest(name, 320, forked) == largest(name, 80, forked)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forked", [False, True])
 def test_attention_is_never_over_the_square_of_the_sequence(forked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pair_sequence, "SEGMENT", 16)

@@ -255,6 +255,7 @@ def test_a_prompt_beyond_the_context_names_the_numbers_and_finished_rows_stay(
     assert code == 0, err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "why"), [("mamba", "no keys and values"), ("mistral", "window")])
 def test_deep_thinking_needs_a_memory(kind: str, why: str, models, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ("eval", "--model", models(kind), "--tasks", "to-upper,to-lower", *QUICK)

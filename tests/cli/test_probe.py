@@ -34,6 +34,7 @@ def results(trained: Path, tmp_path: Path) -> tuple[str, Path]:
     return "--results", shutil.copytree(trained, tmp_path / "results")
 
 
+@pytest.mark.slow
 def test_a_probe_ends_with_a_table_per_context_size(
     results: tuple[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

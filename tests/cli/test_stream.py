@@ -89,6 +89,7 @@ def test_a_window_answers_from_the_last_points(
         assert (mean, std) == pytest.approx(answer(results, seen, [0.1, 0.2, 0.3]), rel=1e-4, abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [[], ["--window", "2"]])
 @pytest.mark.parametrize("precision", [[], ["--float64"]])
 def test_a_stream_in_two_parts_answers_like_one(

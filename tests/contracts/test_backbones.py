@@ -281,6 +281,7 @@ def left_on_images(name: str, encoder: str, contract: Contract) -> bool:
     return not read and (name, encoder) not in ON_IMAGES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "encoder", "contracts"), picked(IMAGE_CASES, left_on_images))
 def test_contracts_on_images(name: str, encoder: str, contracts: list[Contract]) -> None:
     backbone = build_on_images(name, encoder)

@@ -55,6 +55,7 @@ def gap(one: Prediction, other: Prediction) -> float:
     return max(float((a - b).abs().max()) for a, b in pairs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "related", "positions"),
     [("learned", 0, "reuse"), ("transformer", 2, "continue")],

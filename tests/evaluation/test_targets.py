@@ -401,6 +401,7 @@ def test_an_oracle_that_uses_related_datasets_stands_beside_who_has_as_many(mode
     assert not path.exists(), "nobody is left who has a gap"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tnp", "aaa"])  # behind "summary" and before it
 def test_gaps_and_scores_say_of_a_contestant_what_its_other_rows_say(prompts, model, tmp_path: Path, name: str):
     for each in (contestant(model, name, trained_on="elsewhere"), *baselines(prompts, ["oracle-kernel", "zero"])):

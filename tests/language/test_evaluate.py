@@ -171,6 +171,7 @@ def test_all_who_are_compared_see_the_same_demonstrations(task: str, tmp_path: P
     assert not run(tmp_path, model, [asked], shots=[4], controls=False, overlength="drop")[0].cached
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trace", [True, False])
 def test_what_deep_thinking_costs_is_measured_without_the_answers_after_earlier_passes(
     trace: bool, reviews, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -418,6 +419,7 @@ def test_prompts_that_do_not_fit_are_skipped_and_counted_out(reviews, tmp_path: 
     assert [cell.cached for cell in again] == [True, False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["icl", "deep-thinking", "repeat"])
 @pytest.mark.parametrize("task", ["reviews", "letters"])
 def test_demonstrations_are_dropped_from_the_front_until_the_prompt_fits(

@@ -169,6 +169,7 @@ def test_the_longer_half_of_an_odd_chunk_does_not_underflow(decay: str, g: list[
     torch.testing.assert_close(after.double(), last, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
 @pytest.mark.parametrize(("decay", "delta"), [kind for kind in KINDS if kind[0] != "none"])
 def test_spans_are_as_long_as_decays_allow(decay: str, delta: bool, scale: float) -> None:
@@ -254,6 +255,7 @@ def test_keys_of_all_heads_are_given_once(decay: str, strength: float) -> None:
 
 
 # Those that shut in every chunk take one way: they stand along the batch axis.
+@pytest.mark.slow
 @pytest.mark.parametrize("gates", [[0.0], [-torch.inf, "in turn"]], ids=["open", "shut"])
 @pytest.mark.parametrize(
     ("decay", "delta"),

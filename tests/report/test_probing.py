@@ -230,6 +230,7 @@ def test_the_error_at_the_end_is_not_the_smallest_where_it_rises_in_the_last_lay
     assert record["scale"] == pytest.approx(1 + np.exp(-4)), "as after the last layer"
 
 
+@pytest.mark.slow
 def test_a_report_of_probes_alone_is_a_page(tmp_path: Path) -> None:
     tables.write("values", probe_rows(20), tmp_path / "p.values.parquet", {})
     text = build(tmp_path, tmp_path / "out", formats=()).page.read_text(encoding="utf-8")

@@ -85,6 +85,7 @@ def test_names_of_the_columns() -> None:
     assert ",".join(heading(SHAPE)) == "time,gap,median,low,high,mark,p0,p1,p2"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SIZES)
 def test_a_query_sees_all_events_before_it(name: str) -> None:
     """Also before the first event, when the observation has begun, and after more than are learned at once."""

@@ -418,6 +418,7 @@ def boards(task: data.Slice) -> list[pd.DataFrame]:
     return [block.frame for block in section.blocks if isinstance(block, Table)] if section else []
 
 
+@pytest.mark.slow
 def test_own_results_beside_packed_ones_are_counted_once(
     swept: tuple[Path, list[GridCell]], packed: Path, tmp_path: Path
 ) -> None:

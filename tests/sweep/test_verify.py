@@ -72,7 +72,8 @@ def shared(workers: _Workers, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("shared")
-@pytest.mark.parametrize("folder", [pytest.param("results", marks=pytest.mark.slow), "clean"])
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", ["results", "clean"])
 def test_what_is_computed_again_is_equal_whether_single_or_packed(
     swept: tuple[Path, list[GridCell]], folder: str
 ) -> None:

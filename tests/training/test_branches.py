@@ -246,6 +246,7 @@ def test_a_branch_goes_on_from_its_own_checkpoint(
     assert all((run.path / name).read_bytes() == (straight.path / name).read_bytes() for name in WRITTEN)
 
 
+@pytest.mark.slow
 def test_a_branch_that_is_gone_or_damaged_is_trained_again(
     straight: Run, card_path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -185,6 +185,7 @@ NAMED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", NAMED)
 def test_a_file_with_something_else_in_it_is_one_line_that_names_it(words: str, files: Path) -> None:
     path = replaced(files, 1, NAMED[words]())

@@ -80,6 +80,7 @@ def test_survival_is_that_of_the_integrated_naive_rate() -> None:
             assert found[b, n] == pytest.approx(-integral, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_densities_integrate_to_one_and_have_their_means_and_quantiles(kind: str) -> None:
     """By the trapezoidal rule in the logarithm of the gap, which ends where nothing is left."""

@@ -59,6 +59,7 @@ def assert_same(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=2e-6 * float(expected.abs().max()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", REMEMBERS)
 def test_a_query_after_the_memory_has_the_logits_of_one_plain_pass(kind: str, model, bare) -> None:
     demonstrations, query = draw(1, 23), draw(1, 9, seed=1)
