@@ -55,6 +55,11 @@ def imported(target: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
+def model_for_task() -> Any:
+    """The function that builds a backbone for the shape of a task, with an image encoder if its inputs are images."""
+    return imported("iclbench.backbones.image_backbone:for_task")
+
+
 def _imported_from_outside(target: str) -> Any:
     """The same for code that may change torch's default dtype when it is imported."""
     with imported("iclbench.core.guard:fixed_state")():

@@ -65,9 +65,9 @@ class Contest:
         return found.astype(dict.fromkeys(numbers, float)).assign(row=self.title)
 
     @cached_property
-    def nobody(self) -> str | None:
-        """Who scores 0: the best of those who know nothing; None where none of them was asked."""
-        asked = self.scores[self.scores["contestant"].isin(metric(self.metric).nobodies)]
+    def guess(self) -> str | None:
+        """The method that scores 0: the best of those that ignore the context; None if none of them was evaluated."""
+        asked = self.scores[self.scores["contestant"].isin(metric(self.metric).guesses)]
         return None if asked.empty else str(asked.sort_values("score")["contestant"].iloc[-1])
 
     @cached_property

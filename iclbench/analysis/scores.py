@@ -16,7 +16,7 @@ from iclbench.analysis.pairs import Difference, difference, ranks, score_differe
 from iclbench.analysis.slices import Results, Slice
 from iclbench.analysis.target_scores import main_counts, overall
 from iclbench.core.formats import integer, signed, text
-from iclbench.core.metrics import TOLD, curve_metric, metric
+from iclbench.core.metrics import GIVEN_TRUTH, curve_metric, metric
 from iclbench.tables.evaluators import HEADLINE, INSIDE
 from iclbench.tables.means import over_seeds
 from iclbench.tables.runs import tuned
@@ -260,7 +260,7 @@ def _differences(task: Slice, evaluator: str, shift: str, frame: pd.DataFrame) -
     compared_rows = frame[compared]
     places = [f"{name} {n}" for name, n in zip(compared_rows["contestant"], compared_rows["n_related"], strict=True)]
     episodes, worse_by = _paired(task, evaluator, shift, str(shared_metric), compared_rows, places)
-    fair = compared_rows["kind"].ne("oracle") & ~compared_rows["contestant"].isin(TOLD)
+    fair = compared_rows["kind"].ne("oracle") & ~compared_rows["contestant"].isin(GIVEN_TRUTH)
     ranks_by_place = ranks([place for place, is_fair in zip(places, fair, strict=True) if is_fair], episodes, worse_by)
     gaps: list[Difference | None] = [None] * min(1, len(places))
     for upper, lower in pairwise(places):

@@ -29,7 +29,7 @@ from iclbench.core import plugins
 from iclbench.core.errors import UnknownNameError, UsageError, is_ours, shortened
 from iclbench.core.formats import assignments, canonical
 from iclbench.core.settings import MIXTURES, BaseSettings, NonNegativeFloat, PositiveInt, Role, SeedInt, validate
-from iclbench.registry import BACKBONES, FAMILIES, imported, is_target, spelling
+from iclbench.registry import BACKBONES, FAMILIES, is_target, model_for_task, spelling
 
 if TYPE_CHECKING:
     from iclbench.backbones.base import Backbone
@@ -228,7 +228,7 @@ class BackboneConfig(BaseSettings):
         how to compute have their defaults."""
         from iclbench.core.bounds import bounded
 
-        for_task = imported("iclbench.backbones.image_backbone:for_task")
+        for_task = model_for_task()
         cls = backbone_class(self.name)
         settings = {k: v for k, v in self.settings.items() if not (anywhere and k in cls.computed_by)}
         checked = validate(cls.Settings, settings, f"backbone '{self.name}'")

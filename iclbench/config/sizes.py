@@ -18,7 +18,7 @@ from iclbench.config.cards import TOLERANCE, TaskCard, deviation, load_task
 from iclbench.core.errors import UsageError, is_ours
 from iclbench.core.formats import canonical, count
 from iclbench.core.settings import BaseSettings, validate
-from iclbench.registry import BACKBONES, imported, spelling
+from iclbench.registry import BACKBONES, model_for_task, spelling
 
 if TYPE_CHECKING:
     from iclbench.backbones.base import Backbone
@@ -185,7 +185,7 @@ def _parameters(name: str, cls: type[Backbone], shape: TaskShape, settings: Mapp
     from iclbench.core.bounds import measured
 
     checked: BaseSettings = validate(cls.Settings, settings, f"backbone '{name}'")
-    for_task = imported("iclbench.backbones.image_backbone:for_task")
+    for_task = model_for_task()
     small = budget <= _SMALL and all(value <= _WIDEST for value in settings.values() if isinstance(value, int))
     memory = small or not is_ours(cls)
     model = measured(lambda: for_task(cls, checked, shape), f"backbone '{name}'", memory)

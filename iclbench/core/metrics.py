@@ -33,7 +33,7 @@ class Metric:
         of_intervals: whether it is about predictive intervals. Observed gaps are shorter than gaps are where windows
             end: it is not reported there.
         of_machine: whether it depends on the machine that measured it.
-        nobodies: contestants that know nothing, of which the best scores 0.
+        guesses: methods that ignore the context; the best of them scores 0.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Metric:
     of_windows: bool = False
     of_intervals: bool = False
     of_machine: bool = False
-    nobodies: tuple[str, ...] = ("zero",)
+    guesses: tuple[str, ...] = ("zero",)
 
     def normaliser(self, of_task: float) -> float:
         """What raw values are divided by, where the task's normaliser is `of_task`."""
@@ -74,7 +74,7 @@ def _share(name: str, label: str, *, yes_or_no: bool = True, of_intervals: bool 
         yes_or_no=yes_or_no,
         is_share=True,
         of_intervals=of_intervals,
-        nobodies=("chance",),
+        guesses=("chance",),
     )
 
 
@@ -86,7 +86,7 @@ _ENTRIES = (
         area="auc",
         of_sequences=True,
         of_windows=True,
-        nobodies=("poisson",),
+        guesses=("poisson",),
     ),
     Metric(
         "squared_error",
@@ -94,7 +94,7 @@ _ENTRIES = (
         logarithmic=True,
         normalised=True,
         area="auc",
-        nobodies=("zero", "mean-image", "mean-image-5e-2"),
+        guesses=("zero", "mean-image", "mean-image-5e-2"),
     ),
     Metric("squared_error_raw", "normalised squared error before scale and shift", logarithmic=True, normalised=True),
     Metric("loss", "training loss", logarithmic=True),
@@ -144,11 +144,10 @@ _ENTRIES = (
     _cost("encoder_parameters", "parameters of an image encoder", "", count),
 )
 METRICS = {each.name: each for each in _ENTRIES}
-# Contestants that know nothing, by any metric.
-NOBODIES = frozenset(name for each in _ENTRIES for name in each.nobodies)
-# Baselines that are told what others have to infer, and are no optimum: they have no rank, and nowhere stand for the
-# best that classical methods do.
-TOLD = frozenset({"periodic-mean"})
+# Methods that ignore the context, for any metric.
+GUESSES = frozenset(name for each in _ENTRIES for name in each.guesses)
+# Baselines with access to the truth that are not optimal: they have no rank and are never the best baseline.
+GIVEN_TRUTH = frozenset({"periodic-mean"})
 # By likelihood where there is one: events are scored by squared errors, too.
 _CURVES = tuple(each.name for each in _ENTRIES if each.area)
 

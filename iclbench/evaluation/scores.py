@@ -33,7 +33,7 @@ import pandas as pd
 
 from iclbench import tables
 from iclbench.core.files import remove
-from iclbench.core.metrics import TOLD
+from iclbench.core.metrics import GIVEN_TRUTH
 from iclbench.core.metrics import metric as of
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.prompt_set_rows import PromptSetRows
@@ -111,7 +111,7 @@ def _of_errors(rows: pd.DataFrame, metric: str, failed: Sequence[str] = ()) -> p
         failed: oracles that have no error.
     """
     without_sets = without_related(rows).set_index("run").sort_index().sort_values("value", kind="stable")
-    zero_rows = without_sets[without_sets.index.isin(of(metric).nobodies)]
+    zero_rows = without_sets[without_sets.index.isin(of(metric).guesses)]
     if zero_rows.empty:
         return None
     nothing, other_rows = float(zero_rows["value"].iloc[0]), without_sets.drop(zero_rows.index)
@@ -134,7 +134,7 @@ def _best(
         endless: whether the metric has no best value of its own.
     """
     oracles = candidates[candidates["kind"].eq("oracle")]
-    baselines = candidates[candidates["kind"].eq("baseline") & ~candidates.index.isin(TOLD)]
+    baselines = candidates[candidates["kind"].eq("baseline") & ~candidates.index.isin(GIVEN_TRUTH)]
     if oracles.empty and baselines.empty and not failed:
         return None
     useful = oracles[oracles["value"] < nothing]

@@ -7,7 +7,7 @@ from typing import Literal
 
 # `failed` is tried again; `diverged` (a training without finite weights, or a cell that needs one) and `skipped` (not
 # applicable) are not.
-State = Literal["todo", "running", "done", "failed", "diverged", "skipped"]
+State = Literal["todo", "done", "failed", "diverged", "skipped"]
 
 
 def is_intact(path: Path) -> bool:

@@ -60,7 +60,7 @@ def test_a_task_counts_for_whoever_has_all_of_its_tests(grid: Grid, grid_results
 
 def test_the_best_of_those_who_know_nothing_scores_0(grid_results: Results) -> None:
     contest = next(c for c in normalised.contests(grid_results, "grid") if c.title == "linear")
-    assert contest.nobody == "zero"
+    assert contest.guess == "zero"
     zero = contest.rows[contest.rows["contestant"].eq("zero")]
     for value, nobody in ((0.1, "mean-image"), (-0.1, "zero")):
         other = zero.assign(contestant="mean-image", run="mean-image", value=value)

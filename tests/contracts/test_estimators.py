@@ -23,7 +23,7 @@ SHORT = {"xgboost": {"n_estimators": 3}, "mlp": {"steps": 30}}
 CLASSES = 3
 MARKS = 3
 # Those that are told of the family.
-TOLD = ("feature-ridge", "spike-and-slab")
+GIVEN_TRUTH = ("feature-ridge", "spike-and-slab")
 SPARSE = SparseLinear(SparseLinear.Parameters(dim=4, sparsity=2))
 
 
@@ -31,7 +31,7 @@ def build(baseline: str) -> FittedPredictor:
     _, card = load_baseline(baseline)
     cls = ESTIMATORS.get(card.estimator)
     settings = validate(cls.Settings, {**card.settings, **SHORT.get(card.estimator, {})}, baseline)
-    family = SPARSE if card.estimator in TOLD else None
+    family = SPARSE if card.estimator in GIVEN_TRUTH else None
     facts = TaskFacts(noise_to_signal=0.25, hidden_width=8, family=family, classes=CLASSES, marks=MARKS)
     return cls(settings, facts, seed=1)
 

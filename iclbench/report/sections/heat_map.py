@@ -11,7 +11,7 @@ from iclbench.analysis import normalised
 from iclbench.analysis.normalised import Contest
 from iclbench.analysis.separation import ENOUGH, Separation
 from iclbench.core.formats import fixed, integer, plural, slug
-from iclbench.core.metrics import NOBODIES, TOLD, metric
+from iclbench.core.metrics import GIVEN_TRUTH, GUESSES, metric
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results
 from iclbench.report.figures import heat_map
@@ -128,7 +128,7 @@ def _trained(results: Results, contests: Sequence[Contest]) -> set[str]:
 
 def _common(scores: pd.DataFrame) -> list[str]:
     """Baselines that were asked on most rows, by their mean score."""
-    of = scores[scores["kind"].eq("baseline") & ~scores["contestant"].isin(NOBODIES | TOLD)]
+    of = scores[scores["kind"].eq("baseline") & ~scores["contestant"].isin(GUESSES | GIVEN_TRUTH)]
     by_name = of.groupby("contestant")["score"].agg(["size", "mean"]).reset_index()
     most = by_name.sort_values(["size", "mean"], ascending=False, kind="stable").head(_COMMON)
     return [str(name) for name in most.sort_values("mean", ascending=False)["contestant"]]
@@ -136,7 +136,7 @@ def _common(scores: pd.DataFrame) -> list[str]:
 
 def best(scores: pd.DataFrame) -> pd.DataFrame:
     """Rows of a contestant that is the best baseline of each row; its name is in `reason`."""
-    of = scores[scores["kind"].eq("baseline") & ~scores["contestant"].isin(NOBODIES | TOLD)]
+    of = scores[scores["kind"].eq("baseline") & ~scores["contestant"].isin(GUESSES | GIVEN_TRUTH)]
     best = of.sort_values(["score", "contestant"], ascending=[False, True]).drop_duplicates("row")
     return best.assign(reason=best["contestant"], contestant=BEST)
 
@@ -171,7 +171,7 @@ def cells_of(results: Results, contests: Sequence[Contest], scores: pd.DataFrame
 def _like_nothing(contest: Contest, name: str, high: float) -> bool:
     """Whether a score whose own interval begins below 0 is not told apart from what scores 0: paired by episode where
     that can be, since what is hard for one is hard for the other, by the end of the interval elsewhere."""
-    nothing = contest.nobody
+    nothing = contest.guess
     gap = None if nothing is None else contest.difference(name, nothing)
     return high >= 0 if gap is None else gap.tied
 
@@ -204,7 +204,7 @@ def _reasons_of_baselines(
     results: Results, all_reasons: dict[tuple[str, str], dict[str, list[str]]]
 ) -> dict[tuple[str, str], dict[str, list[str]]]:
     """By row what is told of any baseline, for the cell of the best of them."""
-    baselines = {*results.rows.loc[results.rows["kind"] == "baseline", "contestant"]} - NOBODIES - TOLD
+    baselines = {*results.rows.loc[results.rows["kind"] == "baseline", "contestant"]} - GUESSES - GIVEN_TRUTH
     found: dict[tuple[str, str], dict[str, list[str]]] = {}
     for (row, name), why in all_reasons.items():
         if name in baselines:

@@ -11,7 +11,7 @@ from iclbench.analysis import normalised
 from iclbench.analysis.normalised import Contest
 from iclbench.analysis.pairs import Difference
 from iclbench.core.formats import fixed, plural
-from iclbench.core.metrics import NOBODIES, TOLD
+from iclbench.core.metrics import GIVEN_TRUTH, GUESSES
 from iclbench.report.blocks import Glance, Section, Tile
 from iclbench.report.data import Results
 from iclbench.report.figures.heat_map import MARKS, NO_SCORE, colour, label, white_beyond
@@ -106,7 +106,7 @@ def findings(results: Results, contests: Sequence[Contest]) -> Iterator[str]:
 
 def _pairs(results: Results, contest: Contest) -> Iterator[tuple[str, str, tuple[str, str]]]:
     scores = contest.scores.sort_values(["score", "contestant"], ascending=[False, True])
-    scores = scores[~scores["contestant"].isin(NOBODIES | TOLD)]
+    scores = scores[~scores["contestant"].isin(GUESSES | GIVEN_TRUTH)]
     backbones = scores.loc[scores["kind"] == "backbone", "contestant"]
     baselines = scores.loc[scores["kind"].eq("baseline") & scores["score"].gt(0), "contestant"]
     if len(backbones) and len(baselines):
