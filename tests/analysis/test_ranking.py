@@ -64,8 +64,8 @@ def test_the_best_of_those_who_know_nothing_scores_0(grid_results: Results) -> N
     zero = contest.rows[contest.rows["contestant"].eq("zero")]
     for value, nobody in ((0.1, "mean-image"), (-0.1, "zero")):
         other = zero.assign(contestant="mean-image", run="mean-image", value=value)
-        assert replace(contest, rows=pd.concat([contest.rows, other], ignore_index=True)).nobody == nobody
-    assert replace(contest, rows=contest.rows[contest.rows["contestant"].ne("zero")]).nobody is None
+        assert replace(contest, rows=pd.concat([contest.rows, other], ignore_index=True)).guess == nobody
+    assert replace(contest, rows=contest.rows[contest.rows["contestant"].ne("zero")]).guess is None
 
 
 def test_holm_stops_at_the_first_that_fails() -> None:
