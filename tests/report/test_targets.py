@@ -183,7 +183,7 @@ def test_published_numbers_compare_with_scores_under_the_ceiling_of_the_task(
     blocks = {block.name: block for s in sections for block in s.walk() if not isinstance(block, Text)}
     own = adjusted[adjusted["contestant"].eq("icicl-tnp")].set_index("n_related")["value"]
     row = _table(blocks, f"{GP}-published").frame.set_index("n_related").loc[1]
-    assert row["adjusted"] == own[1] and row["difference"] == pytest.approx(own[1] - synthetic.PUBLISHED[1])
+    assert row["adjusted"] == own[1] and pd.isna(row["difference"]), "the published number is of another preset"
     numbers = _table(blocks, f"{GP}-related-numbers").frame.set_index("contestant")
     assert numbers.loc["icicl-tnp, ceiling-adjusted", "r1"] == own[1]
     drawn = _figure(blocks, f"{GP}-related").data.query("panel == 'in-distribution' and contestant == 'icicl-tnp'")
