@@ -97,8 +97,8 @@ def _on_some(scores: pd.DataFrame) -> set[str]:
 
 
 def on_most(scores: pd.DataFrame, backbones: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Backbones that have at least half of the rows, and the others; if no backbone has, all of them are the first."""
-    few = _on_some(scores) | (set(backbones) - set(scores["contestant"]))
+    """Backbones that have at least half of the rows or failed on all of them, and the others."""
+    few = _on_some(scores)
     core, further = ([name for name in backbones if (name in few) is asked] for asked in (False, True))
     return (core, further) if core else (further, core)
 
