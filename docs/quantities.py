@@ -10,7 +10,7 @@ import json
 import re
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, cached_property
 from importlib import import_module
@@ -23,15 +23,12 @@ import pandas as pd
 from iclbench.analysis import over_training
 from iclbench.analysis.normalised import Contest, contests
 from iclbench.analysis.pairs import Difference, score_difference
-from iclbench.analysis.ranking import ranking
 from iclbench.analysis.rate_curves import RateCurves, rate_curves
 from iclbench.config.cards import TaskCard, load_task
 from iclbench.config.pairs import shipped_pairs
 from iclbench.config.resolution import RunConfig, resolve_run
 from iclbench.core import limits
 from iclbench.core.errors import IclbenchError, Interrupted, UsageError
-from iclbench.language.tasks.cards import shipped_tasks
-from iclbench.language.tasks.chosen import language_tasks as known_tasks
 from iclbench.registry import BACKBONES
 from iclbench.report.data import Results, load
 from iclbench.report.sections import named_pairs
@@ -75,100 +72,30 @@ class Reference:
     @cached_property
     def quantities(self) -> dict[str, Any]:
         """The names that templates can use: public methods, functions of this module and lists of models and tasks."""
-        own: list[Callable[..., Any]] = [
-            self.score,
-            self.scores,
-            self.shifted,
-            self.seed_gap,
-            self.one,
-            self.lead,
-            self.gain,
-            self.ahead,
-            self.behind,
-            self.tied,
-            self.least,
-            self.most,
-            self.ranked,
-            self.n_ranked,
-            self.mean_rank,
-            self.told_apart,
-            self.pair,
-            self.holding,
-            self.agreement,
-            self.seed_agreement,
-            self.shift_agreement,
-            self.after,
-            self.after_seeds,
-            self.early_agreement,
-            self.at_compute,
-            self.rates,
-            self.hours,
-            self.accuracy,
-            self.peak,
-            self.beyond,
-            self.value,
-            self.cost,
-            self.ratio,
-            self.spread,
-            self.dearest,
-            self.cells,
-            self.libraries,
-            self.contestants,
-            self.backbones_on,
-            self.tasks_at,
-            trained,
-            card,
-            published,
-            grid,
-            benchmark,
-            package,
-            exit_codes,
-            default_bytes,
-            window_rule,
-            language_tasks,
-        ]
-        own += [
-            self.every_score,
-            self.every_accuracy,
-            self.ranked_on,
-            self.open_pairs,
-            self.loss_from_other_label,
-            self.periodic_gap,
-            self.periodic_gaps,
-            self.noise_agreements,
-            self.input_agreements,
-            self.seed_agreements,
-            self.early_agreements,
-            self.rises,
-            self.above_one,
-            self.first_two_on_linear_functions,
-            self.worst_under_noise,
-            self.mad_agreements,
-            self.by_rate,
-            self.rate_loss,
-            self.rate_agreements,
-            self.delta_rules_are_first_at_every_rate,
-        ]
-        python = [abs, all, any, dict, float, len, max, min, set, sorted, sum]
+        methods = {name: getattr(self, name) for name, member in vars(type(self)).items() if _is_public(name, member)}
+        others = [trained, card, published, grid, benchmark, package, exit_codes, default_bytes, window_rule, mean]
         core, functions = list(load_grid("reference")[1].parts[0].backbones), self._functions()
         cards = [card(task).presets["grid"] for task in functions]
-        return {f.__name__: f for f in (*own, *python, mean)} | {
-            "RANKED_CORE": sorted(core, key=lambda model: -mean(self.score(model, task) for task in functions)),
-            "SET_MODELS": [model for model in core if BACKBONES.get(model).order == "set"],
-            "CAUSAL_MODELS": [model for model in core if BACKBONES.get(model).order == "causal"],
-            "MIXER_TASKS": ["linear", "skewed-linear", "sparse-linear", "decision-tree", "relu-network"],
-            "HYENA_FILTER": 5 * 64 + 64 + 2 * (64 * 64 + 64) + 64,
-            "DIMS": [preset.parameters["dim"] for preset in cards],
-            "POINTS": [preset.points for preset in cards],
-            "PAIRS": grid("reference").pairs,
-            "PAIRS_TESTED": sum(len(named.tasks) for named in grid("reference").pairs),
-            "CLASSES": [c.title for c in self._contests("grid") if c.evaluator == "next"],
-            "TASKS": self.tasks_at("grid"),
-            "BACKBONES": self.contestants("grid"),
-            "SEQUENCE": self._sequence_models(),
-            "CORE": list(load_grid("reference")[1].parts[0].backbones),
-            "FUNCTIONS": self._functions(),
-        }
+        return (
+            methods
+            | {f.__name__: f for f in others}
+            | {
+                "RANKED_CORE": sorted(core, key=lambda model: -mean(self.score(model, task) for task in functions)),
+                "SET_MODELS": [model for model in core if BACKBONES.get(model).order == "set"],
+                "CAUSAL_MODELS": [model for model in core if BACKBONES.get(model).order == "causal"],
+                "MIXER_TASKS": ["linear", "skewed-linear", "sparse-linear", "decision-tree", "relu-network"],
+                "HYENA_FILTER": 5 * 64 + 64 + 2 * (64 * 64 + 64) + 64,
+                "DIMS": [preset.parameters["dim"] for preset in cards],
+                "POINTS": [preset.points for preset in cards],
+                "PAIRS": grid("reference").pairs,
+                "PAIRS_TESTED": sum(len(named.tasks) for named in grid("reference").pairs),
+                "CLASSES": [c.title for c in self._contests("grid") if c.evaluator == "next"],
+                "BACKBONES": self.contestants("grid"),
+                "SEQUENCE": self._sequence_models(),
+                "CORE": core,
+                "FUNCTIONS": functions,
+            }
+        )
 
     def _functions(self) -> list[str]:
         """The classes of functions on which all of the core stand."""
@@ -191,11 +118,6 @@ class Reference:
     def backbones_on(self, task: str, preset: str = "grid") -> list[str]:
         """Backbones with a finished training on a task."""
         return sorted(self.cells("done", kind="train", preset=preset, task=task)["contestant"].unique())
-
-    def tasks_at(self, preset: str = "grid") -> list[str]:
-        """Tasks with cells at a preset, whatever became of them."""
-        cells = self.results.cells
-        return sorted(cells.loc[cells["preset"].eq(preset), "task"].unique())
 
     def _contests(self, preset: str) -> list[Contest]:
         return contests(self.results, preset)
@@ -282,29 +204,6 @@ class Reference:
     def most(self, a: str, b: str, tasks: Sequence[str] = (), preset: str = "grid") -> str:
         """The task where a's lead is largest."""
         return max(tasks or self.quantities["CLASSES"], key=lambda t: self.lead(a, b, t, preset).value)
-
-    @cached_property
-    def _ranking(self) -> pd.DataFrame:
-        frame, _ = ranking(self._contests("grid"))
-        if frame.empty:
-            raise LookupError("there is no ranking")
-        return frame.set_index("contestant")
-
-    def ranked(self) -> list[str]:
-        """Backbones at `grid`, the best mean rank first."""
-        return self._ranking.index.tolist()
-
-    def mean_rank(self, who: str) -> float:
-        """At `grid`, among all that are ranked."""
-        return float(self._ranking.loc[who, "mean_rank"])
-
-    def n_ranked(self) -> int:
-        """Over how many tasks."""
-        return int(self._ranking["tasks"].iloc[0])
-
-    def told_apart(self) -> list[str]:
-        """Those ranked at `grid` that are told apart from the one above them, in order."""
-        return self._ranking.index[self._ranking["tied"].eq("told apart")].tolist()
 
     def pair(self, a: str, b: str, task: str, preset: str = "grid") -> Difference:
         """Score of a less score of b over trainings, with Student's 95 % interval over seeds; of pairs that a grid's
@@ -506,14 +405,6 @@ class Reference:
         rows = [self._accuracies(model, test, preset) for model in models]
         return [float(value) for each in rows for value in each.loc[each["axis"].isna(), "value"]]
 
-    def peak(self, who: str, test: str, preset: str = "grid") -> float:
-        """The highest of the accuracies while it trains, averaged over seeds."""
-        rows = self._accuracies(who, test, preset)
-        steps = rows[rows["axis"].eq("train_step").fillna(False)].groupby("axis_value")["value"].mean()
-        if steps.empty:
-            raise LookupError(f"{who} was not asked {test} while it trained at {preset}")
-        return float(steps.max())
-
     def _accuracies(self, who: str, test: str, preset: str) -> pd.DataFrame:
         rows = self._rows.get(("bursty", preset, who, "accuracy_within_choices"), self.results.rows.iloc[:0])
         return rows[rows["evaluator"].eq(test) & rows["status"].eq("ok")]
@@ -556,26 +447,6 @@ class Reference:
             raise LookupError(f"{who} has no {metric} of {phase} on {task} at {preset}")
         return float(found[who])
 
-    def ratio(self, a: str, b: str, task: str, phase: str, metric: str, n: int | None = None) -> float:
-        """a's cost over b's at `grid`."""
-        return self.cost(a, task, phase, metric, n) / self.cost(b, task, phase, metric, n)
-
-    def spread(self, task: str, phase: str, metric: str, n: int | None = None) -> float:
-        """The dearest backbone's cost over the cheapest's at `grid`."""
-        found = self._all_costs(task, phase, metric, n)
-        return float(found.max() / found.min())
-
-    def dearest(self, task: str, phase: str, metric: str, n: int | None = None) -> str:
-        """Whose cost is the highest at `grid`."""
-        return str(self._all_costs(task, phase, metric, n).idxmax())
-
-    def _all_costs(self, task: str, phase: str, metric: str, n: int | None) -> pd.Series:
-        """Those at `grid` of all backbones that make sense there."""
-        found, cells = self._costs(task, "grid", phase, metric, n), self.cells(task=task, preset="grid", kind="cost")
-        if missing := set(cells.loc[cells["status"].ne("skipped"), "contestant"]) - set(found.index):
-            raise LookupError(f"{', '.join(sorted(missing))}: no {metric} of {phase} on {task} at grid")
-        return found
-
     def cells(self, *statuses: str, **where: str) -> pd.DataFrame:
         """Cells of some status (all by default) and of a `kind`, `preset`, `task`, `kernels`."""
         cells = self.results.cells
@@ -590,6 +461,10 @@ class Reference:
         if any(each != said[0] for each in said):
             raise LookupError("cells were computed with several versions")
         return {name: version.partition("+")[0] for name, version in said[0].items()}
+
+
+def _is_public(name: str, member: object) -> bool:
+    return callable(member) and not name.startswith("_")
 
 
 def _beside_the_core() -> GridPart:
@@ -633,11 +508,6 @@ def grid(name: str) -> GridCard:
 def package() -> dict[str, Any]:
     """What `pyproject.toml` says of the project."""
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-
-
-def language_tasks(*names: str) -> list[Any]:
-    """Tasks of language models: those of suites and families, or all."""
-    return list(known_tasks(names) if names else shipped_tasks())
 
 
 def exit_codes() -> list[int]:

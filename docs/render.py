@@ -157,7 +157,7 @@ def code(names: Any) -> str:
 
 FORMATS: dict[str, Callable[..., Any]] = {
     each.__name__: each for each in (number, interval, between, word, power, given, when, code)
-} | {"abs": abs, "len": len, "max": max, "min": min, "sorted": sorted, "sum": sum, "all": all, "any": any}
+} | {each.__name__: each for each in (abs, all, any, float, len, max, min, set, sorted, sum)}
 
 
 def page(template: Path) -> Path:

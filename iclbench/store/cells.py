@@ -13,7 +13,7 @@ import logging
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -24,38 +24,10 @@ from iclbench.store.outcome import Outcome
 from iclbench.store.runs import writing
 from iclbench.store.state import State, is_intact
 
+if TYPE_CHECKING:
+    from iclbench.sweep.cells import GridCell
+
 log = logging.getLogger("iclbench")
-
-
-class AnyCell(Protocol):
-    """One unit of work of a grid, see `iclbench.sweep.cells.GridCell`."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def run(self) -> str: ...
-    @property
-    def contestant(self) -> str: ...
-    @property
-    def task(self) -> str: ...
-    @property
-    def preset(self) -> str: ...
-    @property
-    def seed(self) -> int | None: ...
-    @property
-    def frozen(self) -> Any: ...
-    @property
-    def options(self) -> dict[str, Any]: ...
-    @property
-    def reason(self) -> str | None: ...
-    @property
-    def group(self) -> str: ...
-    @property
-    def work(self) -> str: ...
-    @property
-    def is_summary(self) -> bool: ...
-    @property
-    def hash(self) -> str: ...
 
 
 class Store:
@@ -103,14 +75,14 @@ class Store:
         intact = self.rows[self.rows["there"]]
         return {str(cell): _named(files) for cell, files in intact["files"].items()}
 
-    def state(self, cell: AnyCell) -> State:
+    def state(self, cell: GridCell) -> State:
         """The state of a cell; `todo` also where files of it are missing or it lacks a metric."""
         if cell.reason:
             return "skipped"
         state = self._states.get(cell.hash, "todo")
         return "todo" if state == "done" and self.lacks(cell) else state
 
-    def lacks(self, cell: AnyCell) -> set[str]:
+    def lacks(self, cell: GridCell) -> set[str]:
         """The metrics that today's code would compute in a finished evaluation, and that it does not have."""
         from iclbench.core.expected_metrics import lacking  # needs torch
 
@@ -118,7 +90,7 @@ class Store:
             self._lacking[cell.hash] = lacking(self.metrics(cell), cell.frozen.question) if evaluates(cell) else set()
         return self._lacking[cell.hash]
 
-    def metrics(self, cell: AnyCell) -> set[str]:
+    def metrics(self, cell: GridCell) -> set[str]:
         """The metrics that the code of a finished evaluation computes: those of its row or, if the row does not say,
         those that have values in its files."""
         recorded = self.rows["metrics"].get(cell.hash)
@@ -142,11 +114,11 @@ class Store:
             self._metrics[file] = rows[rows["status"].eq("ok")].drop_duplicates()
         return self._metrics[file]
 
-    def has_row(self, cell: AnyCell) -> bool:
+    def has_row(self, cell: GridCell) -> bool:
         """Whether a row says what became of the cell."""
         return cell.hash in self._states
 
-    def files(self, cell: AnyCell) -> tuple[Path, ...]:
+    def files(self, cell: GridCell) -> tuple[Path, ...]:
         """The files that hold what a cell found, failed rows among it; none where it came to no end."""
         ended = self.state(cell) in ("done", "diverged", "failed")
         return tuple(self.results / file for file in self._files[cell.hash]) if ended else ()
@@ -155,7 +127,7 @@ class Store:
         """Whether what the cell of this hash found is there in packed files alone."""
         return any(tables.is_packed(self.results / file, self.results) for file in self._files.get(cell, ()))
 
-    def has_episodes(self, cell: AnyCell) -> bool:
+    def has_episodes(self, cell: GridCell) -> bool:
         """Whether the scores of single episodes of an evaluation are there that a comparison with an oracle is made of:
         on every prompt set where an oracle has likelihoods its own, or the squared errors of one that has none."""
         values = self._rows_of("values", cell)
@@ -171,7 +143,7 @@ class Store:
         required_keys = pd.MultiIndex.from_frame(values.loc[is_own & (likely | of_points), ["prompt_set", "metric"]])
         return len(required_keys) > 0 and bool(required_keys.isin(present_keys).all())
 
-    def _rows_of(self, table: tables.TableName, cell: AnyCell) -> pd.DataFrame:
+    def _rows_of(self, table: tables.TableName, cell: GridCell) -> pd.DataFrame:
         """All rows of the files that a cell names."""
         paths = [path for path in self.files(cell) if path.name.endswith(f"{table}.parquet")]
         return tables.union(table, [self._read(table, path) for path in paths])
@@ -193,7 +165,7 @@ class Store:
             self._readable[file] = is_intact(self.results / file)
         return self._readable[file]
 
-    def damaged(self, cell: AnyCell) -> Path | None:
+    def damaged(self, cell: GridCell) -> Path | None:
         """The first file that the row of a finished cell names, and that is there, but not as it was written."""
         if cell.hash not in self._gone:
             return None
@@ -204,19 +176,19 @@ class Store:
         broken = (self.results / file for file in files if not self._is_readable(file))
         return next((path for path in broken if path.is_file()), None)
 
-    def record(self, cell: AnyCell, outcome: Outcome, context: Context) -> None:
+    def record(self, cell: GridCell, outcome: Outcome, context: Context) -> None:
         """Write the row of a cell."""
         record(self.results, cell, outcome, context)
 
 
-def record(results: Path, cell: AnyCell, outcome: Outcome, context: Context) -> None:
+def record(results: Path, cell: GridCell, outcome: Outcome, context: Context) -> None:
     """Write the row of a cell, whatever process knows what became of it."""
     path = results / "cells" / cell.group / f"{cell.run}.{cell.kind}-{cell.hash}.cells.parquet"
     with writing(results):
         tables.write("cells", [row(cell, outcome, context)], path, {})
 
 
-def row(cell: AnyCell, outcome: Outcome, context: Context) -> dict[str, object]:
+def row(cell: GridCell, outcome: Outcome, context: Context) -> dict[str, object]:
     """The row of a cell in the tables."""
     about: dict[str, object] = {
         "cell": cell.hash,
@@ -244,7 +216,7 @@ def row(cell: AnyCell, outcome: Outcome, context: Context) -> dict[str, object]:
     }
 
 
-def evaluates(cell: AnyCell) -> bool:
+def evaluates(cell: GridCell) -> bool:
     """Whether the metrics of a cell are those of predictions."""
     return cell.work == "evaluate" and not cell.is_summary
 

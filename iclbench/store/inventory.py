@@ -37,9 +37,9 @@ def loss(run: Run) -> float | None:
     value: Any = None
     if run.finished:
         values = rows(run.path / "values.parquet", ("metric", "axis", "axis_value", "value", "normaliser"))
-        curve = [row for row in values if row["metric"] == "loss" and row.get("axis") == "train_step"]
-        last_row = max(curve, key=lambda row: row["axis_value"] or 0.0, default={})
-        value = None if last_row.get("value") is None else last_row["value"] * (last_row.get("normaliser") or 1.0)
+        curve = [row for row in values if row["metric"] == "loss" and row["axis"] == "train_step"]
+        last_row = max(curve, key=lambda row: row["axis_value"] or 0.0, default={"value": None})
+        value = None if last_row["value"] is None else last_row["value"] * (last_row["normaliser"] or 1.0)
     elif run.checkpoints:
         from safetensors import SafetensorError, safe_open
 
@@ -58,12 +58,12 @@ def scores(results: Path) -> dict[str, float]:
     best: dict[str, tuple[tuple[int, str, int], float]] = {}
     for path in sorted((results / "tables").glob("*/summary/scores.values.parquet")):
         for row in rows(path, columns):
-            is_partial = any(row.get(column) is not None for column in ("axis", "n_context", "trained_on"))
-            if is_partial or row["shift"] != "none" or row["metric"] != "score" or row.get("value") is None:
+            is_partial = any(row[column] is not None for column in ("axis", "n_context", "trained_on"))
+            if is_partial or row["shift"] != "none" or row["metric"] != "score" or row["value"] is None:
                 continue
             name = row["evaluator"]
             rank = _EVALUATORS.index(name) if name in _EVALUATORS else len(_EVALUATORS)
-            order = (rank, path.parts[-3], row.get("n_related") or 0)
+            order = (rank, path.parts[-3], row["n_related"] or 0)
             if row["run"] not in best or order < best[row["run"]][0]:
                 best[row["run"]] = (order, row["value"])
     return {run: value for run, (_, value) in best.items()}

@@ -255,8 +255,7 @@ class Run:
             first_line = str(error).splitlines()[0]
             raise UsageError(
                 f"{self.weights} does not hold the weights of run '{self.name}' ({first_line}); delete it, and the "
-                "same "
-                "iclbench train makes it again from the last checkpoint"
+                "same iclbench train makes it again from the last checkpoint"
             ) from error
         self.tell(backbone, device)
         return backbone.to(device).eval()

@@ -117,8 +117,7 @@ def conflict_message(error: TrainedOtherwiseError) -> str:
 def _exists(cell: GridCell, context: Context) -> bool:
     """Whether the results of a cell exist."""
     if cell.kind == "train":
-        run = Run(context.results / "runs" / cell.run)
-        return run.is_intact
+        return Run(context.results / "runs" / cell.run).is_intact
     return cell.work == "evaluate" and not cell.is_summary and _is_evaluated(cell, context)
 
 
