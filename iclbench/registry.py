@@ -199,7 +199,7 @@ class Registry:
         """The class behind `name`.
 
         Raises:
-            UntrustedError: a target outside the registry whose module nobody has trusted (`iclbench.core.trust`).
+            UntrustedError: a target outside the registry whose module is not trusted (`iclbench.core.trust`).
         """
         if ":" in name:
             trust.require(name)

@@ -230,7 +230,7 @@ def as_many_related_datasets_as_asked(family: Family) -> None:
         largest = int(related.mask.sum(-1).max())
         assert largest <= (family.related_points or largest), f"{largest} points are more than `related_points`"
         present = related.mask.any(-1)
-        assert not (present[:, 1:] & ~present[:, :-1]).any(), "an absent dataset stands before one that is there"
+        assert not (present[:, 1:] & ~present[:, :-1]).any(), "an absent dataset comes before one that is present"
         numbers = present.sum(1)
         assert count is None or (numbers == count).all(), f"related={count} gives {numbers.tolist()}"
 

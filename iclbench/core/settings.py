@@ -31,7 +31,7 @@ MIXTURES = ("mixture", "event")
 def _once(value: list[Any]) -> list[Any]:
     for item in value:
         if value.count(item) > 1:
-            raise ValueError(f"{item!r} stands there twice")
+            raise ValueError(f"{item!r} is listed twice")
     return value
 
 

@@ -566,7 +566,7 @@ def check_name(name: str, noun: str = "a run name") -> str:
 
 
 def check_free(name: str, advice: str) -> None:
-    """Raise `UsageError` where rows of the tables that are no model's go by a name; `advice` is what to choose."""
+    """Raise `UsageError` if a name is that of a baseline or a published row; `advice` is what to choose."""
     if name in names("baselines") or name.startswith("published-"):
         raise UsageError(f"'{name}' is the name of a baseline or published row in the tables; choose {advice}")
 

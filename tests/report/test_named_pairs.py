@@ -107,7 +107,7 @@ def test_the_page_shows_both_seeds_and_no_interval(grid_results: Results, monkey
     [
         ({"a": "s4d"}, "a pair is of two backbones, got 's4d' twice"),
         ({"seeds": [0, 1]}, "at least 3 items"),
-        ({"seeds": [0, 1, 1]}, "1 stands there twice"),
+        ({"seeds": [0, 1, 1]}, "1 is listed twice"),
         ({"tasks": []}, "at least 1 item"),
         ({"b": "gpt9"}, "unknown backbone 'gpt9'"),
     ],

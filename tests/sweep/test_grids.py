@@ -394,7 +394,7 @@ def test_commands_are_safe_in_a_shell(tmp_path: Path) -> None:
         ({"tasks": ["linaer"]}, "unknown task 'linaer'; did you mean 'linear'"),
         ({"backbones": ["gtp2"]}, "backbones: unknown backbone 'gtp2'; did you mean 'gpt2'"),
         ({"presets": ["tiny"]}, "presets.0: expected 'smoke', 'grid', 'small' or 'paper', got 'tiny'"),
-        ({"seeds": [0, 0]}, "seeds: 0 stands there twice"),
+        ({"seeds": [0, 0]}, "seeds: 0 is listed twice"),
         ({"seeds": [-1]}, "seeds.0: expected greater than or equal to 0, got -1"),
         ({"evaluate": {"shift": []}}, "unknown key 'evaluate.shift'; did you mean 'evaluate.shifts'"),
         ({"evaluate": {"extrapolate": {"paper": 80}}}, "evaluate.extrapolate.paper: 'paper' "),
@@ -409,7 +409,7 @@ def test_commands_are_safe_in_a_shell(tmp_path: Path) -> None:
         ),
         ({"cost": {"points": []}}, "cost.points: expected .*at least 1"),
         ({"cost": {"points": [0]}}, "cost.points.0: expected greater than 0, got 0"),
-        ({"cost": {"points": [8, 8]}}, "cost.points: 8 stands there twice"),
+        ({"cost": {"points": [8, 8]}}, "cost.points: 8 is listed twice"),
         ({"cost": {"sizes": [8]}}, "unknown key 'cost.sizes'"),
         (
             {"without": [{"tasks": ["linear"], "backbones": ["gpt2"]}]},

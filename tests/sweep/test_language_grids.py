@@ -154,7 +154,7 @@ def test_commands_are_safe_in_a_shell_and_name_every_setting(tmp_path: Path) -> 
         ({"model": ["gpt2"]}, "unknown key 'model'; did you mean 'models'"),
         ({"models": []}, "models: expected .*at least 1"),
         ({"models": ["a/lm", "b/lm"]}, "'a/lm' and 'b/lm' .*'lm'"),
-        ({"demo_seeds": [0, 0]}, "demo_seeds: 0 stands there twice"),
+        ({"demo_seeds": [0, 0]}, "demo_seeds: 0 is listed twice"),
         ({"shots": [-1]}, "shots.0: expected greater than or equal to 0, got -1"),
         ({"methods": {"A b": {}}}, "a variant's name is lower-case letters, .* got 'A b'"),
         ({"methods": {"x": {"method": "think"}}}, "methods.x.method: expected 'icl', 'deep-thinking' or 'repeat'"),

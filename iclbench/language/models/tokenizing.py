@@ -54,7 +54,7 @@ class Tokenizer:
         is_special = [bool(a) for a in encoding.special_tokens_mask]
         opening = is_special.index(False) if False in is_special else len(is_special)
         body = [i for i, special in enumerate(is_special) if not special]
-        if not body:  # of an empty text the beginning cannot be told from the end
+        if not body:  # the beginning and the end of an empty text are the same
             bos = self._tokenizer.bos_token_id
             return Tokens((bos,), (0,)) if bos is not None and bos in all_ids[:1] else Tokens((), ())
         opening_ids = all_ids[:opening]

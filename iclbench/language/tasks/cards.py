@@ -96,7 +96,7 @@ class LanguageCard(BaseSettings):
         unknown = sorted(self.left_out.keys() - set(subsets))
         if duplicates or unknown:
             problem = (
-                f"'{duplicates[0]}' stands there twice"
+                f"'{duplicates[0]}' is listed twice"
                 if duplicates
                 else f"left_out names '{unknown[0]}', which is no subset"
             )

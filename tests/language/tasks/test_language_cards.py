@@ -106,7 +106,7 @@ def test_unknown_names_show_near_ones():
         ({"template": "{y} is {x}"}, "expected {x} once and {y} once after it"),
         ({"template": "{x}{x}{y}"}, "expected {x} once and {y} once after it"),
         ({"reader": "maping"}, "unknown reader 'maping'; did you mean 'mapping'"),
-        ({"subsets": {"a": ["s"], "b": ["s"]}}, "'s' stands there twice"),
+        ({"subsets": {"a": ["s"], "b": ["s"]}}, "'s' is listed twice"),
         ({"subsets": {"a": ["s"]}, "left_out": {"t": "why"}}, "left_out names 't', which is no subset"),
         ({"answer": "choice"}, "unknown key 'answer'; did you mean 'answers'"),
     ],

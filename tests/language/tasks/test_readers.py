@@ -112,7 +112,7 @@ def test_pairs_are_read_in_both_layouts(tmp_path):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('{"a": "b", "a": "c"}', "the input 'a' stands there twice"),
+        ('{"a": "b", "a": "c"}', "the input 'a' is listed twice"),
         ('{"a": 1, "b": "c"}', "pair 1: expected a text that is not empty, got 1"),
         ('{"a": "b", "c": " "}', "pair 2: expected a text that is not empty"),
         ('[{"input": "a", "output": "b"}, {"input": "c"}]', "pair 2: expected"),

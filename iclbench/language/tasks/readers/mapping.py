@@ -40,7 +40,7 @@ class Mapping(Reader):
         for x, _ in pairs:
             if x in inputs:
                 backwards = " when it is read backwards" if self.parameters.reversed else ""
-                raise DataError(f"{path}: the input '{x}' stands there twice{backwards}; every input has one output")
+                raise DataError(f"{path}: the input '{x}' is listed twice{backwards}; every input has one output")
             inputs.add(x)
         if len(pairs) < 2:
             raise DataError(f"{path}: {len(pairs)} pairs, expected at least two: one is asked, the others are shown")
