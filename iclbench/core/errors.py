@@ -1,11 +1,11 @@
-"""Errors caused by user input: each is one line that says what to do instead, and an exit code."""
+"""Errors caused by user input: each has one line that says what to do instead, a code and an exit code."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Final
 
 # So many known names still make a line that is read.
 _NAMED = 32
@@ -33,13 +33,56 @@ def shortened(text: str) -> str:
     return text if len(text) <= _ECHOED else f"{text[:140]} ... {text[-50:]}"
 
 
-class IclbenchError(Exception):
-    """One line for the user. `exit_code` 1: the work failed; 2: the request was wrong."""
+# What a caller may rely on: messages change, codes do not.
+CODES: Final = {
+    "failed": "The work failed for another reason.",
+    "usage": "The request cannot be carried out for another reason.",
+    "unknown-name": "No task, model, setting, column or file section has this name.",
+    "bad-value": "A value has the wrong type, shape or range.",
+    "bad-syntax": "A file, an option or a name is not written in the expected form.",
+    "missing-value": "A required option, setting or argument is missing.",
+    "duplicate": "The same name, key or row is given twice.",
+    "conflict": "Two options or settings exclude each other.",
+    "not-applicable": "The model, the task and the request do not fit together.",
+    "nothing-to-do": "The request selects no runs, rows, cells or figures.",
+    "not-finished": "A run or a result that the request needs is not complete.",
+    "exists": "A file, run or result exists already and is not overwritten.",
+    "missing-file": "A file or folder does not exist.",
+    "unreadable-file": "A file cannot be read or written, or is damaged.",
+    "bad-data": "The content of your data is not what the task expects.",
+    "missing-data": "A data set is not in the data folder.",
+    "data-changed": "The data are not those of the training.",
+    "code-changed": "The code of a model, task or baseline is not that of the stored result.",
+    "settings-changed": "The settings are not those of the stored run.",
+    "too-large": "A file, table or model is larger than the limit.",
+    "out-of-memory": "The memory of the device is not sufficient.",
+    "missing-package": "An optional package is not installed.",
+    "not-supported": "The device, the backend or the installed version does not support the request.",
+    "untrusted": "A card or run uses code that you did not trust.",
+    "plugin": "Code from outside iclbench raised an error or returned a wrong type.",
+    "not-finite": "A prediction or a score is NaN or infinite.",
+    "diverged": "The loss of a training is NaN or infinite.",
+    "in-use": "Another process works on the same run or file.",
+    "worker-died": "A worker process or a job ended without an answer.",
+    "interrupted": "The process was stopped by a signal.",
+}
 
+
+class IclbenchError(Exception):
+    """One line for the user.
+
+    Attributes:
+        code: the kind of the error, a key of `CODES`.
+        exit_code: 1 if the work failed, 2 if the request was wrong.
+    """
+
+    code = "failed"
     exit_code = 1
 
-    def __init__(self, message: str = "") -> None:
+    def __init__(self, message: str = "", *, code: str = "") -> None:
         super().__init__(brief(message))
+        if code:
+            self.code = code
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By the finished message and the attributes, whatever arguments a subclass is made from.
@@ -53,6 +96,7 @@ class PluginError(IclbenchError):
         target: the class, as `iclbench check` takes it; empty if it cannot be checked by its own name.
     """
 
+    code = "plugin"
     target = ""
 
     @classmethod
@@ -81,8 +125,9 @@ def _unpickled(cls: type[IclbenchError], args: tuple[Any, ...]) -> IclbenchError
 
 
 class UsageError(IclbenchError):
-    """The request itself cannot be carried out as typed."""
+    """The request cannot be carried out as typed."""
 
+    code = "usage"
     exit_code = 2
 
 
@@ -100,6 +145,8 @@ class UnknownNameError(UsageError):
     "unknown task 'linaer'; did you mean 'linear'?"
     """
 
+    code = "unknown-name"
+
     def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "", listed_by: str = "") -> None:
         known, name = sorted(known), shortened(name)
         matches = get_close_matches(name, known, n=3, cutoff=0.5)
@@ -114,12 +161,15 @@ class UnknownNameError(UsageError):
 
 
 class NonFiniteError(IclbenchError):
-    """An answer or a score is NaN or infinite. A mean over the others would flatter a model that fails at some."""
+    """A prediction or a score is NaN or infinite. A mean over the others would flatter a model that fails at some."""
+
+    code = "not-finite"
 
 
 class Interrupted(IclbenchError):  # noqa: N818
     """Stopped by a signal; computed results are not lost."""
 
+    code = "interrupted"
     exit_code = 130
 
 
@@ -144,7 +194,9 @@ def said(error: BaseException) -> str:
 
 
 class DataError(UsageError):
-    """A file the user handed over cannot be read as what it should be."""
+    """A file of the user does not have the expected content."""
+
+    code = "bad-data"
 
 
 class DataChangedError(DataError):
@@ -152,8 +204,10 @@ class DataChangedError(DataError):
 
     Args:
         then: fingerprint of the data in training.
-        now: fingerprint of the data that were found.
+        now: fingerprint of the data in the given place.
     """
+
+    code = "data-changed"
 
     def __init__(self, then: str, now: str) -> None:
         super().__init__(

@@ -28,6 +28,8 @@ RAISE = f"raise the limit where that is right: --max-bytes 8G or {VARIABLE}=8G"
 class TooLargeError(DataError):
     """Something is larger than the limit; the message says how to raise it."""
 
+    code = "too-large"
+
 
 def parse(text: str) -> int:
     """Bytes from a number with or without a unit.

@@ -33,6 +33,8 @@ IN_COSTS = (
 class OutOfMemoryError(IclbenchError):
     """There is not as much memory as was asked for."""
 
+    code = "out-of-memory"
+
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether this is how a library says that memory is short.

@@ -35,6 +35,7 @@ _refused: set[str] = set()
 class UntrustedError(UsageError):
     """Something names a class whose module nobody has trusted; the message says how to."""
 
+    code = "untrusted"
     exit_code = 1
 
 

@@ -38,6 +38,8 @@ EVALUATOR, SEARCH = "probe", "gamma_search"
 class NotProbedError(UsageError):
     """A run that there is nothing to probe of."""
 
+    code = "not-applicable"
+
 
 def probe(
     context: Context,

@@ -315,6 +315,8 @@ class DivergedError(IclbenchError):
         remembered: it was found earlier; the same configuration is not tried again.
     """
 
+    code = "diverged"
+
     ADVICE: ClassVar = "another --name with a lower -o train.lr, a longer -o train.warmup, or -o train.clip=1"
 
     def __init__(self, run: Run, step: int, what: str, remembered: bool = False) -> None:
@@ -398,6 +400,8 @@ class Hold:
 class TrainedOtherwiseError(UsageError):
     """The folder of a run holds one that was trained under other settings: `run`, and the `difference` in a line."""
 
+    code = "settings-changed"
+
     def __init__(self, run: Run, lines: Sequence[str]) -> None:
         self.run = run
         self.difference = f"it differs in {'; '.join(lines[:8])}{' ...' if len(lines) > 8 else ''}"
@@ -409,6 +413,8 @@ class TrainedOtherwiseError(UsageError):
 
 class CodeChangedError(UsageError):
     """A name in a run's configuration now refers to other code than the weights were made with."""
+
+    code = "code-changed"
 
     def __init__(self, run: str, name: str, trained: codes.Code, current: codes.Code) -> None:
         otherwise = f"train anew under another --name, or delete the run with iclbench rm {run}"

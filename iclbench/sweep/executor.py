@@ -22,6 +22,8 @@ T = TypeVar("T")
 class WorkerDiedError(IclbenchError):
     """The process of a call has died. `finished` holds the known outcomes of the cells of its bundle, by hash."""
 
+    code = "worker-died"
+
     def __init__(self, message: str, finished: Mapping[str, Outcome] | None = None) -> None:
         super().__init__(message)
         self.finished = dict(finished or {})
@@ -29,6 +31,8 @@ class WorkerDiedError(IclbenchError):
 
 class WorkerStartError(IclbenchError):
     """Worker processes cannot be set up, so nothing can be computed."""
+
+    code = "worker-died"
 
 
 @runtime_checkable

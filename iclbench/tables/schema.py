@@ -331,6 +331,8 @@ _KINDS = {"backbone", "baseline", "oracle", "published"}
 class TableError(IclbenchError):
     """A table does not fit its schema, or a file does not hold a table."""
 
+    code = "bad-data"
+
 
 def frame(table: TableName, rows: list[dict[str, object]] | pd.DataFrame) -> pd.DataFrame:
     """Rows as a validated frame of one table; columns left out are missing values."""

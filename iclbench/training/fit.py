@@ -46,6 +46,8 @@ class TrainingDivergedError(NonFiniteError):
         what: what is not finite.
     """
 
+    code = "diverged"
+
     def __init__(self, step: int, what: str) -> None:
         self.step, self.what = step, what
         super().__init__(

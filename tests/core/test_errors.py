@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 import iclbench
-from iclbench.core.errors import DataChangedError, IclbenchError, UnknownNameError, UsageError
+from iclbench.core.errors import CODES, DataChangedError, IclbenchError, UnknownNameError, UsageError
 from iclbench.store.runs import CodeChangedError, DivergedError, Run, TrainedOtherwiseError
 from iclbench.sweep.executor import WorkerDiedError
 from iclbench.sweep.work import _FailedInPartError
 from iclbench.training.fit import TrainingDivergedError
+from tests.refusals import refused
 
 # How the exceptions are made that take more than a message.
 MADE: dict[type[IclbenchError], Callable[[], IclbenchError]] = {
@@ -65,5 +66,22 @@ def _mistyped(name: str) -> None:
 def test_a_mistyped_name_ends_a_pool() -> None:
     with multiprocessing.get_context("fork").Pool(1) as pool:
         answer = pool.map_async(_mistyped, ["linaer"])
-        with pytest.raises(UnknownNameError, match="did you mean 'linear'"):
+        with refused("unknown-name", "linaer", "linear"):
             answer.get(timeout=10)
+
+
+def test_every_code_in_the_package_is_listed() -> None:
+    written = re.compile(r'\bcode(?:: ClassVar\[str\])? ?= ?"([a-z-]+)"')
+    root = Path(iclbench.__file__).parent
+    codes = {code for path in root.rglob("*.py") for code in written.findall(path.read_text())}
+    assert codes <= set(CODES)
+    assert {cls.code for cls in ours() if issubclass(cls, IclbenchError)} <= set(CODES)
+
+
+@pytest.mark.parametrize(
+    ("code", "names", "exit_code"),
+    [("bad-value", ["linaer"], 2), ("unknown-name", ["quadratic"], 2), ("unknown-name", ["linaer"], 1)],
+)
+def test_refused_notices_another_code_name_and_exit_code(code: str, names: list[str], exit_code: int) -> None:
+    with pytest.raises(AssertionError), refused(code, *names, exit_code=exit_code):
+        _mistyped("linaer")

@@ -33,6 +33,8 @@ from iclbench.evaluation.costs.flop_formulas import FORMULAS, MOVING, Formula, p
 class UncountedError(IclbenchError):
     """Part of the work cannot be counted."""
 
+    code = "not-supported"
+
 
 def count_flops(work: Callable[[], object]) -> int:
     """FLOPs of the work, which is done once.

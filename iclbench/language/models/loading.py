@@ -36,6 +36,8 @@ _NOT_CACHED = "it is not wholly in the local cache, and offline it is not fetche
 class DoesNotFitError(UsageError):
     """The device has no memory for the model, now."""
 
+    code = "out-of-memory"
+
 
 @dataclass(frozen=True)
 class Source:
