@@ -18,7 +18,7 @@ _FOR_SCRIPTS = {
     "grids": {"tasks", "backbones"},
     "runs": {"task", "backbone", "preset", "seed"},
 }
-_NUMERIC = ("size", "loss", "score")
+_NUMERIC = ("size", "score")
 # The line below a table.
 _MORE = {
     "tasks": "tasks for language models: iclbench lm tasks",
@@ -65,9 +65,9 @@ def command(
 
 def _cell(column: str, value: Any) -> str:
     """A value as text for a table."""
-    from iclbench.core.formats import fixed, nbytes, number
+    from iclbench.core.formats import fixed, nbytes
 
     if value is None:
         return "-"
-    formats: dict[str, Callable[[Any], str]] = {"size": nbytes, "loss": number, "score": partial(fixed, decimals=2)}
+    formats: dict[str, Callable[[Any], str]] = {"size": nbytes, "score": partial(fixed, decimals=2)}
     return formats.get(column, str)(value)

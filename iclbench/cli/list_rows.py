@@ -93,7 +93,7 @@ def _runs(results: Path) -> list[dict[str, Any]]:
             }
         except UsageError as error:
             row["state"] = str(error)
-        row |= {"size": inventory.size(run), "date": inventory.date(run), "loss": inventory.loss(run)}
+        row |= {"size": inventory.size(run), "date": inventory.date(run)}
         rows.append(row | {"score": scores.get(run.name)})
     return rows
 

@@ -1,12 +1,7 @@
-"""What `iclbench list runs` says of a run besides its configuration: size, date, last loss, score.
-
-Read off files, without torch and pandas: the loss off the training curve or, before it is written, the newest
-checkpoint; the score off the tables of scores that evaluations leave.
-"""
+"""Size, date and score of runs, as `iclbench list runs` prints them. Needs neither torch nor pandas."""
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Iterator
@@ -21,35 +16,24 @@ _EVALUATORS = ("next", "targets", "icl")
 
 
 def size(run: Run) -> int:
-    """Bytes of all files of the run's folder."""
-    return sum(os.lstat(f"{folder}/{name}").st_size for folder, _, names in os.walk(run.path) for name in names)
+    """Bytes of all files in the folder of a run."""
+    return _folder_size(run.path)
+
+
+def _folder_size(folder: str | Path) -> int:
+    with os.scandir(folder) as entries:
+        return sum(
+            _folder_size(entry.path)
+            if entry.is_dir(follow_symlinks=False)
+            else entry.stat(follow_symlinks=False).st_size
+            for entry in entries
+        )
 
 
 def date(run: Run) -> str | None:
     """The day on which the weights, or the newest checkpoint, were written."""
     path = run.weights if run.finished else next(iter(run.checkpoints[-1:]), None)
     return None if path is None else time.strftime("%Y-%m-%d", time.localtime(path.stat().st_mtime))
-
-
-def loss(run: Run) -> float | None:
-    """The training loss of the last logged steps, as `iclbench train` prints it, not divided by the normaliser as in
-    the tables; None: it is not known, or was no number."""
-    value: Any = None
-    if run.finished:
-        values = rows(run.path / "values.parquet", ("metric", "axis", "axis_value", "value", "normaliser"))
-        curve = [row for row in values if row["metric"] == "loss" and row["axis"] == "train_step"]
-        last_row = max(curve, key=lambda row: row["axis_value"] or 0.0, default={"value": None})
-        value = None if last_row["value"] is None else last_row["value"] * (last_row["normaliser"] or 1.0)
-    elif run.checkpoints:
-        from safetensors import SafetensorError, safe_open
-
-        try:
-            with safe_open(run.checkpoints[-1], framework="numpy") as file:
-                losses = file.get_tensor("log.losses")
-            value = float(losses[-1]) if len(losses) else None
-        except (SafetensorError, OSError, ValueError):
-            pass
-    return value if value is not None and math.isfinite(value) else None
 
 
 def scores(results: Path) -> dict[str, float]:
