@@ -60,7 +60,8 @@ class TableCell:
 class Table:
     """A frame with every digit (what the CSV file holds) and the columns in which it is shown.
 
-    The first column names the row. `group` is a column of the frame: a rule is drawn wherever its value changes.
+    The first column names the row. `group` is a column of the frame: a rule is drawn wherever its value changes. With
+    `linked`, the report links to the files of the table and does not show its rows.
 
     Raises:
         KeyError: the frame lacks a column that is shown.
@@ -73,6 +74,7 @@ class Table:
     columns: tuple[Column, ...]
     group: str | None = None
     folded: bool = False
+    linked: bool = False
 
     def __post_init__(self) -> None:
         keys = [key for c in self.columns for key in (c.key, c.spread, c.low, c.high, c.episodes)]

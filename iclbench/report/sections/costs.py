@@ -65,8 +65,8 @@ def _everything(task: str, preset: str, costs: pd.DataFrame) -> Table:
     shown = [metric(m).show(v) for m, v in zip(frame["metric"], frame["value"], strict=True)]
     return Table(
         name=f"{slug(task, preset)}-costs",
-        title=f"{task} · {preset}",
-        caption=f"All costs by phase and number of points, means over runs. {_BATCHES}",
+        title=f"{task} · {preset}, all costs",
+        caption="means over runs by phase and number of points.",
         frame=frame.assign(shown=shown),
         columns=(
             Column("contestant", "contestant"),
@@ -79,5 +79,5 @@ def _everything(task: str, preset: str, costs: pd.DataFrame) -> Table:
             *_WITHIN,
         ),
         group="contestant",
-        folded=True,
+        linked=True,
     )
