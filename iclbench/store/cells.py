@@ -50,7 +50,7 @@ class Store:
         are all there, else one that failed; of two of these own sweeps before reference results."""
         # Folder by folder: own rows come before packed ones, and each may have a row for the same cell.
         folders = [path for path in self.results.glob("*") if path.is_dir()]
-        folders.sort(key=lambda path: (path.name not in tables.OWN, path))
+        folders.sort(key=lambda path: (path.name not in tables.COMMAND_FOLDERS, path))
         frame = pd.concat([tables.read_all("cells", folder) for folder in folders] or [tables.frame("cells", [])])
         intact = [self._are_intact(cell, files) for cell, files in zip(frame["cell"], frame["files"], strict=True)]
         frame = frame.assign(there=intact).astype({"there": bool})

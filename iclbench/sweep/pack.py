@@ -42,7 +42,7 @@ log = logging.getLogger("iclbench")
 
 TABLES: tuple[TableName, ...] = ("values", "costs", "errors", "examples")
 # Folders of a results folder to which commands write other files.
-_RESERVED = {*tables.OWN, "jobs", "report"}
+_RESERVED = {*tables.COMMAND_FOLDERS, "jobs", "report"}
 # Grids whose packed results are in a checkout. An installed package does not include them.
 PACKED = ("reference",)
 
