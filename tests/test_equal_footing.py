@@ -3,7 +3,7 @@
 import pytest
 
 from iclbench.config.cards import TOLERANCE, load_task, names
-from iclbench.config.resolution import resolve_run, unfit
+from iclbench.config.resolution import resolve_run, unfit_reason
 from iclbench.registry import BACKBONES
 
 TASKS = [name for name in names("tasks") if "grid" in load_task(name)[1].presets]
@@ -28,7 +28,7 @@ def test_all_backbones_have_the_size_of_the_budget_and_the_same_training(task: s
     """Nothing but the learning rate, tuned for each, differs in training."""
     card = load_task(task)[1]
     own = [name for name in BACKBONES.architectures() if name in BACKBONES.shipped]
-    fit = [name for name in own if unfit(name, task, card.head) is None]
+    fit = [name for name in own if unfit_reason(name, task, card.head) is None]
     budget = card.presets["grid"].budget
     assert set(own) - set(fit) == (set() if card.head == "event" else {"cmhp", "thp"}), "these read events only"
     assert budget == (100_000 if task == "events-reddit" else 25_000)  # its 984 marks alone take more in set models

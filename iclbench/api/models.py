@@ -45,7 +45,7 @@ def configured(
         task.preset,
         seed,
         tables,
-        typed_as="",
+        prefix="",
         data_dir=task.data_dir,
         results=results,
         resolved=task.resolved,

@@ -116,7 +116,7 @@ class Task:
             parsed_shift.with_examples(examples)  # raises if the shift sets the number
         draw = generator(arguments.seed(seed), "sample", device=chosen_device(device))
         request = Request(
-            arguments.integer("episodes", episodes), self.config.drawn(examples), draw, shift=parsed_shift.name
+            arguments.integer("episodes", episodes), self.config.point_count(examples), draw, shift=parsed_shift.name
         )
         with advised("fewer episodes or points"):
             sampled = self.family.sample(request)

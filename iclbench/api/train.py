@@ -84,11 +84,11 @@ def fit(
             f"callbacks: expected a list of functions, got {arguments.brief_repr(callbacks)}", code="bad-value"
         )
     name, table = registered_name(model), arguments.settings("settings", settings)
-    rates = Rates.of(task.preset, task.name, task.resolved[1].unobserved)
+    rates = Rates.of(task.preset, task.name, task.resolved[1].hash_without_monitoring)
     if steps is not None:
         preset_training = resolve_training(task.config, task.sizes, name, {}, rates=rates)
         steps = arguments.integer("steps", steps)
-        scaled = preset_training.in_steps(steps) | {"log_every": min(preset_training.log_every, max(1, steps // 20))}
+        scaled = preset_training.scaled_to(steps) | {"log_every": min(preset_training.log_every, max(1, steps // 20))}
         if isinstance(curriculum := table.get("curriculum"), Mapping) and curriculum:
             table["curriculum"] = {**scaled["curriculum"], **curriculum}
         table = {**scaled, **table}
@@ -96,7 +96,7 @@ def fit(
     table = {"evaluate_every": 0, "branches": []} | table
     if lr is not None:
         table |= arguments.settings("settings", {"lr": lr})
-    training = resolve_training(task.config, task.sizes, name, table, typed_as="", rates=rates)
+    training = resolve_training(task.config, task.sizes, name, table, prefix="", rates=rates)
     trained_task = task.config.on_data(task.data_dir)
     finished_steps = 0
     with progress_bar(name or type(model).__name__, training.steps, progress) as update:

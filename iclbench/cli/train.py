@@ -58,7 +58,7 @@ def command(
     """Train a backbone on a task. The same command continues the run after an interruption."""
     from iclbench.api.train import train_run
     from iclbench.cli.terminal import out, say, step_bar
-    from iclbench.config.resolution import resolve_tables, typed_tables
+    from iclbench.config.resolution import resolve_tables, user_tables
     from iclbench.config.sizes import check_size
     from iclbench.core.context import Context
     from iclbench.core.trust import typed
@@ -69,7 +69,7 @@ def command(
     typed(backbone)
     check_trackers(log)
     torch_device = set_up_torch(device, threads)
-    tables = typed_tables(override or [], config)
+    tables = user_tables(override or [], config)
     frozen = resolve_tables(task, backbone, preset, seed, tables, data_dir=data_dir, results=results)
     run_folder = Run(results / "runs" / (check_name(name) if name else run_name(frozen)))
     if not run_folder.begun:  # a run that is continued has a size

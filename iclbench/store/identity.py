@@ -260,7 +260,7 @@ def _parameters(task: TaskConfig) -> dict[str, Any]:
     elsewhere, which is not imported for it."""
     if not codes.is_ours(FAMILIES, task.family):
         return task.parameters
-    checked = task.checked
+    checked = task.family_parameters
     return checked.model_dump(mode="json", exclude_defaults=True, exclude=set(checked.with_role(Role.LOCATION)))
 
 

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from iclbench.config import codes
-from iclbench.config.cards import TrainSettings, names, read_toml, read_toml_of_many
+from iclbench.config.cards import TrainSettings, names, read_similar_toml, read_toml
 from iclbench.config.rates import Rates
-from iclbench.config.resolution import RunConfig, difference, evaluated_as, without_codes, without_learned
+from iclbench.config.resolution import RunConfig, difference, with_evaluation_of, without_codes, without_learned
 from iclbench.core import digests, locks
 from iclbench.core.errors import DataChangedError, IclbenchError, UnknownNameError, UsageError
 from iclbench.core.files import digest_path, remove_leftovers, write_text
@@ -84,7 +84,7 @@ class Run:
         """The run's configuration; raises `UsageError` if the file does not hold one."""
         path = self.path / "config.toml"
         with self._mended():
-            return validate(RunConfig, read_toml_of_many(path), str(path))
+            return validate(RunConfig, read_similar_toml(path), str(path))
 
     @contextmanager
     def _mended(self) -> Iterator[None]:
@@ -248,7 +248,7 @@ class Run:
                 raise self.diverged
             raise UsageError(f"run '{self.name}' has not finished training; continue it with iclbench train")
         self.check_codes()
-        backbone = self.config.build(self.config.task.build(data_dir), anywhere=True)
+        backbone = self.config.build(self.config.task.build(data_dir), portable=True)
         try:
             self._read(self.weights, backbone)
         except (SafetensorError, RuntimeError, ValueError, OSError) as error:
@@ -474,7 +474,7 @@ def keeping_rate(results: Path, config: RunConfig, name: str | None = None, type
         name: its name; None: the default.
         typed: keys of `train` that the user gives, who is told of what differs.
     """
-    table_settings = Rates.own(results, config.preset, config.task.name).settings(config.backbone.name)
+    table_settings = Rates.of_results(results, config.preset, config.task.name).settings(config.backbone.name)
     run = Run(results / "runs" / (check_name(name) if name else run_name(config)))
     if not table_settings or not run.begun:
         return config
@@ -527,7 +527,7 @@ def _to_be_written(run: Run, config: RunConfig) -> str | None:
             raise DataChangedError(trained_data, config.task.learned["fingerprint"])
         if run.config == config:
             return None
-        plain = evaluated_as(read_toml(path), plain)
+        plain = with_evaluation_of(read_toml(path), plain)
     text = _text(plain)
     return None if path.is_file() and path.read_bytes() == text.encode() else text
 

@@ -248,7 +248,7 @@ def measure_step(config: RunConfig, data_dir: Path | None = None, device: str = 
     from iclbench.training.step import TrainingData
 
     family = config.task.build(data_dir)
-    settings = config.train.at_full_size().model_copy(update={"compile": False})
+    settings = config.train.without_curriculum().model_copy(update={"compile": False})
     training = Training(config.build(family), TrainingData.of(config.task, family), settings, config.seed, device)
     start = 0.0
     for step in range(1 + steps):

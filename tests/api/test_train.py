@@ -44,7 +44,7 @@ def _unscaled(task: icl.Task) -> dict[str, object]:
 def test_warm_up_and_curriculum_scale_with_the_steps() -> None:
     curriculum = {"dims": {"start": 5, "every": 200}, "points": {"start": 11, "by": 2, "every": 300}}
     settings = TrainSettings.model_validate({"steps": 1000, "warmup": 100, "curriculum": curriculum})
-    shorter = TrainSettings.model_validate(settings.model_dump(exclude_none=True) | settings.in_steps(250))
+    shorter = TrainSettings.model_validate(settings.model_dump(exclude_none=True) | settings.scaled_to(250))
     assert (shorter.steps, shorter.warmup) == (250, 25)
     assert shorter.curriculum.dims.every == 50 and shorter.curriculum.points.every == 75
     for step in range(250):

@@ -22,8 +22,8 @@ from iclbench.config.cards import (
     load_baseline,
     load_task,
     names,
+    read_similar_toml,
     read_toml,
-    read_toml_of_many,
 )
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.hashing import content_hash
@@ -364,4 +364,4 @@ def test_a_file_of_many_is_read_as_any_other(text: str, tmp_path: Path) -> None:
         except UsageError as error:
             return str(error)
 
-    assert read(read_toml_of_many) == read(read_toml)
+    assert read(read_similar_toml) == read(read_toml)

@@ -8,7 +8,7 @@ import tomli_w
 
 from iclbench.cli.main import main
 from iclbench.config.cards import card_file, load_task, names
-from iclbench.config.rates import Rates, own_path, read_table, shipped_path
+from iclbench.config.rates import Rates, read_table, results_path, shipped_path
 from iclbench.config.resolution import resolve_run
 from iclbench.core.errors import UsageError
 from iclbench.registry import BACKBONES
@@ -22,7 +22,7 @@ def table(train: dict[str, dict[str, object]], tasks: list[str], **changes: obje
 
 
 def write(results: Path, preset: str, content: dict[str, object]) -> None:
-    path = own_path(results, preset)
+    path = results_path(results, preset)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(tomli_w.dumps(content))
 
@@ -38,7 +38,7 @@ def test_shipped_tables_name_tasks_and_backbones_that_there_are() -> None:
 
 
 def test_a_table_goes_over_the_card_and_the_user_over_the_table(tmp_path: Path) -> None:
-    shipped = Rates.of("grid", "linear").chosen
+    shipped = Rates.of("grid", "linear").chosen_settings
     assert resolve_run("linear", "mamba", "grid").train.lr == shipped["mamba"]["lr"]
     write(tmp_path, "grid", table({"mamba": {"lr": 0.25, "betas": [0.5, 0.75], "warmup": 7}}, ["linear"]))
     own = resolve_run("linear", "mamba", "grid", results=tmp_path).train

@@ -15,7 +15,7 @@ from iclbench.cli.main import main
 from iclbench.config import sizes
 from iclbench.config.cards import TOLERANCE, deviation, load_task, names
 from iclbench.config.resolution import backbone_class, resolve_run
-from iclbench.config.sizes import check_size, missing_size, sized
+from iclbench.config.sizes import budget_settings, check_size, missing_size
 from iclbench.core import bounds
 from iclbench.core.errors import UsageError
 from iclbench.core.settings import BaseSettings, PositiveInt
@@ -151,7 +151,7 @@ def test_a_budget_is_met_by_width_first_and_then_by_finer_settings() -> None:
 def test_the_nearest_size_is_the_nearest() -> None:
     """Against all widths, one by one."""
     cls = backbone_class("cnp")
-    found = sized("cnp", cls, 25_000, SHAPE, {})
+    found = budget_settings("cnp", cls, 25_000, SHAPE, {})
     counts = {width: cls(cls.Settings(width=width), SHAPE).parameter_count for width in range(40, 80)}
     assert found["width"] == min(counts, key=lambda width: abs(counts[width] - 25_000))
 
@@ -194,7 +194,7 @@ def test_a_hidden_width_keeps_its_ratio_to_the_width() -> None:
 
 def test_a_budget_out_of_reach_names_the_nearest_size() -> None:
     with pytest.raises(UsageError) as raised:
-        sized("s4", S4, 40, SHAPE, {})
+        budget_settings("s4", S4, 40, SHAPE, {})
     assert str(raised.value).startswith("'s4' cannot have 40 parameters here: the nearest is width 1, state ")
     assert str(raised.value).endswith("; give -o backbone.width=N for a size of your own")
 
@@ -243,16 +243,16 @@ class Unset(Fixed):
 
 
 def test_a_hidden_width_that_is_unset_is_left_to_the_class() -> None:
-    assert sized("unset", Unset, 36 + 2 * 30**2, SHAPE, {}) == {"width": 30}
+    assert budget_settings("unset", Unset, 36 + 2 * 30**2, SHAPE, {}) == {"width": 30}
 
 
 def test_a_plug_in_is_sized_by_the_same_rule(caplog: pytest.LogCaptureFixture) -> None:
-    assert sized("mine", Growing, 1036, SHAPE, {}) == {"units": 100}
+    assert budget_settings("mine", Growing, 1036, SHAPE, {}) == {"units": 100}
     caplog.set_level(logging.INFO, "iclbench")
-    sizes.tell_once.cache_clear()
-    assert sized("fixed", Fixed, 36, SHAPE, {}) == {}
+    sizes.log_once.cache_clear()
+    assert budget_settings("fixed", Fixed, 36, SHAPE, {}) == {}
     assert not caplog.records
-    assert sized("fixed", Fixed, 50, SHAPE, {}) == {}
+    assert budget_settings("fixed", Fixed, 50, SHAPE, {}) == {}
     line = "'fixed' has 36 parameters where the budget is 50, and no setting by which it could grow (none of width, "
     assert [record.message.startswith(line) for record in caplog.records] == [True]
 
@@ -313,7 +313,7 @@ def test_a_plug_in_and_a_grid_are_told_once_and_go_on(
     card_path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "iclbench")
-    sizes.tell_once.cache_clear()
+    sizes.log_once.cache_clear()
     for _ in range(2):
         check_size(str(card_path), "iclbench.backbones.cnp:CNP", "smoke", {})
     assert [record.message for record in caplog.records] == [

@@ -9,7 +9,7 @@ import pytest
 from iclbench import tables
 from iclbench.cli.main import main
 from iclbench.config.cards import TrainSettings
-from iclbench.config.rates import own_path, read_table
+from iclbench.config.rates import read_table, results_path
 from iclbench.config.resolution import resolve_run
 from iclbench.core.context import Context
 from iclbench.core.errors import NonFiniteError
@@ -125,7 +125,7 @@ def test_killed_anywhere_it_goes_on_and_the_choice_is_trained_with(
         for name in ("rates/smoke.toml", "rates/smoke/tiny-linear-gpt2.trials.parquet"):
             assert (results / name).read_bytes() == (whole / name).read_bytes()
     assert len(tables.read_all("trials", whole)) == 2 * 13
-    (tuning,) = read_table(own_path(whole, "smoke")).tuned
+    (tuning,) = read_table(results_path(whole, "smoke")).tuned
     chosen = tuning.train["gpt2"]
     train = resolve_run(str(card_path), "gpt2", "smoke", results=whole).train
     assert (train.lr, train.optimiser, train.warmup) == (chosen.lr, "adamw", chosen.warmup)
@@ -161,10 +161,10 @@ def test_rates_that_are_tried_later_do_not_replace_a_better_choice(
 ) -> None:
     monkeypatch.setattr(trials, "run", scored)
     tune([pair(card_path, tmp_path, 12)], Here(), Context(tmp_path), Heard())
-    before = read_table(own_path(tmp_path, "smoke")).tuned[0].train["gpt2"]
+    before = read_table(results_path(tmp_path, "smoke")).tuned[0].train["gpt2"]
     rates = pair(card_path, tmp_path, 12)
     rates.search = RateSearch([1e-4], 1)
     tune([rates], Here(), Context(tmp_path), Heard())
-    after = read_table(own_path(tmp_path, "smoke")).tuned[0].train["gpt2"]
+    after = read_table(results_path(tmp_path, "smoke")).tuned[0].train["gpt2"]
     assert after.model_copy(update={"tried": []}) == before.model_copy(update={"tried": []})
     assert set(after.tried) > set(before.tried)
