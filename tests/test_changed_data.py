@@ -149,7 +149,7 @@ def test_an_interrupted_training_does_not_go_on_with_other_data(tmp_path, monkey
 
         patched.setattr(training, "_keeping", keeping)
         assert main(words) == 130
-    assert find(results, "mine").reached == 2
+    assert find(results, "mine").checkpoint_step == 2
     grow(file)
     assert main(words) == 2
     with pytest.raises(DataChangedError):

@@ -25,7 +25,7 @@ from iclbench.core.errors import UsageError
 from iclbench.core.guard import guarded
 from iclbench.core.progress import Update
 from iclbench.evaluation.reported_training import train_reported
-from iclbench.store.runs import Run, create, keeping_rate
+from iclbench.store.runs import Run, create, with_started_rates
 from iclbench.training.fit import Callback, Training
 from iclbench.training.fit import fit as fit_in_memory
 from iclbench.training.processes import ALONE, Processes
@@ -170,7 +170,7 @@ def train(
     check_trackers(trackers)
     folder, name = folder.absolute(), None if name is None else arguments.text("name", name)
     config, device = configured(task, backbone, seed, settings, training, folder), chosen_device(device)
-    config = keeping_rate(folder, config, name, training)
+    config = with_started_rates(folder, config, name, training)
     context = Context(folder, task.data_dir, device)
     return train_run(config, name, context, partial(progress_bar, visible=progress), trackers)
 

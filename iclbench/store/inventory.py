@@ -1,7 +1,7 @@
-"""What `iclbench list runs` says of a run besides its configuration: size, date, last loss, score.
+"""Columns of `iclbench list runs` that are not in the configuration of a run: size, date, last loss and score.
 
-Read off files, without torch and pandas: the loss off the training curve or, before it is written, the newest
-checkpoint; the score off the tables of scores that evaluations leave.
+They are read from files without torch and pandas. The loss is that of the training curve or, during training, of the
+last checkpoint. The score is that of the tables of scores of evaluations.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from typing import Any
 from iclbench.core import digests
 from iclbench.store.runs import Run
 
-# Which score of a run stands for it: that of what was trained, before those of the family's own tests.
+# Evaluators in the order in which the score of a run is chosen: the trained question before tests of the family.
 _EVALUATORS = ("next", "targets", "icl")
 
 
 def size(run: Run) -> int:
-    """Bytes of all files of the run's folder."""
+    """Number of bytes of all files in the folder of a run."""
     return sum(os.lstat(f"{folder}/{name}").st_size for folder, _, names in os.walk(run.path) for name in names)
 
 
 def date(run: Run) -> str | None:
-    """The day on which the weights, or the newest checkpoint, were written."""
+    """The day on which the weights or the last checkpoint were written."""
     path = run.weights if run.finished else next(iter(run.checkpoints[-1:]), None)
     return None if path is None else time.strftime("%Y-%m-%d", time.localtime(path.stat().st_mtime))
 
 
 def loss(run: Run) -> float | None:
-    """The training loss of the last logged steps, as `iclbench train` prints it, not divided by the normaliser as in
-    the tables; None: it is not known, or was no number."""
+    """The training loss of the last logged steps, as `iclbench train` prints it: it is not divided by the normaliser.
+    None if it is not known or not finite."""
     value: Any = None
     if run.finished:
         values = rows(run.path / "values.parquet", ("metric", "axis", "axis_value", "value", "normaliser"))
@@ -53,7 +53,7 @@ def loss(run: Run) -> float | None:
 
 
 def scores(results: Path) -> dict[str, float]:
-    """The score of every run that was evaluated on its own distribution."""
+    """The scores of runs on the training distribution, by run."""
     columns = ("run", "shift", "evaluator", "axis", "n_context", "n_related", "metric", "value", "trained_on")
     best: dict[str, tuple[tuple[int, str, int], float]] = {}
     for path in sorted((results / "tables").glob("*/summary/scores.values.parquet")):
@@ -70,7 +70,7 @@ def scores(results: Path) -> dict[str, float]:
 
 
 def rows(path: Path, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """These columns of a table, row by row, None in those that the file lacks; no row of a damaged file."""
+    """The rows of a table with these columns (None if the file lacks a column). A damaged file has no rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -79,7 +79,7 @@ def rows(path: Path, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
         digests.check(content)
         # read_table would import pandas, and its threads and buffers take longer than the few rows.
         with pq.ParquetFile(pa.BufferReader(content), pre_buffer=False) as file:
-            read = file.read(columns=list(columns), use_threads=False).to_pylist()
-            yield from (dict.fromkeys(columns) | row for row in read)
+            file_rows = file.read(columns=list(columns), use_threads=False).to_pylist()
+            yield from (dict.fromkeys(columns) | row for row in file_rows)
     except (pa.ArrowException, OSError, ValueError, KeyError):
         return

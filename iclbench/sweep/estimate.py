@@ -84,7 +84,7 @@ class Estimates:
             if run.is_intact:  # trained outside of any sweep: only its row is missing
                 return 0.0
             step = self._step_seconds(cell)
-            return None if step is None else step * (cell.config.train.all_steps - run.reached)
+            return None if step is None else step * (cell.config.train.all_steps - run.checkpoint_step)
         return next((self._means[key] for key in _similar_keys(cell) if key in self._means), None)
 
     def parameters(self, cell: GridCell) -> int | None:

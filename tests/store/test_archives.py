@@ -150,9 +150,9 @@ def test_an_unpacked_run_whose_weights_are_gone_is_unpacked_again_or_trained_as_
 ) -> None:
     name = "linear-cnp-smoke-s0"
     run = archives.find(tmp_path, name)
-    assert run.unpacked and not all(path.is_file() for path in run.written)
+    assert run.unpacked and not all(path.is_file() for path in run.training_files)
     run.weights.unlink()
     assert archives.find(tmp_path, name).finished
     run.weights.unlink()
     training.train(run)
-    assert not Run(run.path).unpacked and all(path.is_file() for path in run.written)
+    assert not Run(run.path).unpacked and all(path.is_file() for path in run.training_files)
