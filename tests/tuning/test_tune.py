@@ -28,7 +28,7 @@ from iclbench.tuning.search import RateSearch
 from iclbench.tuning.trials import FIRST_SEED, Trial
 from iclbench.tuning.tune import Pair, curves, tune
 from iclbench.tuning.validation import Objective, ValidationSet
-from tests.here import Here
+from tests.inline_executor import InlineExecutor
 
 
 class Heard:
@@ -131,7 +131,7 @@ def test_the_best_mean_is_written_and_read_by_whoever_trains_next(
 ) -> None:
     values = {1e-3: 3.0, 1e-2: 2.0, 3e-2: 1.0, 1e-1: 5.0}
     monkeypatch.setattr(trials, "run", scored(values))
-    found, heard, executor = pairs(card_path, tmp_path, ["gpt2", "cnp"], [1e-3, 1e-2]), Heard(), Here()
+    found, heard, executor = pairs(card_path, tmp_path, ["gpt2", "cnp"], [1e-3, 1e-2]), Heard(), InlineExecutor()
     tune(found, executor, Context(tmp_path), heard)
     steps = [("scheduled", [1e-3, 1e-2]), ("scheduled", [3e-2]), ("scheduled", [1e-1]), ("decided", 3e-2)]
     assert all(heard.said.count(step) == 2 for step in steps)
@@ -147,7 +147,7 @@ def test_the_best_mean_is_written_and_read_by_whoever_trains_next(
     mean = curve[curve["contestant"].eq("cnp")].groupby("lr")["value"].mean()
     assert mean.to_dict() == pytest.approx({rate: value + 0.5 for rate, value in values.items()})
 
-    again = Here()
+    again = InlineExecutor()
     tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e-2]), again, Context(tmp_path), Heard())
     assert again.calls == 0, "what is finished is kept"
     tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e-2], seeds=3), again, Context(tmp_path), Heard())
@@ -164,7 +164,7 @@ def test_the_best_mean_is_written_and_read_by_whoever_trains_next(
 
 def test_a_rate_that_diverges_is_a_point_of_the_curve(card_path: Path, tmp_path: Path) -> None:
     heard = Heard()
-    tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e30], seeds=1), Here(), Context(tmp_path), heard)
+    tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e30], seeds=1), InlineExecutor(), Context(tmp_path), heard)
     rows = tables.read_all("trials", tmp_path).set_index("lr")
     assert rows.loc[1e30, "status"] == "failed" and pd.isna(rows.loc[1e30, "value"])
     assert "diverged at step" in rows.loc[1e30, "reason"]
@@ -180,13 +180,13 @@ def test_killed_anywhere_it_goes_on(card_path: Path, tmp_path: Path, monkeypatch
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        tune(pairs(card_path, tmp_path, ["gpt2"], rates), Here(stop), Context(tmp_path), Heard())
+        tune(pairs(card_path, tmp_path, ["gpt2"], rates), InlineExecutor(stop), Context(tmp_path), Heard())
     assert len(tables.read_all("trials", tmp_path)) == 3 and not results_path(tmp_path, "smoke").exists()
-    executor = Here()
+    executor = InlineExecutor()
     tune(pairs(card_path, tmp_path, ["gpt2"], rates), executor, Context(tmp_path), Heard())
     assert executor.calls == 3 and results_path(tmp_path, "smoke").exists()
     whole = tmp_path / "whole"
-    tune(pairs(card_path, whole, ["gpt2"], rates), Here(), Context(whole), Heard())
+    tune(pairs(card_path, whole, ["gpt2"], rates), InlineExecutor(), Context(whole), Heard())
     name = "rates/smoke/tiny-linear-gpt2.trials.parquet"
     assert (whole / name).read_bytes() == (tmp_path / name).read_bytes()
 
@@ -199,7 +199,7 @@ def test_trials_that_cannot_be_read_are_not_written_over(
     path.parent.mkdir(parents=True)
     path.write_bytes(b"of a later version")
     with pytest.raises(tables.TableError, match=path.name):
-        tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e-2]), Here(), Context(tmp_path), Heard())
+        tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e-2]), InlineExecutor(), Context(tmp_path), Heard())
     assert path.read_bytes() == b"of a later version"
 
 
@@ -213,14 +213,14 @@ def test_a_worker_that_dies_is_tried_once_more_and_what_fails_leaves_no_choice(
             raise WorkerDiedError("killed")
 
     heard = Heard()
-    tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e-2]), Here(die_once), Context(tmp_path), heard)
+    tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e-2]), InlineExecutor(die_once), Context(tmp_path), heard)
     assert ("retried", "killed") in heard.said and heard.said[-1] == ("decided", 1e-2)
 
     def always(call: int) -> None:
         raise IclbenchError("no memory")
 
     (other,) = pairs(card_path, tmp_path / "other", ["gpt2"], [1e-3])
-    tune([other], Here(always), Context(tmp_path), Heard())
+    tune([other], InlineExecutor(always), Context(tmp_path), Heard())
     assert other.problems == ["no memory"] * 2 and not results_path(tmp_path / "other", "smoke").exists()
 
 
