@@ -181,7 +181,7 @@ def test_evaluation_with_more_examples_than_in_training_has_its_rows() -> None:
         (["rigde"], "none", "unknown-name", ["'rigde'", "'ridge'"]),
         ([3], "none", "bad-value", ["int"]),
         (["majority"], "none", "not-applicable", ["majority"]),
-        (["ridge"], ["sideways"], "unknown-name", ["shift", "'sideways'"]),
+        (["ridge"], ["sideways"], "not-applicable", ["shift", "'sideways'"]),
     ],
 )
 def test_unknown_and_unfit_models_and_shifts_are_errors(

@@ -24,7 +24,7 @@ def test_a_shift_of_inputs_does_not_change_functions() -> None:
     plain, shifted = task.sample(2, seed=3), task.sample(2, seed=3, shift="orthants")
     assert all(torch.equal(plain.truth[key], shifted.truth[key]) for key in plain.truth)
     assert ((shifted.context.x > 0) == (shifted.context.x[:, :1] > 0)).all(), "one orthant for each episode's context"
-    with refused("unknown-name", "shift", "'sideways'"):
+    with refused("not-applicable", "shift", "'sideways'"):
         task.sample(2, shift="sideways")
 
 
