@@ -135,19 +135,19 @@ def test_an_interrupted_training_does_not_continue_on_other_data(tmp_path, monke
     words = [*EVENTS, "-o", f"task.path={file}", "--name", "mine", "--results", str(results)]
 
     with monkeypatch.context() as patched:
-        kept = training._keeping
+        make_callback = training._keeping
 
-        def keeping(*args):
-            keep = kept(*args)
+        def make_interrupting_callback(*args):
+            callback = make_callback(*args)
 
-            def keep_and_stop(at) -> None:
-                keep(at)
-                if at.progress.step == 2:
+            def write_checkpoint_and_stop(state) -> None:
+                callback(state)
+                if state.progress.step == 2:
                     raise Interrupted("interrupted")
 
-            return keep_and_stop
+            return write_checkpoint_and_stop
 
-        patched.setattr(training, "_keeping", keeping)
+        patched.setattr(training, "_keeping", make_interrupting_callback)
         assert main(words) == 130
     assert find(results, "mine").checkpoint_step == 2
     grow(file)

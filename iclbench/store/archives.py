@@ -34,7 +34,7 @@ _SUFFIX = ".weights.safetensors"
 
 @dataclass(frozen=True)
 class PackedWeights:
-    """The weights of one run, in its own file or in an archive.
+    """The weights of one run, in the folder of the run or in an archive.
 
     Attributes:
         name: name of the run.
@@ -85,7 +85,7 @@ def archive_path(folder: Path, task: str, preset: str) -> Path:
 def of_run(run: Run) -> PackedWeights | None:
     """The weights of a finished run; None if they do not exist or are not those of the run."""
     with suppress(OSError, ValueError, UsageError):
-        metadata = run.own_metadata(run.weights, None)
+        metadata = run.verified_metadata(run.weights, None)
         if metadata is not None:
             return PackedWeights(
                 run.name, run.weights, (run.path / "config.toml").read_text(encoding="utf-8"), metadata

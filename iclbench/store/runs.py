@@ -47,10 +47,10 @@ def recorded_digest(weights: Path) -> str | None:
     path = digest_path(weights)
     if not path.is_file():
         return None
-    recorded = [line.partition(" ")[0] for line in path.read_text(errors="replace").splitlines()]
-    if len(recorded) > 1 and weights.is_file() and (current := digests.of_file(weights)) in recorded:
-        return current
-    return next(iter(recorded), "")
+    recorded_digests = [line.partition(" ")[0] for line in path.read_text(errors="replace").splitlines()]
+    if len(recorded_digests) > 1 and weights.is_file() and (digest := digests.of_file(weights)) in recorded_digests:
+        return digest
+    return next(iter(recorded_digests), "")
 
 
 def run_name(config: RunConfig) -> str:
@@ -69,7 +69,7 @@ def trained_and_current_codes(config: RunConfig) -> Iterator[tuple[str, codes.Co
 
 @dataclass(frozen=True)
 class Run:
-    """A run, as a folder."""
+    """A run and its folder."""
 
     path: Path
 
@@ -116,9 +116,9 @@ class Run:
 
     def has_branch(self, steps: int) -> bool:
         """Whether the weights of a branch exist, are intact and are those of this run."""
-        return self.own_metadata(self.branch(steps), steps) is not None
+        return self.verified_metadata(self.branch(steps), steps) is not None
 
-    def own_metadata(self, path: Path, branch: int | None) -> dict[str, str] | None:
+    def verified_metadata(self, path: Path, branch: int | None) -> dict[str, str] | None:
         """Metadata of weights; None if they are missing, damaged or not those of this run."""
         from safetensors import SafetensorError, safe_open
 
@@ -302,7 +302,7 @@ class Run:
             raise ValueError("they belong to another branch")
         name, digest = digest_path(path).name, recorded_digest(path)
         if digest is None:
-            raise ValueError(f"{name} is missing, which has their digest; restore it")
+            raise ValueError(f"their digest file {name} is missing; restore it")
         if digest != digests.of_file(path):
             raise ValueError(f"their digest is not that in {name}")
 
@@ -475,7 +475,7 @@ def create(
         if text is not None:
             has_weights_only = run.finished and not (run.path / "config.toml").is_file()
             with writing(results):
-                _write(run, text)
+                write_text(run.path / "config.toml", text)
             if has_weights_only:
                 _check_weights_of(Run(run.path))
     return Run(run.path)
@@ -567,10 +567,6 @@ def _text(plain: Mapping[str, Any]) -> str:
     import tomli_w
 
     return tomli_w.dumps(plain)
-
-
-def _write(run: Run, text: str) -> None:
-    write_text(run.path / "config.toml", text)
 
 
 def find(results: Path, name: str) -> Run:

@@ -52,8 +52,8 @@ def test_rows_of_a_random_estimator_are_those_of_the_command(tmp_path: Path) -> 
 
 
 def test_rows_of_a_run_on_another_task_name_the_task_of_its_training(run: Run, results: Path) -> None:
-    other = icl.task("noisy-linear", "smoke", dim=10, head="gaussian", points=20, episodes=16)
-    rows = icl.evaluate([run, "ridge", "zero"], other, device="cpu")
+    other_task = icl.task("noisy-linear", "smoke", dim=10, head="gaussian", points=20, episodes=16)
+    rows = icl.evaluate([run, "ridge", "zero"], other_task, device="cpu")
     model = rows[rows["kind"].eq("backbone")]
     assert set(model["contestant"]) == {"tnp@linear"} and set(model["trained_on"]) == {"linear"}
     assert "tnp@linear" in icl.plot.learning_curves(rows).to_json(validate=False)
@@ -193,9 +193,9 @@ def test_unknown_and_unfit_models_and_shifts_are_errors(
 
 
 def test_a_model_for_other_inputs_is_an_error() -> None:
-    task, other = (icl.task("linear", "smoke", dim=dim, episodes=8) for dim in (2, 3))
+    task, other_task = (icl.task("linear", "smoke", dim=dim, episodes=8) for dim in (2, 3))
     with refused("not-applicable", "x_dim=2", "x_dim=3"):
-        icl.evaluate([icl.CNP(task, width=8)], other)
+        icl.evaluate([icl.CNP(task, width=8)], other_task)
 
 
 def test_examples_of_the_documentation_hold() -> None:

@@ -97,7 +97,7 @@ def test_an_invalid_table_is_an_error(
 
 
 def test_a_started_run_does_not_change_its_rate(tmp_path: Path, card_path: Path) -> None:
-    """Another rate on the command line is an error."""
+    """A rate on the command line that differs from that of the run is an error."""
     train = ["train", str(card_path), "gpt2", "-p", "smoke", "--results", str(tmp_path)]
     assert main(train) == 0
     started = Run(tmp_path / "runs" / "tiny-linear-gpt2-smoke-s0").config

@@ -109,10 +109,10 @@ def identities(run: RunConfig) -> dict[str, str]:
     ],
 )
 def test_a_family_has_three_codes(code: str, changed: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    before = identities(resolve_run("linear", "gpt2", "smoke"))
+    old_ids = identities(resolve_run("linear", "gpt2", "smoke"))
     raise_code(monkeypatch, FAMILIES, "linear", code)
-    after = identities(resolve_run("linear", "gpt2", "smoke"))
-    assert {name for name in before if before[name] != after[name]} == changed
+    new_ids = identities(resolve_run("linear", "gpt2", "smoke"))
+    assert {name for name in old_ids if old_ids[name] != new_ids[name]} == changed
 
 
 @pytest.mark.parametrize(
@@ -128,9 +128,9 @@ def test_a_family_has_three_codes(code: str, changed: set[str], monkeypatch: pyt
     ],
 )
 def test_identities_do_not_depend_on_default_settings(override: str, changed: set[str]) -> None:
-    before = identities(resolve_run("noisy-linear", "gpt2", "smoke"))
-    after = identities(resolve_run("noisy-linear", "gpt2", "smoke", overrides=[override]))
-    assert {name for name in before if before[name] != after[name]} == changed
+    old_ids = identities(resolve_run("noisy-linear", "gpt2", "smoke"))
+    new_ids = identities(resolve_run("noisy-linear", "gpt2", "smoke", overrides=[override]))
+    assert {name for name in old_ids if old_ids[name] != new_ids[name]} == changed
 
 
 class ExtendedSettings(TrainSettings):
