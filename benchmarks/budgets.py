@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 
 from iclbench.config.cards import PRESETS, TOLERANCE, deviation, load_task, names
-from iclbench.config.resolution import resolve_run, unfit
+from iclbench.config.resolution import resolve_run, unfit_reason
 from iclbench.core.errors import DataError
 from iclbench.core.formats import integer, plural
 from iclbench.registry import BACKBONES
@@ -28,7 +28,7 @@ def main(out: Path, data_dir: Path | None) -> None:
             if sizes.budget is None:
                 continue
             for backbone in BACKBONES.shipped:
-                if unfit(backbone, task, card.head) is not None:
+                if unfit_reason(backbone, task, card.head) is not None:
                     continue
                 try:
                     config = resolve_run(task, backbone, preset, data_dir=data_dir)

@@ -223,10 +223,10 @@ def _archive(before: Path, after: Path, runs: dict[str, str]) -> None:
 
     packed = []
     for name, entry in archives.entries(before).items():
-        if entry.about["config"] != runs[f"run {before.name} {name}"]:
+        if entry.metadata["config"] != runs[f"run {before.name} {name}"]:
             raise SystemExit(f"{before.name}: run {name} is not one of commit {BEFORE}")
         config = configuration(tomllib.loads(entry.config))
-        about = {key: value for key, value in entry.about.items() if key != "configured"}
+        about = {key: value for key, value in entry.metadata.items() if key != "configured"}
         about |= {"config": run_id(config)}
         packed.append(replace(entry, config=tomli_w.dumps(config.dump()), about=about))
     archives.write(after, packed)

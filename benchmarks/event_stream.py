@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 
 from iclbench.backbones.base import Backbone
-from iclbench.config.sizes import sized
+from iclbench.config.sizes import budget_settings
 from iclbench.core.task import TaskShape
 from iclbench.registry import BACKBONES
 from iclbench.streaming.clock import Clock
@@ -42,7 +42,7 @@ QUERY_EVERY = 10_000
 def model(name: str) -> Backbone:
     torch.manual_seed(0)
     cls = BACKBONES.get(name)
-    return cls(cls.Settings(**sized(name, cls, BUDGET, SHAPE, {})), SHAPE).eval()
+    return cls(cls.Settings(**budget_settings(name, cls, BUDGET, SHAPE, {})), SHAPE).eval()
 
 
 def text(count: int) -> Iterator[str]:

@@ -20,7 +20,7 @@ from iclbench.backbones.base import described
 from iclbench.cli.lazy import COMMANDS, load, summary
 from iclbench.config.cards import BaselineCard, Curriculum, Preset, Published, Ramp, TaskCard, TrainSettings
 from iclbench.config.pairs import Pair
-from iclbench.config.rates import Chosen, RateTable, Tuning
+from iclbench.config.rates import RateTable, TunedSettings, Tuning
 from iclbench.core.task import TaskShape
 from iclbench.language.tasks.cards import LanguageCard, SuiteCard
 from iclbench.registry import BACKBONES
@@ -31,7 +31,7 @@ CARDS: dict[str, Sequence[type[BaseModel]]] = {
     "Task cards": (TaskCard, Preset, TrainSettings, Curriculum, Ramp, Published),
     "Baseline cards": (BaselineCard,),
     "Grid cards": (GridCard, GridPart, Evaluate, Probe, Cost, Without, Pair),
-    "Tables of learning rates": (RateTable, Tuning, Chosen),
+    "Tables of learning rates": (RateTable, Tuning, TunedSettings),
     "Language cards": (LanguageCard, SuiteCard),
 }
 _OF_TABLES = {

@@ -1,6 +1,6 @@
 """iclbench: every in-context-learning architecture on every task family, on the same frozen prompts.
 
-The names of `iclbench.api` are names of this package, imported when they are first asked for:
+The public names of `iclbench.api` are names of this package. Each is imported on first use:
 
 >>> import iclbench as icl
 >>> task = icl.task("linear", preset="smoke", dim=2)

@@ -1,6 +1,6 @@
-"""Names to lazily imported classes. Built-in names stand here; third parties add theirs through entry points.
+"""Registries: lazily imported classes by name. Plug-ins add classes through entry points.
 
-A plug-in declares, in its own `pyproject.toml`:
+The `pyproject.toml` of a plug-in:
 
     [project.entry-points."iclbench.backbones"]
     my-net = "my_package.net:MyNet"
@@ -11,8 +11,8 @@ A plug-in declares, in its own `pyproject.toml`:
     [project.entry-points."iclbench.tests"]
     my-test = "my_package.tests:MY_TEST"
 
-where `WIDE = Variant("my-net", {"width": 512}, "what it is in a line")`, and `MY_TEST = Meaning("its title", "what it
-asks")` (`iclbench.core.meaning`) is what reports say of an evaluator that a family has of its own.
+`WIDE = Variant("my-net", {"width": 512}, "a summary in one line")` is a name for a backbone with frozen settings.
+`MY_TEST = Meaning("its title", "its question")` (`iclbench.core.meaning`) describes an evaluator of a family.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ log = logging.getLogger("iclbench")
 
 
 def spelling(name: str) -> str:
-    """The canonical spelling of a registered name; a target `package.module:Class` as it stands."""
+    """The canonical spelling of a registered name. A target `package.module:Class` does not change."""
     return name if ":" in name else canonical(name)
 
 
 def is_target(name: str) -> bool:
-    """Whether it reads `package.module:Class`."""
+    """Whether a name has the form `package.module:Class`."""
     return re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", name) is not None
 
 
 def imported(target: str) -> Any:
-    """What `module:name` names, imported when this is called."""
+    """The object with a target `module:name`, whose module is imported."""
     module, _, name = target.partition(":")
     return getattr(importlib.import_module(module), name)
 
@@ -61,7 +61,7 @@ def model_for_task() -> Any:
 
 
 def _imported_from_outside(target: str) -> Any:
-    """The same for code that may change torch's default dtype when it is imported."""
+    """`imported`, without effects of the module on the default dtype of torch."""
     with imported("iclbench.core.guard:fixed_state")():
         return imported(target)
 
@@ -71,14 +71,13 @@ class Entry:
     """One registered class.
 
     Attributes:
-        target: where it is, `module:Class`.
-        summary: what it is in one line.
-        package: which package brought it ...
-        group: ... and in which group of entry points.
-        code: of iclbench's own: raised in the commit that changes what the class answers for the same settings
-            (`iclbench.config.codes`).
-        prompts, normaliser: the further codes of a family: of the choice of frozen prompts, and of what errors are
-            divided by.
+        target: the class, as `module:Class`.
+        summary: one line about the class.
+        package: the package that registers the class.
+        group: the group of its entry point.
+        code: version of the outputs of a built-in class. Raise it in the commit that changes its outputs for the same
+            settings (`iclbench.config.codes`).
+        prompts, normaliser: further codes of a family: of the choice of frozen prompts and of the normaliser.
     """
 
     target: str
@@ -90,66 +89,71 @@ class Entry:
     normaliser: int = 1
 
     def load(self) -> Any:
-        """Import the class; raises `UsageError` with the import's own words when it cannot be had here."""
+        """Import the class; raises `UsageError` with the message of the import if it cannot be imported."""
+        is_builtin = trust.package_of(self.target) == "iclbench"
         try:
-            ours = trust.package_of(self.target) == "iclbench"
-            found = imported(self.target) if ours else _imported_from_outside(self.target)
+            cls = imported(self.target) if is_builtin else _imported_from_outside(self.target)
         except ModuleNotFoundError as error:
             if error.name != trust.package_of(self.target):
-                raise UsageError(f"cannot load '{self.target}' (from {self.package}): {said(error)}") from error
-            where = f"neither installed nor in the current folder {Path.cwd()}"
-            raise UsageError(f"cannot load '{self.target}': module '{error.name}' is {where}") from error
+                raise UsageError(
+                    f"cannot load '{self.target}' (from {self.package}): {said(error)}", code="missing-package"
+                ) from error
+            raise UsageError(
+                f"cannot load '{self.target}': module '{error.name}' is neither installed nor in the current folder "
+                f"{Path.cwd()}",
+                code="missing-package",
+            ) from error
         except AttributeError as error:
             raise UsageError(
-                f"cannot load '{self.target}' (from {self.package}): {said(error)}{self._near()}"
+                f"cannot load '{self.target}' (from {self.package}): {said(error)}{self._advice()}", code="unknown-name"
             ) from error
         except SystemExit as error:
             raise UsageError(
-                f"cannot load '{self.target}': importing it calls sys.exit({shortened(repr(error.code))})"
+                f"cannot load '{self.target}': importing it calls sys.exit({shortened(repr(error.code))})",
+                code="plugin",
             ) from error
-        except Exception as error:  # whatever a third party's module does when it is imported
+        except Exception as error:  # a module of a plug-in may raise anything
             heed_ctrl_c(error)
-            raise UsageError(f"cannot load '{self.target}' (from {self.package}): {said(error)}") from error
-        if isinstance(found, type) and not ours:
-            plugins.check_settings(found, self.target)
-        return found
+            raise UsageError(
+                f"cannot load '{self.target}' (from {self.package}): {said(error)}", code="plugin"
+            ) from error
+        if isinstance(cls, type) and not is_builtin:
+            plugins.check_settings(cls, self.target)
+        return cls
 
-    def _near(self) -> str:
-        """A class of the module with nearly this name, as advice; empty: there is none, or no module."""
+    def _advice(self) -> str:
+        """The class of the module with a similar name, as advice; empty without such a class or module."""
         module, _, name = self.target.partition(":")
-        classes = [own for own, value in vars(sys.modules.get(module, object)).items() if isinstance(value, type)]
-        same = [own for own in classes if own.lower() == name.lower()]
-        near = same or get_close_matches(name, classes, n=1)
-        return f"; did you mean '{module}:{near[0]}'?" if near else ""
+        classes = [cls for cls, value in vars(sys.modules.get(module, object)).items() if isinstance(value, type)]
+        matches = [cls for cls in classes if cls.lower() == name.lower()] or get_close_matches(name, classes, n=1)
+        return f"; did you mean '{module}:{matches[0]}'?" if matches else ""
 
     def availability(self) -> str:
-        """
-        "yes", or why the class cannot be had here; looks for the module without importing it, or the package that it
-        is in."""
+        """ "yes", or the reason why the class cannot be imported. The module is located, but not imported."""
         module = self.target.partition(":")[0]
-        top, *inner = module.split(".")
+        package, *parts = module.split(".")
         try:
-            spec = find_spec(top)
+            spec = find_spec(package)
         except (ImportError, ValueError):
             spec = None
-        except Exception as error:  # whatever a third party's finder does
+        except Exception as error:  # an import hook may raise anything
             return one_line(error)
         folders = (spec.submodule_search_locations or []) if spec else []
-        inside = [Path(folder, *inner) for folder in folders]
-        files = [Path(f"{path}{suffix}") for path in inside for suffix in all_suffixes()]
-        found = any(path.is_dir() for path in inside) or any(path.is_file() for path in files)
-        return "yes" if (found if inner else spec) else f"no module '{module}'"
+        paths = [Path(folder, *parts) for folder in folders]
+        files = [Path(f"{path}{suffix}") for path in paths for suffix in all_suffixes()]
+        has_module = any(path.is_dir() for path in paths) or any(path.is_file() for path in files)
+        return "yes" if (has_module if parts else spec) else f"no module '{module}'"
 
 
 class Registry:
     """The classes of one kind (family, backbone, estimator) by name.
 
-    Names may be written with hyphens or underscores, or be a target `package.module:Class` that needs no registration.
+    Names may have hyphens or underscores. A target `package.module:Class` is a name that is not registered.
 
     Args:
-        kind: of the classes.
-        builtin: those of iclbench.
-        base: `module:Class` that all of them derive from.
+        kind: the kind of the classes, for messages.
+        builtin: the classes of iclbench.
+        base: `module:Class` of their base class.
     """
 
     def __init__(self, kind: str, builtin: dict[str, Entry], base: str = "builtins:object") -> None:
@@ -161,67 +165,73 @@ class Registry:
 
     @cached_property
     def entries(self) -> dict[str, Entry]:
-        """All entries, built-in and third-party; two packages claiming one name is an error that shows both."""
-        found = dict(self._builtin)
+        """All entries, built-in and of plug-ins; raises `UsageError` if two packages register the same name."""
+        entries = dict(self._builtin)
         for group in self._groups:
             for point in entry_points(group=group):
-                self._add(found, canonical(point.name), Entry(point.value, package=_package(point), group=group))
-        return found
+                self._add(entries, canonical(point.name), Entry(point.value, package=_package(point), group=group))
+        return entries
 
-    def _add(self, found: dict[str, Entry], name: str, entry: Entry) -> None:
-        other = found.get(name)
+    def _add(self, entries: dict[str, Entry], name: str, entry: Entry) -> None:
+        other = entries.get(name)
         if other is not None and other.target == entry.target:
-            return  # the same class, which the entry that stands knows more of
+            return  # the same class; the built-in entry has a summary and codes
         if other is not None:
             raise UsageError(
                 f"two packages register the {self.kind} '{name}': {other.target} ({other.package}) and "
-                f"{entry.target} ({entry.package}); uninstall one of them"
+                f"{entry.target} ({entry.package}); uninstall one of them",
+                code="duplicate",
             )
-        found[name] = entry
+        entries[name] = entry
 
     @property
     def shipped(self) -> dict[str, Entry]:
-        """The entries of iclbench itself, in the order in which they stand here."""
+        """The built-in entries, in their order in this module."""
         return {name: self.entries[name] for name in self._builtin}
 
     def names(self) -> list[str]:
+        """All registered names, sorted."""
         return sorted(self.entries)
 
     def entry(self, name: str) -> Entry:
+        """The entry of a name or target; raises `UnknownNameError` if the name is not registered."""
         if ":" in name:
             return Entry(name, package=trust.package_of(name))
-        found = self.entries.get(canonical(name))
-        if found is None:
+        entry = self.entries.get(canonical(name))
+        if entry is None:
             raise UnknownNameError(self.kind, name, self.entries)
-        return found
+        return entry
 
     def get(self, name: str) -> Any:
-        """The class behind `name`.
+        """The class with a name or target.
 
         Raises:
-            UntrustedError: a target outside the registry whose module is not trusted (`iclbench.core.trust`).
+            UsageError: the name is not registered, or the class cannot be imported.
+            UntrustedError: the module of the target is not trusted (`iclbench.core.trust`).
         """
         if ":" in name:
             trust.require(name)
         return self.entry(name).load()
 
     def subclass(self, name: str) -> Any:
-        """The same; raises `UsageError` when it does not derive from `base`."""
+        """`get`; raises `UsageError` if the class is not a subclass of `base`."""
         cls = self.get(name)
         if not (isinstance(cls, type) and issubclass(cls, imported(self.base))):
-            raise UsageError(f"'{name}' is no {self.kind}: it must be a subclass of {self.base.replace(':', '.')}")
+            raise UsageError(
+                f"{self.kind} '{name}': expected a subclass of {self.base.replace(':', '.')}", code="bad-value"
+            )
         return cls
 
     def available(self) -> list[str]:
-        """The names of iclbench's own classes whose modules are installed, which is not the same as imported, and of
-        the plug-ins that load; a broken one warns and never takes the tool down."""
+        """The names of built-in classes whose modules are installed, and of plug-ins that can be imported. A class that
+        is not available causes a warning."""
         names = []
         for name, entry in self.entries.items():
             try:
                 if entry.package != "iclbench":
                     self.get(name)
-                elif (why := entry.availability()) != "yes":
-                    raise UsageError(why)
+                elif (reason := entry.availability()) != "yes":
+                    raise UsageError(reason, code="missing-package")
             except Exception as error:
                 log.warning("%s '%s' is not available: %s", self.kind, name, said(error))
             else:
@@ -231,12 +241,12 @@ class Registry:
 
 @dataclass(frozen=True)
 class Variant:
-    """What a contestant's name stands for: a backbone and the settings that are frozen under this name.
+    """A backbone with frozen settings, which has a registered name.
 
     Attributes:
-        backbone: its registered name, or `package.module:Class`.
-        frozen: settings that are the same wherever this name stands; None: left at their default.
-        summary: one line.
+        backbone: registered name of the backbone, or `package.module:Class`.
+        frozen: settings that have a fixed value under this name. The value None is the default of the backbone.
+        summary: one line about the variant.
     """
 
     backbone: str
@@ -245,22 +255,22 @@ class Variant:
 
 
 class Backbones(Registry):
-    """Backbones by name, and their variants, which are contestants like any other.
+    """Backbones and their variants by name.
 
-    The entry of a built-in variant is that of its backbone with another summary, that of a third party's says where its
-    `Variant` is.
+    The entry of a built-in variant is that of its backbone with another summary. The entry of a variant of a plug-in
+    has the target of its `Variant`.
     """
 
     _VARIANTS = "iclbench.variants"
 
     def __init__(self, builtin: dict[str, Entry], variants: dict[str, Variant]) -> None:
-        made = {n: replace(builtin[v.backbone], summary=v.summary) for n, v in variants.items() if v.backbone != n}
-        super().__init__("backbone", builtin | made, "iclbench.backbones.base:Backbone")
+        entries = {n: replace(builtin[v.backbone], summary=v.summary) for n, v in variants.items() if v.backbone != n}
+        super().__init__("backbone", builtin | entries, "iclbench.backbones.base:Backbone")
         self._variants = variants
         self._groups.append(self._VARIANTS)
 
     def architectures(self) -> list[str]:
-        """The names that are no variant of another."""
+        """The names that are not variants of another backbone."""
         return [
             name
             for name, entry in sorted(self.entries.items())
@@ -268,46 +278,50 @@ class Backbones(Registry):
         ]
 
     def variant(self, name: str) -> Variant:
-        """What a name or target stands for; one that is no variant stands for itself, with nothing frozen.
+        """The variant with a name or target. A backbone that is not a variant has no frozen settings.
 
         Raises:
-            UnknownNameError: there is none of this name.
-            UsageError: a third party's variant cannot be loaded, or is made of no backbone.
+            UnknownNameError: the name is not registered.
+            UsageError: a variant of a plug-in cannot be imported, or its backbone does not exist.
         """
         if ":" in name:
             return Variant(name)
         entry, name = self.entry(name), canonical(name)
         if entry.group != self._VARIANTS:
             return self._variants.get(name, Variant(name))
-        found = entry.load()
-        if not isinstance(found, Variant):
-            written = f"{Variant.__module__}.{Variant.__name__}"
-            raise UsageError(f"'{entry.target}' (from {entry.package}) is no variant: it must be a {written}")
-        if ":" in found.backbone:
-            return found
-        if canonical(found.backbone) not in self.architectures():
-            known = ", ".join(self.architectures())
-            raise UsageError(f"variant '{name}' (from {entry.package}) is of '{found.backbone}'; give one of {known}")
-        own = self.variant(found.backbone)
-        return replace(found, backbone=own.backbone, frozen={**own.frozen, **found.frozen})
+        variant = entry.load()
+        if not isinstance(variant, Variant):
+            raise UsageError(
+                f"'{entry.target}' (from {entry.package}) is not a variant: it must be a "
+                f"{Variant.__module__}.{Variant.__name__}",
+                code="plugin",
+            )
+        if ":" in variant.backbone:
+            return variant
+        if canonical(variant.backbone) not in self.architectures():
+            raise UsageError(
+                f"the backbone '{variant.backbone}' of variant '{name}' (from {entry.package}) does not exist; give "
+                f"one of {', '.join(self.architectures())}",
+                code="plugin",
+            )
+        backbone = self.variant(variant.backbone)
+        return replace(variant, backbone=backbone.backbone, frozen={**backbone.frozen, **variant.frozen})
 
     def names_in_cards(self, name: str) -> list[str]:
-        """The names under which a card speaks of a contestant: that of its backbone, and its own, which comes last."""
+        """The names with settings of a contestant in a card: that of its backbone, then its name."""
         return list(dict.fromkeys([self.variant(name).backbone, name]))
 
-    def contradiction(self, name: str, given: Mapping[str, Any]) -> str | None:
-        """Why such settings cannot be given under this name, and the name to give instead; None: they can."""
-        own = self.variant(name)
-        for key, frozen in own.frozen.items():
-            if key not in given or given[key] == frozen:
+    def contradiction(self, name: str, settings: Mapping[str, Any]) -> str | None:
+        """The message that settings conflict with a name, with the name to write instead; None without a conflict."""
+        variant = self.variant(name)
+        for key, frozen in variant.frozen.items():
+            if key not in settings or settings[key] == frozen:
                 continue
-            wanted = Variant(own.backbone, {**own.frozen, key: given[key]})
-            others = [
-                n for n, v in self._variants.items() if (v.backbone, v.frozen) == (wanted.backbone, wanted.frozen)
-            ]
-            stands = "leaves it at its default" if frozen is None else f"stands for {key}={frozen}"
-            advice = f"write {others[0]}" if others else f"leave {key} out"
-            return f"{key}={given[key]} contradicts the name '{name}', which {stands}; {advice}"
+            identity = (variant.backbone, {**variant.frozen, key: settings[key]})
+            other_names = [n for n, v in self._variants.items() if (v.backbone, v.frozen) == identity]
+            meaning = f"has the default {key}" if frozen is None else f"has {key}={frozen}"
+            advice = f"write {other_names[0]}" if other_names else f"remove {key}"
+            return f"{key}={settings[key]} contradicts the name '{name}', which {meaning}; {advice}"
         return None
 
     def get(self, name: str) -> Any:
@@ -351,9 +365,9 @@ FAMILIES = Registry(
     "iclbench.families.base:Family",
 )
 
-# A backbone without an entry here has one name and nothing frozen. Positions decide rankings, so that they are part of
-# the name. `gpt2` is the Mamba paper's (A.1.1: no positions), `coqe` has none for numbers and sinusoidal ones for class
-# labels; Garg et al. and the released code of CoQE learn them.
+# Variants of backbones. Positions are part of the name, since rankings depend on them. `gpt2` has no positions, as in
+# the Mamba paper (A.1.1). `coqe` has no positions for numbers and sinusoidal positions for class labels. Garg et al.
+# and the released code of CoQE learn positions.
 VARIANTS = {
     "gpt2": Variant("gpt2", {"positions": "none"}),
     "gpt2-learned": Variant("gpt2", {"positions": "learned"}, "gpt2 with learned positions (Garg et al. 2022)"),
@@ -369,7 +383,7 @@ VARIANTS = {
     "coqe-rotary": Variant("coqe", {"positions": "rotary"}, "coqe with rotary positions (Su et al. 2021)"),
 }
 
-# What mixes tokens in a layer of `hybrid`, and of the backbones of one mixer each.
+# Token mixers of the layers of `hybrid` and of the backbones with one mixer.
 MIXERS = Registry(
     "mixer",
     {
@@ -411,7 +425,7 @@ MIXERS = Registry(
 
 
 def _of_mixer(name: str, cls: str) -> Entry:
-    """The backbone of one mixer, known by the mixer's code."""
+    """The backbone with one mixer, which has the code of the mixer."""
     mixer = MIXERS.shipped[name]
     return Entry(f"iclbench.backbones.mixers:{cls}", mixer.summary, code=mixer.code)
 
@@ -602,8 +616,8 @@ ESTIMATORS = Registry(
     },
 )
 
-# The tests that families have of their own, in words (`iclbench.core.meaning.Meaning`); reports read them without the
-# family. In the order in which they are shown.
+# Descriptions of the tests of families (`iclbench.core.meaning.Meaning`) in the order of reports, which do not import
+# the families.
 TESTS = Registry(
     "test",
     {

@@ -1,4 +1,4 @@
-"""What all tests share: one torch thread, small cards, small runs."""
+"""Shared settings and fixtures of the tests: one torch thread, small cards, and the scheduling of test modules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# The terminal that the tests are watched on, or its worker processes, must not decide how tables are folded.
+# The width of printed tables must not depend on the terminal of the tests.
 os.environ.pop("COLUMNS", None)
 
 import pytest
@@ -20,61 +20,61 @@ import torch
 if TYPE_CHECKING:
     from iclbench.registry import Registry
 
-# Thousands of small files are written, and no test pulls the plug: nobody waits for the disk.
+# Tests write thousands of small files, for which fsync takes long, and none depends on it.
 os.fsync = lambda fd: None
 torch.set_num_threads(1)
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # what a shell's background job inherits
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # inherited from a background job of a shell
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Folders and modules that share what takes seconds and is made once per process: the pages and grids of the report, the
-# packed results, trained runs, the sizes of backbones at a budget, the machine code of estimators.
-SHARED = (
+# Groups of test modules that share cached objects which take seconds: reports and their grids, packed results, trained
+# runs, sizes of backbones at a budget, compiled estimators.
+WORKER_GROUPS = (
     ("tests/report/",),
     ("tests/docs/",),
     ("tests/api/",),
     (
         "tests/sweep/test_grids.py",
-        "tests/test_equal_footing.py",
+        "tests/test_equal_budget.py",
         "tests/config/test_sizes.py",
     ),
     ("tests/estimators/", "tests/contracts/test_estimators.py", "tests/golden/"),
 )
 
 
-def shared(module: str) -> str:
-    """What is run by the worker that runs a module: the name of its group, or the module alone."""
-    return next((" ".join(group) for group in SHARED if module.startswith(group)), module)
+def worker_group(module: str) -> str:
+    """The name of the group of a module, which one worker runs; the module itself without a group."""
+    return next((" ".join(group) for group in WORKER_GROUPS if module.startswith(group)), module)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """`--dist loadscope`, where modules that share what is made once stay with one worker too."""
+    """`--dist loadscope` with one worker for all modules of a group."""
     if config.getvalue("dist") != "loadscope":
         return None
     from xdist.scheduler import LoadScopeScheduling
 
-    class Shared(LoadScopeScheduling):
+    class GroupScheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return shared(super()._split_scope(nodeid))
+            return worker_group(super()._split_scope(nodeid))
 
-    return Shared(config, log)
+    return GroupScheduling(config, log)
 
 
 def pytest_collection_finish() -> None:
-    """What all tests share is there for good: not to be gone through whenever garbage is collected."""
+    """Exclude the imported modules from garbage collection, which makes it faster."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(7_000, 10, 10)
 
 
 def heed_ctrl_c() -> None:
-    """To be called in a new process (`preexec_fn`): children of a background job inherit that Ctrl-C is ignored."""
+    """A `preexec_fn` that enables Ctrl-C, which children of a background job ignore."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def raise_code(monkeypatch: pytest.MonkeyPatch, registry: Registry, name: str, code: str = "code") -> None:
-    """Raise a code of what is registered under a name."""
+    """Raise a code of a registered class."""
     entry = registry.entry(name)
     monkeypatch.setitem(registry.entries, name, replace(entry, **{code: getattr(entry, code) + 1}))
 

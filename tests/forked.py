@@ -1,5 +1,5 @@
-"""Commands and functions in processes that are forked from one that has imported torch: some seconds less for each of
-them, which tests that start and kill many have to wait for, and a heap in which nothing else was done."""
+"""Commands and functions in processes that are forked from a process with torch, which saves the seconds of its
+import."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-# Also for processes that a test starts itself.
+# Tests start further processes from this context.
 FORKS = get_context("forkserver")
 FORKS.set_forkserver_preload(["iclbench.api.train", "iclbench.cli.eval_runs", "iclbench.training.run", "torch._dynamo"])
 
 
 class Command:
-    """`iclbench ARGUMENTS`, begun; what it writes to the error stream goes to a file."""
+    """A running command `iclbench ARGUMENTS`, whose output is written to a file."""
 
     def __init__(self, arguments: Sequence[str], errors: Path) -> None:
         self._errors = errors
@@ -35,7 +35,7 @@ class Command:
 
     @property
     def code(self) -> int | None:
-        """The exit code; None while it runs."""
+        """The exit code, or None while the command runs."""
         return self._process.exitcode
 
     @property
@@ -43,21 +43,21 @@ class Command:
         return self._errors.read_text()
 
     def kill(self) -> None:
-        """Kill it, or do nothing where it has ended."""
+        """Kill the command, if it still runs."""
         self._process.kill()
         self._process.join()
 
     def interrupted(self, within: float) -> int | None:
-        """The exit code after a Ctrl-C."""
+        """Send Ctrl-C; returns the exit code, or None after `within` seconds."""
         os.kill(self.pid, signal.SIGINT)
         self._process.join(within)
         return self.code
 
     def ends(self, within: float | None = None) -> bool:
-        """Whether it ends by itself within so many seconds (None: however long it takes), or is killed then.
+        """Wait for the command; returns False if it was killed after `within` seconds (default: no limit).
 
         Raises:
-            AssertionError: it failed.
+            AssertionError: the command failed.
         """
         self._process.join(within)
         if self._process.is_alive():
@@ -68,25 +68,25 @@ class Command:
 
 
 def answer(function: Callable[..., T], *arguments: object) -> T:
-    """What a function of a module returns, called in a process of its own."""
-    here, there = FORKS.Pipe(duplex=False)
-    process = FORKS.Process(target=_call, args=(there, function, arguments))
+    """The result of a function of a module, called in a new process."""
+    receiver, sender = FORKS.Pipe(duplex=False)
+    process = FORKS.Process(target=_call, args=(sender, function, arguments))
     process.start()
-    there.close()
-    found: T = here.recv()
+    sender.close()
+    result: T = receiver.recv()
     process.join()
-    return found
+    return result
 
 
 def printed(arguments: Sequence[str], folder: Path, environment: dict[str, str], site: str) -> tuple[int, str, str]:
-    """Exit code, output and errors of `iclbench ARGUMENTS` in a folder, with packages of one more `site` folder."""
+    """Exit code, output and errors of `iclbench ARGUMENTS` in a folder, with the packages of a folder `site`."""
     return printed_each([arguments], folder, environment, site)[0]
 
 
 def printed_each(
     commands: Sequence[Sequence[str]], folder: Path, environment: dict[str, str], site: str
 ) -> list[tuple[int, str, str]]:
-    """The same of several commands, one after the other in one process."""
+    """`printed` for several commands in one process."""
     return answer(_printed, [list(arguments) for arguments in commands], str(folder), environment, site)
 
 
@@ -99,22 +99,22 @@ def _printed(
     os.environ.clear()
     os.environ.update(environment)
     sys.path.insert(0, site)
-    found = []
+    results = []
     for arguments in commands:
         out, errors = StringIO(), StringIO()
         with redirect_stdout(out), redirect_stderr(errors):
             code = main(arguments)
-        found.append((code, out.getvalue(), errors.getvalue()))
-    return found
+        results.append((code, out.getvalue(), errors.getvalue()))
+    return results
 
 
-def _call(answers: Connection, function: Callable[..., object], arguments: tuple[object, ...]) -> None:
-    answers.send(function(*arguments))
+def _call(sender: Connection, function: Callable[..., object], arguments: tuple[object, ...]) -> None:
+    sender.send(function(*arguments))
 
 
 def _run(arguments: list[str], errors: str) -> None:
     from iclbench.cli.main import main
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever a shell's background job inherits
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore Ctrl-C
     with Path(errors).open("w", buffering=1) as stream, redirect_stderr(stream), redirect_stdout(stream):
         sys.exit(main(arguments))

@@ -1,5 +1,5 @@
-"""A tiny classification family with tests of its own, noisy copies of class prototypes, and a net with batch
-normalisation for it."""
+"""A small classification family with tests (noisy copies of class prototypes), and a network with batch
+normalisation."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ CLASSES, DIM, NOISE = 6, 4, 0.3
 
 
 class Parameters(BaseSettings):
-    """Nothing can be set."""
+    """No parameters."""
 
 
 class Prototypes(Family):
-    """Training classes have fixed prototypes and labels; `icl` draws two new ones and calls them 0 and 1."""
+    """Training classes have fixed prototypes and labels. The test `icl` has two new prototypes with labels 0 and 1."""
 
     Parameters = Parameters
     questions = frozenset({"targets"})
@@ -35,22 +35,22 @@ class Prototypes(Family):
 
     def sample(self, request: Request) -> Episodes:
         episodes, points, generator = request.episodes, request.points, request.generator
-        fixed = torch.randn(CLASSES, DIM, generator=torch.Generator().manual_seed(0))
+        prototypes = torch.randn(CLASSES, DIM, generator=torch.Generator().manual_seed(0))
         labels = torch.rand(episodes, CLASSES, generator=generator).argsort(1)[:, :2]
-        return self._episodes(fixed[labels], labels, points, generator)
+        return self._episodes(prototypes[labels], labels, points, generator)
 
     def sample_test(self, evaluator, episodes, generator) -> Episodes:
         if evaluator == "icl":
-            new = torch.randn(episodes, 2, DIM, generator=generator)
-            return self._episodes(new, torch.arange(2).expand(episodes, 2), 6, generator)
+            prototypes = torch.randn(episodes, 2, DIM, generator=generator)
+            return self._episodes(prototypes, torch.arange(2).expand(episodes, 2), 6, generator)
         if evaluator == "icl_paired":
-            once = self.sample_test("icl", episodes // 2, generator).map(lambda t: t.repeat_interleave(2, 0))
-            exchanged = (torch.arange(episodes) % 2).bool().unsqueeze(1)
+            repeated = self.sample_test("icl", episodes // 2, generator).map(lambda t: t.repeat_interleave(2, 0))
+            has_exchanged_labels = (torch.arange(episodes) % 2).bool().unsqueeze(1)
             return replace(
-                once,
+                repeated,
                 **{
-                    name: replace(points, y=torch.where(exchanged, 1 - points.y, points.y))
-                    for name, points in {"context": once.context, "targets": once.asked}.items()
+                    name: replace(points, y=torch.where(has_exchanged_labels, 1 - points.y, points.y))
+                    for name, points in {"context": repeated.context, "targets": repeated.asked}.items()
                 },
             )
         return super().sample_test(evaluator, episodes, generator)
@@ -59,17 +59,17 @@ class Prototypes(Family):
         self, prototypes: Float[Tensor, "B 2 D"], labels: Int[Tensor, "B 2"], points: int, generator: torch.Generator
     ) -> Episodes:
         batch = len(labels)
-        which = torch.randint(2, (batch, points + 1), generator=generator)
-        x = prototypes.gather(1, which.unsqueeze(-1).expand(-1, -1, DIM))
+        indices = torch.randint(2, (batch, points + 1), generator=generator)
+        x = prototypes.gather(1, indices.unsqueeze(-1).expand(-1, -1, DIM))
         x = x + NOISE * torch.randn(x.shape, generator=generator)
-        every = Points.full(x, labels.gather(1, which))
-        asked = every.span(points)
+        all_points = Points.full(x, labels.gather(1, indices))
+        targets = all_points.span(points)
         choices = torch.zeros(batch, CLASSES, dtype=torch.bool).scatter(1, labels, True)
-        return Episodes(every.span(0, points), asked.mask, asked, classes=CLASSES, choices=choices)
+        return Episodes(all_points.span(0, points), targets.mask, targets, classes=CLASSES, choices=choices)
 
 
 class Net(Backbone):
-    """Features of target and context through a layer that knows of train and eval mode."""
+    """A network of features of target and context, with a layer that differs between train and eval mode."""
 
     Settings = Parameters
 
@@ -79,14 +79,15 @@ class Net(Backbone):
         self.read_out = nn.Linear(32, shape.raw_dim)
 
     def predict_targets(self, context, x_target, related=None):
-        every = torch.cat([context.x, x_target], 1)
-        hidden = self.features(every.flatten(0, 1)).unflatten(0, every.shape[:2])
-        seen, asked = hidden.split([context.count, x_target.shape[1]], 1)
-        return self.read(self.read_out(torch.cat([asked, seen.mean(1, keepdim=True).expand_as(asked)], -1)))
+        x = torch.cat([context.x, x_target], 1)
+        hidden = self.features(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+        context_features, target_features = hidden.split([context.count, x_target.shape[1]], 1)
+        mean = context_features.mean(1, keepdim=True).expand_as(target_features)
+        return self.read(self.read_out(torch.cat([target_features, mean], -1)))
 
 
 def prototype_card(**changes: object) -> dict[str, object]:
-    """A card on it whose smoke preset trains in about a second."""
+    """A card of `Prototypes` whose smoke preset trains in about a second."""
     preset = {
         "points": 6,
         "episodes": 70,

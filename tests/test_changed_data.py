@@ -1,4 +1,4 @@
-"""A run contains what it learned from its data: data that change are refused, and answers need no file."""
+"""Runs on data that change: training and evaluation are errors, and predictions do not need the data."""
 
 import json
 from pathlib import Path
@@ -24,25 +24,25 @@ EVENTS = ["train", "events", "mamba", "-p", "smoke", "-o", "task.time_scale=mean
 
 
 def write(path: Path, sequences: int = 40, scale: float = 1.0, marks: int = 2) -> None:
-    """Sequences of ten events; `scale` stretches those beyond the fortieth."""
+    """Write sequences of ten events. The gaps of sequences after the fortieth are multiplied by `scale`."""
     rng = np.random.default_rng(0)
     gaps = rng.exponential(1.0, (sequences, 10))
     gaps[40:] *= scale
     rows = [
-        {"times": each.cumsum().tolist(), "marks": [(n + k) % (marks if n >= 40 else 2) for k in range(10)]}
-        for n, each in enumerate(gaps)
+        {"times": sequence.cumsum().tolist(), "marks": [(n + k) % (marks if n >= 40 else 2) for k in range(10)]}
+        for n, sequence in enumerate(gaps)
     ]
     path.write_text("\n".join(map(json.dumps, rows)))
 
 
 def grow(path: Path, marks: int = 2) -> None:
-    """Twenty further sequences, ten times as slow."""
+    """Add twenty sequences with ten times as large gaps."""
     write(path, 60, scale=10.0, marks=marks)
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A results folder with the run `mine`, next to the file that it was trained on."""
+    """A folder with the run `mine` and the file of its training data."""
     folder = tmp_path_factory.mktemp("trained")
     write(folder / "log.jsonl")
     with pytest.MonkeyPatch.context() as patched:
@@ -53,7 +53,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def results(trained: Path, tmp_path: Path) -> Path:
-    """A copy of the run, whose file is at its place and may be changed."""
+    """A results folder with a copy of the run and of its file, which a test may change."""
     weights = trained / "results" / "runs" / "mine"
     copy = tmp_path / "results" / "runs" / "mine"
     copy.mkdir(parents=True)
@@ -82,7 +82,7 @@ def streamed(results: Path, capsys: pytest.CaptureFixture[str], *words: str) -> 
     return capsys.readouterr().out.splitlines()
 
 
-def test_a_run_contains_what_it_learned_from_its_data(trained: Path) -> None:
+def test_a_run_stores_the_fingerprint_and_the_unit_of_its_data(trained: Path) -> None:
     rows = [json.loads(line) for line in (trained / "log.jsonl").read_text().splitlines()]
     learned = find(trained / "results", "mine").config.task.learned
     assert learned.keys() == {"fingerprint", "marks", "time_unit"} and learned["marks"] == 2
@@ -91,25 +91,25 @@ def test_a_run_contains_what_it_learned_from_its_data(trained: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [grow, Path.unlink])
-def test_answers_do_not_change_with_the_file_and_need_none(change, results, tmp_path, capsys) -> None:
+def test_predictions_do_not_depend_on_the_file_after_training(change, results, tmp_path, capsys) -> None:
     state = results / "state"
-    before = gaps(results), streamed(results, capsys, "--save", str(state))
+    predictions = gaps(results), streamed(results, capsys, "--save", str(state))
     change(tmp_path / "log.jsonl")
-    assert (gaps(results), streamed(results, capsys)) == before
+    assert (gaps(results), streamed(results, capsys)) == predictions
     (results / "query.csv").write_text("time,mark\n?,?\n")
     capsys.readouterr()
     words = ["stream", "mine", "--results", str(results), "--csv", str(results / "query.csv"), "--state", str(state)]
     assert main(words) == 0
-    assert capsys.readouterr().out.splitlines() == before[1]
+    assert capsys.readouterr().out.splitlines() == predictions[1]
 
 
-def test_data_that_changed_are_refused_by_eval(results, tmp_path, capsys) -> None:
-    then = find(results, "mine").config.task.learned["fingerprint"]
+def test_evaluating_a_run_on_changed_data_is_an_error(results, tmp_path, capsys) -> None:
+    trained_fingerprint = find(results, "mine").config.task.learned["fingerprint"]
     grow(tmp_path / "log.jsonl", marks=3)
     capsys.readouterr()
     assert evaluate(results) == 2
-    line = capsys.readouterr().err.strip()
-    assert then in line and "--data-changed" in line and "delete" not in line and "\n" not in line
+    (message,) = capsys.readouterr().err.strip().splitlines()
+    assert trained_fingerprint in message and "--data-changed" in message and "delete" not in message
     assert not (results / "tables").exists()
     with pytest.raises(DataChangedError):
         icl.evaluate(
@@ -118,38 +118,38 @@ def test_data_that_changed_are_refused_by_eval(results, tmp_path, capsys) -> Non
         )
 
 
-def test_data_that_changed_are_refused_by_train(results, tmp_path, capsys) -> None:
-    run, again = find(results, "mine"), [*EVENTS, "-o", f"task.path={tmp_path / 'log.jsonl'}", "--name", "mine"]
+def test_training_a_run_on_changed_data_is_an_error(results, tmp_path, capsys) -> None:
+    run, command = find(results, "mine"), [*EVENTS, "-o", f"task.path={tmp_path / 'log.jsonl'}", "--name", "mine"]
     weights = run.weights.read_bytes()
-    assert main([*again, "--results", str(results)]) == 0, "the file is the same at another place"
+    assert main([*command, "--results", str(results)]) == 0, "the same file with another path"
     grow(tmp_path / "log.jsonl")
     capsys.readouterr()
-    assert main([*again, "--results", str(results)]) == 2
+    assert main([*command, "--results", str(results)]) == 2
     assert run.config.task.learned["fingerprint"] in capsys.readouterr().err
     assert run.weights.read_bytes() == weights
 
 
-def test_an_interrupted_training_does_not_go_on_with_other_data(tmp_path, monkeypatch, capsys) -> None:
+def test_an_interrupted_training_does_not_continue_on_other_data(tmp_path, monkeypatch, capsys) -> None:
     results, file = tmp_path / "results", tmp_path / "log.jsonl"
     write(file)
     words = [*EVENTS, "-o", f"task.path={file}", "--name", "mine", "--results", str(results)]
 
     with monkeypatch.context() as patched:
-        kept = training._keeping
+        make_callback = training._keeping
 
-        def keeping(*args):
-            keep = kept(*args)
+        def make_interrupting_callback(*args):
+            callback = make_callback(*args)
 
-            def keep_and_stop(at) -> None:
-                keep(at)
-                if at.progress.step == 2:
+            def write_checkpoint_and_stop(state) -> None:
+                callback(state)
+                if state.progress.step == 2:
                     raise Interrupted("interrupted")
 
-            return keep_and_stop
+            return write_checkpoint_and_stop
 
-        patched.setattr(training, "_keeping", keeping)
+        patched.setattr(training, "_keeping", make_interrupting_callback)
         assert main(words) == 130
-    assert find(results, "mine").reached == 2
+    assert find(results, "mine").checkpoint_step == 2
     grow(file)
     assert main(words) == 2
     with pytest.raises(DataChangedError):
@@ -158,15 +158,15 @@ def test_an_interrupted_training_does_not_go_on_with_other_data(tmp_path, monkey
     assert main(words) == 0
 
 
-def test_a_file_at_another_place_is_taken_where_it_is_the_same(results, tmp_path, capsys, monkeypatch) -> None:
+def test_the_same_file_may_have_another_path(results, tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(results)
     assert evaluate(results) == 0, "from another folder"
-    first = {path.name for path in (results / "tables").iterdir()}
+    prompt_sets = {path.name for path in (results / "tables").iterdir()}
     (tmp_path / "moved").mkdir()
     (tmp_path / "log.jsonl").rename(tmp_path / "moved" / "other.jsonl")
     assert evaluate(results) == 2
     assert evaluate(results, "-o", f"task.path={tmp_path / 'moved' / 'other.jsonl'}") == 0
-    assert {path.name for path in (results / "tables").iterdir()} == first
+    assert {path.name for path in (results / "tables").iterdir()} == prompt_sets
     grow(tmp_path / "moved" / "other.jsonl")
     assert evaluate(results, "-o", f"task.path={tmp_path / 'moved' / 'other.jsonl'}") == 2
     capsys.readouterr()
@@ -174,25 +174,25 @@ def test_a_file_at_another_place_is_taken_where_it_is_the_same(results, tmp_path
     assert "path" in capsys.readouterr().err
 
 
-def test_data_changed_gives_rows_with_both_fingerprints_and_in_no_leaderboard(results, tmp_path, capsys) -> None:
+def test_rows_of_changed_data_have_both_fingerprints_and_are_not_in_leaderboards(results, tmp_path, capsys) -> None:
     assert evaluate(results) == 0
     grow(tmp_path / "log.jsonl")
     capsys.readouterr()
     assert evaluate(results, "--data-changed") == 0
-    then = find(results, "mine").config.task.learned["fingerprint"]
+    trained_fingerprint = find(results, "mine").config.task.learned["fingerprint"]
     values = tables.read_all("values", results)
-    changed = values["trained_data"].notna()
-    assert set(values.loc[changed, "trained_data"]) == {then}
-    now = icl.task("events", "smoke", path=str(tmp_path / "log.jsonl")).family.fingerprint
-    assert values.loc[changed, "data"].str.contains(now).all() and now != then
-    assert then in capsys.readouterr().out
-    assert len(set(values.loc[changed, "prompt_set"]) & set(values.loc[~changed, "prompt_set"])) == 0
-    found = load(results)
-    assert found.rows["trained_data"].isna().all() and len(found.rows)
-    assert any(then in line for line in found.set_aside)
+    is_changed = values["trained_data"].notna()
+    assert set(values.loc[is_changed, "trained_data"]) == {trained_fingerprint}
+    fingerprint = icl.task("events", "smoke", path=str(tmp_path / "log.jsonl")).family.fingerprint
+    assert values.loc[is_changed, "data"].str.contains(fingerprint).all() and fingerprint != trained_fingerprint
+    assert trained_fingerprint in capsys.readouterr().out
+    assert set(values.loc[is_changed, "prompt_set"]).isdisjoint(values.loc[~is_changed, "prompt_set"])
+    report_data = load(results)
+    assert report_data.rows["trained_data"].isna().all() and len(report_data.rows)
+    assert any(trained_fingerprint in line for line in report_data.set_aside)
 
 
-def test_data_changed_keeps_the_unit_of_the_training_and_refuses_marks_that_the_model_lacks(results, tmp_path) -> None:
+def test_evaluation_on_changed_data_has_the_time_unit_and_the_marks_of_the_training(results, tmp_path) -> None:
     grow(tmp_path / "log.jsonl")
     task = find(results, "mine").config.task
     family = task.build_held_out(data_changed=True)
@@ -201,19 +201,20 @@ def test_data_changed_keeps_the_unit_of_the_training_and_refuses_marks_that_the_
     assert evaluate(results, "--data-changed") == 2
 
 
-def test_the_identity_of_a_run_is_its_data_and_not_their_place(tmp_path) -> None:
-    found = []
-    for place, change in (("a", write), ("b", write), ("c", grow)):
-        (tmp_path / place).mkdir()
-        change(tmp_path / place / f"{place}.jsonl")
-        words = [f"task.path={tmp_path / place / place}.jsonl", "task.time_scale=mean-gap", "backbone.layers=1"]
+def test_the_identity_of_a_run_depends_on_the_contents_of_files_and_not_on_paths(tmp_path) -> None:
+    variants, paths = [], []
+    for name, write_file in (("a", write), ("b", write), ("c", grow)):
+        (tmp_path / name).mkdir()
+        write_file(tmp_path / name / f"{name}.jsonl")
+        words = [f"task.path={tmp_path / name / name}.jsonl", "task.time_scale=mean-gap", "backbone.layers=1"]
         config = resolve_run("events", "mamba", "smoke", overrides=words).on_data()
-        found.append((variant_id(config), str(config.task.files["path"])))
-    (first, _), (second, _), (third, _) = found
-    assert first == second != third and len({path for _, path in found}) == 3
+        variants.append(variant_id(config))
+        paths.append(str(config.task.files["path"]))
+    first, second, third = variants
+    assert first == second != third and len(set(paths)) == 3
 
 
-def test_models_in_memory_know_their_data(tmp_path) -> None:
+def test_evaluating_a_model_in_memory_on_changed_data_is_an_error(tmp_path) -> None:
     file = tmp_path / "log.jsonl"
     write(file)
     task = icl.task("events", "smoke", path=str(file), time_scale="mean-gap")
@@ -232,7 +233,7 @@ def tabular(folder: Path, rows: int) -> list[str]:
 
 
 def images(folder: Path, brightness: int) -> list[str]:
-    """MNIST's four files with a few images of noise."""
+    """Write the four files of MNIST with a few images of noise."""
     rng = np.random.default_rng(2)
     (folder / "mnist").mkdir(exist_ok=True)
     for name, count in (("train", 200), ("t10k", 100)):
@@ -245,14 +246,14 @@ def images(folder: Path, brightness: int) -> list[str]:
     return ["image-completion-mnist", "cnp"]
 
 
-@pytest.mark.parametrize(("made_of", "sizes"), [(tabular, (80, 90)), (images, (255, 99))])
-def test_tables_and_images_that_change_are_refused(made_of, sizes, tmp_path, monkeypatch, capsys) -> None:
+@pytest.mark.parametrize(("write_data", "sizes"), [(tabular, (80, 90)), (images, (255, 99))])
+def test_changed_tables_and_images_are_errors(write_data, sizes, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("ICLBENCH_DATA", str(tmp_path))
     results = ["--results", str(tmp_path / "results"), "--name", "mine"]
-    words = ["train", *made_of(tmp_path, sizes[0]), "-p", "smoke", "-o", "train.steps=2", "-o", "backbone.width=8"]
+    words = ["train", *write_data(tmp_path, sizes[0]), "-p", "smoke", "-o", "train.steps=2", "-o", "backbone.width=8"]
     assert main([*words, *results]) == 0
     assert Run(tmp_path / "results" / "runs" / "mine").config.task.learned.keys() == {"fingerprint"}
-    made_of(tmp_path, sizes[1])
+    write_data(tmp_path, sizes[1])
     capsys.readouterr()
     assert main([*words, *results]) == 2
     assert main(["eval", "mine", "--baseline", "zero", "--results", str(tmp_path / "results")]) == 2
@@ -261,7 +262,7 @@ def test_tables_and_images_that_change_are_refused(made_of, sizes, tmp_path, mon
     assert icl.load("mine", tmp_path / "results").model is not None
 
 
-def test_families_without_data_have_nothing_to_store() -> None:
+def test_tasks_without_data_do_not_change_on_data() -> None:
     for task in ("linear", "climate", "image-completion", "bursty", "gp-mixture", "point-process"):
         config = resolve_run(task, "gpt2", "smoke")
         assert config.on_data() == config
@@ -290,12 +291,12 @@ def test_a_baseline_of_a_grid_is_evaluated_on_every_file(tmp_path) -> None:
     for file in files:
         write(file)
     cells = grid_cells([str(grid_card(tmp_path, *files))])
-    asked = {cell.hash: cell.frozen.files["path"] for cell in cells if cell.baseline == "poisson"}
-    assert sorted(asked.values()) == list(map(str, files))
+    paths = {cell.hash: cell.frozen.files["path"] for cell in cells if cell.baseline == "poisson"}
+    assert sorted(paths.values()) == list(map(str, files))
     assert len({cell.hash for cell in cells if cell.run == "summary"}) == 2
 
 
-def test_data_that_changed_are_refused_by_a_sweep_that_has_nothing_to_do(tmp_path, capsys) -> None:
+def test_changed_data_are_errors_of_a_finished_sweep(tmp_path, capsys) -> None:
     file = tmp_path / "log.jsonl"
     write(file)
     card = grid_card(tmp_path, file)

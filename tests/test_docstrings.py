@@ -1,4 +1,4 @@
-"""Every example of a docstring runs and prints what it shows."""
+"""Examples of docstrings run and print the shown output."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ MODULES = sorted(
     for path in ROOT.rglob("*.py")
     if ">>> " in path.read_text(encoding="utf-8")
 )
-# Examples that train, draw or build every backbone, for seconds; what they call has tests of its own (tests/api).
-LONG = ("iclbench.api.architectures", "iclbench.api.plot", "iclbench.api.results")
-# What it draws takes a probe of a trained run.
-_SHOWN_ELSEWHERE = {"probe"}
+# Slow examples, whose functions are also tested in tests/api.
+SLOW_MODULES = ("iclbench.api.architectures", "iclbench.api.plot", "iclbench.api.results")
+# Functions without an example: `probe` needs the probe of a trained run.
+_WITHOUT_EXAMPLE = {"probe"}
 
 
 @pytest.mark.parametrize(
-    "module", [pytest.param(name, marks=pytest.mark.docs if name in LONG else []) for name in MODULES]
+    "module", [pytest.param(name, marks=pytest.mark.docs if name in SLOW_MODULES else []) for name in MODULES]
 )
-def test_examples_print_what_they_show(module: str) -> None:
-    found = doctest.testmod(import_module(module), optionflags=doctest.NORMALIZE_WHITESPACE)
-    assert found.attempted and not found.failed
+def test_examples_print_the_shown_output(module: str) -> None:
+    results = doctest.testmod(import_module(module), optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert results.attempted and not results.failed
 
 
 def test_every_public_function_has_an_example() -> None:
     public = {name: getattr(iclbench, name) for name in iclbench.__all__ if name != "__version__"}
     public |= {name: getattr(iclbench.plot, name) for name in iclbench.plot.__all__}
-    functions = {name for name, each in public.items() if inspect.isfunction(each)}
-    without = {name for name in functions if ">>> " not in (public[name].__doc__ or "")}
-    assert without == _SHOWN_ELSEWHERE and len(functions) > 20
+    functions = {name for name, value in public.items() if inspect.isfunction(value)}
+    without_example = {name for name in functions if ">>> " not in (public[name].__doc__ or "")}
+    assert without_example == _WITHOUT_EXAMPLE and len(functions) > 20

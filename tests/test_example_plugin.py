@@ -1,4 +1,4 @@
-"""The example plug-in: installed as a third party would, it is found, keeps all contracts, trains and is evaluated."""
+"""The example plug-in: it can be installed, fulfils all contracts, and can be trained and evaluated."""
 
 import json
 import os
@@ -31,83 +31,86 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "iclbench-waves"
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the package and its entry points, beside the environment and not in it."""
+    """A folder with the installed package and its entry points, outside of the environment."""
     target = tmp_path_factory.mktemp("installed")
     source = tmp_path_factory.mktemp("source") / EXAMPLE.name
-    subprocess.run(["cp", "-r", EXAMPLE, source], check=True)  # a build may leave things in the folder
+    subprocess.run(["cp", "-r", EXAMPLE, source], check=True)  # a build writes files into the folder
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]
     subprocess.run([*pip, "--no-build-isolation", "--target", target, source], check=True, capture_output=True)
     return target
 
 
-def run(installed: Path, where: Path, *commands: list[str]) -> list[tuple[int, str]]:
+def run(installed: Path, folder: Path, *commands: list[str]) -> list[tuple[int, str]]:
     """Exit codes and output of several commands in one new process that finds the plug-in."""
     script = (
         "import contextlib, io, json, sys\n"
         "from iclbench.cli.main import main\n"
-        "found = []\n"
+        "results = []\n"
         "for command in json.loads(sys.argv[1]):\n"
         "    with contextlib.redirect_stdout(io.StringIO()) as out:\n"
         "        code = main(command)\n"
-        "    found.append([code, out.getvalue()])\n"
-        "print(json.dumps(found))\n"
+        "    results.append([code, out.getvalue()])\n"
+        "print(json.dumps(results))\n"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(installed), *sys.path[1:]])}
-    done = subprocess.run(
-        [sys.executable, "-c", script, json.dumps(commands)], cwd=where, env=environment, capture_output=True, text=True
+    process = subprocess.run(
+        [sys.executable, "-c", script, json.dumps(commands)],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
     )
-    assert done.returncode == 0, done.stderr
-    return [(code, out) for code, out in json.loads(done.stdout.splitlines()[-1])]
+    assert process.returncode == 0, process.stderr
+    return [(code, out) for code, out in json.loads(process.stdout.splitlines()[-1])]
 
 
-KINDS = {"families": "waves", "backbones": "learned-kernel"}
-CHECKED = ("waves", "learned-kernel", "gaussian-kernel")
+NAMES_BY_KIND = {"families": "waves", "backbones": "learned-kernel"}
+CHECKED_NAMES = ("waves", "learned-kernel", "gaussian-kernel")
 
 
 @dataclass(frozen=True)
-class Answers:
-    """Exit codes and outputs of what is asked of the plug-in, all in one process: most of its time is for importing
-    torch."""
+class Outputs:
+    """Exit codes and outputs of commands, which run in one process, since importing torch takes most of their time."""
 
     folder: Path
-    listed: list[tuple[int, str]]
-    checked: list[tuple[int, str]]
-    typed: list[tuple[int, str]]
+    lists: list[tuple[int, str]]
+    checks: list[tuple[int, str]]
+    readme_commands: list[tuple[int, str]]
 
 
 @pytest.fixture(scope="module")
-def answers(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Answers:
-    folder = tmp_path_factory.mktemp("asked")
+def outputs(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Outputs:
+    folder = tmp_path_factory.mktemp("commands")
     (folder / "cards").symlink_to(EXAMPLE / "cards")
-    lists, checks = [["list", kind, "--json"] for kind in KINDS], [["check", name] for name in CHECKED]
+    lists, checks = [["list", kind, "--json"] for kind in NAMES_BY_KIND], [["check", name] for name in CHECKED_NAMES]
     readme = (EXAMPLE / "README.md").read_text()
     lines = [line.split()[1:] for line in readme.splitlines() if line.startswith("    iclbench ")]
     steps = ["-o", "train.steps=20"]
-    typed = [line + (steps if line[0] == "train" else []) for line in lines if line[0] in ("train", "eval")]
-    found = run(installed, folder, *lists, *checks, *typed)
+    readme_commands = [line + (steps if line[0] == "train" else []) for line in lines if line[0] in ("train", "eval")]
+    results = run(installed, folder, *lists, *checks, *readme_commands)
     first, last = len(lists), len(lists) + len(checks)
-    return Answers(folder, found[:first], found[first:last], found[last:])
+    return Outputs(folder, results[:first], results[first:last], results[last:])
 
 
 @pytest.mark.slow
-def test_its_names_are_found_by_their_entry_points(answers: Answers) -> None:
-    for (code, out), name in zip(answers.listed, KINDS.values(), strict=True):
+def test_classes_are_listed_by_their_entry_points(outputs: Outputs) -> None:
+    for (code, out), name in zip(outputs.lists, NAMES_BY_KIND.values(), strict=True):
         rows = [row for row in json.loads(out) if name in row.values()]
         assert code == 0 and [row["from"] for row in rows] == ["iclbench-waves"]
 
 
 @pytest.mark.slow
-def test_family_backbone_and_estimator_keep_all_contracts(answers: Answers) -> None:
-    for name, (code, out) in zip(CHECKED, answers.checked, strict=True):
+def test_family_backbone_and_estimator_fulfil_all_contracts(outputs: Outputs) -> None:
+    for name, (code, out) in zip(CHECKED_NAMES, outputs.checks, strict=True):
         assert code == 0 and out.count("ok ") >= 10 and "FAILED" not in out, f"{name}: {out}"
 
 
 @pytest.mark.slow
-def test_the_commands_of_its_readme_train_and_evaluate(answers: Answers) -> None:
-    assert [code for code, _ in answers.typed] == [0] * 4
-    rows = tables.read_all("values", answers.folder / "results")
-    own = rows[(rows["task"] == "waves") & (rows["metric"] == "auc") & (rows["status"] == "ok")]
-    assert {"learned-kernel", "gpt2", "gaussian-kernel-half", "zero"} <= set(own["contestant"])
+def test_the_commands_of_the_readme_train_and_evaluate(outputs: Outputs) -> None:
+    assert [code for code, _ in outputs.readme_commands] == [0] * 4
+    rows = tables.read_all("values", outputs.folder / "results")
+    rows = rows[(rows["task"] == "waves") & (rows["metric"] == "auc") & (rows["status"] == "ok")]
+    assert {"learned-kernel", "gpt2", "gaussian-kernel-half", "zero"} <= set(rows["contestant"])
 
 
 @pytest.fixture
@@ -116,7 +119,7 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("modules")
-def test_values_of_waves_have_variance_one_and_are_waves() -> None:
+def test_outputs_are_waves_of_variance_one() -> None:
     from iclbench_waves.waves import Waves, WavesParameters
 
     episodes = Waves(WavesParameters(dim=3)).sample(Request(4000, 4, torch.Generator().manual_seed(0)))
@@ -130,24 +133,24 @@ def test_values_of_waves_have_variance_one_and_are_waves() -> None:
 
 
 @pytest.mark.usefixtures("modules")
-def test_the_gaussian_kernel_is_that_of_a_plain_loop() -> None:
+def test_the_gaussian_kernel_equals_a_loop_in_numpy() -> None:
     from iclbench_waves.gaussian_kernel import GaussianKernel, GaussianKernelSettings
 
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(2, 6, 3)), rng.normal(size=(2, 6, 1))
     estimator = GaussianKernel(GaussianKernelSettings(bandwidth=0.7))
-    found = estimator.predict_next(Points.full(torch.tensor(x), torch.tensor(y))).mean.squeeze(-1)
+    means = estimator.predict_next(Points.full(torch.tensor(x), torch.tensor(y))).mean.squeeze(-1)
     for episode in range(2):
-        assert found[episode, 0] == 0
+        assert means[episode, 0] == 0
         for n in range(1, 6):
             weights = np.exp(-((x[episode, :n] - x[episode, n]) ** 2).sum(-1) / (2 * 0.7**2))
             expected = weights @ y[episode, :n, 0] / weights.sum()
-            np.testing.assert_allclose(found[episode, n], expected, rtol=1e-9)
+            np.testing.assert_allclose(means[episode, n], expected, rtol=1e-9)
 
 
 @pytest.mark.slow
-def test_a_newcomer_is_added_to_a_packed_grid(installed: Path, tmp_path: Path) -> None:
-    """Only what is missing is trained, and it stands beside the packed results in heat map and ranking."""
+def test_a_model_is_added_to_a_packed_grid(installed: Path, tmp_path: Path) -> None:
+    """Only the added model is trained. It is in the heat map and in the ranking, with the packed results."""
     card = small_card()
     preset = card["presets"]["smoke"]  # type: ignore[index]
     del preset["backbones"]
@@ -159,19 +162,19 @@ def test_a_newcomer_is_added_to_a_packed_grid(installed: Path, tmp_path: Path) -
         path.write_text(tomli_w.dumps(card))
     (tmp_path / "tiny.toml").write_text(tomli_w.dumps(grid | {"tasks": [str(path) for path in tasks]}))
     cells, results = grid_cells([str(tmp_path / "tiny.toml")]), tmp_path / "results"
-    for cell in plan(cells, Store(results)).todo:  # in this process: others would have to import torch
+    for cell in plan(cells, Store(results)).todo:  # without workers, which would import torch
         assert work(cell, Context(results)).status == "done"
     pack(cells, Store(results), results / "reference")
-    for made in ("runs", "tables"):
-        shutil.rmtree(results / made)
-    newcomer, report = "iclbench_waves.learned_kernel:LearnedKernel", ["report", "--only", "heat-map,ranking"]
-    sweep = ["sweep", "tiny.toml", "-j", "1", "--add", newcomer]
-    # Named by its class, it need not be found when iclbench is imported.
-    done = printed_each([sweep, report], tmp_path, dict(os.environ), str(installed))
-    assert [code for code, *_ in done] == [0, 0], done
+    for folder in ("runs", "tables"):
+        shutil.rmtree(results / folder)
+    added_model, report = "iclbench_waves.learned_kernel:LearnedKernel", ["report", "--only", "heat-map,ranking"]
+    sweep = ["sweep", "tiny.toml", "-j", "1", "--add", added_model]
+    # A class by its target needs no entry point.
+    printed = printed_each([sweep, report], tmp_path, dict(os.environ), str(installed))
+    assert [code for code, *_ in printed] == [0, 0], printed
     trained = sorted(path.parent.name for path in results.glob("runs/*/model.safetensors"))
     assert trained == [f"{task}-iclbench-waves-learned-kernel-learnedkernel-smoke-s0" for task in ("one", "two")]
-    shown = pd.read_csv(results / "report" / "tables" / "heat-map-smoke-numbers.csv")
-    assert {"gpt2", "cnp", newcomer} <= set(shown.columns) and not shown[newcomer].isna().any()
-    ranked = pd.read_csv(results / "report" / "tables" / "ranking-smoke.csv")
-    assert dict(zip(ranked["contestant"], ranked["tasks"], strict=True)) == {"gpt2": 2, "cnp": 2, newcomer: 2}
+    heat_map = pd.read_csv(results / "report" / "tables" / "heat-map-smoke-numbers.csv")
+    assert {"gpt2", "cnp", added_model} <= set(heat_map.columns) and not heat_map[added_model].isna().any()
+    ranking = pd.read_csv(results / "report" / "tables" / "ranking-smoke.csv")
+    assert dict(zip(ranking["contestant"], ranking["tasks"], strict=True)) == {"gpt2": 2, "cnp": 2, added_model: 2}

@@ -1,4 +1,4 @@
-"""SIGKILL at random moments of training and evaluation: the same command continues to the same bytes."""
+"""Training and evaluation that are killed at random moments: the same command gives the same bytes."""
 
 import random
 import shutil
@@ -18,51 +18,52 @@ FILES = ("model.safetensors", "values.parquet")
 
 
 def run(*arguments: str, kill_after: float | None = None) -> bool:
-    """Run a command to its end, or kill it after some seconds; returns whether it ended by itself, well."""
+    """Run a command; returns False if it was killed after `kill_after` seconds."""
     with tempfile.TemporaryDirectory() as folder:
         return Command(arguments, Path(folder) / "errors").ends(kill_after)
 
 
-def kill_and_finish(arguments: tuple[str, ...], seconds: float, kills: int, dice: random.Random) -> int:
-    """Kill the command at random moments, at most `kills` times, then let it finish; returns how often it died."""
-    for died in range(kills):
-        if run(*arguments, kill_after=dice.uniform(0.3, 1.0) * seconds):
-            return died
+def kill_and_finish(arguments: tuple[str, ...], seconds: float, kills: int, rng: random.Random) -> int:
+    """Kill the command at random moments, at most `kills` times, then finish it; returns the number of kills."""
+    for killed in range(kills):
+        if run(*arguments, kill_after=rng.uniform(0.3, 1.0) * seconds):
+            return killed
     assert run(*arguments)
     return kills
 
 
-def killed(
-    arguments: Callable[[str], tuple[str, ...]], seconds: float, kills: int, dice: random.Random
+def killed_runs(
+    arguments: Callable[[str], tuple[str, ...]], seconds: float, kills: int, rng: random.Random
 ) -> Iterator[str]:
-    """The names of finished runs, each killed again and again before, until `kills` processes have died."""
-    died = attempt = 0
-    while died < kills:
+    """The names of finished runs that were killed before, until `kills` processes were killed in total."""
+    total = attempt = 0
+    while total < kills:
         name = f"killed-{attempt}"
         started = time.monotonic()
-        here = kill_and_finish(arguments(name), seconds, kills - died, dice)
-        if not here:  # the undisturbed one ran on a busier machine
+        count = kill_and_finish(arguments(name), seconds, kills - total, rng)
+        if not count:  # the command was faster than when its duration was measured
             seconds = time.monotonic() - started
-        died, attempt = died + here, attempt + 1
+        total, attempt = total + count, attempt + 1
         yield name
 
 
-def undisturbed(arguments: tuple[str, ...]) -> float:
+def duration(arguments: tuple[str, ...]) -> float:
+    """Run a command without kills; returns its seconds."""
     started = time.monotonic()
     assert run(*arguments)
     return time.monotonic() - started
 
 
 def value_tables(results: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(results)): p.read_bytes() for p in tables.files("values", results)}
+    return {str(path.relative_to(results)): path.read_bytes() for path in tables.files("values", results)}
 
 
 def kill_training(folder: Path, kills: int, seed: int) -> None:
-    """Train once undisturbed and then, killed again and again, until `kills` processes have died; all end the same."""
+    """Train without kills, then with `kills` kills: weights and tables are the same."""
     card = folder / "tiny-linear.toml"
     card.write_text(tomli_w.dumps(small_card()))
     settings = ("train.steps=400", "train.batch=32", "train.log_every=50", "train.checkpoint_every=20")
-    overrides = [part for setting in settings for part in ("-o", setting)]
+    overrides = [word for setting in settings for word in ("-o", setting)]
 
     def train(name: str) -> tuple[str, ...]:
         return ("train", str(card), "gpt2", "--preset", "smoke", "--results", str(folder / name), *overrides)
@@ -70,27 +71,27 @@ def kill_training(folder: Path, kills: int, seed: int) -> None:
     def outcome(name: str) -> list[bytes]:
         return [next((folder / name / "runs").glob(f"*/{file}")).read_bytes() for file in FILES]
 
-    for name in killed(train, undisturbed(train("whole")), kills, random.Random(seed)):
-        assert outcome(name) == outcome("whole")
+    for name in killed_runs(train, duration(train("complete")), kills, random.Random(seed)):
+        assert outcome(name) == outcome("complete")
 
 
 def kill_evaluation(folder: Path, kills: int, seed: int) -> None:
-    """The same for an evaluation of one trained run."""
+    """Evaluate a run without kills, then with `kills` kills: tables are the same."""
     card = folder / "tiny-linear.toml"
     card.write_text(tomli_w.dumps(small_card()))
-    assert run("train", str(card), "gpt2", "--preset", "smoke", "--results", str(folder / "whole"))
+    assert run("train", str(card), "gpt2", "--preset", "smoke", "--results", str(folder / "complete"))
     trained = folder / "trained"
-    shutil.copytree(folder / "whole", trained)
+    shutil.copytree(folder / "complete", trained)
 
     def evaluate(name: str) -> tuple[str, ...]:
         return ("eval", "--extrapolate", "400", "--shift", "orthants", "--results", str(folder / name))
 
-    def afresh(name: str) -> tuple[str, ...]:
+    def evaluate_copy(name: str) -> tuple[str, ...]:
         shutil.copytree(trained, folder / name)
         return evaluate(name)
 
-    for name in killed(afresh, undisturbed(evaluate("whole")), kills, random.Random(seed)):
-        assert value_tables(folder / name) == value_tables(folder / "whole")
+    for name in killed_runs(evaluate_copy, duration(evaluate("complete")), kills, random.Random(seed)):
+        assert value_tables(folder / name) == value_tables(folder / "complete")
 
 
 @pytest.mark.slow

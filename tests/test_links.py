@@ -1,4 +1,4 @@
-"""Relative links of the README and of the pages of docs/ lead to files and headings."""
+"""Relative links in the README and in docs/ have existing files and headings as targets."""
 
 import re
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [*DOCS.glob("*.md"), *ROOT.glob("*.md"), *ROOT.glob("results/*/README.md")]
-# Of generate.py, which writes them before each build (it imports torch).
+# Pages that docs/generate.py writes before each build.
 GENERATED = re.findall(r'^ +"(\w+)": \1\(\),$', (DOCS / "generate.py").read_text(), re.MULTILINE)
 _CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -18,37 +18,37 @@ _HEADING = re.compile(r"^#{1,3} (.*)$", re.MULTILINE)
 
 
 def links(text: str) -> Iterator[str]:
-    """Targets within this repository."""
-    found = _LINK.findall(_CODE.sub("", text))
-    return (target for target in found if not re.match(r"[a-z]+:", target))
+    """The targets of links within this repository."""
+    targets = _LINK.findall(_CODE.sub("", text))
+    return (target for target in targets if not re.match(r"[a-z]+:", target))
 
 
 def anchors(text: str) -> set[str]:
-    """Headings, as MyST and GitHub write them in addresses."""
+    """The anchors of headings, as MyST and GitHub write them."""
     headings = _HEADING.findall(re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def problem(page: Path, target: str) -> str | None:
-    """What is wrong with a link; None: nothing."""
+    """The problem of a link, or None."""
     file, _, anchor = target.partition("#")
     path = (page.parent / file).resolve() if file else page
     if path.parent == DOCS / "reference" and page.parent == DOCS:
-        return None if path.stem in GENERATED else "no page of the reference"
+        return None if path.stem in GENERATED else "not a page of the reference"
     if not path.exists():
         return "no such file"
     if page.parent == DOCS and path.suffix == ".md" and path.parent != DOCS:
-        return "not a page of docs/, which is all that Sphinx reads"
+        return "not a page of docs/"
     return "no such heading" if anchor and anchor not in anchors(path.read_text()) else None
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
-    wrong = {target: why for target in links(page.read_text()) if (why := problem(page, target)) is not None}
-    assert wrong == {}
+def test_targets_of_links_exist(page: Path) -> None:
+    problems = {target: text for target in links(page.read_text()) if (text := problem(page, target)) is not None}
+    assert problems == {}
 
 
-def test_a_wrong_link_is_found() -> None:
+def test_broken_links_are_detected() -> None:
     page = DOCS / "index.md"
     assert problem(page, "nowhere.md") and problem(page, "sweeps.md#nowhere") and problem(page, "reference/nowhere.md")
     assert problem(page, "../results/reference/README.md")

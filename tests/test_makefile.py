@@ -1,4 +1,4 @@
-"""Every target of the Makefile can be made, as far as `make -n` sees it."""
+"""All targets of the Makefile have their prerequisites (`make -n`) and a description."""
 
 import re
 import subprocess
@@ -11,8 +11,8 @@ TARGETS = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MUL
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_target_has_all_that_it_needs(target: str) -> None:
-    found = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (found.returncode, found.stderr) == (0, "")
-    said = re.findall(rf"^# make {target}\s", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert len(said) == 1 or target in ("lint", "clean")
+def test_a_target_has_its_prerequisites_and_a_description(target: str) -> None:
+    process = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stderr) == (0, "")
+    descriptions = re.findall(rf"^# make {target}\s", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert len(descriptions) == 1 or target in ("lint", "clean")

@@ -1,4 +1,4 @@
-"""The reference of docs/, which is written from code and cards, leaves nothing out."""
+"""The reference pages of docs/, which are generated from code and cards, are complete."""
 
 import importlib.util
 from functools import cache
@@ -18,7 +18,7 @@ def generate() -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.formula = cache(module.formula)  # what it finds is written, and asked for by name
+    module.formula = cache(module.formula)  # used by two tests
     return module
 
 
@@ -33,10 +33,10 @@ def test_every_key_of_every_card_has_a_meaning(generate: ModuleType) -> None:
     for models in generate.CARDS.values():
         for model in models:
             assert set(model.model_fields) <= generate.meanings(model).keys(), model
-    assert "| `lr` | number | `0.0001` | learning rate at its highest. |" in generate.cards()
+    assert "| `lr` | number | `0.0001` | peak learning rate. |" in generate.cards()
 
 
-def test_every_column_of_every_table_stands_there(generate: ModuleType) -> None:
+def test_every_column_of_every_table_is_listed(generate: ModuleType) -> None:
     text = generate.tables()
     for name, columns in SCHEMAS.items():
         section = text.partition(f"## {name}\n")[2].partition("\n## ")[0]
@@ -56,8 +56,12 @@ def test_counts_of_parameters_are_those_of_the_equation(generate: ModuleType) ->
 def test_every_backbone_has_its_count_of_parameters(generate: ModuleType) -> None:
     text = generate.backbones()
     assert all(f"\n## {name}\n" in text for name in BACKBONES.shipped if name in BACKBONES.architectures())
-    ours = [name for name in BACKBONES.shipped if name in BACKBONES.architectures()]
-    assert text.count("Parameters: ") == len(ours)
-    # Hidden layers of SwiGLU have 8/3 D, rounded; rwkv7's maps have ranks rounded up; the layers of hybrid differ.
+    architectures = [name for name in BACKBONES.shipped if name in BACKBONES.architectures()]
+    assert text.count("Parameters: ") == len(architectures)
+    # Rounded sizes: 8/3 D of hidden layers of SwiGLU, ranks of the maps of rwkv7. The layers of hybrid differ.
     rounded = {"based", "retnet", "gla", "deltanet", "gated-deltanet", "kda"}
-    assert {name for name in ours if not generate.formula(name).startswith("$")} == {*rounded, "rwkv7", "hybrid"}
+    assert {name for name in architectures if not generate.formula(name).startswith("$")} == {
+        *rounded,
+        "rwkv7",
+        "hybrid",
+    }

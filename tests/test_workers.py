@@ -1,19 +1,19 @@
-"""What the workers of `make test` share out among them: modules, and groups of modules that make the same things."""
+"""Groups of test modules that one worker of `make test` runs."""
 
 from pathlib import Path
 
-from tests.conftest import SHARED, shared
+from tests.conftest import WORKER_GROUPS, worker_group
 
 ROOT = Path(__file__).parents[1]
 
 
-def test_what_stays_together_is_there_and_in_one_group() -> None:
-    parts = [part for group in SHARED for part in group]
-    assert all((ROOT / part).exists() for part in parts)
-    assert not [(one, other) for one in parts for other in parts if one != other and one.startswith(other)]
+def test_the_paths_of_groups_exist_and_do_not_overlap() -> None:
+    paths = [path for group in WORKER_GROUPS for path in group]
+    assert all((ROOT / path).exists() for path in paths)
+    assert not [(one, other) for one in paths for other in paths if one != other and one.startswith(other)]
 
 
-def test_modules_of_a_group_have_one_name_and_others_their_own() -> None:
-    assert shared("tests/report/test_page.py") == shared("tests/report/test_figures.py")
-    assert shared("tests/sweep/test_grids.py") == shared("tests/config/test_sizes.py")
-    assert shared("tests/sweep/test_pack.py") == "tests/sweep/test_pack.py"
+def test_modules_of_a_group_have_the_same_name() -> None:
+    assert worker_group("tests/report/test_page.py") == worker_group("tests/report/test_figures.py")
+    assert worker_group("tests/sweep/test_grids.py") == worker_group("tests/config/test_sizes.py")
+    assert worker_group("tests/sweep/test_pack.py") == "tests/sweep/test_pack.py"

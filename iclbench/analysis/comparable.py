@@ -14,7 +14,7 @@ import pandas as pd
 from iclbench.analysis.evaluators import is_test
 from iclbench.core.formats import plural, shared_words
 from iclbench.tables.evaluators import INSIDE, PROBES
-from iclbench.tables.runs import trained_otherwise
+from iclbench.tables.runs import replaced_rows
 
 # Machines round differently; what is drawn differs by more.
 _SAME_SPAN = 1e-4
@@ -22,7 +22,7 @@ _SAME_SPAN = 1e-4
 
 def trained_again(packed: pd.DataFrame, own: pd.DataFrame) -> tuple[set[str], tuple[str, ...]]:
     """The packed runs that the user has trained otherwise under the same name, and one line for each."""
-    other = trained_otherwise(packed, own)
+    other = replaced_rows(packed, own)
     lines = [
         f"{task} · {preset}: packed rows of run '{run}' left out, as a run of this name was trained here under other "
         "settings or has other weights"

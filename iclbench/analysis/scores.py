@@ -19,7 +19,7 @@ from iclbench.core.formats import integer, signed, text
 from iclbench.core.metrics import GIVEN_TRUTH, curve_metric, metric
 from iclbench.tables.evaluators import HEADLINE, INSIDE
 from iclbench.tables.means import over_seeds
-from iclbench.tables.runs import tuned
+from iclbench.tables.runs import are_tuned
 
 # The metric of a leaderboard where none is chosen: the first of these that was measured.
 HEADLINES = ("auc", "log_likelihood", "squared_error", HEADLINE, "accuracy")
@@ -152,7 +152,7 @@ def leaderboard(
             evaluator=evaluator,
             shift=shift,
             seeds=frame["runs"].where(frame["kind"].eq("backbone")),
-            tuned=frame["contestant"].map(tuned(task.rows, "contestant")),
+            tuned=frame["contestant"].map(are_tuned(task.rows, "contestant")),
             failed_seeds=frame["contestant"].map(runs_failed).fillna(0),
             **_differences(task, evaluator, shift, frame),
         )

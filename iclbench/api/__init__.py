@@ -1,4 +1,4 @@
-"""The Python API of iclbench, which exports its names. The commands are built on it."""
+"""The Python API. `iclbench` exports its names, and the commands are built on it."""
 
 import lazy_loader
 

@@ -11,9 +11,10 @@ from iclbench.backbones.base import Backbone
 from iclbench.core.guard import guarded
 from iclbench.registry import BACKBONES
 
-# The task and its head in the example of a docstring. Models of events need a task of events.
+# The task and its head in the doctest of each function. Models of events need a task of events.
 _EXAMPLE = ("gp-mixture", "gaussian")
-_EXAMPLES = dict.fromkeys(("cmhp", "thp"), ("point-process", "event"))
+_EVENT_EXAMPLE = ("point-process", "event")
+_EVENT_MODELS = ("cmhp", "thp")
 
 
 def _factory(name: str, class_name: str) -> Callable[..., Backbone]:
@@ -21,7 +22,7 @@ def _factory(name: str, class_name: str) -> Callable[..., Backbone]:
     def build(task: Task, *, seed: int = 0, **settings: Any) -> Backbone:
         return backbone(name, task, seed=seed, **settings)
 
-    task_name, head = _EXAMPLES.get(name, _EXAMPLE)
+    task_name, head = _EVENT_EXAMPLE if name in _EVENT_MODELS else _EXAMPLE
     build.__name__ = build.__qualname__ = class_name
     build.__doc__ = f"""`backbone("{name}", task, seed=seed, **settings)`: {BACKBONES.entry(name).summary}.
 

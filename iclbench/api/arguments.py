@@ -10,9 +10,9 @@ from typing import Any
 
 from iclbench.core.errors import UsageError
 
-# The largest size is beyond any machine. The largest seed is that of the configuration of a run.
-_LARGEST = 1_000_000_000
-_LAST_SEED = 2**63 - 1
+# The largest number is beyond any machine. The largest seed is that of `RunConfig`.
+_MAX_NUMBER = 1_000_000_000
+_MAX_SEED = 2**63 - 1
 
 
 def brief_repr(value: Any) -> str:
@@ -25,8 +25,8 @@ def brief_repr(value: Any) -> str:
     return text if len(text) <= 60 else f"a {type(value).__name__}"
 
 
-def integer(name: str, value: Any, least: int = 1, most: int = _LARGEST) -> int:
-    """An integer, of Python or NumPy. Booleans are not integers.
+def integer(name: str, value: Any, minimum: int = 1, maximum: int = _MAX_NUMBER) -> int:
+    """An integer of Python or NumPy. Booleans are not integers.
 
     Raises:
         UsageError: the value is not an integer, or it is out of range.
@@ -37,22 +37,22 @@ def integer(name: str, value: Any, least: int = 1, most: int = _LARGEST) -> int:
     """
     is_bool = type(value).__name__ in ("bool", "bool_")
     number = None if is_bool or not hasattr(value, "__index__") else operator.index(value)
-    if number is None or number < least:
-        raise UsageError(f"{name}: expected a whole number of at least {least}, got {brief_repr(value)}")
-    if number > most:
-        raise UsageError(f"{name}: expected at most {most}, got {brief_repr(value)}")
+    if number is None or number < minimum:
+        raise _bad_value(name, f"a whole number of at least {minimum}", value)
+    if number > maximum:
+        raise _bad_value(name, f"at most {maximum}", value)
     return number
 
 
 def seed(value: Any) -> int:
-    """A seed in the range of the configurations of runs."""
-    return integer("seed", value, 0, _LAST_SEED)
+    """A seed, in the range of the seeds of runs; raises `UsageError` for anything else."""
+    return integer("seed", value, 0, _MAX_SEED)
 
 
 def text(name: str, value: Any) -> str:
     """A string; raises `UsageError` for anything else."""
     if not isinstance(value, str):
-        raise UsageError(f"{name}: expected a string, got {brief_repr(value)}")
+        raise _bad_value(name, "a string", value)
     return value
 
 
@@ -62,14 +62,14 @@ def names(name: str, value: Any) -> list[str]:
         return [value]
     items = list(value) if isinstance(value, Iterable) else [value]
     if not all(isinstance(item, str) for item in items):
-        raise UsageError(f"{name}: expected a string or a list of strings, got {brief_repr(value)}")
+        raise _bad_value(name, "a string or a list of strings", value)
     return items
 
 
 def folder(name: str, value: Any) -> Path:
     """A path; raises `UsageError` for anything else."""
     if not isinstance(value, str | os.PathLike):
-        raise UsageError(f"{name}: expected a path, got {brief_repr(value)}")
+        raise _bad_value(name, "a path", value)
     return Path(value)
 
 
@@ -84,8 +84,12 @@ def settings(name: str, value: Any) -> dict[str, Any]:
     {'layers': 2, 'betas': [0.9, 0.99]}
     """
     if not isinstance(value, Mapping):
-        raise UsageError(f"{name}: expected settings by name, like {{'layers': 2}}, got {brief_repr(value)}")
+        raise _bad_value(name, "settings by name, like {'layers': 2}", value)
     return {key: _plain(setting) for key, setting in value.items()}
+
+
+def _bad_value(name: str, expected: str, value: Any) -> UsageError:
+    return UsageError(f"{name}: expected {expected}, got {brief_repr(value)}", code="bad-value")
 
 
 def _plain(value: Any) -> Any:

@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from iclbench.api.predict import Trained, columns_of, load, misplaced
+from iclbench.api.predict import Trained, column_mismatch, columns_of, load
 from iclbench.core.guard import guarded
 from iclbench.core.standard import Standard
 from iclbench.store.runs import Run
@@ -24,11 +24,11 @@ class ContextSizeWarning(UserWarning):
 
 
 class _InContext(BaseEstimator):
-    """The shared part of both estimators: the run, the context, and the inputs in the form of the run.
+    """Base class of both estimators: the run, the context, and the standardised inputs.
 
     A run reads contexts up to its trained length. From a larger training set, `n_contexts` random contexts of that
     length are drawn, and predictions are averaged over them. Features are standardised by the training set, since runs
-    are trained on inputs of mean 0 and variance 1. A feature that is constant in the training set becomes 0 everywhere.
+    are trained on inputs of mean 0 and variance 1. A feature that is constant in the training set becomes 0.
     If there are fewer features than in training, the missing ones are 0.
     """
 
@@ -53,30 +53,30 @@ class _InContext(BaseEstimator):
             return self.run
         return load(self.run, self.results, device=self.device)
 
-    def _take(self, X: np.ndarray) -> None:
-        """Store the training set's inputs and their standardisation, and draw the contexts."""
-        if not _positive(self.n_contexts):
+    def _store_context(self, X: np.ndarray) -> None:
+        """Store the inputs of the training set and their standardisation, and draw the contexts."""
+        if not _is_positive(self.n_contexts):
             raise ValueError(f"n_contexts={self.n_contexts!r}: expected a whole number of at least 1")
         self.trained_ = self._trained()
         shape, run = self.trained_.model.shape, self.trained_.run
         if shape.inputs != "features":
-            instead = {"images": "icl.predict(run, ...)", "events": "icl.next_event(run, ...)"}[shape.inputs]
-            raise ValueError(f"run '{run.name}' reads {shape.inputs}, not rows of features; use {instead}")
+            function_call = {"images": "icl.predict(run, ...)", "events": "icl.next_event(run, ...)"}[shape.inputs]
+            raise ValueError(f"run '{run.name}' reads {shape.inputs}, not rows of features; use {function_call}")
         if X.shape[1] > shape.x_dim:
             raise ValueError(
-                f"X has {X.shape[1]} features, and the run was trained on {shape.x_dim}; choose fewer of them"
+                f"X has {X.shape[1]} features, and the run was trained on {shape.x_dim}; select at most {shape.x_dim}"
             )
         self.standard_ = Standard.of(X)
         self.X_ = self._features(X)
-        rows, most = len(X), run.config.task.points
-        if rows <= most:
+        rows, limit = len(X), run.config.task.points
+        if rows <= limit:
             self.contexts_ = [np.arange(rows)]
             return
         random = check_random_state(self.random_state)
-        self.contexts_ = [random.choice(rows, most, replace=False) for _ in range(self.n_contexts)]
+        self.contexts_ = [random.choice(rows, limit, replace=False) for _ in range(self.n_contexts)]
         warnings.warn(
-            f"the training set has {rows} rows, and run '{run.name}' reads {most} at once: predictions are means over "
-            f"n_contexts={self.n_contexts} random draws of {most} rows; to read all rows at once, train a run with "
+            f"the training set has {rows} rows, and run '{run.name}' reads {limit} at once: predictions are means over "
+            f"n_contexts={self.n_contexts} random draws of {limit} rows; to read all rows at once, train a run with "
             f"-o task.points={rows} (in Python: icl.task(..., points={rows}))",
             ContextSizeWarning,
             stacklevel=4,  # the caller of `fit`, which is inside the guard
@@ -89,12 +89,12 @@ class _InContext(BaseEstimator):
     def _queries(self, X: Any) -> np.ndarray:
         check_is_fitted(self, "contexts_")
         queries = validate_data(self, X, reset=False, dtype=np.float64)
-        if mismatch := misplaced(self.columns_, columns_of(X)):
+        if mismatch := column_mismatch(self.columns_, columns_of(X)):
             raise ValueError(f"X has {mismatch[1]} in place of {mismatch[0]}: give the columns of fit in their order")
         return self._features(queries)
 
 
-def _positive(number: Any) -> bool:
+def _is_positive(number: Any) -> bool:
     return isinstance(number, int | np.integer) and bool(number > 0)
 
 
@@ -103,7 +103,7 @@ class InContextRegressor(RegressorMixin, _InContext):
     converted back.
 
     Predictions do not depend on the unit or the origin of the targets: with targets `c * y + b` and c > 0 they are
-    `c * predict(X) + b`. So for a constant target, or a single row, the prediction is this value with a standard
+    `c * predict(X) + b`. For a constant target or a single row, the prediction is therefore this value with a standard
     deviation of 0.
 
     Args:
@@ -134,7 +134,7 @@ class InContextRegressor(RegressorMixin, _InContext):
         """Store a training set, `(N, features)` and `(N,)`, as the context. No weight changes."""
         self.columns_ = columns_of(X)
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
-        self._take(X)
+        self._store_context(X)
         shape = self.trained_.model.shape
         if shape.classes is not None:
             raise ValueError("the run predicts class labels; use InContextClassifier")
@@ -153,7 +153,7 @@ class InContextRegressor(RegressorMixin, _InContext):
 
     @guarded
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Means `(Q,)`. With `return_std`, a pair of means and standard deviations of a run that predicts them."""
+        """Means `(Q,)`. With `return_std`, a pair of means and standard deviations, if the run predicts them."""
         queries = self._queries(X)
         means, spreads = [], []
         for rows in self.contexts_:
@@ -196,7 +196,7 @@ class InContextClassifier(ClassifierMixin, _InContext):
         self.columns_ = columns_of(X)
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
-        self._take(X)
+        self._store_context(X)
         self.classes_, self.y_ = np.unique(y, return_inverse=True)
         trained_classes = self.trained_.model.shape.classes
         if trained_classes is None:

@@ -33,8 +33,8 @@ def configured(
     """The configuration of a run, resolved as by the command `train`."""
     task, name, seed = checked_task(task), _checked_name(name), arguments.seed(seed)
     backbone_table, train_table = (
-        arguments.settings(kind, {} if table is None else table)
-        for kind, table in (("settings", settings), ("training", training))
+        arguments.settings(argument, {} if table is None else table)
+        for argument, table in (("settings", settings), ("training", training))
     )
     typed(name)
     check_size(task.name, name, task.preset, backbone_table, task.resolved[1])
@@ -45,7 +45,7 @@ def configured(
         task.preset,
         seed,
         tables,
-        typed_as="",
+        prefix="",
         data_dir=task.data_dir,
         results=results,
         resolved=task.resolved,
@@ -64,14 +64,19 @@ def _checked_name(value: Any) -> str:
         target = value
     else:
         advice = "icl.fit trains a model object" if isinstance(value, Predictor) else "`iclbench list backbones`"
-        raise UsageError(f"backbone: expected a name, like 'gpt2', got {arguments.brief_repr(value)} ({advice})")
+        raise UsageError(
+            f"backbone: expected a name, like 'gpt2', got {arguments.brief_repr(value)} ({advice})", code="bad-value"
+        )
     if target.partition(":")[0] == "__main__":
         raise UsageError(
             f"'{target}' is defined in this notebook or script, and no other process can import it: put the class into "
-            "a module (my_net.py) and write 'my_net:Net', or train an instance, icl.fit(Net(...), task)"
+            "a module (my_net.py) and write 'my_net:Net', or train an instance, icl.fit(Net(...), task)",
+            code="bad-value",
         )
-    if target is not value:
-        raise UsageError(f"backbone: expected a name, got {arguments.brief_repr(value)}; write '{target}'")
+    if isinstance(value, type):
+        raise UsageError(
+            f"backbone: expected a name, got {arguments.brief_repr(value)}; write '{target}'", code="bad-value"
+        )
     return target
 
 
@@ -82,7 +87,7 @@ def backbone(name: str, task: Task, *, seed: int = 0, **settings: Any) -> Backbo
     Args:
         name: `iclbench list backbones`, or `package.module:Class`.
         task: the task that determines inputs, outputs and head.
-        seed: seed of the initial weights, which are those of a run with this seed.
+        seed: seed of the initial weights. A run with this seed has the same ones.
         settings: settings of the backbone (`iclbench show NAME`). Without settings the task's preset determines its
             size.
 
@@ -104,7 +109,8 @@ def check_fits(model: Backbone, task: Task) -> None:
         model_value, task_value = getattr(model.shape, name), getattr(task.shape, name)
         if model_value != task_value:
             raise UsageError(
-                f"the model was built for {name}={model_value}, {task} has {name}={task_value}; build it for this task"
+                f"the model was built for {name}={model_value}, {task} has {name}={task_value}; build it for this task",
+                code="not-applicable",
             )
 
 
@@ -112,7 +118,10 @@ def check_values(model: torch.nn.Module) -> None:
     """Raise `UsageError` if weights have no values."""
     for name, weight in model.named_parameters():
         if weight.is_meta:
-            raise UsageError(f"weight '{name}' is on the device 'meta' and has no values; build the model on the cpu")
+            raise UsageError(
+                f"weight '{name}' is on the device 'meta' and has no values; build the model on the cpu",
+                code="bad-value",
+            )
 
 
 def check_precision(model: torch.nn.Module) -> None:
@@ -120,38 +129,46 @@ def check_precision(model: torch.nn.Module) -> None:
     check_values(model)
     for name, weight in model.named_parameters():
         if weight.is_floating_point() and weight.dtype != torch.float32:
-            raise UsageError(f"weight '{name}' is {weight.dtype} and episodes are float32; give model.float()")
+            raise UsageError(
+                f"weight '{name}' is {weight.dtype} and episodes are float32; give model.float()", code="bad-value"
+            )
 
 
 def check_trains(model: Backbone, task: Task) -> None:
     """Raise `UsageError` if a model cannot be trained on the task.
 
-    Possible reasons: the model does not fit, it was built for the other question (under `next` every target would be in
-    its context), it is too short for the task's examples, or its weights have another precision than the episodes or no
-    gradients.
+    Possible reasons: the model does not fit the task, it was built for the other question (under `next` every target
+    would be in its context), it reads fewer examples than the task has, or its weights have no gradients or another
+    precision than the episodes.
     """
     check_fits(model, task)
     check_precision(model)
     for name, weight in model.named_parameters():
         if weight.is_inference():
-            raise UsageError(f"the model was built under torch.inference_mode ('{name}'); build it outside")
+            raise UsageError(
+                f"weight '{name}' was made in torch.inference_mode and has no gradients; build the model outside of it",
+                code="bad-value",
+            )
     model_question, task_question = model.shape.question, task.shape.question
     if model_question != task_question:
         raise UsageError(
             f"the model was built for the question '{model_question}', {task} has '{task_question}'; build it for this "
-            "task"
+            "task",
+            code="not-applicable",
         )
     examples = task.shape.longest - 1 if model.uses_related else task.config.points
     if reason := model.too_long(examples):
-        raise UsageError(f"{task} has {examples} examples, but the model: {reason}; build it for this task")
+        raise UsageError(
+            f"{task} has {examples} examples, but the model: {reason}; build it for this task", code="not-applicable"
+        )
 
 
 def registered_name(model: Predictor) -> str | None:
-    """The registered name of a model's class and settings, including variants; None if there is none."""
+    """The registered name of a model's class and settings, which may be a variant; None if no name fits."""
     inner: Any = model.backbone if isinstance(model, ImageBackbone) else model
     target = f"{type(inner).__module__}:{type(inner).__qualname__}"
     for name, entry in sorted(BACKBONES.entries.items()):
         frozen = BACKBONES.variant(name).frozen if entry.package == "iclbench" else {}
-        if entry.target == target and all(getattr(inner.settings, k, None) == v for k, v in frozen.items()):
+        if entry.target == target and all(getattr(inner.settings, key, None) == value for key, value in frozen.items()):
             return name
     return None

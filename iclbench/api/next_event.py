@@ -1,4 +1,4 @@
-"""The next event of a sequence, from arrays of times and marks."""
+"""Predictions of the next event of a sequence, from arrays of times and marks."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def next_event(
     ((4, 10), ['n', 'time', 'gap', 'median', 'low', 'high'])
     """
     backbone = backbone_of(model)
-    kinds = backbone.shape.marks
-    if kinds is None:
-        raise UsageError("next_event: the model was not trained on events; use icl.predict")
+    mark_count = backbone.shape.marks
+    if mark_count is None:
+        raise UsageError("next_event: the model does not read events; use icl.predict", code="not-applicable")
     event_times = _times(times)
     lines = [
         Line(number, [], list(event))
@@ -66,17 +66,19 @@ def next_event(
     ]
     clock = _clock(model, start)
     weight = next(backbone.parameters())
-    numbers = torch.finfo(weight.dtype)
-    columns = EventFormat.of_events(backbone.shape, numbers.tiny, numbers.max, clock)
-    columns = replace(columns, options=("start=", "model.double()"))
+    limits = torch.finfo(weight.dtype)
+    event_format = EventFormat.of_events(backbone.shape, limits.tiny, limits.max, clock)
+    event_format = replace(event_format, options=("start=", "model.double()"))
     try:
-        events = list(columns.events(lines, "times: event", "event"))
+        events = list(event_format.events(lines, "times: event", "event"))
     except DataError as error:
-        raise UsageError(str(error)) from None
+        raise UsageError(str(error), code=error.code) from None
     if clock.last is None:
-        raise UsageError("times: expected at least one time, since the observation starts with the first event")
+        raise UsageError(
+            "times: expected at least one time, since the observation starts with the first event", code="bad-value"
+        )
     if reason := backbone.too_long(len(events)):
-        raise UsageError(f"times: {len(events)} events: {reason}")
+        raise UsageError(f"times: {len(events)} events: {reason}", code="not-applicable")
     # The model predicts the point after the last event and never reads it, so its values are arbitrary.
     y = weight.new_tensor([*(line.y or [] for line in events), [1.0, 0.0, 1.0]])
     points = Points.full(y.new_empty(1, len(y), 0), y.unsqueeze(0))
@@ -86,12 +88,12 @@ def next_event(
     try:
         predictions = list(answers(prediction, clock, [clock.last, *(line.time or 0.0 for line in events)]))
     except DataError as error:
-        raise UsageError(f"times: {error}") from None
-    single = ("gap", "median", "low", "high", "mark")
+        raise UsageError(f"times: {error}", code=error.code) from None
+    scalar_fields = ("gap", "median", "low", "high", "mark")
     frame = pd.DataFrame({"n": np.arange(len(predictions)), "time": [time for time, _ in predictions]})
-    frame = frame.assign(**{name: [fields[name][0] for _, fields in predictions] for name in single})
+    frame = frame.assign(**{name: [fields[name][0] for _, fields in predictions] for name in scalar_fields})
     frame["mark"] = frame["mark"].astype(int)
-    return frame.assign(**{f"p{k}": [fields["p"][k] for _, fields in predictions] for k in range(kinds)})
+    return frame.assign(**{f"p{k}": [fields["p"][k] for _, fields in predictions] for k in range(mark_count)})
 
 
 def _clock(model: Backbone | Trained | Run, start: float | str | None) -> Clock:
@@ -106,12 +108,18 @@ def _clock(model: Backbone | Trained | Run, start: float | str | None) -> Clock:
 def _times(values: Any) -> np.ndarray:
     times = plain_numbers("times", values, "fiu")
     if times.ndim != 1 or not np.isfinite(times).all():
-        raise UsageError(f"times: expected finite numbers of one sequence, (N,), got an array of shape {times.shape}")
+        raise UsageError(
+            f"times: expected finite numbers of one sequence, (N,), got an array of shape {times.shape}",
+            code="bad-value",
+        )
     return times
 
 
 def _marks(values: Any, events: int) -> np.ndarray:
     marks = np.zeros(events, dtype=int) if values is None else plain_array("marks", values, "whole numbers")
     if marks.shape != (events,) or (events and marks.dtype.kind not in "iu"):
-        raise UsageError(f"marks: expected {events} whole numbers, one per event, got {marks.dtype} of {marks.shape}")
+        raise UsageError(
+            f"marks: expected {events} whole numbers, one per event, got {marks.dtype} of shape {marks.shape}",
+            code="bad-value",
+        )
     return marks.reshape(events).astype(float)

@@ -30,10 +30,10 @@ from iclbench.report.sections import probing as probing_section
 from iclbench.report.sections import shifts as shifts_section
 from iclbench.tables.evaluators import INSIDE, QUESTIONS
 
-# Keys that a specification of several figures has once, at the top.
+# Vega-Lite keys that are allowed at the top level only.
 _TOP_LEVEL = ("$schema", "config", "params")
 
-# Number of calls between a warning and the notebook's line.
+# Stack level of a warning that names the line of the caller's notebook.
 _STACK_LEVEL = 4
 
 __all__ = ["extrapolation", "heat_map", "leaderboard", "learning_curves", "probe", "shifts"]
@@ -104,7 +104,7 @@ def heat_map(values: pd.DataFrame) -> alt.Chart:
     """The normalised score of every backbone on every task.
 
     Raises:
-        UsageError: there are no scores. They need the baseline zero among the contestants.
+        UsageError: there are no scores, since the baseline zero is not among the contestants.
 
     >>> from iclbench.api.architectures import GPT2
     >>> from iclbench.api.score import evaluate
@@ -155,7 +155,7 @@ def leaderboard(
     rows = slice_.rows
     rows = rows[rows["axis"].isna() & rows["n_context"].isna() & rows["status"].eq("ok")]
     rows = rows[rows["kind"].ne("published") & ~rows["evaluator"].isin(["train", *INSIDE])]
-    selection, title = {}, f"{slice_.title}"
+    selection, title = {}, slice_.title
     for column, value, preferred in (
         ("evaluator", evaluator, [*QUESTIONS, *in_order(rows["evaluator"])]),
         ("shift", shift, []),
@@ -167,7 +167,10 @@ def leaderboard(
     means = ranking[ranking["metric"].eq(selection["metric"]) & ranking["failed_seeds"].eq(0)]
     means = means.sort_values("n_related").drop_duplicates("contestant", keep="last")
     if means.empty:
-        raise UsageError(f"nothing to rank: all contestants failed on task '{slice_.task}'")
+        raise UsageError(
+            f"nothing to rank: all contestants failed on task '{slice_.task}'; the column reason says why",
+            code="nothing-to-do",
+        )
     title += "" if selection["evaluator"] in QUESTIONS else f" · {meaning(selection['evaluator']).title}"
     title += "" if selection["shift"] == "none" else f" · shift {selection['shift']}"
     return board.chart(means, known_metric(selection["metric"]), slice_.looks, title)
@@ -181,7 +184,7 @@ def _selected(rows: pd.DataFrame, column: str, value: str | None, preferred: Seq
     """
     names = {canonical(name): name for name in map(str, rows[column].unique())}
     if not names:
-        raise UsageError("nothing to rank: no contestant has a finished row with a single score")
+        raise UsageError("nothing to rank: no contestant has a finished row with a single score", code="nothing-to-do")
     if value is None:
         return next((name for name in preferred if name in names.values()), next(iter(names.values())))
     if (name := names.get(canonical(arguments.text(column, value)))) is None:
@@ -195,35 +198,37 @@ def _rows(values: Any) -> pd.DataFrame:
     Raises:
         UsageError: they are not rows of the table `values`.
     """
-    advice = "give rows as icl.evaluate(...) or icl.open_results(...).values() have them"
+    advice = "give rows of icl.evaluate(...) or icl.open_results(...).values()"
     if not isinstance(values, pd.DataFrame):
-        raise UsageError(f"values: expected a frame, got {arguments.brief_repr(values)}; {advice}")
+        raise UsageError(f"values: expected a frame, got {arguments.brief_repr(values)}; {advice}", code="bad-value")
     if values.empty:
         return tables.frame("values", [])
     try:
         rows = tables.validate("values", values.drop_duplicates(), np.arange(len(values.drop_duplicates())))
     except tables.TableError as error:
-        raise UsageError(f"{error}; {advice}, with all their columns") from None
-    repeated = rows.duplicated(tables.keys("values"))
-    # A contestant that was evaluated twice, next to different others, has two scores. The first one counts.
-    if len(conflicts := rows[repeated & ~rows["metric"].isin(tables.COMPARING)]):
+        raise UsageError(f"{error}; {advice}, with all their columns", code=error.code) from None
+    is_repeated = rows.duplicated(tables.keys("values"))
+    # A contestant that was evaluated twice, compared with different contestants, has two scores. The first one counts.
+    if len(conflicts := rows[is_repeated & ~rows["metric"].isin(tables.COMPARING)]):
         name = conflicts["run"].iloc[0]
-        raise UsageError(f"two contestants are named '{name}': use icl.evaluate({{'one': model, ...}}, task)")
-    return _unique_runs(rows[~repeated])
+        raise UsageError(
+            f"two contestants are named '{name}': use icl.evaluate({{'one': model, ...}}, task)", code="duplicate"
+        )
+    return _with_unique_runs(rows[~is_repeated])
 
 
-def _unique_runs(rows: pd.DataFrame) -> pd.DataFrame:
+def _with_unique_runs(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with a unique name for every run, since models of several calls of `evaluate` may share a name."""
     keys = ["task", "preset", "run"]
     trained = rows[rows["variant"].notna()].drop_duplicates([*keys, "variant", "seed"])
-    shared = pd.MultiIndex.from_frame(trained.loc[trained.duplicated(keys), keys])
-    has_shared_name = rows["variant"].notna() & pd.MultiIndex.from_frame(rows[keys]).isin(shared)
+    shared_names = pd.MultiIndex.from_frame(trained.loc[trained.duplicated(keys), keys])
+    has_shared_name = rows["variant"].notna() & pd.MultiIndex.from_frame(rows[keys]).isin(shared_names)
     unique_names = rows["run"] + "-" + rows["variant"].str[:4] + ("-s" + rows["seed"].astype("string")).fillna("")
     return rows.assign(run=rows["run"].mask(has_shared_name, unique_names))
 
 
 def _read(rows: pd.DataFrame, task: str | None = None) -> Results:
-    """The results of the rows. Rows on other prompts than the rest are left out with a warning."""
+    """The results of the rows. Rows on other prompts than most rows are omitted, with a warning."""
     results = of_values(rows)
     for line in results.set_aside:
         if task is None or line.startswith(f"{task} "):
@@ -246,23 +251,26 @@ def _slice(rows: pd.DataFrame, task: str | None, preset: str | None) -> Slice:
     task = None if task is None else canonical(arguments.text("task", task))
     preset = None if preset is None else canonical(arguments.text("preset", preset))
     slices = _read(rows, task).slices
-    for kind, name in (("task", task), ("preset", preset)):
+    for attribute, name in (("task", task), ("preset", preset)):
         if name is not None:
-            names = {str(getattr(each, kind)) for each in slices}
+            names = {str(getattr(slice_, attribute)) for slice_ in slices}
             if name not in names:
-                raise UnknownNameError(kind, name, names)
-            slices = [each for each in slices if getattr(each, kind) == name]
+                raise UnknownNameError(attribute, name, names)
+            slices = [slice_ for slice_ in slices if getattr(slice_, attribute) == name]
     if len(slices) != 1:
-        titles = ", ".join(each.title for each in slices) or "none"
-        raise UsageError(f"choose one with task= and preset=, or give rows of one trained length; there are: {titles}")
+        titles = ", ".join(slice_.title for slice_ in slices) or "none"
+        raise UsageError(
+            f"choose one with task= and preset=, or give rows of one trained length; there are: {titles}",
+            code="missing-value" if slices else "nothing-to-do",
+        )
     return slices[0]
 
 
 def _chart(section: Section | None, rows_name: str, caption: Sequence[str] = ()) -> alt.Chart:
-    """The figures of a section, one below the other, with a caption."""
+    """The figures of a section in one column, with a caption."""
     figures = [] if section is None else list(_figures(section))
     if not figures:
-        raise UsageError(f"nothing to draw: there are no finished {rows_name}")
+        raise UsageError(f"nothing to draw: there are no finished {rows_name}", code="nothing-to-do")
     titles = [{"text": figure.title} | ({"subtitle": list(caption)} if caption else {}) for figure in figures]
     specs = [figure.printed() | {"title": title} for figure, title in zip(figures, titles, strict=True)]
     if len(specs) == 1:

@@ -1,4 +1,4 @@
-"""Answers of a model for arrays: contexts in, predictions out."""
+"""Predictions of a model for arrays."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def predict(model: Any, X_context: Any, y_context: Any, X_query: Any, *, return_
             with a leading axis B.
         X_query: inputs of the predictions, `(Q, Dx)` or `(B, Q, Dx)`. No query sees another, unless the model predicts
             a joint distribution (`tnp-nd`, `tnp-a`, `cmanp-and`), which may depend on all inputs.
-        return_std: whether to return the standard deviation, too. The model must predict distributions.
+        return_std: whether to also return standard deviations. The model must predict distributions.
 
     Returns:
         Means, or the most likely class labels, in the shape of `y_context` with Q in place of N. With `return_std`, a
@@ -58,18 +58,22 @@ def predict(model: Any, X_context: Any, y_context: Any, X_query: Any, *, return_
     >>> predict(model, np.zeros((3, 2)), np.zeros(3), np.zeros((5, 2))).shape
     (5,)
     """
-    question = _Question(backbone_of(model), X_context, y_context, X_query)
-    prediction, single, flat = question.answer().marginals, question.single, question.flat
+    prompt = _Prompt(backbone_of(model), X_context, y_context, X_query)
+    prediction, is_single, is_flat = prompt.predict().marginals, prompt.is_single, prompt.is_flat
     points = prediction.point()
     if not return_std:
-        return _array(points, single, flat)
+        return _array(points, is_single, is_flat)
     if isinstance(prediction, Categorical):
-        raise UsageError("return_std: the model predicts class labels; predict_proba returns their probabilities")
+        raise UsageError(
+            "return_std: the model predicts class labels; predict_proba returns their probabilities",
+            code="not-applicable",
+        )
     if not isinstance(prediction, Gaussian | Mixture):
         raise UsageError(
-            "return_std: the model predicts single values; build it for a task with head='gaussian' (or 'mixture')"
+            "return_std: the model predicts single values; build it for a task with head='gaussian' (or 'mixture')",
+            code="not-applicable",
         )
-    return _array(points, single, flat), _array(prediction.std, single, flat)
+    return _array(points, is_single, is_flat), _array(prediction.std, is_single, is_flat)
 
 
 @guarded
@@ -79,11 +83,11 @@ def predict_proba(model: Any, X_context: Any, y_context: Any, X_query: Any) -> n
     Raises:
         UsageError: as in `predict`, or the model predicts numbers.
     """
-    question = _Question(backbone_of(model), X_context, y_context, X_query)
-    prediction = question.answer()
+    prompt = _Prompt(backbone_of(model), X_context, y_context, X_query)
+    prediction = prompt.predict()
     if not isinstance(prediction, Categorical):
-        raise UsageError("predict_proba: the model predicts numbers, not classes")
-    return _array(prediction.logits.softmax(-1), question.single, False)
+        raise UsageError("predict_proba: the model predicts numbers; use predict", code="not-applicable")
+    return _array(prediction.logits.softmax(-1), prompt.is_single, is_flat=False)
 
 
 @guarded
@@ -105,9 +109,9 @@ def sample_y(model: Any, X_context: Any, y_context: Any, X_query: Any, n_samples
     >>> sample_y(model, np.zeros((3, 1)), np.zeros(3), np.zeros((5, 1)), n_samples=2).shape
     (2, 5)
     """
-    question = _Question(backbone_of(model), X_context, y_context, X_query)
-    samples = question.sample(arguments.integer("n_samples", n_samples), arguments.seed(seed))
-    return np.stack([_array(sample, question.single, question.flat) for sample in samples])
+    prompt = _Prompt(backbone_of(model), X_context, y_context, X_query)
+    samples = prompt.sample(arguments.integer("n_samples", n_samples), arguments.seed(seed))
+    return np.stack([_array(sample, prompt.is_single, prompt.is_flat) for sample in samples])
 
 
 class Trained:
@@ -181,7 +185,7 @@ def load(
     (5,)
     """
     if not isinstance(run, Run | str | Path):
-        raise UsageError(f"load takes a run, its name or its folder, not {type(run).__name__}")
+        raise UsageError(f"load takes a run, its name or its folder, not {type(run).__name__}", code="bad-value")
     if not isinstance(run, Run):
         path = Path(run).absolute()
         folder = arguments.folder("results", results).absolute()
@@ -198,49 +202,55 @@ def backbone_of(model: Any) -> Backbone:
     if isinstance(model, Trained):
         return model.model
     if not isinstance(model, Backbone):
-        raise UsageError(f"model: expected a backbone, icl.load(...) or a finished run, not {type(model).__name__}")
+        raise UsageError(
+            f"model: expected a backbone, icl.load(...) or a finished run, not {type(model).__name__}", code="bad-value"
+        )
     check_values(model)
     return model
 
 
-class _Question:
+class _Prompt:
     """A context and queries, checked and converted to tensors.
 
     Attributes:
-        single: whether the arrays have no axis of episodes.
-        flat: whether the arrays have no axis of outputs.
+        is_single: whether the arrays have no axis of episodes.
+        is_flat: whether the arrays have no axis of outputs.
     """
 
     def __init__(self, model: Backbone, X_context: Any, y_context: Any, X_query: Any) -> None:
         if model.shape.marks is not None:
-            raise UsageError("the model reads events, which have no inputs; icl.next_event(model, times, marks)")
+            raise UsageError(
+                "the model reads events, which have no inputs; use icl.next_event(model, times, marks)",
+                code="not-applicable",
+            )
         x, queries = _inputs(model, "X_context", X_context), _inputs(model, "X_query", X_query)
         _check_columns(columns_of(X_context), columns_of(X_query))
         if x.dim() != queries.dim() or (x.dim() == 3 and len(x) != len(queries)):
             raise UsageError(
-                f"X_context {_shape(x)} and X_query {_shape(queries)}: both are (points, Dx), or both (B, points, Dx) "
-                "with the same B"
+                f"X_context {_shape(x)} and X_query {_shape(queries)}: give both as (points, Dx), or both as "
+                "(B, points, Dx) with the same B",
+                code="bad-value",
             )
-        self.model, self.single = model, x.dim() == 2
-        y, self.flat = _outputs(model, y_context, x)
-        if self.single:
+        self.model, self.is_single = model, x.dim() == 2
+        y, self.is_flat = _outputs(model, y_context, x)
+        if self.is_single:
             x, y, queries = x.unsqueeze(0), y.unsqueeze(0), queries.unsqueeze(0)
         if reason := model.too_long(x.shape[1]):
-            raise UsageError(f"X_context has {x.shape[1]} points: {reason}")
+            raise UsageError(f"X_context has {x.shape[1]} points: {reason}", code="not-applicable")
         weight = next(model.parameters(), torch.empty(0))
-        x, queries = (each.to(weight.device, weight.dtype) for each in (x, queries))
+        x, queries = x.to(weight.device, weight.dtype), queries.to(weight.device, weight.dtype)
         y = y.to(weight.device, weight.dtype if y.is_floating_point() else y.dtype)
         self.context, self.queries = Points.full(x, y), queries
 
-    def answer(self) -> Prediction:
-        """The prediction, `(B, Q)`, in several passes if no target sees another."""
+    def predict(self) -> Prediction:
+        """The prediction, `(B, Q)`, in several passes if no query sees another."""
         pass_size = _QUERIES_PER_PASS if self.model.joint == "apart" else max(1, self.queries.shape[1])
         with as_used(self.model), torch.no_grad():
             batches = self.queries.split(pass_size, 1)
-            answers = [self.model.predict_targets(self.context, batch) for batch in batches]
-        for batch, answer in zip(batches, answers, strict=True):
-            check_answer(self.model, "predict_targets", answer, batch.shape, self.context.y)
-        return join_positions(answers)
+            predictions = [self.model.predict_targets(self.context, batch) for batch in batches]
+        for batch, prediction in zip(batches, predictions, strict=True):
+            check_answer(self.model, "predict_targets", prediction, batch.shape, self.context.y)
+        return join_positions(predictions)
 
     def sample(self, n: int, seed: int) -> torch.Tensor:
         """Samples from the joint distribution of all outputs, `(n, B, Q, ...)`."""
@@ -252,11 +262,12 @@ class _Question:
 def _inputs(model: Backbone, name: str, values: Any) -> torch.Tensor:
     x = _floats(name, values)
     if x.dim() == 3 and not len(x):
-        raise UsageError(f"{name} has shape {_shape(x)}: it is empty")
+        raise UsageError(f"{name} has shape {_shape(x)}: give at least one episode", code="bad-value")
     if x.dim() not in (2, 3) or x.shape[-1] != model.shape.x_dim:
         raise UsageError(
             f"{name} has shape {_shape(x)}: expected (points, {model.shape.x_dim}) or (B, points, "
-            f"{model.shape.x_dim}), since the model was built for {model.shape.x_dim} input dimensions"
+            f"{model.shape.x_dim}), since the model was built for {model.shape.x_dim} input dimensions",
+            code="bad-value",
         )
     return x
 
@@ -267,24 +278,26 @@ def columns_of(values: Any) -> list[Any]:
     return [None if isinstance(name, float) and name != name else name for name in names]  # NaN equals nothing
 
 
-def misplaced(expected: list[Any], given: list[Any]) -> tuple[Any, Any, bool] | None:
-    """The first two names that differ, and whether the columns only have another order; None if all agree.
+def column_mismatch(expected: list[Any], actual: list[Any]) -> tuple[Any, Any, bool] | None:
+    """The first pair of names that differ, and whether only the order differs; None if all names agree.
 
     A frame with columns 0, 1, ... may have been made without names, so it agrees with any names.
     """
-    differences = [(one, other) for one, other in zip(expected, given, strict=False) if one != other]
-    same_names, default_names = Counter(expected) == Counter(given), list(range(len(expected)))
-    if not differences or (not same_names and default_names in (expected, given)):
+    differences = [(one, other) for one, other in zip(expected, actual, strict=False) if one != other]
+    has_same_names, default_names = Counter(expected) == Counter(actual), list(range(len(expected)))
+    if not differences or (not has_same_names and default_names in (expected, actual)):
         return None
-    return *differences[0], same_names
+    return *differences[0], has_same_names
 
 
 def _check_columns(context: list[Any], queries: list[Any]) -> None:
     """Raise `UsageError` if both have column names and these differ, even if only in their order."""
-    if mismatch := misplaced(context, queries):
-        one, other, same_names = mismatch
-        advice = "give X_query[X_context.columns]" if same_names else "both need the same columns"
-        raise UsageError(f"X_query has {other} in place of {one} in X_context: {advice}")
+    if mismatch := column_mismatch(context, queries):
+        context_name, query_name, has_same_names = mismatch
+        advice = "give X_query[X_context.columns]" if has_same_names else "both need the same columns"
+        raise UsageError(
+            f"X_query has {query_name} in place of {context_name} in X_context: {advice}", code="bad-value"
+        )
 
 
 def _outputs(model: Backbone, values: Any, x: torch.Tensor) -> tuple[torch.Tensor, bool]:
@@ -292,34 +305,47 @@ def _outputs(model: Backbone, values: Any, x: torch.Tensor) -> tuple[torch.Tenso
     if model.shape.classes is not None:
         return _labels(values, x, model.shape.classes), True
     y, outputs = _floats("y_context", values), model.shape.y_dim
-    flat = outputs == 1 and y.shape == x.shape[:-1]
-    if not flat and y.shape != (*x.shape[:-1], outputs):
-        either = f"{_shape(x[..., 0])} or " if outputs == 1 else ""
+    is_flat = outputs == 1 and y.shape == x.shape[:-1]
+    if not is_flat and y.shape != (*x.shape[:-1], outputs):
+        flat_shape = f"{_shape(x[..., 0])} or " if outputs == 1 else ""
         raise UsageError(
-            f"y_context has shape {_shape(y)}: expected {either}{(*x.shape[:-1], outputs)} for X_context of "
-            f"shape {_shape(x)}"
+            f"y_context has shape {_shape(y)}: expected {flat_shape}{(*x.shape[:-1], outputs)} for X_context of "
+            f"shape {_shape(x)}",
+            code="bad-value",
         )
-    return (y.unsqueeze(-1) if flat else y), flat
+    return (y.unsqueeze(-1) if is_flat else y), is_flat
 
 
 def _labels(values: Any, x: torch.Tensor, classes: int) -> torch.Tensor:
     labels = plain_array("y_context", values, "whole numbers")
     if labels.dtype.kind == "f" and np.isnan(labels).any():
-        raise UsageError("y_context holds NaN; remove those points")
+        raise UsageError("y_context holds NaN; remove these points", code="bad-value")
     if labels.size and labels.dtype.kind not in "iu":
-        raise UsageError(f"y_context has dtype {labels.dtype}: expected whole numbers, class labels below {classes}")
+        raise UsageError(
+            f"y_context has dtype {labels.dtype}: expected whole numbers, class labels below {classes}",
+            code="bad-value",
+        )
     if labels.shape != x.shape[:-1]:
-        raise UsageError(f"y_context has shape {labels.shape}: expected {_shape(x[..., 0])}, a label per point")
+        raise UsageError(
+            f"y_context has shape {labels.shape}: expected {_shape(x[..., 0])}, a label per point", code="bad-value"
+        )
     if labels.size and (labels.min() < 0 or labels.max() >= classes):
-        raise UsageError(f"y_context has labels from {labels.min()} to {labels.max()}: expected 0 to {classes - 1}")
+        raise UsageError(
+            f"y_context has labels from {labels.min()} to {labels.max()}: expected 0 to {classes - 1}",
+            code="bad-value",
+        )
     return torch.as_tensor(labels.astype(np.int64))
 
 
-def plain_numbers(name: str, values: Any, kinds: str = "fiub") -> np.ndarray:
-    """An array of float64; raises `UsageError` if the values are not an array or have another kind of dtype."""
+def plain_numbers(name: str, values: Any, dtype_kinds: str = "fiub") -> np.ndarray:
+    """An array of float64.
+
+    Raises:
+        UsageError: the values are not an array, or `dtype_kinds` does not contain the kind of their dtype.
+    """
     array = plain_array(name, values, "numbers")
-    if array.dtype.kind not in kinds:
-        raise UsageError(f"{name}: expected an array of numbers (dtype {array.dtype})")
+    if array.dtype.kind not in dtype_kinds:
+        raise UsageError(f"{name}: expected an array of numbers (dtype {array.dtype})", code="bad-value")
     return array.astype(np.float64)
 
 
@@ -335,7 +361,8 @@ def plain_array(name: str, values: Any, content: str) -> np.ndarray:
     try:
         return _plain(values)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(f"{name}: expected an array of {content} ({str(error).splitlines()[0]})") from None
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"{name}: expected an array of {content} ({reason})", code="bad-value") from None
 
 
 def _plain(values: Any) -> np.ndarray:
@@ -344,7 +371,7 @@ def _plain(values: Any) -> np.ndarray:
     if isinstance(values, pd.DataFrame | pd.Series):
         types = set(values.dtypes) if isinstance(values, pd.DataFrame) else {values.dtype}
         kinds, is_numpy = {dtype.kind for dtype in types}, len(types) == 1 and isinstance(next(iter(types)), np.dtype)
-        if kinds <= set("fiub") and not is_numpy:  # NumPy would make objects of several types, or of a type of pandas
+        if kinds <= set("fiub") and not is_numpy:  # mixed or pandas dtypes, which NumPy converts to objects
             is_integer = kinds <= set("iu") and not np.asarray(values.isna()).any()
             return values.to_numpy(np.int64 if is_integer else np.float64, na_value=np.nan)
     if np.ma.is_masked(values) and values.dtype.kind in "fiub":
@@ -361,7 +388,7 @@ def _numpy(values: torch.Tensor) -> np.ndarray:
 def _floats(name: str, values: Any) -> torch.Tensor:
     array = plain_numbers(name, values)
     if not np.isfinite(array).all():
-        raise UsageError(f"{name} holds NaN or infinity; fill the gaps or remove those points")
+        raise UsageError(f"{name} holds NaN or infinity; replace the values or remove these points", code="bad-value")
     return torch.from_numpy(np.ascontiguousarray(array))
 
 
@@ -369,11 +396,14 @@ def _shape(t: torch.Tensor) -> tuple[int, ...]:
     return tuple(t.shape)
 
 
-def _array(t: torch.Tensor, single: bool, flat: bool) -> np.ndarray:
+def _array(t: torch.Tensor, is_single: bool, is_flat: bool) -> np.ndarray:
     """A NumPy array, without the axes that the arguments do not have."""
-    if flat and t.is_floating_point():
+    if is_flat and t.is_floating_point():
         t = t.squeeze(-1)
-    array = _numpy(t[0] if single else t)
+    array = _numpy(t[0] if is_single else t)
     if not np.isfinite(array).all():
-        raise UsageError("the predictions are not finite; bring inputs and outputs to the scale of the model's task")
+        raise UsageError(
+            "the predictions are not finite; bring inputs and outputs to the scale of the model's task",
+            code="not-finite",
+        )
     return array

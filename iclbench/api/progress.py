@@ -1,4 +1,4 @@
-"""A progress bar on a terminal, a line that is updated in a notebook, nothing in a pipe."""
+"""Progress: a bar on a terminal, an updated line in a notebook, nothing if the output is piped."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _in_notebook(label: str, total: int) -> Update:
         return {"text/plain": f"{label}: {step}/{total} {text}".rstrip()}
 
     handle = display(line(0, ""), raw=True, display_id=True)
-    if handle is None:  # the front end has no displays that can be updated
+    if handle is None:  # the front end cannot update displays
         return lambda step, text: None
 
     def update(step: int, text: str) -> None:

@@ -19,51 +19,51 @@ _ATTRIBUTE = "_trained_in_memory"
 
 
 @dataclass(frozen=True)
-class Fitted:
+class MemoryTraining:
     """One training in memory.
 
     Attributes:
         task: the task of the training.
         preset: the preset of the task.
-        training: the settings of training.
+        settings: the settings of training.
         seed: the seed of the training.
-        steps: number of finished steps, fewer than those of `training` after an interruption.
+        steps: number of finished steps, fewer than those of `settings` after an interruption.
     """
 
     task: TaskConfig
     preset: str
-    training: TrainSettings
+    settings: TrainSettings
     seed: int
     steps: int
 
 
-def note(model: Backbone, fitted: Fitted) -> None:
+def add_training(model: Backbone, training: MemoryTraining) -> None:
     """Add a training to the record of a model."""
-    setattr(model, _ATTRIBUTE, (*trainings(model), fitted))
+    setattr(model, _ATTRIBUTE, (*trainings(model), training))
 
 
-def trainings(model: Backbone) -> tuple[Fitted, ...]:
+def trainings(model: Backbone) -> tuple[MemoryTraining, ...]:
     """The trainings of a model in memory, in order."""
-    record: tuple[Fitted, ...] = getattr(model, _ATTRIBUTE, ())
+    record: tuple[MemoryTraining, ...] = getattr(model, _ATTRIBUTE, ())
     return record
 
 
 def variant_of(model: Backbone) -> str:
-    """Hash of class, settings, task and training, the same for all seeds."""
+    """Hash of class, settings, task and trainings, the same for all seeds."""
     inner: Any = model.backbone if isinstance(model, ImageBackbone) else model
     settings = inner.settings
     parts = {
         "class": f"{type(inner).__module__}:{type(inner).__qualname__}",
         "settings": settings.model_dump(mode="json") if isinstance(settings, BaseModel) else repr(settings),
         "shape": asdict(model.shape),
-        "trained": [_training_parts(fitted) for fitted in trainings(model)],
+        "trained": [_training_parts(training) for training in trainings(model)],
     }
     return content_hash(parts, 8)
 
 
-def _training_parts(fitted: Fitted) -> dict[str, Any]:
+def _training_parts(training: MemoryTraining) -> dict[str, Any]:
     """All that determines the weights, except the seed."""
-    task = fitted.task.model_dump(mode="json", include=set(TaskConfig.with_role(Role.TRAINED)))
-    train = fitted.training.model_dump(mode="json", exclude=set(TrainSettings.with_role(Role.MONITORING)))
-    reached = {"reached": fitted.steps} if fitted.steps != fitted.training.steps else {}
-    return {"preset": fitted.preset, "task": task, "train": train, **reached}
+    task = training.task.model_dump(mode="json", include=set(TaskConfig.with_role(Role.TRAINED)))
+    train = training.settings.model_dump(mode="json", exclude=set(TrainSettings.with_role(Role.MONITORING)))
+    reached = {"reached": training.steps} if training.steps != training.settings.steps else {}
+    return {"preset": training.preset, "task": task, "train": train, **reached}

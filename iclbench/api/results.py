@@ -82,15 +82,15 @@ def open_results(path: str | Path = "results") -> ResultsFolder:
     """
     folder = arguments.folder("path", path).absolute()
     if not folder.is_dir():
-        raise UsageError(f"there is no folder {path}; icl.train(...) and iclbench train create it")
+        raise UsageError(f"there is no folder {path}; icl.train(...) and iclbench train create it", code="missing-file")
     return ResultsFolder(folder)
 
 
 def write_report(
     results: str | Path = "results", folder: str | Path | None = None, tasks: str | Sequence[str] = ()
 ) -> Path:
-    """Write the report of a results folder with the data of its figures and its tables. Sections that cannot be made
-    and missing pictures are warnings.
+    """Write the report of a results folder, with the data of its figures and its tables. A section or a picture that
+    cannot be made causes a warning.
 
     Args:
         results: results folder.
@@ -101,7 +101,7 @@ def write_report(
         The path of the HTML page.
 
     Raises:
-        UsageError: there is nothing to report, or the folder holds a page, tables or figures of something else.
+        UsageError: there is nothing to report, or the folder holds a page, tables or figures that are not of a report.
 
     >>> from tempfile import TemporaryDirectory
     >>> from iclbench.api.tasks import task

@@ -31,13 +31,13 @@ from iclbench.families.shifts import Shift
 from iclbench.registry import BACKBONES
 from iclbench.store.runs import Run, check_free
 
-# The things with a score: a model, a finished run, or the name of a baseline.
-Scored = Predictor | Run | Trained | str
+# What `evaluate` takes: a model, a finished run, or the name of a baseline.
+Scorable = Predictor | Run | Trained | str
 
 
 @guarded
 def evaluate(
-    models: Scored | Iterable[Scored] | Mapping[str, Scored],
+    models: Scorable | Iterable[Scorable] | Mapping[str, Scorable],
     task: Task,
     shifts: str | Sequence[str] = ("none",),
     *,
@@ -83,10 +83,13 @@ def evaluate(
     entries = _entries(models, task, chosen_device(device))
     pending = prompt_sets(config, task.preset, shift_names, tests, seed, task.data_dir, family)
     if not entries or not pending:
-        raise UsageError("nothing to evaluate: give a model or the name of a baseline, and a shift such as 'none'")
+        raise UsageError(
+            "nothing to evaluate: give a model or the name of a baseline, and a shift such as 'none'",
+            code="nothing-to-do",
+        )
     frames = []
     while pending:
-        prompts = pending.pop(0)  # which frees its episodes after the iteration
+        prompts = pending.pop(0)  # popped, so that its episodes are freed after the iteration
         predictors = (
             contestants.baselines(prompts, [entry])[0] if isinstance(entry, str) else entry for entry in entries
         )
@@ -95,10 +98,13 @@ def evaluate(
 
 
 def _extrapolated_examples(extrapolate: Any, task: Task) -> int:
-    """The checked number of examples; raises `UsageError` if the task has as many."""
+    """The checked number of examples; raises `UsageError` if it is not larger than that of the task."""
     examples, trained_examples = arguments.integer("extrapolate", extrapolate), task.config.points
     if examples <= trained_examples:
-        raise UsageError(f"extrapolate: expected more than the {trained_examples} examples of {task}, got {examples}")
+        raise UsageError(
+            f"extrapolate: expected more than the {trained_examples} examples of {task}, got {examples}",
+            code="bad-value",
+        )
     return examples
 
 
@@ -109,7 +115,9 @@ def _entries(models: Any, task: Task, device: str) -> list[PredictorContestant |
         for name, model in models.items():
             entry = _contestant(model, task, device)
             if isinstance(entry, str) and name not in (model, entry):
-                raise UsageError(f"'{name}': a baseline cannot be renamed; write '{entry}': '{model}'")
+                raise UsageError(
+                    f"'{name}': a baseline cannot be renamed; write '{entry}': '{model}'", code="bad-value"
+                )
             name = arguments.text("models", name)
             if not isinstance(entry, str):
                 check_free(name, "another")
@@ -120,8 +128,11 @@ def _entries(models: Any, task: Task, device: str) -> list[PredictorContestant |
     baselines = {entry for _, entry in pairs if isinstance(entry, str)}
     runs = [entry for model, entry in pairs if isinstance(model, Run | Trained) and not isinstance(entry, str)]
     run_names = [entry.run for entry in runs]
-    if repeated := [name for name in run_names if run_names.count(name) > 1 or name in baselines]:
-        raise UsageError(f"two contestants are named '{repeated[0]}': use icl.evaluate({{'one': run, ...}}, task)")
+    if duplicates := [name for name in run_names if run_names.count(name) > 1 or name in baselines]:
+        raise UsageError(
+            f"two contestants are named '{duplicates[0]}': use icl.evaluate({{'one': run, ...}}, task)",
+            code="duplicate",
+        )
     used_names = {*baselines, *run_names, *(entry.name for entry in runs)}
     for _, entry in pairs:
         if not isinstance(entry, str) and entry not in runs:
@@ -131,7 +142,7 @@ def _entries(models: Any, task: Task, device: str) -> list[PredictorContestant |
 
 
 def _numbered(model: PredictorContestant, used_names: set[str]) -> PredictorContestant:
-    """A model of a notebook, with a number after its name if the name is already used."""
+    """A model in memory, with a number after its name if the name is already used."""
     candidates = (f"{model.run}-{number}" if number > 1 else model.run for number in count(1))
     name = next(candidate for candidate in candidates if candidate not in used_names)
     used_names.add(name)
@@ -143,7 +154,7 @@ def _contestant(model: Any, task: Task, device: str) -> PredictorContestant | st
     if isinstance(model, str):
         if canonical(model) in BACKBONES.entries and canonical(model) not in names("baselines"):
             advice = f"give a model, icl.backbone('{model}', task), or a run, icl.load(RUN)"
-            raise UsageError(f"'{model}' is a backbone: {advice}")
+            raise UsageError(f"'{model}' is a backbone: {advice}", code="bad-value")
         return load_baseline(model)[0]
     if isinstance(model, Run):
         model = Trained(model, device, task.data_dir)
@@ -152,7 +163,7 @@ def _contestant(model: Any, task: Task, device: str) -> PredictorContestant | st
         return contestants.on_other_task(contestant, model.run, task.config, task.family)
     if not isinstance(model, Predictor):
         type_name = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
-        raise UsageError(f"evaluate takes models, runs and names of baselines, not {type_name}")
+        raise UsageError(f"evaluate takes models, runs and names of baselines, not {type_name}", code="bad-value")
     name = registered_name(model) or type(model).__name__
     if isinstance(model, torch.nn.Module):
         check_precision(model)
@@ -161,10 +172,10 @@ def _contestant(model: Any, task: Task, device: str) -> PredictorContestant | st
     check_fits(model, task)
     device_name = next((str(weights.device) for weights in model.parameters()), "cpu")
     contestant = contestants.in_memory(name, model, device_name, variant=variant_of(model))
-    for fitted in trainings(model)[-1:]:
-        contestant = replace(contestant, seed=fitted.seed)
-        if contestants.asks_alike(fitted.task, task.config):
-            contestants.check_data(fitted.task, task.family)
+    for training in trainings(model)[-1:]:
+        contestant = replace(contestant, seed=training.seed)
+        if contestants.asks_alike(training.task, task.config):
+            contestants.check_data(training.task, task.family)
         else:
-            contestant = contestants.trained_elsewhere(contestant, fitted.task)
+            contestant = contestants.trained_elsewhere(contestant, training.task)
     return contestant

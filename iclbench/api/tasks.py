@@ -1,4 +1,4 @@
-"""Tasks: a family of functions at one size, which draws episodes and gives the shape of its backbones."""
+"""Tasks: a task card at one preset, which draws episodes and determines the shape of backbones."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Task:
 
         Raises:
             UsageError: the family has no such shift, both the shift and `points` set the number of examples, or an
-                argument has a wrong type or is out of range.
+                argument has the wrong type or is out of range.
             OutOfMemoryError: there is not enough memory for the episodes.
         """
         parsed_shift = self.family.parse_shift(arguments.text("shift", shift))
@@ -116,7 +116,7 @@ class Task:
             parsed_shift.with_examples(examples)  # raises if the shift sets the number
         draw = generator(arguments.seed(seed), "sample", device=chosen_device(device))
         request = Request(
-            arguments.integer("episodes", episodes), self.config.drawn(examples), draw, shift=parsed_shift.name
+            arguments.integer("episodes", episodes), self.config.point_count(examples), draw, shift=parsed_shift.name
         )
         with advised("fewer episodes or points"):
             sampled = self.family.sample(request)
@@ -156,7 +156,7 @@ def task(name: str | Path, preset: str = "small", *, data_dir: str | Path | None
 
 
 def checked_task(value: Any) -> Task:
-    """The argument of a function, if it is a task.
+    """The argument, which must be a task.
 
     Raises:
         UsageError: the argument is not a task.
@@ -164,4 +164,4 @@ def checked_task(value: Any) -> Task:
     if isinstance(value, Task):
         return value
     advice = f"icl.task({value!r})" if isinstance(value, str) else "icl.task(NAME)"
-    raise UsageError(f"task: expected a task, got {arguments.brief_repr(value)}; write {advice}")
+    raise UsageError(f"task: expected a task, got {arguments.brief_repr(value)}; write {advice}", code="bad-value")

@@ -1,4 +1,4 @@
-"""Training in memory, or of a run in a results folder."""
+"""Training of a model in memory, or of a run in a results folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from iclbench.api import arguments
 from iclbench.api.models import check_trains, configured, registered_name
 from iclbench.api.progress import progress_bar
-from iclbench.api.record import Fitted, note
+from iclbench.api.record import MemoryTraining, add_training
 from iclbench.api.tasks import Task, checked_task
 from iclbench.backbones.base import Backbone
 from iclbench.config.rates import Rates
@@ -25,7 +25,7 @@ from iclbench.core.errors import UsageError
 from iclbench.core.guard import guarded
 from iclbench.core.progress import Update
 from iclbench.evaluation.reported_training import train_reported
-from iclbench.store.runs import Run, create, keeping_rate
+from iclbench.store.runs import Run, create, with_started_rates
 from iclbench.training.fit import Callback, Training
 from iclbench.training.fit import fit as fit_in_memory
 from iclbench.training.processes import ALONE, Processes
@@ -72,35 +72,38 @@ def fit(
     [10, 20]
     """
     if not isinstance(model, Backbone):
-        type_name = f"{model.__name__} itself; call it" if callable(model) and hasattr(model, "__name__") else None
+        class_advice = f"{model.__name__} itself; call it" if callable(model) and hasattr(model, "__name__") else None
         raise UsageError(
-            f"fit trains backbones (icl.backbone(NAME, task), or your own), not {type_name or type(model).__name__}"
+            f"fit trains backbones (icl.backbone(NAME, task), or your own), not {class_advice or type(model).__name__}",
+            code="bad-value",
         )
     check_trains(model, checked_task(task))
     seed, device = arguments.seed(seed), chosen_device(device)
     if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
-        raise UsageError(f"callbacks: expected a list of functions, got {arguments.brief_repr(callbacks)}")
+        raise UsageError(
+            f"callbacks: expected a list of functions, got {arguments.brief_repr(callbacks)}", code="bad-value"
+        )
     name, table = registered_name(model), arguments.settings("settings", settings)
-    rates = Rates.of(task.preset, task.name, task.resolved[1].unobserved)
+    rates = Rates.of(task.preset, task.name, task.resolved[1].hash_without_monitoring)
     if steps is not None:
         preset_training = resolve_training(task.config, task.sizes, name, {}, rates=rates)
         steps = arguments.integer("steps", steps)
-        scaled = preset_training.in_steps(steps) | {"log_every": min(preset_training.log_every, max(1, steps // 20))}
+        scaled = preset_training.scaled_to(steps) | {"log_every": min(preset_training.log_every, max(1, steps // 20))}
         if isinstance(curriculum := table.get("curriculum"), Mapping) and curriculum:
             table["curriculum"] = {**scaled["curriculum"], **curriculum}
         table = {**scaled, **table}
-    # Only runs are evaluated during training. Here callbacks can do it.
+    # Only runs are evaluated during training. In memory, callbacks can evaluate the model.
     table = {"evaluate_every": 0, "branches": []} | table
     if lr is not None:
         table |= arguments.settings("settings", {"lr": lr})
-    training = resolve_training(task.config, task.sizes, name, table, typed_as="", rates=rates)
+    training = resolve_training(task.config, task.sizes, name, table, prefix="", rates=rates)
     trained_task = task.config.on_data(task.data_dir)
-    reached = 0
+    finished_steps = 0
     with progress_bar(name or type(model).__name__, training.steps, progress) as update:
 
         def show(training_state: Training) -> None:
-            nonlocal reached
-            reached = training_state.progress.step
+            nonlocal finished_steps
+            finished_steps = training_state.progress.step
             if training_state.due(training.log_every):
                 update(training_state.progress.step, f"loss {training_state.progress.losses[-1]:.4f}")
 
@@ -115,8 +118,8 @@ def fit(
                 data_dir=task.data_dir,
             )
         finally:
-            if reached:
-                note(model, Fitted(trained_task, task.preset, training, seed, reached))
+            if finished_steps:
+                add_training(model, MemoryTraining(trained_task, task.preset, training, seed, finished_steps))
     return pd.DataFrame({"step": curve.steps, "loss": curve.losses})
 
 
@@ -167,7 +170,7 @@ def train(
     check_trackers(trackers)
     folder, name = folder.absolute(), None if name is None else arguments.text("name", name)
     config, device = configured(task, backbone, seed, settings, training, folder), chosen_device(device)
-    config = keeping_rate(folder, config, name, training)
+    config = with_started_rates(folder, config, name, training)
     context = Context(folder, task.data_dir, device)
     return train_run(config, name, context, partial(progress_bar, visible=progress), trackers)
 
@@ -181,8 +184,7 @@ def train_run(
     trackers: Sequence[str] = (),
     processes: Processes = ALONE,
 ) -> Run:
-    """Train a run to its end, or continue it. A finished run is not changed. This is the shared part of `train` and the
-    command.
+    """Train a run to its end, or continue it, for `train` and the command `train`. A finished run is not changed.
 
     Args:
         config: configuration of the run.

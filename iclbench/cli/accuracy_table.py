@@ -9,7 +9,7 @@ import pandas as pd
 
 from iclbench.cli.result_rows import interval, print_failed, print_shipped, styled_name, with_terminal_columns
 from iclbench.cli.terminal import out, table
-from iclbench.tables.runs import tuned
+from iclbench.tables.runs import are_tuned
 
 HEADLINE = "accuracy_within_choices"
 
@@ -69,7 +69,7 @@ def accuracy_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
         chance = by_run[is_chance]["value"].droplevel("run")
         lines.append(["chance", *[f"{chance[test]:.3f}" if test in chance else "" for test in tests]])
     runs = [*map(str, best.index), "chance"][: len(lines)]
-    is_tuned = tuned(values, "run").astype("boolean").reindex(runs)
+    is_tuned = are_tuned(values, "run").astype("boolean").reindex(runs)
     return with_terminal_columns(["contestant", *tests], lines, pd.DataFrame({"tuned": is_tuned}))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from iclbench.backbones.base import Backbone
 from iclbench.config.cards import is_baseline, load_baseline, load_task, names
 from iclbench.config.resolution import family_class, resolve_task
-from iclbench.config.sizes import sized
+from iclbench.config.sizes import budget_settings
 from iclbench.contracts import CONTRACTS, Tolerance
 from iclbench.contracts.examples import build, episodes_of, example_shape, small_settings
 from iclbench.contracts.families import FAMILY_CONTRACTS
@@ -56,7 +56,7 @@ def check_class(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str
         settings = kind.Settings(**frozen).model_dump(mode="json", exclude_unset=True)
         for budget in _budgets():
             size = f"a_size_meets_the_budget ({count(budget)} parameters)"
-            yield size, _problem(sized, target, kind, budget, example_shape(kind.heads[0]), settings)
+            yield size, _problem(budget_settings, target, kind, budget, example_shape(kind.heads[0]), settings)
         cases = _backbones(target, kind, settings)
     elif families := _families_of(target):
         raise UsageError(f"'{target}' is specific to a family; run: iclbench check {' or '.join(families)}")

@@ -149,7 +149,7 @@ def command(
         try:
             other = eval_runs.other_task(each, table, csv, task)
             if other is None and files:
-                other = each.config.task.at(files), None
+                other = each.config.task.with_files(files), None
             failed += eval_runs.evaluate_run(
                 context,
                 each,

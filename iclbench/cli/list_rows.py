@@ -83,7 +83,7 @@ def _runs(results: Path) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"run": run.name, "task": None, "backbone": None, "preset": None, "seed": None}
         try:
             config = run.config
-            state = "finished" if run.finished else f"step {run.reached}/{config.train.steps}"
+            state = "finished" if run.finished else f"step {run.checkpoint_step}/{config.train.steps}"
             row |= {
                 "task": config.task.name,
                 "backbone": config.backbone.name,

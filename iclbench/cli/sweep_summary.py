@@ -12,7 +12,7 @@ from typing import Any
 from iclbench.cli.sweep_makespan import jobs_of, print_jobs
 from iclbench.cli.sweep_view import duration, label
 from iclbench.cli.terminal import measuring, out, print_json, say, table
-from iclbench.config.rates import Rates, tuned_on
+from iclbench.config.rates import Rates, tuning_task
 from iclbench.core.context import Context
 from iclbench.core.formats import canonical, count, nbytes, plural
 from iclbench.store.cells import Store
@@ -157,7 +157,7 @@ def untuned_in(plan: Plan, results: Path) -> list[tuple[str, str, str]]:
     found = []
     for (preset, task, contestant), card in triples.items():
         rates = Rates.of(preset, task, card, results)
-        if rates.chosen and contestant not in rates.chosen:
+        if rates.chosen_settings and contestant not in rates.chosen_settings:
             found.append((preset, task, contestant))
     return found
 
@@ -168,7 +168,7 @@ def untuned_lines(plan: Plan, results: Path) -> Iterator[str]:
     for preset, task, backbone in untuned_in(plan, results):
         by_backbone.setdefault((preset, backbone), {})[task] = None
     for (preset, backbone), tasks in by_backbone.items():
-        tuned_tasks = sorted({tuned_on(preset, task) for task in tasks})
+        tuned_tasks = sorted({tuning_task(preset, task) for task in tasks})
         yield (
             f"untuned: {backbone} has no learning rate chosen at preset {preset} on {', '.join(tasks)}; first run: "
             f"iclbench tune {backbone} --preset {preset} --tasks {','.join(tuned_tasks)} --results {results}"

@@ -58,24 +58,24 @@ def command(
     """Train a backbone on a task. The same command continues the run after an interruption."""
     from iclbench.api.train import train_run
     from iclbench.cli.terminal import out, say, step_bar
-    from iclbench.config.resolution import resolve_tables, typed_tables
+    from iclbench.config.resolution import resolve_tables, user_tables
     from iclbench.config.sizes import check_size
     from iclbench.core.context import Context
     from iclbench.core.trust import typed
-    from iclbench.store.runs import Run, check_name, keeping_rate, run_name
+    from iclbench.store.runs import Run, check_name, run_name, with_started_rates
     from iclbench.training.processes import Processes, check_count, joined, own_device, started
     from iclbench.training.trackers import check_trackers
 
     typed(backbone)
     check_trackers(log)
     torch_device = set_up_torch(device, threads)
-    tables = typed_tables(override or [], config)
+    tables = user_tables(override or [], config)
     frozen = resolve_tables(task, backbone, preset, seed, tables, data_dir=data_dir, results=results)
     run_folder = Run(results / "runs" / (check_name(name) if name else run_name(frozen)))
-    if not run_folder.begun:  # a run that is continued has a size
+    if not run_folder.is_started:  # a run that is continued has a size
         check_size(task, backbone, preset, tables.get("backbone", {}))
     was_finished, context = run_folder.finished, Context(results, data_dir, own_device(torch_device), threads)
-    run_config = keeping_rate(results, frozen, name, tables.get("train", {}))
+    run_config = with_started_rates(results, frozen, name, tables.get("train", {}))
     words = ["train", task, backbone, "--preset", preset, "--seed", str(seed), "--name", run_folder.name]
     words += ["--results", str(results), "--device", device, "--threads", str(threads)]
     words += [word for each in override or [] for word in ("-o", each)]

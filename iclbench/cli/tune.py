@@ -75,7 +75,7 @@ def command(
     from iclbench.cli.terminal import say
     from iclbench.cli.tune_run import pairs_of, search_of, work_through
     from iclbench.cli.tune_tables import print_dry_run, print_pairs
-    from iclbench.config.rates import own_path
+    from iclbench.config.rates import results_path
     from iclbench.config.resolution import backbone_class
     from iclbench.core.context import Context
     from iclbench.core.formats import canonical, plural
@@ -102,4 +102,4 @@ def command(
         say(f"{plural(len(undecided), 'contestant')} without a choice: {undecided[0].name}: {undecided[0].problems[0]}")
         say("the same command tries the failed trials again")
         raise typer.Exit(1)
-    say(f"rates: {own_path(results, preset)}")
+    say(f"rates: {results_path(results, preset)}")

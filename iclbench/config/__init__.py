@@ -1,1 +1,1 @@
-"""Configuration: cards, their resolution into frozen configurations, learning rates, sizes and codes."""
+"""Configuration: cards, their resolution to frozen configurations, learning rates, sizes and codes."""

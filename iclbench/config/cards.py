@@ -1,7 +1,8 @@
-"""Task, baseline and grid cards: what is measured, as short TOML files without code.
+"""Task, baseline and grid cards: short TOML files that define an experiment.
 
-A card holds plain values: no templates, no inheritance, no expressions. It is found by name (`linear`, in the shipped
-folders) or by path (`./mine.toml`). The hash of what it has trained and evaluated stands in every result row.
+A card has plain values only: no templates, inheritance or expressions. It is given by name (`linear`, in the shipped
+folders) or by path (`./mine.toml`). Every result row has a hash of the parts of the task card that determine training
+and evaluation.
 """
 
 from __future__ import annotations
@@ -49,54 +50,54 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 # Fewer steps have no last fifth.
-_SHORTEST = 5
+_MIN_BRANCH_STEPS = 5
 
 
-def _plain(value: Any, key: str = "", depth: int = 0) -> Any:
-    """The value, unless there is something in it that a card may not hold: infinities, NaN, dates, deep nesting."""
-    inner: Iterable[tuple[str, Any]] = ()
+def _check_plain(value: Any, key: str = "", depth: int = 0) -> Any:
+    """The value; raises `ValueError` if it contains infinity, NaN, dates or deep nesting."""
+    entries: Iterable[tuple[str, Any]] = ()
     if isinstance(value, dict):
-        inner = value.items()
+        entries = value.items()
     elif isinstance(value, list):
-        inner = ((key, item) for item in value)
+        entries = ((key, item) for item in value)
     elif isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"expected a finite number for {key!r}, got {value}")
     elif not isinstance(value, str | int | float | None):
         raise ValueError(f"expected a number, a string or a boolean for {key!r}, got {reprlib.repr(value)}")
     if depth > 8:
-        raise ValueError("expected tables and lists at most eight deep")
-    for name, item in inner:
-        _plain(item, str(name), depth + 1)
+        raise ValueError("expected at most eight levels of tables and lists")
+    for name, item in entries:
+        _check_plain(item, str(name), depth + 1)
     return value
 
 
-def _plain_values(table: dict[str, Any]) -> Any:
-    return _plain(table)
+def _check_plain_table(table: dict[str, Any]) -> Any:
+    return _check_plain(table)
 
 
-# Settings that some family, backbone or estimator will check against its own model.
-Values = Annotated[dict[str, Any], AfterValidator(_plain_values)]
+# Settings of a family, backbone or estimator, which its class validates later.
+Values = Annotated[dict[str, Any], AfterValidator(_check_plain_table)]
 
 
-def _in_one_spelling(table: dict[str, Any]) -> dict[str, Any]:
-    written: dict[str, str] = {}
+def _with_registered_spelling(table: dict[str, Any]) -> dict[str, Any]:
+    card_spellings: dict[str, str] = {}
     for name in table:
-        if (other := written.setdefault(spelling(name), name)) != name:
-            raise ValueError(f"{other!r} and {name!r} are one backbone; leave one of them")
+        if (other := card_spellings.setdefault(spelling(name), name)) != name:
+            raise ValueError(f"{other!r} and {name!r} are the same backbone; remove one of them")
     return {spelling(name): value for name, value in table.items()}
 
 
-# Of a table by backbones, which are looked up in one spelling.
-ByBackbone = AfterValidator(_in_one_spelling)
+# The validator of a table by backbones.
+ByBackbone = AfterValidator(_with_registered_spelling)
 
 
 class Ramp(BaseSettings):
-    """One quantity of a curriculum: from `start`, by `by` every `every` steps, up to the task's own value.
+    """One quantity of a curriculum, which grows up to the value of the task.
 
     Attributes:
         start: the first value.
-        by: what is added at a time.
-        every: steps after which it is added.
+        by: the increment.
+        every: number of steps between increments.
     """
 
     start: PositiveInt
@@ -104,18 +105,17 @@ class Ramp(BaseSettings):
     every: PositiveInt
 
     def at(self, step: int, end: int) -> int:
-        """The value during `step` (counted from 0), never beyond `end`."""
+        """The value during `step` (counted from 0), at most `end`."""
         return min(end, self.start + self.by * (step // self.every))
 
 
 class Curriculum(BaseSettings):
-    """Which part of the task is trained on while training goes on; None: all of it from the start.
-
-    `points` counts context examples plus the query, as Garg et al. do (11 -> 41 trains 10 -> 40 examples).
+    """Quantities of the task that grow during training (default: none).
 
     Attributes:
-        dims: of the input dimensions that are not zero.
-        points: of the points of an episode, the query included.
+        dims: number of input dimensions that are not zero.
+        points: number of points of an episode: context examples plus the query, as in Garg et al. (2022), so that
+            11 to 41 points are 10 to 40 examples.
     """
 
     dims: Ramp | None = None
@@ -123,30 +123,29 @@ class Curriculum(BaseSettings):
 
 
 class TrainSettings(BaseSettings):
-    """Everything the training loop needs to know besides the task and the backbone.
+    """Settings of the training loop.
 
     Attributes:
-        steps: batches that are trained on.
+        steps: number of batches.
         batch: episodes per step.
         optimiser: Adam, or AdamW with `weight_decay`.
-        lr: learning rate at its highest.
-        betas: Adam's two rates of decay.
-        weight_decay: of AdamW.
-        warmup: steps over which the learning rate rises from 0.
-        schedule: of the learning rate after the warm-up: constant, cosine to 0, inverse-sqrt, or warmup-stable-decay
-            (constant, then linearly to 0 over the last fifth of the steps).
-        branches: shares of the steps at which shorter trainings end that this one also gives, like [0.25, 0.5]; with
-            warmup-stable-decay. A branch leaves the training where a fifth of its own steps is left, and its rate falls
-            to 0 over them; all else (warm-up, curriculum, episodes, scheduled noise) is that of the training, which
-            goes on as if there were no branch.
-        clip: greatest norm of the gradient; 0: any.
-        curriculum: what training begins with.
-        precision: of the forward pass; weights are float32.
+        lr: peak learning rate.
+        betas: the two decay rates of Adam.
+        weight_decay: weight decay of AdamW.
+        warmup: number of steps in which the learning rate rises from 0.
+        schedule: schedule of the learning rate after the warm-up: constant, cosine to 0, inverse-sqrt, or
+            warmup-stable-decay (constant, then linearly to 0 in the last fifth of the steps).
+        branches: shorter trainings that start from this one, as shares of the steps, like [0.25, 0.5]. Needs
+            warmup-stable-decay. In the last fifth of the steps of a branch, its learning rate decays to 0. Warm-up,
+            curriculum, episodes and scheduled noise are those of this training, which does not depend on its branches.
+        clip: largest norm of the gradient (0: no limit).
+        curriculum: quantities of the task that grow during training.
+        precision: precision of the forward pass. Weights are float32.
         compile: whether torch compiles the model.
-        evaluate_every: steps between evaluations while training goes on; 0: none.
-        evaluators: tests that are put then; none named: all of the card.
-        checkpoint_every: steps between checkpoints.
-        log_every: steps between logged losses.
+        evaluate_every: number of steps between evaluations during training (0: no evaluations).
+        evaluators: tests of these evaluations (default: all tests of the card).
+        checkpoint_every: number of steps between checkpoints.
+        log_every: number of steps between logged losses.
     """
 
     steps: PositiveInt
@@ -168,66 +167,68 @@ class TrainSettings(BaseSettings):
     log_every: Annotated[PositiveInt, Role.MONITORING] = 100
 
     @model_validator(mode="after")
-    def _branches_are_trainings(self) -> TrainSettings:
+    def _check_branches(self) -> TrainSettings:
         if self.branches and self.schedule != "warmup-stable-decay":
-            raise ValueError(f'branches: expected schedule = "warmup-stable-decay" beside them, got "{self.schedule}"')
-        if self.branches and self.branch_steps[0] < _SHORTEST:
-            share, most = min(self.branches), self.steps
-            raise ValueError(f"branches: {share:g} of {most} steps is fewer than {_SHORTEST}; give a larger share")
+            raise ValueError(f'branches: expected schedule = "warmup-stable-decay", got "{self.schedule}"')
+        if self.branches and self.branch_steps[0] < _MIN_BRANCH_STEPS:
+            share = min(self.branches)
+            raise ValueError(
+                f"branches: {share:g} of {self.steps} steps is fewer than {_MIN_BRANCH_STEPS}; give a larger share"
+            )
         if len({*self.branch_steps, self.steps}) <= len(self.branches):
             raise ValueError(f"branches: expected shares that end at different steps, got {self.branches}")
         return self
 
     @property
     def branch_steps(self) -> list[int]:
-        """The step at which every branch ends, the first one first."""
+        """The last steps of the branches, in ascending order."""
         return sorted(round(share * self.steps) for share in self.branches)
 
     @property
     def all_steps(self) -> int:
-        """Batches that are trained on, those of branches included."""
+        """The number of batches, including those of branches."""
         return self.steps + sum(steps - decay_begins(steps) for steps in self.branch_steps)
 
-    def in_steps(self, steps: int) -> dict[str, Any]:
-        """What changes, in plain values, where training takes so many steps instead: warm-up and curriculum take the
-        same share of them."""
+    def scaled_to(self, steps: int) -> dict[str, Any]:
+        """The settings that change with the number of steps, as plain values: warm-up and curriculum have the same
+        shares of the steps."""
         ratio = steps / self.steps
         curriculum = self.curriculum.model_dump(exclude_none=True)
         for ramp in curriculum.values():
             ramp["every"] = max(1, round(ramp["every"] * ratio))
         return {"steps": steps, "warmup": round(self.warmup * ratio), "curriculum": curriculum}
 
-    def at_full_size(self) -> TrainSettings:
-        """The same without a curriculum: steps of the size that training ends with."""
+    def without_curriculum(self) -> TrainSettings:
+        """The settings without a curriculum, so that all steps have their final size."""
         return self.model_copy(update={"curriculum": Curriculum()})
 
 
 def decay_begins(steps: int) -> int:
-    """The step (from 0) at which the last fifth of so many begins."""
+    """The first step (from 0) of the last fifth of a training."""
     return steps - steps // 5
 
 
-# How far from its budget of parameters a backbone may be, as a share of it.
+# Largest deviation of a backbone from its budget of parameters.
 TOLERANCE = 0.03
 
 
 def deviation(parameters: Any, budget: float) -> Any:
-    """How far a size, or a column of sizes, is from a budget, as a share of it; negative: smaller."""
+    """The relative deviation of a number of parameters, or of a column of them, from a budget."""
     return parameters / budget - 1
 
 
 class Preset(BaseSettings):
-    """How big: the size of the task, of the backbones and of the training.
+    """The size of the task, of the backbones and of the training.
 
     Attributes:
-        points: examples in context (question `next`), or points of the largest context (`targets`).
-        episodes: of every prompt set.
-        parameters: the family's, over those of the card.
-        train: the training of all backbones.
-        train_for: what differs for one of them, by name.
-        budget: parameters of a backbone, an image encoder left out; every backbone is sized to it within 3 %.
-        encoder: what turns images into features, for all backbones.
-        backbones: settings of one of them, by name: published sizes where there is no budget.
+        points: number of examples in context (question `next`), or points of the largest context (`targets`).
+        episodes: number of episodes of every prompt set.
+        parameters: parameters of the family that differ from those of the card.
+        train: settings of training for all backbones.
+        train_for: settings of training that differ for one backbone, by name.
+        budget: number of parameters of a backbone without its image encoder. Sizes of backbones are within 3 % of it.
+        encoder: image encoder of all backbones.
+        backbones: settings of backbones, by name: published sizes, if there is no budget.
     """
 
     points: PositiveInt
@@ -241,22 +242,22 @@ class Preset(BaseSettings):
 
 
 class Published(BaseSettings):
-    """A number from a paper, how it was read, and for which data it is: those parameters of the task that name them.
+    """A number from a paper.
 
     Attributes:
-        contestant: the backbone or method, by our name or the paper's.
-        preset: the size that it is for.
-        shift: the shift that it is under.
-        evaluator: the question or test; by default the trained question.
-        metric: what was measured.
-        n_context: context points; left out: a summary over them.
-        n_related: related datasets.
+        contestant: the backbone or method, by its name in iclbench or in the paper.
+        preset: the preset of the same size.
+        shift: the shift.
+        evaluator: the question or test (default: the trained question).
+        metric: the metric.
+        n_context: number of context points (default: a summary over all numbers).
+        n_related: number of related datasets.
         value: the number.
         low: lower end of its interval.
-        high: upper end.
+        high: upper end of its interval.
         source: paper, with table or figure.
-        read: how it was read: from a table, off a figure, from released numbers.
-        data: parameters of the task that name the data it is for, such as `glyphs`.
+        read: origin of the number: a table, a figure, or released numbers.
+        data: parameters of the task that name the data of the number, such as `glyphs`.
     """
 
     contestant: str
@@ -275,29 +276,30 @@ class Published(BaseSettings):
 
 
 class TaskCard(BaseSettings):
-    """A task: a family with its parameters fixed and its protocol written down.
+    """A task: a family with fixed parameters, and the protocol of training and evaluation.
 
-    With `context_targets`, training asks and scores the context points as further targets; evaluation does not. It
-    wants a `floor`: without one a model learns to repeat the outputs that it was shown, ever surer of them, at the cost
-    of all others (`benchmarks/periodic.md`).
+    With `context_targets`, the context points are further targets in training, but not in evaluation. This needs a
+    `floor`: without it, a model learns to repeat outputs of the context with ever smaller standard deviations, and its
+    predictions of other targets get worse (`benchmarks/periodic.md`).
 
     Attributes:
-        summary: what the task is, in a line.
+        summary: one line about the task.
         source: paper, with section.
-        notes: what else a reader should know, such as deviations.
-        question: what is trained: `next` (for every n, y[n+1] from the first n points) or `targets` (a set of targets
-            from one context).
+        notes: further remarks, such as deviations from the paper.
+        question: the trained question: `next` (for every n, y[n+1] from the first n points) or `targets` (a set of
+            targets from one context).
         head: the kind of prediction.
-        floor: least standard deviation of a Gaussian head.
-        components: Gaussians of a mixture head, log-normals of an event head.
-        context_targets: whether training asks the context points too.
-        parameters: the family's, for all presets.
-        baselines: estimators that stand beside every run, by the names of their cards.
-        oracles: estimators that are Bayes-optimal on this task for what they are told: who is told least scores 1.
-        shifts: what `--shift all` asks.
-        evaluators: tests of a family that has its own, in the order of tables.
-        presets: how big, by name: smoke, grid, small, paper.
-        published: numbers of papers, which the report shows beside ours.
+        floor: smallest standard deviation of a Gaussian head.
+        components: number of Gaussians of a mixture head, or of log-normals of an event head.
+        context_targets: whether the context points are targets in training, too.
+        parameters: parameters of the family, for all presets.
+        baselines: baselines that are evaluated with every run, by the names of their cards.
+        oracles: estimators that are Bayes-optimal on this task, given different parts of the true process. The oracle
+            that is given least scores 1.
+        shifts: the shifts of `--shift all`.
+        evaluators: tests of the family, in the order of tables.
+        presets: sizes by name: smoke, grid, small, paper.
+        published: numbers from papers, for the report.
     """
 
     family: str = Field(description="the name of a family, like 'linear', or package.module:Class")
@@ -326,7 +328,7 @@ class TaskCard(BaseSettings):
             except UnknownNameError as error:
                 raise ValueError(str(error)) from None
         elif not is_target(value):
-            raise ValueError(f"expected a family's name or package.module:Class, got {value!r}")
+            raise ValueError(f"expected the name of a family or package.module:Class, got {value!r}")
         return value
 
     @field_validator("presets")
@@ -338,38 +340,38 @@ class TaskCard(BaseSettings):
 
     @property
     def hash(self) -> str:
-        """Content hash of what is trained and evaluated, as the card gives it: words may
-        be mended without a trace."""
-        return content_hash(self._hashed())
+        """Content hash of the parts that determine training and evaluation. It does not depend on descriptions."""
+        return content_hash(self._hashed_part())
 
     @property
-    def unobserved(self) -> str:
-        """The same hash but for how often training is looked at, on which no number depends."""
-        plain = self._hashed()
-        for preset in plain["presets"].values():
+    def hash_without_monitoring(self) -> str:
+        """The hash without the settings that only monitor training, on which no result depends."""
+        part = self._hashed_part()
+        for preset in part["presets"].values():
             for table in (preset["train"], *preset.get("train_for", {}).values()):
                 for key in TrainSettings.with_role(Role.MONITORING) & table.keys():
                     del table[key]
-        return content_hash(plain)
+        return content_hash(part)
 
-    def _hashed(self) -> dict[str, Any]:
+    def _hashed_part(self) -> dict[str, Any]:
         return self.model_dump(mode="json", exclude={*self.with_role(Role.REPORTING)}, exclude_unset=True)
 
     def preset(self, name: str, task: str) -> Preset:
-        found = self.presets.get(name)  # type: ignore[call-overload]
-        if found is None:
+        """A preset by name; raises `UnknownNameError` if the card of the task has no such preset."""
+        preset = self.presets.get(name)  # type: ignore[call-overload]
+        if preset is None:
             raise UnknownNameError("preset", name, self.presets, hint=f"(presets of task '{task}')")
-        return found
+        return preset
 
 
 class BaselineCard(BaseSettings):
     """A baseline: an estimator with its settings.
 
     Attributes:
-        estimator: its registered name, or `package.module:Class`.
-        summary: what it is, in a line.
+        estimator: registered name of the estimator, or `package.module:Class`.
+        summary: one line about the baseline.
         source: paper, with section.
-        settings: the estimator's.
+        settings: settings of the estimator.
     """
 
     estimator: str
@@ -380,7 +382,7 @@ class BaselineCard(BaseSettings):
 
 @cache
 def cards_folder(kind: CardKind) -> Path:
-    """The checkout's folder when there is one, else the copy inside the installed package."""
+    """The folder of the checkout, or the copy in the installed package."""
     root = checkout()
     if root is not None and (root / kind).is_dir():
         return root / kind
@@ -394,40 +396,45 @@ def names(kind: CardKind) -> tuple[str, ...]:
 
 
 def load_task(name: str) -> tuple[str, TaskCard]:
-    """The task's canonical name and its card, from a name or a path to a `.toml` file."""
+    """The canonical name and the card of a task, from a name or a path to a `.toml` file."""
     if canonical(name) in names("tasks/language"):
-        raise UsageError(f"'{name}' is a task for language models: iclbench lm eval --model DIR_OR_ID --tasks {name}")
+        raise UsageError(
+            f"'{name}' is a task for language models; write iclbench lm eval --model DIR_OR_ID --tasks {name}",
+            code="not-applicable",
+        )
     return load_card("tasks", name, TaskCard)
 
 
 def load_baseline(name: str) -> tuple[str, BaselineCard]:
-    """The baseline's canonical name and its card, from a name or a path to a `.toml` file."""
+    """The canonical name and the card of a baseline, from a name or a path to a `.toml` file."""
     return load_card("baselines", name, BaselineCard)
 
 
 def is_baseline(name: str) -> bool:
-    """Whether a path to a `.toml` file leads to a card of a baseline: no other has an `estimator`."""
+    """Whether a name is the path to a card of a baseline, the only kind of card with the key `estimator`."""
     return name.endswith(".toml") and "estimator" in read_toml(Path(name))
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Parse a TOML file; raises `UsageError` with file, line and what is wrong."""
+    """The content of a TOML file; raises `UsageError` if it cannot be read or is not valid."""
     return _read_toml(path, tomllib.loads)
 
 
-def read_toml_of_many(path: Path) -> dict[str, Any]:
-    """The same for thousands of files that differ in nothing but the lines before their first table, such as the seed:
-    the rest of the text is parsed once. Values of tables are shared and must not be changed."""
-    return _read_toml(path, _parse_head)
+def read_similar_toml(path: Path) -> dict[str, Any]:
+    """`read_toml` for many files that differ only in the lines before their first table, such as the seed.
+
+    Equal tables are parsed once. Their values are shared between files and must not be changed.
+    """
+    return _read_toml(path, _parse_similar)
 
 
-def _parse_head(text: str) -> dict[str, Any]:
-    head, opening, tables = text.partition("\n[")
+def _parse_similar(text: str) -> dict[str, Any]:
+    head, bracket, tables_text = text.partition("\n[")
     try:
-        first, rest = tomllib.loads(head), _parse_tables(opening + tables)
+        top_level, tables = tomllib.loads(head), _parse_tables(bracket + tables_text)
     except ValueError:
-        return tomllib.loads(text)  # the bracket was inside a value, or the file is not valid
-    return first | rest if first.keys().isdisjoint(rest) else tomllib.loads(text)
+        return tomllib.loads(text)  # the bracket is in a value, or the file is not valid
+    return top_level | tables if top_level.keys().isdisjoint(tables) else tomllib.loads(text)
 
 
 _parse_tables = lru_cache(maxsize=256)(tomllib.loads)
@@ -437,29 +444,30 @@ def _read_toml(path: Path, parse: Callable[[str], dict[str, Any]]) -> dict[str, 
     try:
         return parse(limits.read_bytes(path, limits.max_line()).decode("utf-8-sig"))
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+        code = "missing-file" if isinstance(error, FileNotFoundError) else "unreadable-file"
+        raise UsageError(f"cannot read {path}: {error.strerror}", code=code) from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not valid TOML: it is not UTF-8 text") from error
+        raise UsageError(f"{path} is not valid TOML: it is not UTF-8 text", code="bad-syntax") from error
     except RecursionError as error:
-        raise UsageError(f"{path} is not valid TOML: nested too deeply") from error
+        raise UsageError(f"{path} is not valid TOML: nested too deeply", code="bad-syntax") from error
     except ValueError as error:
         # TOMLDecodeError, but also numbers with thousands of digits and paths with a null byte.
-        raise UsageError(f"{path} is not valid TOML: {brief_line(str(error))}") from error
+        raise UsageError(f"{path} is not valid TOML: {brief_line(str(error))}", code="bad-syntax") from error
 
 
 def load_card(kind: CardKind, name: str, model: type[_Model]) -> tuple[str, _Model]:
-    """The card's canonical name and the card, from a name or a path to a `.toml` file."""
+    """The canonical name of a card and the card, from a name or a path to a `.toml` file."""
     path = _path(kind, name)
     card = read_card(path, model)
     return card_name(path), card
 
 
 def read_card(path: Path, model: type[_Model]) -> _Model:
-    """The card in a file."""
+    """The card in a file; raises `UsageError` if the file cannot be read or is not a valid card."""
     try:
         state = path.stat()
     except (OSError, ValueError):
-        return validate(model, read_toml(path), str(path))  # which says what is wrong
+        return validate(model, read_toml(path), str(path))  # raises the error
     card = _read_card(str(path), str(Path.cwd()), model, state.st_mtime_ns, state.st_size)
     assert isinstance(card, model)
     return card
@@ -467,7 +475,7 @@ def read_card(path: Path, model: type[_Model]) -> _Model:
 
 @lru_cache(maxsize=1024)
 def _read_card(path: str, folder: str, model: type[BaseModel], *state: int) -> BaseModel:
-    """One version of a card's file, read once per process: a grid asks for the same few cards thousands of times."""
+    """One version of the file of a card, read once per process. Grids read the same cards thousands of times."""
     return validate(model, read_toml(Path(path)), path)
 
 
@@ -475,28 +483,29 @@ def _path(kind: CardKind, name: str) -> Path:
     if name.endswith(".toml"):
         return Path(name)
     if canonical(name) not in names(kind):
-        raise UnknownNameError(_called(kind), name, names(kind), hint="(or a path to a .toml card)")
+        raise UnknownNameError(_singular(kind), name, names(kind), hint="(or a path to a .toml card)")
     return cards_folder(kind) / f"{canonical(name)}.toml"
 
 
-def _called(kind: CardKind) -> str:
-    """A kind in the singular."""
+def _singular(kind: CardKind) -> str:
+    """The name of a kind of card in the singular."""
     return {"tasks/language": "language task", "tasks/language/suites": "suite"}.get(kind, kind.removesuffix("s"))
 
 
 def card_file(name: str) -> Path:
-    """The file of a task, baseline or grid card, by name or path."""
+    """The file of a card of any kind, by name or path."""
     kinds: tuple[CardKind, ...] = ("tasks", "baselines", "grids", "tasks/language", "tasks/language/suites")
     for kind in kinds:
         if name.endswith(".toml") or canonical(name) in names(kind):
             return _path(kind, name)
-    raise UnknownNameError("card", name, [known for kind in kinds for known in names(kind)])
+    raise UnknownNameError("card", name, [card for kind in kinds for card in names(kind)])
 
 
 def card_name(path: Path) -> str:
-    """The name a card's file gives it: lower-case letters, digits and hyphens, so that it can be part of a file
-    name."""
+    """The name of a card, from its file: lower-case letters, digits and hyphens, since file names contain it."""
     name = canonical(path.stem)
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,63}", name):
-        raise UsageError(f"{path}: a card's file name must be letters, digits and hyphens, like my-task.toml")
+        raise UsageError(
+            f"{path}: the file name of a card must be letters, digits and hyphens, like my-task.toml", code="bad-syntax"
+        )
     return name

@@ -1,9 +1,9 @@
-"""Codes: numbers in hashes that say which code computes an answer.
+"""Codes: version numbers of code, which are part of hashes.
 
-Every family, estimator, backbone and mixer of iclbench has a code, `Entry.code` in the registry. It is raised in the
-commit that changes what the class answers for the same settings; `tests/golden` fails where this is forgotten. A family
-has three: of its episodes (`code`), of the choice of frozen prompts (`prompts`) and of what errors are divided by
-(`normaliser`). A class from elsewhere has no such number: its code is the hash of its sources.
+Every family, estimator, backbone and mixer of iclbench has a code, `Entry.code` in the registry. Raise it in the commit
+that changes the outputs of the class for the same settings; otherwise `tests/golden` fails. A family has three codes:
+of its episodes (`code`), of the choice of frozen prompts (`prompts`) and of the normaliser of errors (`normaliser`).
+The code of a class from outside iclbench is the hash of its sources.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any
 from iclbench.core.sources import source_hash
 from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES, MIXERS, Entry, Registry, is_target
 
-# How training sums up the losses of a batch, what a probe measures, and how the scores of a prompt set are summed up.
+# Codes of the loss of a batch, of the probes, and of the summary of the scores of a prompt set.
 LOSS = 1
 PROBE = 1
 SUMMARY = 1
 
-# A number of iclbench's own code, the hash of other people's, or those of a backbone and its mixers.
+# The number of a class of iclbench, the hash of another class, or a list of those of a backbone and its mixers.
 Code = int | str | list[int | str]
 
 
 def of_family(name: str) -> int | str:
-    """The code of a family's episodes, in training and in prompt sets. Nothing is imported."""
+    """The code of the episodes of a family. The family is not imported."""
     return _code(FAMILIES, name)
 
 
@@ -35,43 +35,45 @@ def of_prompts(name: str) -> int | str:
 
 
 def of_normaliser(name: str) -> int | str:
-    """The code of what a family's errors are divided by."""
+    """The code of the normaliser of a family."""
     shipped = _shipped(FAMILIES, name)
     return of_family(name) if shipped is None else shipped.normaliser
 
 
 def of_estimator(name: str) -> int | str:
-    """The code of an estimator. Nothing is imported."""
+    """The code of an estimator, which is not imported."""
     return _code(ESTIMATORS, name)
 
 
 def of_backbone(name: str, settings: Mapping[str, Any] | None = None) -> Code:
-    """The code of a backbone; of a variant that of its backbone. Where settings name mixers, their codes follow.
+    """The code of a backbone, or of the backbone of a variant, followed by the codes of mixers in the settings.
 
-    Nothing is imported except a variant from elsewhere.
+    Only variants from outside iclbench are imported.
 
     Raises:
         UnknownNameError: a mixer of a built-in backbone does not exist.
     """
-    own = _code(BACKBONES, BACKBONES.variant(name).backbone)
-    mixers = [_code(MIXERS, mixer) for mixer in _mixers(settings or {}, own)]
-    return [own, *mixers] if mixers else own
+    code = _code(BACKBONES, BACKBONES.variant(name).backbone)
+    mixer_codes = [_code(MIXERS, mixer) for mixer in _mixers(settings or {}, code)]
+    return [code, *mixer_codes] if mixer_codes else code
 
 
 def is_ours(registry: Registry, name: str) -> bool:
-    """Whether a name or target is that of iclbench's own class. Nothing is imported."""
+    """Whether a name or target is that of a class of iclbench. The class is not imported."""
     return _shipped(registry, name) is not None
 
 
-def _mixers(settings: Mapping[str, Any], own: int | str) -> list[str]:
-    """The mixers that settings name, each once; a class from elsewhere may mean something else by the word."""
-    named = settings.get("mixers")
-    words = [each for each in named if isinstance(each, str)] if isinstance(named, list) else []
-    return [each for each in dict.fromkeys(words) if isinstance(own, int) or is_target(each) or each in MIXERS.entries]
+def _mixers(settings: Mapping[str, Any], code: int | str) -> list[str]:
+    """The mixers in the settings, without duplicates. For a backbone from outside iclbench, whose setting `mixers` may
+    have another meaning, only the names of existing mixers."""
+    value = settings.get("mixers")
+    names = [name for name in value if isinstance(name, str)] if isinstance(value, list) else []
+    is_builtin = isinstance(code, int)
+    return [name for name in dict.fromkeys(names) if is_builtin or is_target(name) or name in MIXERS.entries]
 
 
 def _shipped(registry: Registry, name: str) -> Entry | None:
-    """The entry of iclbench's own class behind a name or target; None: it is from elsewhere."""
+    """The entry of the class of iclbench with a name or target; None for a class from outside iclbench."""
     target = registry.entry(name).target
     return next((entry for entry in registry.shipped.values() if entry.target == target), None)
 

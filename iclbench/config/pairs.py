@@ -1,7 +1,7 @@
-"""Pairs of backbones that a finding compares, named in a grid's card before they are trained.
+"""Pairs of backbones for claims over trainings, registered in the card of a grid before they are trained.
 
-What single seeds decide is not known from two of them. So a pair is trained from more seeds on the tasks that it is
-named for, and what is claimed of it is claimed over trainings.
+Two seeds do not show how much a difference depends on the seed. A pair is therefore trained from more seeds on its
+tasks, and claims about it are claims over trainings.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from iclbench.registry import BACKBONES, spelling
 
 
 class Pair(BaseSettings):
-    """Two backbones on some tasks.
+    """Two backbones that are compared on some tasks.
 
     Attributes:
-        a: a backbone ...
-        b: ... and another one; differences are the first one's score less the second one's.
-        tasks: where they are compared.
-        preset: at which size.
-        seeds: that both are trained from; a claim needs all of them.
+        a: the first backbone.
+        b: the second backbone. Differences are the score of `a` minus the score of `b`.
+        tasks: the tasks.
+        preset: the preset of the tasks.
+        seeds: seeds of the trainings of both backbones. A claim needs all of them.
     """
 
     a: str
@@ -38,7 +38,7 @@ class Pair(BaseSettings):
 
     @field_validator("a", "b")
     @classmethod
-    def _known(cls, value: str) -> str:
+    def _check_backbone(cls, value: str) -> str:
         try:
             BACKBONES.entry(value)
         except UsageError as error:
@@ -47,23 +47,23 @@ class Pair(BaseSettings):
 
     @field_validator("tasks")
     @classmethod
-    def _as_the_tables_have_them(cls, value: list[str]) -> list[str]:
-        return [each if each.endswith(".toml") else canonical(each) for each in value]
+    def _with_canonical_spelling(cls, value: list[str]) -> list[str]:
+        return [task if task.endswith(".toml") else canonical(task) for task in value]
 
     @model_validator(mode="after")
-    def _two(self) -> Pair:
+    def _check_different(self) -> Pair:
         if self.a == self.b:
-            raise ValueError(f"a pair is of two backbones, got '{self.a}' twice")
+            raise ValueError(f"expected two different backbones, got '{self.a}' twice")
         return self
 
 
 @cache
 def shipped_pairs() -> tuple[Pair, ...]:
     """The pairs of all shipped grids."""
-    return tuple(_shipped())
+    return tuple(_read_pairs())
 
 
-def _shipped() -> Iterator[Pair]:
+def _read_pairs() -> Iterator[Pair]:
     for name in names("grids"):
         path = cards_folder("grids") / f"{name}.toml"
         for pair in read_toml(path).get("pairs", []):

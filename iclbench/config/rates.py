@@ -1,7 +1,7 @@
-"""Tables of learning rates: what `iclbench tune` has chosen, by preset, task and contestant.
+"""Tables of learning rates that `iclbench tune` chose, by preset, task and contestant.
 
-`grids/rates/PRESET.toml` is shipped and holds for the tasks that are; `RESULTS/rates/PRESET.toml` goes over it, for
-whoever has tuned his own. A table goes over what a task's card says, and what a user types goes over the table.
+`grids/rates/PRESET.toml` is the shipped table for the shipped tasks. Rates in `RESULTS/rates/PRESET.toml` replace its
+rates. Rates of a table replace those of the task card, and options of the user replace both.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from iclbench.core.settings import BaseSettings, Decay, NonNegativeFloat, Positi
 from iclbench.registry import BACKBONES
 
 
-class Chosen(BaseSettings):
-    """Settings of training that were chosen for one contestant; those left out are the preset's.
+class TunedSettings(BaseSettings):
+    """Settings of training that were chosen for one contestant (default: those of the preset).
 
     Attributes:
-        lr: learning rate at its highest.
+        lr: peak learning rate.
         optimiser: adam or adamw.
-        warmup: steps over which the learning rate rises from 0.
-        weight_decay: of AdamW.
-        betas: Adam's two rates of decay.
+        warmup: number of steps in which the learning rate rises from 0.
+        weight_decay: weight decay of AdamW.
+        betas: the two decay rates of Adam.
         tried: the learning rates that were tried.
     """
 
@@ -39,21 +39,21 @@ class Chosen(BaseSettings):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Those that were chosen, as a `train` table says them."""
+        """The chosen settings, in the form of a table `train`."""
         return self.model_dump(mode="json", exclude_none=True, exclude={"tried"})
 
 
 class Tuning(BaseSettings):
-    """What was chosen for some tasks, and how it was found.
+    """Chosen settings for some tasks, and the trainings that they are based on.
 
     Attributes:
-        tasks: names of the tasks that it holds for.
-        on: the task that was trained on, where it is one for several.
-        steps: of every training.
-        budget: parameters of every backbone; left out: the preset has no budget.
-        seeds: trainings of every learning rate, each from another seed.
-        how: what decided, and what else a reader should know.
-        train: by contestant, what was chosen.
+        tasks: names of the tasks that use the settings.
+        on: the task of the trainings, if several tasks use its settings.
+        steps: number of steps of every training.
+        budget: number of parameters of every backbone (default: the preset has no budget).
+        seeds: number of trainings of every learning rate, with different seeds.
+        how: the criterion of the choice and further remarks.
+        train: the chosen settings, by contestant.
     """
 
     tasks: Annotated[list[str], Field(min_length=1)]
@@ -62,57 +62,58 @@ class Tuning(BaseSettings):
     budget: PositiveInt | None = None
     seeds: PositiveInt
     how: str = ""
-    train: Annotated[dict[str, Chosen], ByBackbone]
+    train: Annotated[dict[str, TunedSettings], ByBackbone]
 
 
 class RateTable(BaseSettings):
     """A table of learning rates of one preset.
 
     Attributes:
-        tuned: what was chosen; a contestant stands once for every task.
+        tuned: the chosen settings. Every contestant has at most one entry for a task.
     """
 
     tuned: list[Tuning] = []
 
     @model_validator(mode="after")
-    def _each_once(self) -> RateTable:
-        seen: set[tuple[str, str]] = set()
+    def _check_duplicates(self) -> RateTable:
+        pairs: set[tuple[str, str]] = set()
         for tuning in self.tuned:
             for pair in ((task, contestant) for task in tuning.tasks for contestant in tuning.train):
-                if pair in seen:
-                    raise ValueError(f"two rates for '{pair[1]}' on task '{pair[0]}'; leave one of them")
-                seen.add(pair)
+                if pair in pairs:
+                    raise ValueError(f"two rates for '{pair[1]}' on task '{pair[0]}'; remove one of them")
+                pairs.add(pair)
         return self
 
-    def of(self, task: str) -> dict[str, dict[str, Any]]:
-        """By contestant, what was chosen for a task."""
-        each = (tuning.train for tuning in self.tuned if task in tuning.tasks)
-        return {contestant: chosen.settings for train in each for contestant, chosen in train.items()}
+    def settings(self, task: str) -> dict[str, dict[str, Any]]:
+        """The chosen settings for a task, by contestant."""
+        tables = (tuning.train for tuning in self.tuned if task in tuning.tasks)
+        return {contestant: chosen.settings for table in tables for contestant, chosen in table.items()}
 
-    def on(self, task: str) -> dict[str, str]:
-        """By contestant, the task that its rate for this task was chosen on."""
-        return {name: each.on or task for each in self.tuned if task in each.tasks for name in each.train}
+    def tuning_tasks(self, task: str) -> dict[str, str]:
+        """The tasks on which the settings for a task were chosen, by contestant."""
+        tunings = (tuning for tuning in self.tuned if task in tuning.tasks)
+        return {contestant: tuning.on or task for tuning in tunings for contestant in tuning.train}
 
 
 def shipped_path(preset: str) -> Path:
-    """The table that is shipped for a preset; not every one has one."""
+    """The shipped table of a preset, which may not exist."""
     return cards_folder("grids") / "rates" / f"{preset}.toml"
 
 
-def own_path(results: Path, preset: str) -> Path:
+def results_path(results: Path, preset: str) -> Path:
     """The table of a results folder."""
     return results / "rates" / f"{preset}.toml"
 
 
 def read_table(path: Path) -> RateTable:
-    """A table, empty where there is no such file; raises `UsageError` when it does not hold."""
+    """A table, empty if the file does not exist; raises `UsageError` if it is not valid."""
     return read_card(path, RateTable) if path.is_file() else RateTable()
 
 
-def tuned_on(preset: str, task: str) -> str:
-    """The task whose rates hold for a task in the shipped table: itself, or the one that was tuned in its place."""
+def tuning_task(preset: str, task: str) -> str:
+    """The task on which the shipped rates for a task were chosen: the task, or another one in place of it."""
     tunings = read_table(shipped_path(preset)).tuned
-    return next((each.on for each in tunings if task in each.tasks and each.on), task)
+    return next((tuning.on for tuning in tunings if task in tuning.tasks and tuning.on), task)
 
 
 @dataclass(frozen=True)
@@ -120,59 +121,60 @@ class Rates:
     """Settings of training that were chosen for one task at one preset.
 
     Attributes:
-        chosen: by contestant.
-        on: by contestant, the task that this was chosen on.
+        chosen_settings: the settings, by contestant.
+        tuning_tasks: the task on which they were chosen, by contestant.
     """
 
-    chosen: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    on: Mapping[str, str] = field(default_factory=dict)
+    chosen_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    tuning_tasks: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, preset: str, task: str, card: str | None = None, results: Path | None = None) -> Rates:
-        """Those of the tables there are.
+        """The rates of the shipped table and of the table of the results folder, which replace the former.
 
         Args:
-            preset: its name.
-            task: the name of the task's card.
-            card: the card's hash, be it the one without what only looks at training, by which a task of the user's own
-                that goes by the name of a shipped one is told from it; None: it is the shipped one.
+            preset: name of the preset.
+            task: name of the task card.
+            card: hash of the card, with or without monitoring settings, which distinguishes a user's task from a
+                shipped task of the same name (default: the hash of the shipped card).
             results: the results folder, if there is one.
 
         Raises:
-            UsageError: a table does not hold.
+            UsageError: a table is not valid.
         """
         is_shipped = task in names("tasks")
         if is_shipped and card is not None:
-            known = load_task(task)[1]
-            is_shipped = card == known.unobserved or card == known.hash
+            shipped_card = load_task(task)[1]
+            is_shipped = card in (shipped_card.hash_without_monitoring, shipped_card.hash)
         shipped = read_table(shipped_path(preset)) if is_shipped else RateTable()
-        own = cls() if results is None else cls.own(results, preset, task)
-        return cls({**shipped.of(task), **own.chosen}, {**shipped.on(task), **own.on})
+        tuned = cls() if results is None else cls.of_results(results, preset, task)
+        return cls(
+            {**shipped.settings(task), **tuned.chosen_settings}, {**shipped.tuning_tasks(task), **tuned.tuning_tasks}
+        )
 
     @classmethod
-    def own(cls, results: Path, preset: str, task: str) -> Rates:
-        """Those of a results folder alone."""
-        table = read_table(own_path(results, preset))
-        return cls(table.of(task), table.on(task))
+    def of_results(cls, results: Path, preset: str, task: str) -> Rates:
+        """The rates of the table of a results folder."""
+        table = read_table(results_path(results, preset))
+        return cls(table.settings(task), table.tuning_tasks(task))
 
     def settings(self, backbone: str) -> Mapping[str, Any]:
-        """What was chosen for a backbone, as a `train` table says it: for a variant that nobody tuned what was chosen
-        for its backbone."""
-        known = [self.chosen[name] for name in BACKBONES.names_in_cards(backbone) if name in self.chosen]
-        return known[-1] if known else {}
+        """The chosen settings of a backbone, in the form of a table `train`. A variant that was not tuned has those of
+        its backbone."""
+        names = [name for name in BACKBONES.names_in_cards(backbone) if name in self.chosen_settings]
+        return self.chosen_settings[names[-1]] if names else {}
 
     def is_chosen(self, backbone: str, train: Mapping[str, Any]) -> bool:
-        """Whether these are the settings that were chosen for a backbone; for a variant, under its own name."""
-        chosen = self.chosen.get(backbone)
-        return chosen is not None and all(train.get(key) == value for key, value in chosen.items())
+        """Whether settings of training contain those that were chosen for a backbone or variant of this name."""
+        settings = self.chosen_settings.get(backbone)
+        return settings is not None and all(train.get(key) == value for key, value in settings.items())
 
 
 def learning_rate(preset: Preset, rates: Rates, contestant: str) -> float | None:
-    """The rate that a backbone or a variant is trained with where nobody types one; None: it is not one that the
-    preset has a size for."""
-    known = BACKBONES.names_in_cards(contestant) if contestant in BACKBONES.entries else [contestant]
-    if preset.budget is None and not any(name in preset.backbones for name in known):
+    """The default learning rate of a backbone or variant; None if the preset has no size for it."""
+    names = BACKBONES.names_in_cards(contestant) if contestant in BACKBONES.entries else [contestant]
+    if preset.budget is None and not any(name in preset.backbones for name in names):
         return None
-    of_card = [preset.train_for[name]["lr"] for name in known if "lr" in preset.train_for.get(name, {})]
-    tuned = [rates.chosen[name]["lr"] for name in known if name in rates.chosen]
-    return float([preset.train.lr, *of_card, *tuned][-1])
+    card_rates = [preset.train_for[name]["lr"] for name in names if "lr" in preset.train_for.get(name, {})]
+    tuned_rates = [rates.chosen_settings[name]["lr"] for name in names if name in rates.chosen_settings]
+    return float([preset.train.lr, *card_rates, *tuned_rates][-1])

@@ -1,7 +1,7 @@
-"""From what a user types to a frozen configuration: card, preset, `--config` file and `-o key=value`, in this order.
+"""Resolution of card, preset, `--config` file and `-o key=value` (in this order) to a frozen configuration.
 
-A run's configuration is complete: it names every number that the run depends on, is written beside the weights as
-`config.toml`, and its hash tells whether two runs are the same.
+The configuration of a run is complete: it has all settings that the run depends on. It is stored with the weights, as
+`config.toml`, and its hash identifies the run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from iclbench.config.cards import (
     read_toml,
 )
 from iclbench.config.rates import Rates
-from iclbench.config.sizes import sized
+from iclbench.config.sizes import budget_settings
 from iclbench.core import plugins
 from iclbench.core.errors import UnknownNameError, UsageError, is_ours, shortened
 from iclbench.core.formats import assignments, canonical
@@ -36,38 +36,40 @@ if TYPE_CHECKING:
     from iclbench.core.task import TaskShape
     from iclbench.families.base import Family
 
-# What `-o` can reach: the three tables of a `--config` file.
+# The tables of `-o` and of a `--config` file.
 ROOTS = ("task", "backbone", "train")
 
 
 def family_class(name: str) -> type[Family]:
-    """The family behind a name or target; raises `UsageError` when it is something else."""
+    """The family with a name or target; raises `UsageError` if it is not a family."""
     return FAMILIES.subclass(name)
 
 
 def backbone_class(name: str) -> type[Backbone]:
-    """The backbone behind a name or target; raises `UsageError` when it is something else."""
+    """The backbone with a name or target; raises `UsageError` if it is not a backbone."""
     return BACKBONES.subclass(name)
 
 
-def unfit(backbone: str, task: str, head: str) -> str | None:
-    """Why a backbone cannot be trained on a task with such a head; None: it can."""
+def unfit_reason(backbone: str, task: str, head: str) -> str | None:
+    """The reason why a backbone cannot be trained on a task with this head; None if it can."""
     if head == "event" or not backbone_class(backbone).events_only:
         return None
-    return f"backbone '{backbone}' reads event sequences and nothing else; task '{task}' has none, point-process does"
+    return f"backbone '{backbone}' reads event sequences only; choose another task than '{task}', like point-process"
 
 
 _BOTH = (Role.TRAINED, Role.EVALUATED)
-# Heads of which a standard deviation is read as `spread` says.
-_SPREAD = ("gaussian", "mixture")
+# Heads with the setting `spread`.
+_SPREAD_HEADS = ("gaussian", "mixture")
 
 
 class TaskConfig(BaseSettings):
     """A task card at one preset.
 
-    `files` says where the data are: the parameters of the family with `Role.LOCATION`. Moving a file changes no
-    identity. `learned` is what `Family.learn` found in the training data, their fingerprint included; it is empty until
-    a run is created, and for families that need no data.
+    Attributes:
+        files: locations of the data, the parameters of the family with `Role.LOCATION`. Identities do not depend on
+            them.
+        learned: the result of `Family.learn` on the training data, with their fingerprint. It is empty before a run is
+            created, and for families without data.
     """
 
     name: Annotated[str, *_BOTH]
@@ -92,56 +94,61 @@ class TaskConfig(BaseSettings):
 
     @property
     def data(self) -> str | None:
-        """The images that episodes are made of, as result tables name them; None: no data set."""
+        """The data set of the episodes, as in result tables; None without a data set."""
         return self.data_with()
 
-    def data_with(self, **more: str) -> str | None:
-        """The same with further assignments. Files are named without their folders, which other machines lack."""
-        known = self.parameters | {key: Path(value).name for key, value in self.files.items()}
-        named = family_class(self.family).data_parameters
-        return assignments({key: known[key] for key in named} | more) or None
+    def data_with(self, **assigned: str) -> str | None:
+        """`data` with further assignments. Files have no folders, which differ between machines."""
+        values = self.parameters | {key: Path(value).name for key, value in self.files.items()}
+        keys = family_class(self.family).data_parameters
+        return assignments({key: values[key] for key in keys} | assigned) or None
 
-    def drawn(self, examples: int) -> int:
-        """Points that a family is asked for, so that there are so many examples: with the question `next` the last one
-        is only ever asked."""
+    def point_count(self, examples: int) -> int:
+        """The number of points of an episode with a number of examples. With the question `next`, the last point is
+        only a target."""
         return examples + (self.question == "next")
 
     @property
-    def checked(self) -> BaseSettings:
-        """The parameters of the family, complete."""
+    def family_parameters(self) -> BaseSettings:
+        """The parameters of the family, with defaults."""
         model = family_class(self.family).Parameters
         return validate(model, self.parameters | self.files, f"task '{self.name}': parameters")
 
     def shift_name(self, shift: str) -> str:
-        """How tables and hashes call a shift, in whatever order and spelling it was written.
+        """The name of a shift in tables and hashes, which does not depend on the spelling or the order of its parts.
 
         Raises:
-            UsageError: the family has none of this name, or its parts do not combine.
+            UsageError: the family has no such shift, or its parts cannot be combined.
         """
         return family_class(self.family).known_shift(shift).name
 
     def build(self, data_dir: Path | None = None) -> Family:
-        """The family with these parameters, and with what was learned from its training data where that is stored."""
+        """The family with these parameters and the stored result of `Family.learn`."""
         from iclbench.core.answers import check_normaliser
         from iclbench.core.guard import fixed_state
 
-        cls, parameters = family_class(self.family), self.checked
+        cls, parameters = family_class(self.family), self.family_parameters
         with plugins.named(cls), fixed_state():
             family = cls(parameters, data_dir)
         family.learned = self.learned
-        kind = "classification" if family.classes is not None else "event" if family.marks is not None else "regression"
-        if kind != {"categorical": "classification", "event": "event"}.get(self.head, "regression"):
-            raise UsageError(f"task '{self.name}': head '{self.head}' does not fit the {kind} family '{self.family}'")
+        problem = (
+            "classification" if family.classes is not None else "event" if family.marks is not None else "regression"
+        )
+        if problem != {"categorical": "classification", "event": "event"}.get(self.head, "regression"):
+            raise UsageError(
+                f"task '{self.name}': head '{self.head}' does not fit the {problem} family '{self.family}'",
+                code="not-applicable",
+            )
         self.tests(family, self.evaluators)
-        if not is_ours(cls):  # errors divided by 0 would be found after training only
+        if not is_ours(cls):  # otherwise a normaliser of 0 is an error only after the training
             check_normaliser(family)
         return family
 
     def build_held_out(self, data_dir: Path | None = None, data_changed: bool = False) -> Family:
-        """The family that prompts are drawn from.
+        """The family of the prompts.
 
         Raises:
-            DataError: the data are not those that the run was trained on, unless `data_changed` allows it.
+            DataError: the data are not those of the training, unless `data_changed` allows it.
         """
         from iclbench.core.answers import check_normaliser
 
@@ -152,25 +159,25 @@ class TaskConfig(BaseSettings):
         if not is_ours(type(held_out)):
             check_normaliser(held_out)
         if data_changed:
-            _ = held_out.most_prompts  # data that the run cannot read are refused before anything is computed
+            _ = held_out.most_prompts  # raises now if the run cannot read the data
         return held_out
 
-    def at(self, files: Mapping[str, Any]) -> TaskConfig:
-        """The same task with its data at these places.
+    def with_files(self, files: Mapping[str, Any]) -> TaskConfig:
+        """The task with other locations of its data.
 
         Raises:
-            UnknownNameError: a key is not the place of a file.
+            UnknownNameError: a key is not the location of a file.
         """
-        known = family_class(self.family).Parameters.with_role(Role.LOCATION)
+        location_keys = family_class(self.family).Parameters.with_role(Role.LOCATION)
         for key in files:
-            if key not in known:
-                paths = [f"task.{each}" for each in known]
-                raise UnknownNameError("key", f"task.{key}", paths, hint=f"(places of the data of task '{self.name}')")
+            if key not in location_keys:
+                paths = [f"task.{location}" for location in location_keys]
+                raise UnknownNameError("key", f"task.{key}", paths, hint=f"(files of the data of task '{self.name}')")
         return self.model_copy(update={"files": {**self.files, **files}})
 
     def on_data(self, data_dir: Path | None = None) -> TaskConfig:
-        """The same task with what is learned from its data and the resolved locations of its files; unchanged for
-        families that need no data.
+        """The task with the result of `Family.learn` and the resolved locations of its files. Tasks without data do not
+        change.
 
         Raises:
             DataError: the data cannot be read.
@@ -179,12 +186,12 @@ class TaskConfig(BaseSettings):
         return self.model_copy(update={"learned": family.learn(), "files": self.files | family.files()})
 
     def shape(self, family: Family) -> TaskShape:
-        """What a backbone is told about the task."""
+        """The shape of the task, from which backbones are built."""
         from iclbench.core.task import TaskShape
 
         return TaskShape(
             x_dim=family.x_dim,
-            points=self.drawn(self.points),
+            points=self.point_count(self.points),
             y_dim=family.y_dim,
             classes=family.classes,
             marks=family.marks,
@@ -197,23 +204,25 @@ class TaskConfig(BaseSettings):
             components=self.components or 8,
         )
 
-    def tests(self, family: Family, asked: Sequence[str]) -> list[str]:
-        """The evaluators of these names, in either spelling, as the family spells them.
+    def tests(self, family: Family, names: Sequence[str]) -> list[str]:
+        """The evaluators with these names, in any spelling, in the spelling of the family.
 
         Raises:
-            UnknownNameError: the family has none of this name.
-            UsageError: they ask for targets, and this task does not; or the task's parameters do not allow one.
+            UnknownNameError: the family has no such evaluator.
+            UsageError: the question of the task is not `targets`, or its parameters do not allow an evaluator.
         """
-        known = {canonical(name): name for name in family.evaluators()}
-        for name in asked:
-            if canonical(name) not in known:
-                raise UnknownNameError("evaluator", name, known.values(), hint=f"(of task '{self.name}')")
-        if asked and self.question != "targets":
-            raise UsageError(f"task '{self.name}': evaluators ask for targets; write question = \"targets\"")
-        found = list(dict.fromkeys(known[canonical(name)] for name in asked))
-        for name in found:
+        evaluators = {canonical(name): name for name in family.evaluators()}
+        for name in names:
+            if canonical(name) not in evaluators:
+                raise UnknownNameError("evaluator", name, evaluators.values(), hint=f"(of task '{self.name}')")
+        if names and self.question != "targets":
+            raise UsageError(
+                f"task '{self.name}': evaluators need targets; write question = \"targets\"", code="not-applicable"
+            )
+        tests = list(dict.fromkeys(evaluators[canonical(name)] for name in names))
+        for name in tests:
             family.check_test(name)
-        return found
+        return tests
 
 
 class BackboneConfig(BaseSettings):
@@ -223,14 +232,14 @@ class BackboneConfig(BaseSettings):
     code: codes.Code
     settings: dict[str, Any] = {}
 
-    def build(self, shape: TaskShape, anywhere: bool = False) -> Backbone:
-        """The backbone, its weights drawn from torch's global generator; with `anywhere`, the settings that only say
-        how to compute have their defaults."""
+    def build(self, shape: TaskShape, portable: bool = False) -> Backbone:
+        """The backbone, with weights from the global generator of torch. With `portable`, settings that only choose an
+        implementation have their defaults, which every machine supports."""
         from iclbench.core.bounds import bounded
 
         for_task = model_for_task()
         cls = backbone_class(self.name)
-        settings = {k: v for k, v in self.settings.items() if not (anywhere and k in cls.computed_by)}
+        settings = {k: v for k, v in self.settings.items() if not (portable and k in cls.computed_by)}
         checked = validate(cls.Settings, settings, f"backbone '{self.name}'")
         return bounded(lambda: for_task(cls, checked, shape), f"backbone '{self.name}'", is_ours(cls))
 
@@ -246,7 +255,7 @@ class RunConfig(BaseSettings):
 
     @property
     def trained(self) -> dict[str, Any]:
-        """What the weights depend on."""
+        """The part that the weights depend on, as plain values."""
         return trained_part(self.dump())
 
     def on_data(self, data_dir: Path | None = None) -> RunConfig:
@@ -254,62 +263,60 @@ class RunConfig(BaseSettings):
         return self.model_copy(update={"task": self.task.on_data(data_dir)})
 
     def dump(self) -> dict[str, Any]:
-        """Plain values for TOML, which has no null."""
+        """The configuration as plain values without null, which TOML does not have."""
         return self.model_dump(mode="json", exclude_none=True)
 
     @property
     def targets(self) -> list[str]:
-        """The classes outside the registry that the configuration names, its baselines' included."""
+        """The targets `package.module:Class` in the configuration, including those of its baselines."""
         mixers = self.backbone.settings.get("mixers")
-        named = [self.task.family, self.backbone.name, *(mixers if isinstance(mixers, list) else [])]
+        names = [self.task.family, self.backbone.name, *(mixers if isinstance(mixers, list) else [])]
         for baseline in [*self.task.oracles, *self.task.baselines]:
             try:
-                named.append(load_baseline(baseline)[1].estimator)
-            except UsageError:  # to be reported by what needs it
+                names.append(load_baseline(baseline)[1].estimator)
+            except UsageError:  # an evaluation of the baseline reports it
                 continue
-        return list(dict.fromkeys(name for name in named if isinstance(name, str) and is_target(name)))
+        return list(dict.fromkeys(name for name in names if isinstance(name, str) and is_target(name)))
 
     def shape(self, family: Family) -> TaskShape:
-        """What the backbone is told about the task."""
+        """The shape of the task, from which the backbone is built."""
         return self.task.shape(family)
 
-    def build(self, family: Family, anywhere: bool = False) -> Backbone:
-        """The untrained backbone for the task's family, its weights drawn from the run's own stream; `anywhere` as in
+    def build(self, family: Family, portable: bool = False) -> Backbone:
+        """The untrained backbone for the family of the task, with weights from the stream of the seed. `portable` as in
         `BackboneConfig.build`."""
         from iclbench.core.seeds import global_stream
 
         with global_stream(self.seed, "weights"):
-            return self.backbone.build(self.shape(family), anywhere)
+            return self.backbone.build(self.shape(family), portable)
 
 
 def trained_part(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a run's configuration, in plain values, that the weights depend on: not how the run is evaluated."""
+    """The part of the configuration of a run (plain values) that the weights depend on, without its evaluation."""
     task = {key: value for key, value in plain["task"].items() if key in TaskConfig.with_role(Role.TRAINED)}
     return {**plain, "task": task}
 
 
 def without_codes(trained: Mapping[str, Any]) -> dict[str, Any]:
-    """The same without saying which code the family's and the backbone's names stood for."""
+    """The trained part without the codes of the family and the backbone."""
     parts = {key: {k: v for k, v in trained[key].items() if k != "code"} for key in ("task", "backbone")}
     return {**trained, **parts}
 
 
 def without_learned(trained: Mapping[str, Any]) -> dict[str, Any]:
-    """The same without what was learned from the data."""
+    """The trained part without the result of `Family.learn`."""
     return {**trained, "task": {key: value for key, value in trained["task"].items() if key != "learned"}}
 
 
-def evaluated_as(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's configuration in plain values, evaluated as `new` says.
-
-    What weights depend on stays as it was written.
-    """
+def with_evaluation_of(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration `old` (plain values) with the evaluation of `new`. The part that the weights depend on does not
+    change."""
     evaluated = {key: value for key, value in new["task"].items() if key not in TaskConfig.with_role(Role.TRAINED)}
     return {**old, "task": {**trained_part(old)["task"], **evaluated}}
 
 
 def parse_overrides(pairs: Sequence[str], roots: Sequence[str] = ROOTS) -> dict[str, Any]:
-    """Nested tables from `key=value` pairs; values are TOML, and plain words need no quotes.
+    """Nested tables from `key=value` pairs. Values are TOML. Words do not need quotes.
 
     >>> parse_overrides(["backbone.layers=6", "task.glyphs=omniglot"])
     {'backbone': {'layers': 6}, 'task': {'glyphs': 'omniglot'}}
@@ -319,63 +326,81 @@ def parse_overrides(pairs: Sequence[str], roots: Sequence[str] = ROOTS) -> dict[
         key, equals, text = pair.partition("=")
         path = [part.strip().replace("-", "_") for part in key.split(".")]
         if not equals or len(path) < 2 or not all(path):
-            raise UsageError(f"-o {shortened(pair)}: write -o root.key=value with root one of {', '.join(roots)}")
+            raise UsageError(
+                f"-o {shortened(pair)}: write -o root.key=value with root one of {', '.join(roots)}", code="bad-syntax"
+            )
         _check_root(path[0], roots)
         table = tables
-        for part in path[:-1]:
-            table = table.setdefault(part, {})
+        for key in path[:-1]:
+            table = table.setdefault(key, {})
             if not isinstance(table, dict):
-                raise UsageError(f"-o {shortened(pair)}: '{part}' already has a value")
-        last, value = path[-1], _toml_value(text)
-        if isinstance(table.get(last), dict) and not isinstance(value, dict):
-            raise UsageError(f"-o {shortened(pair)}: '{last}' already has a value")
-        table |= _merge(table, {last: value})
+                raise UsageError(f"-o {shortened(pair)}: '{key}' already has a value", code="conflict")
+        key, value = path[-1], _toml_value(text)
+        if isinstance(table.get(key), dict) and not isinstance(value, dict):
+            raise UsageError(f"-o {shortened(pair)}: '{key}' already has a value", code="conflict")
+        table |= _merge(table, {key: value})
     return tables
 
 
-def typed_tables(overrides: Sequence[str] = (), config_file: Path | None = None) -> dict[str, Any]:
-    """What `--config` and `-o` say, the latter over the former."""
+def user_tables(overrides: Sequence[str] = (), config_file: Path | None = None) -> dict[str, Any]:
+    """The tables of a `--config` file, with the changes of `-o`."""
     return _merge(_read_config(config_file) if config_file else {}, parse_overrides(overrides))
 
 
 def resolve_task(
     name: str, preset: str, overrides: Mapping[str, Any] | None = None, where: str = "-o task"
 ) -> tuple[TaskConfig, TaskCard]:
-    """The task at a preset, with `overrides` (the `task` table) applied and the family's parameters checked and
-    complete."""
+    """The task at a preset, and its card.
+
+    Args:
+        name: name of the card, or a path to it.
+        preset: name of the preset.
+        overrides: changes of the user, as in a table `task`.
+        where: origin of the changes, for messages.
+
+    Raises:
+        UsageError: the card or a change is not valid.
+    """
     task, card = load_task(name)
-    chosen = card.preset(canonical(preset), task)
+    preset_card = card.preset(canonical(preset), task)
     family = family_class(card.family)
     parameters = family.Parameters
-    values = {**card.parameters, **chosen.parameters}
+    values = {**card.parameters, **preset_card.parameters}
     validate(parameters, values, f"task '{task}': parameters")
     if card.question not in family.questions:
-        known = " or ".join(f'question = "{name}"' for name in sorted(family.questions))
-        raise UsageError(f"task '{task}': family '{card.family}' does not ask '{card.question}'; write {known}")
+        questions = " or ".join(f'question = "{name}"' for name in sorted(family.questions))
+        raise UsageError(
+            f"task '{task}': family '{card.family}' does not have the question '{card.question}'; write {questions}",
+            code="not-applicable",
+        )
     for baseline in [*card.baselines, *card.oracles]:
         load_baseline(baseline)
     for shift in card.shifts:
         family.known_shift(shift)
     for key in {key: None for number in card.published for key in number.data}:
         if key not in family.data_parameters:
-            where = f"(in published.data of task '{task}')"
-            raise UnknownNameError("parameter that names data", key, family.data_parameters, hint=where)
-    typed, changed = _split(overrides or {}, parameters, where)
-    owners = {key: chosen if key in Preset.model_fields else card for key in TaskConfig.with_role(Role.TYPED)}
-    protocol = {key: getattr(owner, key) for key, owner in owners.items()} | typed
-    # What the head has no use for is no part of the configuration.
+            hint = f"(in published.data of task '{task}')"
+            raise UnknownNameError("parameter of data", key, family.data_parameters, hint=hint)
+    protocol_changes, parameter_changes = _split_task_table(overrides or {}, parameters, where)
+    owners = {key: preset_card if key in Preset.model_fields else card for key in TaskConfig.with_role(Role.TYPED)}
+    protocol = {key: getattr(owner, key) for key, owner in owners.items()} | protocol_changes
+    # The configuration does not have settings that the head does not use.
     for key, heads in {"floor": ("gaussian", "mixture", "event"), "components": MIXTURES}.items():
-        if protocol["head"] not in heads:
-            if key in typed:
-                head, known = protocol["head"], f"{', '.join(heads[:-1])} or {heads[-1]}"
-                raise UsageError(f"{where}.{key} is for head {known}; task '{task}' has head {head}: leave it out")
+        if (head := protocol["head"]) not in heads:
+            if key in protocol_changes:
+                needed = f"{', '.join(heads[:-1])} or {heads[-1]}"
+                raise UsageError(
+                    f"{where}.{key} needs head {needed}, and task '{task}' has head {head}; remove it",
+                    code="not-applicable",
+                )
             del protocol[key]
     if protocol["context_targets"] is True and card.question != "targets":
         raise UsageError(
-            f"task '{task}': context_targets is for question = \"targets\": where the next point is asked "
-            "after every number of points, all of them are scored; leave it out"
+            f'task \'{task}\': context_targets needs question = "targets", since question = "next" scores all '
+            "points; remove it",
+            code="not-applicable",
         )
-    complete = validate(parameters, {**values, **changed}, where).model_dump(mode="json", exclude_none=True)
+    complete = validate(parameters, {**values, **parameter_changes}, where).model_dump(mode="json", exclude_none=True)
     files = {key: complete.pop(key) for key in parameters.with_role(Role.LOCATION) & complete.keys()}
     config = {
         "name": task,
@@ -395,37 +420,41 @@ def resolve_task(
     return validate(TaskConfig, config, where), card
 
 
-def _split(
+def _split_task_table(
     table: Mapping[str, Any], parameters: type[BaseSettings], where: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a `task` table says of the task's own protocol, and of its family's parameters.
+    """The changes of the protocol and of the parameters of the family in a table `task`.
 
-    Both have tables of their own, `protocol` and `parameters`; a key beside these is of the one that has a key of this
-    name.
+    They are in its tables `protocol` and `parameters`. Other keys belong to the one that has a key of this name.
 
     Raises:
-        UsageError: both have it, or neither; or it is given in both ways.
+        UsageError: both have the key, or neither, or the key is given twice.
     """
-    own, theirs, short = TaskConfig.with_role(Role.TYPED), parameters.model_fields.keys(), dict(table)
-    found: dict[str, dict[str, Any]] = {"protocol": {}, "parameters": {}}
-    for name in found:
-        given = short.pop(name, {})
-        if not isinstance(given, Mapping):
-            raise UsageError(f"{where}.{name}: expected a table of keys, got {shortened(repr(given))}")
-        found[name] |= given
-    for key, value in short.items():
-        if key in own and key in theirs:
-            both = f"{where}.protocol.{key} or {where}.parameters.{key}"
-            raise UsageError(f"{where}.{key}: the task and its family both have it; write {both}")
-        if key not in own and key not in theirs:
-            raise UsageError(f"{where}: {UnknownNameError('key', key, own | theirs)}")
-        name = "protocol" if key in own else "parameters"
-        if key in found[name]:
-            raise UsageError(f"{where}.{key}: given twice, also as {name}.{key}")
-        found[name][key] = value
-    if unknown := found["protocol"].keys() - own:
-        raise UsageError(f"{where}.protocol: {UnknownNameError('key', min(unknown), own)}")
-    return found["protocol"], found["parameters"]
+    protocol_keys, parameter_keys = TaskConfig.with_role(Role.TYPED), parameters.model_fields.keys()
+    top_level = dict(table)
+    changes: dict[str, dict[str, Any]] = {"protocol": {}, "parameters": {}}
+    for name in changes:
+        nested = top_level.pop(name, {})
+        if not isinstance(nested, Mapping):
+            raise UsageError(
+                f"{where}.{name}: expected a table of keys, got {shortened(repr(nested))}", code="bad-value"
+            )
+        changes[name] |= nested
+    for key, value in top_level.items():
+        if key in protocol_keys and key in parameter_keys:
+            keys = f"{where}.protocol.{key} or {where}.parameters.{key}"
+            raise UsageError(f"{where}.{key}: the task and its family have this key; write {keys}", code="conflict")
+        if key not in protocol_keys and key not in parameter_keys:
+            unknown = UnknownNameError("key", key, protocol_keys | parameter_keys)
+            raise UsageError(f"{where}: {unknown}", code=unknown.code)
+        name = "protocol" if key in protocol_keys else "parameters"
+        if key in changes[name]:
+            raise UsageError(f"{where}.{key}: given twice, also as {name}.{key}", code="duplicate")
+        changes[name][key] = value
+    if unknown_keys := changes["protocol"].keys() - protocol_keys:
+        unknown = UnknownNameError("key", min(unknown_keys), protocol_keys)
+        raise UsageError(f"{where}.protocol: {unknown}", code=unknown.code)
+    return changes["protocol"], changes["parameters"]
 
 
 def resolve_run(
@@ -438,9 +467,9 @@ def resolve_run(
     data_dir: Path | None = None,
     results: Path | None = None,
 ) -> RunConfig:
-    """The frozen configuration of a run; raises `UsageError` naming the first thing that does not fit."""
-    typed = typed_tables(overrides, config_file)
-    return resolve_tables(task, backbone, preset, seed, typed, data_dir=data_dir, results=results)
+    """The frozen configuration of a run; raises `UsageError` for the first value that is not valid."""
+    tables = user_tables(overrides, config_file)
+    return resolve_tables(task, backbone, preset, seed, tables, data_dir=data_dir, results=results)
 
 
 def resolve_tables(
@@ -449,46 +478,50 @@ def resolve_tables(
     preset: str = "small",
     seed: int = 0,
     tables: Mapping[str, Any] | None = None,
-    typed_as: str = "-o ",
+    prefix: str = "-o ",
     data_dir: Path | None = None,
     results: Path | None = None,
     tuned: bool = True,
     resolved: tuple[TaskConfig, TaskCard] | None = None,
 ) -> RunConfig:
-    """The same from tables `task`, `backbone` and `train`, as `--config` holds them.
+    """The frozen configuration of a run, from the tables `task`, `backbone` and `train` of a `--config` file.
 
     Args:
-        task, backbone, preset, seed: as `iclbench train` takes them.
-        tables: what the user says.
-        typed_as: stands before the names of tables in what is said of a wrong value.
-        data_dir: where the task finds its data, whose size a backbone's depends on.
-        results: the results folder, whose table of learning rates goes over the shipped one.
-        tuned: whether these tables are read at all.
-        resolved: the task as `resolve_task` has resolved it before; its card is not read again.
+        task, backbone, preset, seed: as in `iclbench train`.
+        tables: tables of the user.
+        prefix: text before the names of tables in messages.
+        data_dir: folder of the data of the task. The size of a backbone may depend on the data.
+        results: the results folder, with a table of learning rates that replace those of the shipped table.
+        tuned: whether to use the tables of learning rates.
+        resolved: the result of `resolve_task`, if the task was resolved before.
+
+    Raises:
+        UsageError: a value is not valid.
     """
     tables = tables or {}
-    frozen, card = resolved or resolve_task(task, preset, tables.get("task"), f"{typed_as}task")
-    chosen = card.preset(canonical(preset), frozen.name)
+    task_config, card = resolved or resolve_task(task, preset, tables.get("task"), f"{prefix}task")
+    preset_card = card.preset(canonical(preset), task_config.name)
     name = spelling(backbone)
-    for mentioned in [*chosen.backbones, *chosen.train_for]:
-        BACKBONES.entry(mentioned)  # a mistyped name would silently mean the default size
-    if (why := unfit(name, frozen.name, card.head)) is not None:
-        raise UsageError(why)
-    if frozen.context_targets and (own := backbone_class(name).own_context_targets) is not None:
+    for card_name in [*preset_card.backbones, *preset_card.train_for]:
+        BACKBONES.entry(card_name)  # raises for a mistyped name, which would have no effect
+    if (reason := unfit_reason(name, task_config.name, card.head)) is not None:
+        raise UsageError(reason, code="not-applicable")
+    if task_config.context_targets and (setting := backbone_class(name).own_context_targets) is not None:
         raise UsageError(
-            f"task '{frozen.name}': context_targets would show '{name}' every context point twice; "
-            f"leave it out, and write -o backbone.{own}"
+            f"task '{task_config.name}': with context_targets, '{name}' would read every context point twice; "
+            f"remove it and write -o backbone.{setting}",
+            code="conflict",
         )
-    settings = _settings(name, frozen, chosen, tables.get("backbone", {}), typed_as, data_dir)
+    settings = _settings(name, task_config, preset_card, tables.get("backbone", {}), prefix, data_dir)
     complete = settings.model_dump(mode="json", exclude_none=True)
-    rates = Rates.of(canonical(preset), frozen.name, card.unobserved, results) if tuned else Rates()
-    training = resolve_training(frozen, chosen, name, tables.get("train", {}), typed_as, rates=rates)
+    rates = Rates.of(canonical(preset), task_config.name, card.hash_without_monitoring, results) if tuned else Rates()
+    training = resolve_training(task_config, preset_card, name, tables.get("train", {}), prefix, rates=rates)
     return validate(
         RunConfig,
         {
             "preset": canonical(preset),
             "seed": seed,
-            "task": frozen,
+            "task": task_config,
             "backbone": {
                 "name": name,
                 "code": codes.of_backbone(name, complete),
@@ -504,70 +537,90 @@ def resolve_training(
     task: TaskConfig,
     preset: Preset,
     backbone: str | None,
-    typed: Mapping[str, Any],
-    typed_as: str = "-o ",
+    changes: Mapping[str, Any],
+    prefix: str = "-o ",
     *,
     rates: Rates,
 ) -> TrainSettings:
-    """How a backbone is trained: as the preset says of all and of this one (None: of none), as tables of learning rates
-    have it, and as the user says."""
+    """The settings of training: those of the preset, of the preset for this backbone, of the tables of learning rates,
+    and of the user. Later ones replace earlier ones.
+
+    Args:
+        task: the task.
+        preset: the preset of the task.
+        backbone: registered name of the backbone, or None.
+        changes: the table `train` of the user.
+        prefix: text before the names of tables in messages.
+        rates: the learning rates.
+
+    Raises:
+        UsageError: a value is not valid.
+    """
     train = preset.train.model_dump(mode="json", exclude_none=True)
     if backbone is not None:
-        for each in BACKBONES.names_in_cards(backbone):
-            train = _merge(train, preset.train_for.get(each, {}))
-            validate(TrainSettings, train, f"task '{task.name}': train_for.{each}")
+        for name in BACKBONES.names_in_cards(backbone):
+            train = _merge(train, preset.train_for.get(name, {}))
+            validate(TrainSettings, train, f"task '{task.name}': train_for.{name}")
         train = _merge(train, rates.settings(backbone))
-    training = validate(TrainSettings, _merge(train, typed), f"{typed_as}train")
-    _check_monitored(task, training)
+    training = validate(TrainSettings, _merge(train, changes), f"{prefix}train")
+    _check_monitoring(task, training)
     return training
 
 
 def _settings(
-    name: str, task: TaskConfig, preset: Preset, typed: Mapping[str, Any], typed_as: str, data_dir: Path | None
+    name: str, task: TaskConfig, preset: Preset, changes: Mapping[str, Any], prefix: str, data_dir: Path | None
 ) -> BaseSettings:
-    """The backbone's settings: those of the card, over them the user's, what the name stands for, and where the preset
-    has a budget those that meet it.
+    """The settings of a backbone: those of the card, of the user, of the variant, and of the budget of the preset.
 
     Raises:
-        UsageError: a setting is unknown, or contradicts the name; or nothing meets the budget.
+        UsageError: a setting is unknown, conflicts with the name, or no size is near the budget.
     """
     cls = backbone_class(name)
-    model, given = cls.Settings, {}
+    model, settings = cls.Settings, {}
     if preset.encoder is not None and "encoder" in model.model_fields:
-        given = validate(model, {"encoder": preset.encoder}, f"task '{task.name}'").model_dump(exclude_unset=True)
-    for each in BACKBONES.names_in_cards(name):
-        where = f"task '{task.name}': backbones.{each}"
-        of_card = validate(model, preset.backbones.get(each, {}), where).model_dump(exclude_unset=True)
-        if named := of_card.keys() & BACKBONES.variant(each).frozen.keys():
-            raise UsageError(f"{where}: {min(named)} is part of a contestant's name, like {each}; leave it out")
-        given = _merge(given, of_card)
-    asked = validate(model, _merge(given, typed), f"{typed_as}backbone").model_dump(exclude_unset=True)
-    if contradiction := BACKBONES.contradiction(name, asked):
-        raise UsageError(f"{typed_as}backbone.{contradiction}")
-    if "spread" in typed and task.head not in _SPREAD:
-        known = " or ".join(_SPREAD)
-        raise UsageError(f"{typed_as}backbone.spread is for head {known}; the task has head {task.head}: leave it out")
-    chosen = validate(model, _merge(asked, BACKBONES.variant(name).frozen), f"backbone '{name}'")
+        settings = validate(model, {"encoder": preset.encoder}, f"task '{task.name}'").model_dump(exclude_unset=True)
+    for card_name in BACKBONES.names_in_cards(name):
+        where = f"task '{task.name}': backbones.{card_name}"
+        card_settings = validate(model, preset.backbones.get(card_name, {}), where).model_dump(exclude_unset=True)
+        if frozen_keys := card_settings.keys() & BACKBONES.variant(card_name).frozen.keys():
+            raise UsageError(
+                f"{where}: the name of a variant, like {card_name}, sets {min(frozen_keys)}; remove it",
+                code="conflict",
+            )
+        settings = _merge(settings, card_settings)
+    settings = validate(model, _merge(settings, changes), f"{prefix}backbone").model_dump(exclude_unset=True)
+    if contradiction := BACKBONES.contradiction(name, settings):
+        raise UsageError(f"{prefix}backbone.{contradiction}", code="conflict")
+    if "spread" in changes and task.head not in _SPREAD_HEADS:
+        heads = " or ".join(_SPREAD_HEADS)
+        raise UsageError(
+            f"{prefix}backbone.spread needs head {heads}, and the task has head {task.head}; remove it",
+            code="not-applicable",
+        )
+    unsized = validate(model, _merge(settings, BACKBONES.variant(name).frozen), f"backbone '{name}'")
     if preset.budget is None:
-        return chosen
+        return unsized
     shape = task.shape(task.build(data_dir))
-    found = sized(name, cls, preset.budget, shape, chosen.model_dump(mode="json", exclude_unset=True))
-    return validate(model, found, f"backbone '{name}'")
+    sized = budget_settings(name, cls, preset.budget, shape, unsized.model_dump(mode="json", exclude_unset=True))
+    return validate(model, sized, f"backbone '{name}'")
 
 
-def _check_monitored(task: TaskConfig, train: TrainSettings) -> None:
-    """Raise `UsageError` unless what training is to be evaluated on is on the card."""
-    known = {canonical(name) for name in task.evaluators}
+def _check_monitoring(task: TaskConfig, train: TrainSettings) -> None:
+    """Raise `UsageError` if the card does not have the evaluators of evaluations during training."""
+    evaluators = {canonical(name) for name in task.evaluators}
     for name in train.evaluators:
-        if canonical(name) not in known:
-            where = f"(in train.evaluators; those of the card of task '{task.name}')"
-            raise UnknownNameError("evaluator", name, task.evaluators, hint=where)
+        if canonical(name) not in evaluators:
+            hint = f"(in train.evaluators; those of the card of task '{task.name}')"
+            raise UnknownNameError("evaluator", name, task.evaluators, hint=hint)
     if train.evaluate_every and not task.evaluators:
-        raise UsageError(f"train.evaluate_every: the card of task '{task.name}' names no evaluators; leave it at 0")
+        raise UsageError(
+            f"train.evaluate_every: the card of task '{task.name}' has no evaluators; set it to 0",
+            code="not-applicable",
+        )
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """The keys in which two configurations differ, as `key: old -> new`."""
+    """The differences between two configurations, as `key: old -> new`."""
     lines = []
     for key in sorted({*old, *new}):
         a, b = old.get(key), new.get(key)
@@ -583,7 +636,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     for root in tables:
         _check_root(root)
         if not isinstance(tables[root], dict):
-            raise UsageError(f"{path}: '{root}' must be a table, like [{root}]")
+            raise UsageError(f"{path}: '{root}' must be a table, like [{root}]", code="bad-value")
     return tables
 
 
@@ -595,14 +648,14 @@ def _check_root(root: str, roots: Sequence[str] = ROOTS) -> None:
 def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in changes.items():
-        # An empty table says that there is nothing, which merging it would not.
-        nested = isinstance(value, Mapping) and value and isinstance(merged.get(key), Mapping)
-        merged[key] = _merge(merged[key], value) if nested else value
+        # An empty table removes all keys.
+        is_nested = isinstance(value, Mapping) and value and isinstance(merged.get(key), Mapping)
+        merged[key] = _merge(merged[key], value) if is_nested else value
     return merged
 
 
 def _toml_value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):  # also numbers with thousands of digits, lists in lists in ...
+    except (ValueError, RecursionError):  # also numbers with thousands of digits and deeply nested lists
         return text

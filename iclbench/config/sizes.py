@@ -1,9 +1,10 @@
-"""How big a backbone is: at a preset's budget of parameters as big as that says, else as the preset's card says.
+"""Sizes of backbones: the settings with which a backbone has the budget of parameters of a preset.
 
-One rule for all backbones, ours and others': the class says what goes with a budget (`Backbone.at_budget`: depth,
-heads), and by which settings it grows (`Backbone.grows`). The first of these is searched for the size nearest to the
-budget; while that is more than `TOLERANCE` away, the next one is, which moves the size in finer steps. An image encoder
-is left out of the count: all backbones of a task share it, and it is often bigger than they.
+The same rule holds for all backbones. The class determines fixed settings for a budget (`Backbone.at_budget`: depth,
+heads) and the settings by which it grows (`Backbone.grows`). The search finds the value of the first of these settings
+with the size nearest to the budget. While the size deviates by more than `TOLERANCE`, the search continues with the
+next setting, which has finer steps. The count excludes the image encoder, which all backbones of a task share, and
+which is often larger than they are.
 """
 
 from __future__ import annotations
@@ -26,152 +27,152 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("iclbench")
 
-# Up to such a budget, and with no larger number in its settings, a network is built in memory to be counted: most of
-# the time is not for the weights.
-_SMALL, _WIDEST = 1_000_000, 4096
-# Sizes that are asked for before a bracket is halved instead of guessed in.
-_PATIENCE = 9
-# Steps from the nearest size of the first setting where the others are searched again.
-_BESIDE = (-1, 1, -2, 2)
-# What a feed-forward network's hidden width is called in settings where it is a number of its own.
+# Backbones with at most this budget and no larger integer in their settings are built in memory to count their
+# parameters: building them without memory takes longer.
+_MEMORY_BUDGET, _MEMORY_WIDTH = 1_000_000, 4096
+# Number of sizes after which the search halves its interval instead of interpolating.
+_MAX_INTERPOLATIONS = 9
+# Steps from the nearest value of the first setting at which the other settings are searched again.
+_NEIGHBOURS = (-1, 1, -2, 2)
+# Settings that are scaled with the first growing setting: the hidden width of a feed-forward network.
 _PROPORTIONAL = ("hidden",)
 
 
-def sized(name: str, cls: type[Backbone], budget: int, shape: TaskShape, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings at which a backbone has a budget of parameters, an image encoder left out.
+def budget_settings(
+    name: str, cls: type[Backbone], budget: int, shape: TaskShape, fixed: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Settings with which a backbone has a budget of parameters, without its image encoder.
 
     Args:
-        name: of the backbone, for messages.
-        cls: its class.
-        budget: parameters.
-        shape: of the task.
-        given: fixed settings; with one that sets the width of the backbone, nothing is searched.
+        name: name of the backbone, for messages.
+        cls: class of the backbone.
+        budget: number of parameters.
+        shape: shape of the task.
+        fixed: settings that do not change. If they set the width of the backbone, there is no search.
 
     Returns:
-        `given`, and those that were chosen.
+        The fixed settings and those of the search.
 
     Raises:
-        UsageError: no settings come within `TOLERANCE` of the budget; the line names the nearest.
+        UsageError: all sizes deviate by more than `TOLERANCE` from the budget. The message has the nearest size.
     """
-    settings, parameters = nearest(name, cls, budget, shape, given)
+    settings, parameters = nearest_settings(name, cls, budget, shape, fixed)
     if parameters is None or abs(deviation(parameters, budget)) <= TOLERANCE:
         return settings
     growing = cls.growing(settings)
     searchable = [key for key in growing if key in cls.Settings.model_fields]
     if not searchable:
-        tell_once(
-            f"'{name}' has {count(parameters)} parameters where the budget is {count(budget)}, and no setting by which "
-            f"it could grow (none of {', '.join(growing)})"
+        log_once(
+            f"'{name}' has {count(parameters)} parameters, the budget is {count(budget)}, and the class has none of "
+            f"the settings by which a backbone grows ({', '.join(growing)})"
         )
         return settings
     size = ", ".join(f"{key} {settings[key]}" for key in searchable if key in settings)
     raise UsageError(
         f"'{name}' cannot have {count(budget)} parameters here: the nearest is {size} with {count(parameters)} "
-        f"({deviation(parameters, budget):+.0%}); give -o backbone.{searchable[0]}=N for a size of your own"
+        f"({deviation(parameters, budget):+.0%}); give another size with -o backbone.{searchable[0]}=N",
+        code="not-applicable",
     )
 
 
-def nearest(
-    name: str, cls: type[Backbone], budget: int, shape: TaskShape, given: Mapping[str, Any]
+def nearest_settings(
+    name: str, cls: type[Backbone], budget: int, shape: TaskShape, fixed: Mapping[str, Any]
 ) -> tuple[dict[str, Any], int | None]:
-    """The settings at which a backbone comes nearest to a budget, however far that is, and its parameters at them;
-    None: `given` says how wide it is, and nothing is searched.
-
-    Args:
-        name, cls, budget, shape, given: as `sized` takes them.
-    """
-    start = {**cls.at_budget(budget, shape), **given}
+    """The settings with the size nearest to a budget, and their number of parameters (None without a search). Arguments
+    as in `budget_settings`."""
+    start = {**cls.at_budget(budget, shape), **fixed}
     growing = [key for key in cls.growing(start) if key in cls.Settings.model_fields]
     if not growing:
         return start, _parameters(name, cls, shape, start, budget)
-    if "size" in given or growing[0] in given:
+    if "size" in fixed or growing[0] in fixed:
         return start, None
-    return _searched(
+    return _search(
         name,
         cls,  # type: ignore[arg-type]  # mypy takes the class for one of its instances
         budget,
         shape,
         json.dumps(start, sort_keys=True),
-        tuple(given),
+        tuple(fixed),
     )
 
 
 @cache
-def _searched(
-    name: str, cls: type[Backbone], budget: int, shape: TaskShape, start: str, given: tuple[str, ...]
+def _search(
+    name: str, cls: type[Backbone], budget: int, shape: TaskShape, start: str, fixed: tuple[str, ...]
 ) -> tuple[dict[str, Any], int]:
-    """The settings that come nearest, and the parameters at them."""
+    """The settings with the nearest size, and their number of parameters. `start` is JSON, which can be a key of the
+    cache."""
     best: dict[str, Any] = json.loads(start)
     defaults = dict(cls.Settings())
-    growing = [key for key in cls.growing(best) if key in defaults and key not in given]
+    growing = [key for key in cls.growing(best) if key in defaults and key not in fixed]
     ratios = {
         key: defaults[key] / defaults[growing[0]]
         for key in _PROPORTIONAL
         if key in growing[1:]
         and defaults[key]
-        and defaults[growing[0]]  # None: the class takes it from another setting
+        and defaults[growing[0]]  # a setting without a default follows from another setting
     }
 
-    def at(base: dict[str, Any], key: str, value: int) -> dict[str, Any]:
+    def with_value(base: dict[str, Any], key: str, value: int) -> dict[str, Any]:
         proportional = (
             {other: max(1, round(ratio * value)) for other, ratio in ratios.items()} if key == growing[0] else {}
         )
         return {**base, key: value, **proportional}
 
-    counted: dict[str, int] = {}
+    sizes: dict[str, int] = {}
 
     def parameters(settings: Mapping[str, Any]) -> int:
         key = json.dumps(settings, sort_keys=True)
-        if key not in counted:
-            counted[key] = _parameters(name, cls, shape, settings, budget)
-        return counted[key]
+        if key not in sizes:
+            sizes[key] = _parameters(name, cls, shape, settings, budget)
+        return sizes[key]
 
-    def best_of(base: dict[str, Any], key: str) -> dict[str, Any]:
-        value = _nearest(lambda value: parameters(at(base, key, value)), budget, cls.step(key, base))
-        return at(base, key, value)
+    def with_nearest_value(base: dict[str, Any], key: str) -> dict[str, Any]:
+        value = _nearest_value(lambda value: parameters(with_value(base, key, value)), budget, cls.step(key, base))
+        return with_value(base, key, value)
 
-    reached = first_size = 0
+    best_size = first_value = 0
     for key in growing:
-        candidate = best_of(best, key)
-        first_size = first_size or candidate[key]
-        if not reached or abs(parameters(candidate) - budget) < abs(reached - budget):
-            best, reached = candidate, parameters(candidate)
-        if abs(deviation(reached, budget)) <= TOLERANCE:
-            return best, reached
-    # The finer settings reach no further beside the nearest size of the first: they may beside its neighbours.
-    for steps in _BESIDE if len(growing) > 1 else ():
-        value = first_size + steps * cls.step(growing[0], best)
+        candidate = with_nearest_value(best, key)
+        first_value = first_value or candidate[key]
+        if not best_size or abs(parameters(candidate) - budget) < abs(best_size - budget):
+            best, best_size = candidate, parameters(candidate)
+        if abs(deviation(best_size, budget)) <= TOLERANCE:
+            return best, best_size
+    # Neighbours of the nearest value of the first setting may allow a size nearer to the budget.
+    for steps in _NEIGHBOURS if len(growing) > 1 else ():
+        value = first_value + steps * cls.step(growing[0], best)
         for key in growing[1:] if value > 0 else ():
-            candidate = best_of(at(best, growing[0], value), key)
-            if abs(parameters(candidate) - budget) < abs(reached - budget):
-                best, reached = candidate, parameters(candidate)
-    return best, reached
+            candidate = with_nearest_value(with_value(best, growing[0], value), key)
+            if abs(parameters(candidate) - budget) < abs(best_size - budget):
+                best, best_size = candidate, parameters(candidate)
+    return best, best_size
 
 
-def _nearest(parameters: Callable[[int], int], budget: int, step: int) -> int:
+def _nearest_value(parameters: Callable[[int], int], budget: int, step: int) -> int:
     """The multiple of `step` whose size is nearest to the budget.
 
-    Sizes grow with every setting, as a polynomial of degree two or nearly so: the next guess is where the parabola
-    through the known ones meets the budget, within the bracket that they leave.
+    Sizes grow with every setting, nearly as a polynomial of degree two. The next factor is therefore the one at which
+    the parabola through the nearest sizes meets the budget, within the interval of possible factors.
     """
     sizes = {factor: parameters(factor * step) for factor in (1, 4, 16)}
     if sizes[1] == sizes[16]:
-        return step  # nothing grows with it
+        return step  # the size does not depend on this setting
     while True:
         low = max((factor for factor, size in sizes.items() if size < budget), default=0)
         high = min((factor for factor, size in sizes.items() if size >= budget), default=None)
         if high is not None and high - low == 1:
             return step * min((f for f in (low, high) if f), key=lambda factor: abs(sizes[factor] - budget))
         upper = 16 * low if high is None else high - 1
-        guess = (low + upper) // 2 if len(sizes) > _PATIENCE else _meets(sizes, budget)
-        guess = min(max(guess, low + 1), upper)
-        sizes[guess] = parameters(guess * step)
-        if high is None and sizes[guess] == sizes[low] == parameters(upper * step):
-            return step * low  # nothing grows any more
+        factor = (low + upper) // 2 if len(sizes) > _MAX_INTERPOLATIONS else _interpolated_factor(sizes, budget)
+        factor = min(max(factor, low + 1), upper)
+        sizes[factor] = parameters(factor * step)
+        if high is None and sizes[factor] == sizes[low] == parameters(upper * step):
+            return step * low  # the size no longer grows
 
 
-def _meets(sizes: Mapping[int, int], budget: int) -> int:
-    """The last whole number at which the parabola through the three points next to the budget is below it."""
+def _interpolated_factor(sizes: Mapping[int, int], budget: int) -> int:
+    """The last integer at which the parabola through the three points nearest to the budget is below it."""
     import numpy as np
 
     x = sorted(sizes, key=lambda factor: abs(sizes[factor] - budget))[:3]
@@ -186,37 +187,40 @@ def _parameters(name: str, cls: type[Backbone], shape: TaskShape, settings: Mapp
 
     checked: BaseSettings = validate(cls.Settings, settings, f"backbone '{name}'")
     for_task = model_for_task()
-    small = budget <= _SMALL and all(value <= _WIDEST for value in settings.values() if isinstance(value, int))
-    memory = small or not is_ours(cls)
-    model = measured(lambda: for_task(cls, checked, shape), f"backbone '{name}'", memory)
+    is_small = budget <= _MEMORY_BUDGET and all(
+        value <= _MEMORY_WIDTH for value in settings.values() if isinstance(value, int)
+    )
+    model = measured(lambda: for_task(cls, checked, shape), f"backbone '{name}'", is_small or not is_ours(cls))
     return int(model.parameter_count - model.encoder_parameter_count)
 
 
-def check_size(task: str, backbone: str, preset: str, given: Mapping[str, Any], card: TaskCard | None = None) -> None:
-    """Raise `UsageError` if no size is set for a built-in backbone; log a note if a plug-in has its own size.
+def check_size(
+    task: str, backbone: str, preset: str, settings: Mapping[str, Any], card: TaskCard | None = None
+) -> None:
+    """Raise `UsageError` if a built-in backbone has no size; log a message if a plug-in has only its default size.
 
     Args:
-        task, backbone, preset: as `iclbench train` takes them.
-        given: settings of the backbone that a user gives.
-        card: the card of the task where it was read before.
+        task, backbone, preset: as in `iclbench train`.
+        settings: settings of the backbone from the user.
+        card: the card of the task, if it was read before.
     """
-    if (line := missing_size(task, backbone, preset, given, card)) is None:
+    if (message := missing_size(task, backbone, preset, settings, card)) is None:
         return
     if ":" not in backbone and BACKBONES.entry(backbone).package == "iclbench":
-        raise UsageError(line)
-    tell_once(line)
+        raise UsageError(message, code="missing-value")
+    log_once(message)
 
 
 def missing_size(
-    task: str, backbone: str, preset: str, given: Mapping[str, Any], card: TaskCard | None = None
+    task: str, backbone: str, preset: str, settings: Mapping[str, Any], card: TaskCard | None = None
 ) -> str | None:
-    """That the preset of the task's card has neither a budget nor a size for this backbone and nobody gave one, with
-    what to do; None: it has, or somebody did."""
+    """The message that a backbone has no size, with the fix; None if the preset has a budget, or if the card or the
+    user gives a size. Arguments as in `check_size`."""
     name, card = load_task(task) if card is None else (task, card)
     preset_card = card.preset(canonical(preset), name)
     backbone = spelling(backbone)
     names = set(BACKBONES.names_in_cards(backbone))
-    if preset_card.budget is not None or names & preset_card.backbones.keys() or any(map(_is_size, given.items())):
+    if preset_card.budget is not None or names & preset_card.backbones.keys() or any(map(_is_size, settings.items())):
         return None
     defaults = {key: value for key, value in BACKBONES.subclass(backbone).Settings().model_dump().items() if value}
     sizes = [(key, value) for key, value in defaults.items() if _is_size((key, value))]
@@ -225,17 +229,17 @@ def missing_size(
         preset_name for preset_name, preset in card.presets.items() if preset.budget or names & preset.backbones.keys()
     ]
     return (
-        f"preset '{canonical(preset)}' of task '{name}' has no size for '{backbone}', whose own is "
-        f"{', '.join(f'{key} {value}' for key, value in sizes) or 'what its class says'}; give "
+        f"preset '{canonical(preset)}' of task '{name}' has no size for '{backbone}' (default: "
+        f"{', '.join(f'{key} {value}' for key, value in sizes) or 'set by its class'}); give "
         + " ".join(f"-o backbone.{key}=N" for key in keys)
         + (f", or --preset {' or '.join(sized_presets)}" if sized_presets else "")
     )
 
 
 @cache
-def tell_once(line: str) -> None:
-    """Log the line, however many runs it is about."""
-    log.info(line)
+def log_once(message: str) -> None:
+    """Log a message, once per process."""
+    log.info(message)
 
 
 def _is_size(setting: tuple[str, Any]) -> bool:

@@ -9,7 +9,7 @@ from torch import nn
 
 from iclbench.backbones.base import Backbone
 from iclbench.config.cards import TOLERANCE, deviation
-from iclbench.config.sizes import nearest
+from iclbench.config.sizes import nearest_settings
 from iclbench.contracts.contract import example_episodes
 from iclbench.core.episodes import Episodes
 from iclbench.core.seeds import global_stream
@@ -63,7 +63,7 @@ def small_settings(name: str, cls: type[Backbone], given: Mapping[str, Any]) -> 
     defaults = dict(cls.Settings(**given))
     given = {key: 3 for key in _SAMPLED if isinstance(defaults.get(key), int)} | dict(given)
     for budget in BUDGETS:
-        settings, parameters = nearest(name, cls, budget, shape, given)
+        settings, parameters = nearest_settings(name, cls, budget, shape, given)
         if parameters is None or abs(deviation(parameters, budget)) <= TOLERANCE:
             break
     return settings

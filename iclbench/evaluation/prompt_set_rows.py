@@ -9,7 +9,7 @@ import pandas as pd
 
 from iclbench import tables
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.tables.runs import trained_otherwise
+from iclbench.tables.runs import replaced_rows
 
 
 class PromptSetRows:
@@ -49,7 +49,7 @@ class PromptSetRows:
     @cached_property
     def _trained_otherwise(self) -> set[str]:
         """The packed runs under whose names others were trained here: no row of theirs fills in what these lack."""
-        return set(trained_otherwise(self.packed_values, self._own_values)["run"])
+        return set(replaced_rows(self.packed_values, self._own_values)["run"])
 
     def _own(self, table: tables.TableName) -> pd.DataFrame:
         return tables.read_all(table, self.results / "tables" / self.prompts.id)

@@ -135,7 +135,7 @@ class PromptSet:
         family has no end of them as many as the task says."""
         groups = max(1, self.task.episodes // self.group_size)
         number = min(groups * self.group_size, self.family.most_prompts or groups * self.group_size)
-        return self.draw(self.stream, number, self.task.drawn(self.context_points))
+        return self.draw(self.stream, number, self.task.point_count(self.context_points))
 
     @guarded
     def draw(self, stream: str, episodes: int, points: int) -> Episodes:

@@ -1,8 +1,8 @@
-"""Archives of weights: finished runs of one task and preset in one file, which packed results bring along.
+"""Archives of weights: the finished runs of one task and preset in one file of packed results.
 
-`RESULTS/FOLDER/TASK-PRESET.weights.safetensors`, its digest beside it. The tensors of a run are those of its own file
-under keys `RUN/...`, at their own precision; the entry `RUN` of the metadata holds, as JSON, its configuration and what
-its own file says of itself. So an unpacked run is the one that was evaluated, to the last bit.
+An archive is `RESULTS/FOLDER/TASK-PRESET.weights.safetensors`, with a file of its digest. It has the tensors of a run
+under keys `RUN/...`, in their precision. The entry `RUN` of its metadata is JSON with the configuration of the run and
+the metadata of its weights, so that an unpacked run is identical to the evaluated run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.files import DIGEST, digest_path, save_tensors, write_text
 from iclbench.core.settings import validate
 from iclbench.store import runs
-from iclbench.store.runs import Run, check_name, digest_beside, writing
+from iclbench.store.runs import Run, check_name, recorded_digest, writing
 
 log = logging.getLogger("iclbench")
 
@@ -33,37 +33,37 @@ _SUFFIX = ".weights.safetensors"
 
 
 @dataclass(frozen=True)
-class Packed:
-    """The weights of one run, in its own file or in an archive.
+class PackedWeights:
+    """The weights of one run, in the folder of the run or in an archive.
 
     Attributes:
-        name: of the run.
+        name: name of the run.
         path: the file.
-        config: text of the run's configuration.
-        about: metadata of the run's own file.
-        prefix: of the keys of its tensors.
+        config: text of the configuration of the run.
+        metadata: metadata of the file of weights of the run.
+        prefix: prefix of the keys of its tensors.
     """
 
     name: str
     path: Path
     config: str
-    about: Mapping[str, str]
+    metadata: Mapping[str, str]
     prefix: str = ""
 
     @cached_property
     def trained(self) -> dict[str, Any]:
-        """The settings that the weights depend on, and the codes of the code that made them."""
+        """The part of the configuration that the weights depend on."""
         return validate(RunConfig, tomllib.loads(self.config), f"{self.path}, run '{self.name}'").trained
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the weights alone: the same for a run's own file and its entry in an archive."""
+        """SHA-256 of the weights, the same for the file of a run and its entry in an archive."""
         from safetensors.torch import save
 
         return hashlib.sha256(save(self.tensors())).hexdigest()
 
     def tensors(self) -> dict[str, Any]:
-        """The weights by their names in the backbone; raises `UsageError` where the file cannot be read."""
+        """The weights by their names in the backbone; raises `UsageError` if the file cannot be read."""
         from safetensors import SafetensorError, safe_open
 
         try:
@@ -71,7 +71,10 @@ class Packed:
                 names = [key for key in file.keys() if key.startswith(self.prefix)]  # noqa: SIM118
                 return {key.removeprefix(self.prefix): file.get_tensor(key) for key in names}
         except (SafetensorError, OSError) as error:
-            raise UsageError(f"{self.path} cannot be read ({str(error).splitlines()[0]}); put the file back") from error
+            reason = str(error).splitlines()[0]
+            raise UsageError(
+                f"{self.path} cannot be read ({reason}); restore the file", code="unreadable-file"
+            ) from error
 
 
 def archive_path(folder: Path, task: str, preset: str) -> Path:
@@ -79,139 +82,148 @@ def archive_path(folder: Path, task: str, preset: str) -> Path:
     return folder / f"{task}-{preset}{_SUFFIX}"
 
 
-def of_run(run: Run) -> Packed | None:
-    """A finished run's weights; None where they are not there, or are not this run's."""
+def of_run(run: Run) -> PackedWeights | None:
+    """The weights of a finished run; None if they do not exist or are not those of the run."""
     with suppress(OSError, ValueError, UsageError):
-        about = run.own_metadata(run.weights, None)
-        if about is not None:
-            return Packed(run.name, run.weights, (run.path / "config.toml").read_text(encoding="utf-8"), about)
+        metadata = run.verified_metadata(run.weights, None)
+        if metadata is not None:
+            return PackedWeights(
+                run.name, run.weights, (run.path / "config.toml").read_text(encoding="utf-8"), metadata
+            )
     return None
 
 
-def entries(archive: Path) -> dict[str, Packed]:
+def entries(archive: Path) -> dict[str, PackedWeights]:
     """The runs in an archive, by name.
 
     Raises:
-        UsageError: the file cannot be read, or holds something else.
+        UsageError: the file cannot be read or is not an archive.
     """
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(archive, framework="numpy") as file:
-            about = dict(file.metadata() or {})
-        about.pop(DIGEST, None)
+            metadata = dict(file.metadata() or {})
+        metadata.pop(DIGEST, None)
         return {
-            name: Packed(name, archive, str(entry["config"]), dict(entry["about"]), f"{name}/")
-            for name, entry in ((name, json.loads(text)) for name, text in sorted(about.items()))
+            name: PackedWeights(name, archive, str(entry["config"]), dict(entry["about"]), f"{name}/")
+            for name, entry in ((name, json.loads(text)) for name, text in sorted(metadata.items()))
         }
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         first_line = str(error).partition("\n")[0]
         raise UsageError(
-            f"{archive} is no archive of weights, or is damaged ({first_line}); put the file back"
+            f"{archive} is not an archive of weights or is damaged ({first_line}); restore the file",
+            code="unreadable-file",
         ) from error
 
 
 def check(archive: Path) -> None:
-    """Raise `UsageError` where an archive is not as it was written."""
-    if digest_beside(archive) != digests.of_file(archive):
+    """Raise `UsageError` if an archive does not have its recorded digest."""
+    if recorded_digest(archive) != digests.of_file(archive):
         digest_name = digest_path(archive).name
         raise UsageError(
-            f"{archive} is not as it was written (its digest is not in {digest_name}); put both files back"
+            f"{archive} is damaged (its digest is not that of {digest_name}); restore both files",
+            code="unreadable-file",
         )
 
 
-def write(archive: Path, packed: Iterable[Packed]) -> None:
-    """Write an archive; the same runs give the same bytes."""
+def write(archive: Path, packed: Iterable[PackedWeights]) -> None:
+    """Write an archive. Equal runs give equal bytes."""
     runs_by_name = sorted(packed, key=lambda entry: entry.name)
     tensors = {f"{entry.name}/{key}": tensor for entry in runs_by_name for key, tensor in entry.tensors().items()}
-    about = {
-        entry.name: json.dumps({"config": entry.config, "about": dict(entry.about)}, sort_keys=True)
+    metadata = {
+        entry.name: json.dumps({"config": entry.config, "about": dict(entry.metadata)}, sort_keys=True)
         for entry in runs_by_name
     }
-    save_tensors(archive, tensors, about, digest=True)
+    save_tensors(archive, tensors, metadata, digest=True)
 
 
 def find(results: Path, name: str) -> Run:
-    """The run of this name in a results folder; one that is only in an archive there, or in one of the checkout that
-    runs, is unpacked to where runs live. `FOLDER/NAME` is one of the archives of that folder.
+    """The run with a name in a results folder. A run that is only in an archive of the folder or of the checkout is
+    unpacked into the folder of runs. The name `FOLDER/NAME` is a run in an archive of this folder.
 
     Raises:
         UsageError: there is no such run, or its archive is damaged.
     """
     folder, slash, run_name = name.rpartition("/")
     if "/" in folder or (slash and not folder):
-        return runs.find(results, name)  # which says that this is no name
+        return runs.find(results, name)  # raises the error
     run = Run(results / "runs" / check_name(run_name))
-    if not slash and _is_there(run):
+    if not slash and _exists(run):
         return run
     archives = _archives(results, check_name(folder) if slash else "*")
-    known_names: set[str] = set()
+    packed_names: set[str] = set()
     for archive in archives:
         try:
-            archived = entries(archive)
+            packed_runs = entries(archive)
         except UsageError as error:
             log.warning("%s", error)
             continue
-        known_names |= {f"{archive.parent.name}/{entry}" for entry in archived}
-        if run_name in archived:
-            return _unpacked(archived[run_name], run, results)
+        packed_names |= {f"{archive.parent.name}/{entry}" for entry in packed_runs}
+        if run_name in packed_runs:
+            return _unpack(packed_runs[run_name], run, results)
     if not archives and slash:
         raise UsageError(
-            f"there are no archives of weights in {results / folder}: those of the reference come with a checkout of "
-            "iclbench (results/reference), not with the installed package; run there, or name its results folder"
+            f"there are no archives of weights in {results / folder}: the reference weights are in a checkout of "
+            "iclbench (results/reference), not in the installed package; run the command there, or give the results "
+            "folder of a checkout",
+            code="missing-file",
         )
-    present = [] if slash else [entry.name for entry in runs.all_runs(results)]
-    where_text = "some runs are packed there" if archives else "those of the reference come with a checkout alone"
-    raise UnknownNameError("run", name, [*present, *sorted(known_names)], hint=f"(in {results}; {where_text})")
+    names = [] if slash else [run.name for run in runs.all_runs(results)]
+    hint = "including packed runs" if archives else "only a checkout of iclbench has the reference weights"
+    raise UnknownNameError("run", name, [*names, *sorted(packed_names)], hint=f"(in {results}; {hint})")
 
 
 def with_shipped(results: Path) -> list[Path]:
-    """A results folder, and behind it that of the checkout which runs."""
+    """A results folder, then the results folder of the checkout."""
     shipped = cards_folder("grids").parent / "results"
     return list(dict.fromkeys(folder.resolve() for folder in (results, shipped)))
 
 
 def _archives(results: Path, folder: str) -> list[Path]:
     """The archives of a results folder, then those of the checkout."""
-    return [path for place in with_shipped(results) for path in sorted(place.glob(f"{folder}/*{_SUFFIX}"))]
+    return [path for parent in with_shipped(results) for path in sorted(parent.glob(f"{folder}/*{_SUFFIX}"))]
 
 
-def _is_there(run: Run) -> bool:
-    """Whether there is a run of this name, and not one whose unpacked weights were deleted."""
+def _exists(run: Run) -> bool:
+    """Whether the run exists, and is not an unpacked run whose weights were deleted."""
     return (run.path / "config.toml").is_file() and (run.finished or not run.unpacked)
 
 
-def _unpacked(packed: Packed, run: Run, results: Path) -> Run:
-    """The run's folder, written unless it is there: its configuration last, by which it is found."""
+def _unpack(packed: PackedWeights, run: Run, results: Path) -> Run:
+    """The run, whose folder is written if it does not exist. The configuration is written last, so that an incomplete
+    folder is not a run."""
     check(packed.path)
-    about = {key: value for key, value in packed.about.items() if key != DIGEST}
+    metadata = {key: value for key, value in packed.metadata.items() if key != DIGEST}
     with writing(results):
         run.path.mkdir(parents=True, exist_ok=True)
     with run.lock(wait=True), writing(results):
-        if _is_there(run):
+        if _exists(run):
             return _check_same(Run(run.path), packed)
-        if run.begun and not run.unpacked:
+        if run.is_started and not run.unpacked:
             raise UsageError(
-                f"{run.path} holds weights without config.toml, which says whose: put it back, or move them"
+                f"{run.path} has weights without config.toml; restore this file, or move the folder",
+                code="missing-file",
             )
         write_text(run.path / run.UNPACKED, f"{packed.path}\n")
-        save_tensors(run.weights, packed.tensors(), about, digest=True)
+        save_tensors(run.weights, packed.tensors(), metadata, digest=True)
         write_text(run.path / "config.toml", packed.config)
-    log.info("run '%s' was unpacked from %s: its weights, without branches and tables", run.name, packed.path)
+    log.info("run '%s' was unpacked from %s (weights only, without branches and tables)", run.name, packed.path)
     return Run(run.path)
 
 
-def _check_same(run: Run, packed: Packed) -> Run:
-    """A run that is there already; raises `UsageError` where its settings or weights are not those of the archive."""
-    name, place = f"{packed.path.parent.name}/{packed.name}", f"run '{run.name}' in {run.path}"
-    otherwise = f"ask for '{run.name}' to use it; choose another results folder, or move it away, to use '{name}'"
+def _check_same(run: Run, packed: PackedWeights) -> Run:
+    """An existing run; raises `UsageError` if its settings or weights are not those of the archive."""
+    name, description = f"{packed.path.parent.name}/{packed.name}", f"run '{run.name}' in {run.path}"
+    advice = f"write '{run.name}' to use this run; choose another results folder or move the run to use '{name}'"
     if without_codes(run.config.trained) != without_codes(packed.trained):
-        raise UsageError(f"{place} was trained under other settings than '{name}': {otherwise}")
-    existing = of_run(run)
-    if existing is None:
+        raise UsageError(f"{description} was trained with other settings than '{name}'; {advice}", code="exists")
+    weights = of_run(run)
+    if weights is None:
         raise UsageError(
-            f"{place} is not '{name}': its training has not finished, or its weights are damaged; {otherwise}"
+            f"{description} is not '{name}': its training is not finished, or its weights are damaged; {advice}",
+            code="exists",
         )
-    if existing.digest != packed.digest:
-        raise UsageError(f"{place} has other weights than '{name}': {otherwise}")
+    if weights.digest != packed.digest:
+        raise UsageError(f"{description} has other weights than '{name}'; {advice}", code="exists")
     return run

@@ -1,9 +1,8 @@
-"""The cells of a results folder: rows of the table `cells` and the files that they name.
+"""The cells of a results folder: rows of the table `cells` and their files.
 
-Every cell of a grid leaves a row, `RESULTS/cells/TASK-PRESET/RUN.KIND-HASH.cells.parquet`. A cell is done as long as
-every file that its row names is intact, and an evaluation as long as it has every metric that today's code computes. A
-deleted file makes exactly its own cells to do. Packed results hold the rows of many cells in few files and are
-read in the same way.
+Every cell of a grid has a row, `RESULTS/cells/TASK-PRESET/RUN.KIND-HASH.cells.parquet`. A cell is done while all files
+of its row are intact, and an evaluation while it has all metrics that the current code computes. If a file is deleted,
+its cells are to do. Packed results have the rows of many cells in one file.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ log = logging.getLogger("iclbench")
 
 
 class Store:
-    """The cells that a results folder knows of.
+    """The cells of a results folder.
 
     Args:
-        results: results folder; what it holds is read once.
+        results: results folder, whose tables are read once.
     """
 
     def __init__(self, results: Path) -> None:
@@ -42,57 +41,59 @@ class Store:
         self._readable: dict[str, bool] = {}
         self._tables: dict[Path, pd.DataFrame] = {}
         self._metrics: dict[str, pd.DataFrame] = {}
-        self._lacking: dict[str, set[str]] = {}
+        self._missing_metrics: dict[str, set[str]] = {}
 
     @cached_property
     def rows(self) -> pd.DataFrame:
-        """All rows of the table `cells`, by cell: of several rows of one cell one that came to an end and whose files
-        are all there, else one that failed; of two of these own sweeps before reference results."""
-        # Folder by folder: own rows come before packed ones, and each may have a row for the same cell.
+        """The rows of the table `cells`, by cell. Of several rows of one cell, a finished row with intact files is
+        used, otherwise a failed row, and unpacked rows before packed rows."""
+        # Folder by folder, since every folder may have a row for the same cell. Unpacked rows come first.
         folders = [path for path in self.results.glob("*") if path.is_dir()]
-        folders.sort(key=lambda path: (path.name not in tables.OWN, path))
+        folders.sort(key=lambda path: (path.name not in tables.COMMAND_FOLDERS, path))
         frame = pd.concat([tables.read_all("cells", folder) for folder in folders] or [tables.frame("cells", [])])
         intact = [self._are_intact(cell, files) for cell, files in zip(frame["cell"], frame["files"], strict=True)]
-        frame = frame.assign(there=intact).astype({"there": bool})
-        # A failed row names no files: none are missing, and what another row found counts all the same.
-        rank = frame["status"].eq("failed").astype(int).where(frame["there"], 2)
+        frame = frame.assign(is_intact=intact).astype({"is_intact": bool})
+        # A failed row has no files, so it is always intact.
+        rank = frame["status"].eq("failed").astype(int).where(frame["is_intact"], 2)
         frame = frame.assign(rank=rank).sort_values("rank", kind="stable").drop(columns="rank")
         return frame.drop_duplicates("cell").sort_values("cell").set_index("cell")
 
     @cached_property
     def _states(self) -> dict[str, State]:
-        """The state of every cell that has a row and all files that it names."""
-        intact = self.rows[self.rows["there"]]
+        """The states of the cells that have a row and all its files."""
+        intact = self.rows[self.rows["is_intact"]]
         return dict(zip(intact.index, intact["status"], strict=True))
 
     @cached_property
-    def _gone(self) -> frozenset[str]:
-        """Cells that were done, and whose files are not all there."""
-        return frozenset(self.rows.index[self.rows["status"].eq("done") & ~self.rows["there"]])
+    def _incomplete(self) -> frozenset[str]:
+        """Cells that were done and have missing or damaged files."""
+        return frozenset(self.rows.index[self.rows["status"].eq("done") & ~self.rows["is_intact"]])
 
     @cached_property
     def _files(self) -> dict[str, tuple[str, ...]]:
-        intact = self.rows[self.rows["there"]]
-        return {str(cell): _named(files) for cell, files in intact["files"].items()}
+        intact = self.rows[self.rows["is_intact"]]
+        return {str(cell): _file_names(files) for cell, files in intact["files"].items()}
 
     def state(self, cell: GridCell) -> State:
-        """The state of a cell; `todo` also where files of it are missing or it lacks a metric."""
+        """The state of a cell, which is `todo` if files or metrics are missing."""
         if cell.reason:
             return "skipped"
         state = self._states.get(cell.hash, "todo")
-        return "todo" if state == "done" and self.lacks(cell) else state
+        return "todo" if state == "done" and self.missing_metrics(cell) else state
 
-    def lacks(self, cell: GridCell) -> set[str]:
-        """The metrics that today's code would compute in a finished evaluation, and that it does not have."""
+    def missing_metrics(self, cell: GridCell) -> set[str]:
+        """The metrics of a finished evaluation that the current code computes and that it does not have."""
         from iclbench.core.expected_metrics import lacking  # needs torch
 
-        if cell.hash not in self._lacking:
-            self._lacking[cell.hash] = lacking(self.metrics(cell), cell.frozen.question) if evaluates(cell) else set()
-        return self._lacking[cell.hash]
+        if cell.hash not in self._missing_metrics:
+            self._missing_metrics[cell.hash] = (
+                lacking(self.metrics(cell), cell.frozen.question) if evaluates(cell) else set()
+            )
+        return self._missing_metrics[cell.hash]
 
     def metrics(self, cell: GridCell) -> set[str]:
-        """The metrics that the code of a finished evaluation computes: those of its row or, if the row does not say,
-        those that have values in its files."""
+        """The metrics that the code of a finished evaluation computes: those of its row, or of the values in its files
+        if the row does not have them."""
         recorded = self.rows["metrics"].get(cell.hash)
         if not pd.isna(recorded):
             return set(str(recorded).split())
@@ -104,47 +105,48 @@ class Store:
         return metric_names
 
     def _measured(self, file: str) -> pd.DataFrame:
-        """Runs, evaluators and metrics that have values in a file, each once."""
+        """The combinations of run, evaluator and metric that have values in a file."""
         if file not in self._metrics:
             columns = ["run", "evaluator", "metric", "status"]
             try:
                 rows = tables.read_columns("values", self.results / file, columns)
-            except tables.TableError:  # who reads its values says so
+            except tables.TableError:  # readers of the values report it
                 rows = tables.frame("values", [])[columns]
             self._metrics[file] = rows[rows["status"].eq("ok")].drop_duplicates()
         return self._metrics[file]
 
     def has_row(self, cell: GridCell) -> bool:
-        """Whether a row says what became of the cell."""
+        """Whether the cell has a row and all its files."""
         return cell.hash in self._states
 
     def files(self, cell: GridCell) -> tuple[Path, ...]:
-        """The files that hold what a cell found, failed rows among it; none where it came to no end."""
-        ended = self.state(cell) in ("done", "diverged", "failed")
-        return tuple(self.results / file for file in self._files[cell.hash]) if ended else ()
+        """The files with the results of a finished cell, including failed rows."""
+        is_finished = self.state(cell) in ("done", "diverged", "failed")
+        return tuple(self.results / file for file in self._files[cell.hash]) if is_finished else ()
 
     def is_packed(self, cell: str) -> bool:
-        """Whether what the cell of this hash found is there in packed files alone."""
+        """Whether the results of the cell with this hash are in packed files."""
         return any(tables.is_packed(self.results / file, self.results) for file in self._files.get(cell, ()))
 
     def has_episodes(self, cell: GridCell) -> bool:
-        """Whether the scores of single episodes of an evaluation are there that a comparison with an oracle is made of:
-        on every prompt set where an oracle has likelihoods its own, or the squared errors of one that has none."""
+        """Whether an evaluation has the scores of single episodes for the comparison with an oracle: its likelihoods on
+        every prompt set where an oracle has likelihoods, or squared errors if it has no likelihoods."""
         values = self._rows_of("values", cell)
         values = values[values["status"].eq("ok") & values["axis"].isna() & ~values["metric"].isin(tables.COMPARING)]
-        likely = values["metric"].isin(tables.LIKELIHOODS)
-        oracle_prompts = set(values.loc[likely & values["kind"].eq("oracle"), "prompt_set"])
-        is_own = values["run"].eq(cell.run) & values["prompt_set"].isin(oracle_prompts)
-        of_points = values["metric"].eq("squared_error") & ~values["prompt_set"].isin(
-            values.loc[is_own & likely, "prompt_set"]
+        is_likelihood = values["metric"].isin(tables.LIKELIHOODS)
+        oracle_prompts = set(values.loc[is_likelihood & values["kind"].eq("oracle"), "prompt_set"])
+        is_of_cell = values["run"].eq(cell.run) & values["prompt_set"].isin(oracle_prompts)
+        is_only_error = values["metric"].eq("squared_error") & ~values["prompt_set"].isin(
+            values.loc[is_of_cell & is_likelihood, "prompt_set"]
         )
         errors = self._rows_of("errors", cell)
-        present_keys = pd.MultiIndex.from_frame(errors.loc[errors["run"].eq(cell.run), ["prompt_set", "metric"]])
-        required_keys = pd.MultiIndex.from_frame(values.loc[is_own & (likely | of_points), ["prompt_set", "metric"]])
-        return len(required_keys) > 0 and bool(required_keys.isin(present_keys).all())
+        keys = pd.MultiIndex.from_frame(errors.loc[errors["run"].eq(cell.run), ["prompt_set", "metric"]])
+        required = is_of_cell & (is_likelihood | is_only_error)
+        required_keys = pd.MultiIndex.from_frame(values.loc[required, ["prompt_set", "metric"]])
+        return len(required_keys) > 0 and bool(required_keys.isin(keys).all())
 
     def _rows_of(self, table: tables.TableName, cell: GridCell) -> pd.DataFrame:
-        """All rows of the files that a cell names."""
+        """The rows of all files of a cell."""
         paths = [path for path in self.files(cell) if path.name.endswith(f"{table}.parquet")]
         return tables.union(table, [self._read(table, path) for path in paths])
 
@@ -155,9 +157,9 @@ class Store:
 
     def _are_intact(self, cell: str, files: Any) -> bool:
         try:
-            return all(self._is_readable(file) for file in _named(files))
+            return all(self._is_readable(file) for file in _file_names(files))
         except ValueError:
-            log.warning("cell %s: its files cannot be read off its row; it is taken for not done", cell)
+            log.warning("cell %s: the files in its row are not a JSON list; it is treated as not done", cell)
             return False
 
     def _is_readable(self, file: str) -> bool:
@@ -165,16 +167,16 @@ class Store:
             self._readable[file] = is_intact(self.results / file)
         return self._readable[file]
 
-    def damaged(self, cell: GridCell) -> Path | None:
-        """The first file that the row of a finished cell names, and that is there, but not as it was written."""
-        if cell.hash not in self._gone:
+    def damaged_file(self, cell: GridCell) -> Path | None:
+        """The first damaged file of a finished cell. Missing files are not damaged."""
+        if cell.hash not in self._incomplete:
             return None
         try:
-            files = _named(self.rows.loc[cell.hash, "files"])
+            files = _file_names(self.rows.loc[cell.hash, "files"])
         except ValueError:
             return None
-        broken = (self.results / file for file in files if not self._is_readable(file))
-        return next((path for path in broken if path.is_file()), None)
+        unreadable = (self.results / file for file in files if not self._is_readable(file))
+        return next((path for path in unreadable if path.is_file()), None)
 
     def record(self, cell: GridCell, outcome: Outcome, context: Context) -> None:
         """Write the row of a cell."""
@@ -182,7 +184,7 @@ class Store:
 
 
 def record(results: Path, cell: GridCell, outcome: Outcome, context: Context) -> None:
-    """Write the row of a cell, whatever process knows what became of it."""
+    """Write the row of a cell. Any process may call it."""
     path = results / "cells" / cell.group / f"{cell.run}.{cell.kind}-{cell.hash}.cells.parquet"
     with writing(results):
         tables.write("cells", [row(cell, outcome, context)], path, {})
@@ -190,7 +192,7 @@ def record(results: Path, cell: GridCell, outcome: Outcome, context: Context) ->
 
 def row(cell: GridCell, outcome: Outcome, context: Context) -> dict[str, object]:
     """The row of a cell in the tables."""
-    about: dict[str, object] = {
+    columns: dict[str, object] = {
         "cell": cell.hash,
         "kind": cell.kind,
         "run": cell.run,
@@ -203,8 +205,8 @@ def row(cell: GridCell, outcome: Outcome, context: Context) -> dict[str, object]
         "version": __version__,
     }
     if outcome.status == "skipped":
-        return about
-    return about | {
+        return columns
+    return columns | {
         "files": json.dumps(sorted(outcome.files)),
         "metrics": _metrics(context.results, outcome.files) if evaluates(cell) else None,
         "seconds": outcome.seconds,
@@ -222,25 +224,25 @@ def evaluates(cell: GridCell) -> bool:
 
 
 def _metrics(results: Path, files: Sequence[str]) -> str | None:
-    """The metrics that these tables of an evaluation say that they know; None: they do not say."""
+    """The metrics in the metadata of the tables of an evaluation; None without such metadata."""
     metric_lists = [
         tables.metadata(results / file).get("metrics", "") for file in files if file.endswith("values.parquet")
     ]
     return " ".join(sorted({name for metric_list in metric_lists for name in metric_list.split()})) or None
 
 
-def _named(files: Any) -> tuple[str, ...]:
-    """The files that a row names.
+def _file_names(files: Any) -> tuple[str, ...]:
+    """The files of a row.
 
     Raises:
-        ValueError: this is no JSON list.
+        ValueError: the value is not a JSON list.
     """
     names = [] if pd.isna(files) else json.loads(str(files))
     if not isinstance(names, list):
-        raise ValueError(f"{files} is no list")
+        raise ValueError(f"{files} is not a list")
     return tuple(map(str, names))
 
 
 def paths(results: Path, files: Sequence[Path]) -> tuple[str, ...]:
-    """Files as a row names them: relative to the results folder."""
+    """Files relative to the results folder, as in rows."""
     return tuple(path.relative_to(results).as_posix() for path in files)

@@ -1,9 +1,10 @@
-"""Identities: what runs, prompt sets, scores and cells of a grid are hashed from.
+"""Identities: the hashes of runs, prompt sets, scores and cells of a grid.
 
-One rule: the resolved settings (after card, preset, learning rates and overrides) without those that equal the default
-declared in code, the codes of all that answers (`iclbench.config.codes`), and the fingerprints of data. Defaults are
-frozen: `tests/golden/defaults.json` lists them, and a changed default needs a raised code. Files count by what they
-contain; only cells of a grid, which is planned without them, name their places.
+All hashes have the same kinds of contents: resolved settings (after card, preset, learning rates and overrides) without
+those that equal their default, the codes of the code that computes the result (`iclbench.config.codes`), and
+fingerprints of data. Defaults are frozen: `tests/golden/defaults.json` lists them, and a changed default needs a raised
+code. Hashes depend on the contents of files. Only the hashes of cells, which are planned without the files, depend on
+their paths.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def run_id(config: RunConfig) -> str:
 
 
 def variant_id(config: RunConfig) -> str:
-    """The identity of a training without its seed and without what only observes it."""
+    """The identity of a training without its seed and its monitoring settings."""
     contents = training(config)
     del contents["seed"]
     contents["train"] = {
@@ -60,7 +61,7 @@ def variant_id(config: RunConfig) -> str:
 
 
 def prompts_id(prompts: PromptSet, **sizes: Any) -> str:
-    """The identity of frozen episodes: the family, its data, the shift or the test, the seed, and `sizes`."""
+    """The identity of frozen episodes: the family, its data, the shift or the test, the seed, and numbers of points."""
     task, family = prompts.task, prompts.family
     contents = {
         "family": task.family,
@@ -87,7 +88,7 @@ def untrained_id(run: str) -> str:
 
 
 def unweighted_id(config: RunConfig) -> str:
-    """The identity of a model whose weights do not matter, as for costs."""
+    """The identity of a model for results that do not depend on its weights, like costs."""
     return content_hash({"config": training(config)})
 
 
@@ -102,23 +103,23 @@ def baseline_id(
     """The identity of a baseline on a task.
 
     Args:
-        card: names the estimator and its settings.
-        facts: what the baseline knows of the task.
-        libraries: versions of the libraries that compute its answers.
-        is_oracle: False for an oracle of the task that is none under the shift of the prompts.
+        card: the card, with the estimator and its settings.
+        facts: numbers of the task that the baseline is given.
+        libraries: versions of the libraries that the baseline uses.
+        is_oracle: False for an oracle of the task that is not an oracle under the shift of the prompts.
     """
     contents = {**baseline(card), "facts": list(facts), "libraries": dict(libraries)}
     return content_hash(contents if is_oracle else contents | {"oracle": False})
 
 
 def descent_id(steps: int, step_size: str | None, search: Sequence[object]) -> str:
-    """The identity of gradient descent (`step_size` None) or GD++ next to a probe."""
+    """The identity of gradient descent (`step_size` None) or GD++ in the evaluation of a probe."""
     contents = {"estimator": "gradient-descent", "steps": steps, "step_size": step_size, "search": list(search)}
     return content_hash(contents | {"code": codes.of_estimator("gradient-descent")})
 
 
 def costs_id(contestant: Contestant, task: TaskConfig, data: str | None) -> str:
-    """The identity of the costs of a contestant on a task; weights do not matter to them."""
+    """The identity of the costs of a contestant on a task, which do not depend on its weights."""
     contents = {
         "contestant": contestant.variant or contestant.identity,
         "family": task.family,
@@ -133,16 +134,16 @@ def score_id(contestant: Contestant, prompt_set: str, family: str | None) -> str
     """The identity of the scores of a contestant on a prompt set.
 
     Args:
-        contestant: what is scored.
+        contestant: the contestant.
         prompt_set: identity of the prompts.
-        family: whose normaliser divides the errors; None: no family, as of language tasks.
+        family: family of the normaliser of errors; None for language tasks.
     """
     contents = {"contestant": contestant.identity, "prompts": prompt_set}
     return content_hash(contents if family is None else contents | {"normaliser": codes.of_normaliser(family)})
 
 
 def baseline(card: BaselineCard) -> dict[str, Any]:
-    """Settings that the answers of a baseline depend on, apart from the task."""
+    """Settings that the predictions of a baseline depend on, apart from the task."""
     settings = validate(ESTIMATORS.get(card.estimator).Settings, card.settings, f"estimator '{card.estimator}'")
     return {
         "estimator": card.estimator,
@@ -152,9 +153,9 @@ def baseline(card: BaselineCard) -> dict[str, Any]:
 
 
 def cell_id(cell: GridCell) -> str:
-    """The identity of a cell of a grid: everything that its rows depend on and say.
+    """The identity of a cell of a grid: everything that its rows depend on or contain.
 
-    Of data sets it contains where the files are and not what they hold: a grid is planned without them.
+    It contains the paths of data sets and not their contents, since a grid is planned without the files.
     """
     task = cell.frozen
     contents: dict[str, Any] = {"kind": cell.kind, "run": cell.run, "preset": cell.preset, "reason": cell.reason}
@@ -175,8 +176,8 @@ def cell_id(cell: GridCell) -> str:
             contents["baseline"] = baseline(load_baseline(cell.baseline)[1])
             contents["oracle"] = cell.run in task.oracles
         elif cell.is_summary:
-            # The codes of what answered are in the identities of the cells that are summed up.
-            published = [each.model_dump(mode="json", exclude_defaults=True) for each in task.published]
+            # The codes of the contestants are in the identities of their cells.
+            published = [number.model_dump(mode="json", exclude_defaults=True) for number in task.published]
             contents |= {
                 "needs": sorted(cell.needs),
                 "oracles": task.oracles,
@@ -192,7 +193,7 @@ def cell_id(cell: GridCell) -> str:
 
 
 def episodes_id(task: TaskConfig, seed: int) -> str:
-    """The identity of the episodes that the cells of a grid share: what they are sampled from, and the seed."""
+    """The identity of the episodes that cells of a grid share: the sampled task and the seed."""
     contents = {
         "parameters": task.parameters,
         "points": task.points,
@@ -204,48 +205,50 @@ def episodes_id(task: TaskConfig, seed: int) -> str:
 
 
 def language_cell_id(cell: LanguageCell, versions: Sequence[int]) -> str:
-    """The identity of a cell of a language model; `versions` are those of the code that prompts and answers."""
+    """The identity of a cell of a language model. `versions` are those of the code of prompts and answers."""
     contents: dict[str, Any] = {"kind": cell.kind, "run": cell.run, "preset": cell.preset, "asked": cell.options}
     contents |= {"task": [cell.task, cell.frozen.subset, cell.frozen.hash], "model": cell.identity}
     return content_hash(contents | {"versions": list(versions)}, 16)
 
 
-def language_model_id(model: str, method: str, version: int, overlength: str, room: Sequence[Any]) -> str:
+def language_model_id(
+    model: str, method: str, version: int, overlength: str, demonstration_limits: Sequence[Any]
+) -> str:
     """The identity of a language model under a method.
 
     Args:
         model: identity of the weights.
         method: hash of the method.
-        version: of the code that answers.
+        version: version of the code of answers.
         overlength: treatment of prompts that are too long.
-        room: sizes that methods compared with this one leave for demonstrations.
+        demonstration_limits: limits of the demonstrations from the methods that this one is compared with.
     """
     contents: dict[str, Any] = {"model": model, "method": method, "version": version, "overlength": overlength}
-    return content_hash(contents | {"room": list(room)} if room else contents)
+    return content_hash(contents | {"room": list(demonstration_limits)} if demonstration_limits else contents)
 
 
 def language_variant_id(model: str, method: str) -> str:
-    """The identity of a language model under a method, whatever the treatment of its prompts."""
+    """The identity of a language model under a method, for all treatments of its prompts."""
     return content_hash({"model": model, "method": method}, 8)
 
 
 def majority_id(version: int) -> str:
-    """The identity of the most frequent answer."""
+    """The identity of the baseline of the most frequent answer."""
     return content_hash({"majority": version})
 
 
 def language_prompts_id(**contents: Any) -> str:
-    """The identity of the prompts of a language task, or of those that differ in their demonstrations alone."""
+    """The identity of the prompts of a language task, or of prompts that differ only in their demonstrations."""
     return content_hash(contents, 8)
 
 
 def validation_id(prompt_sets: Sequence[str]) -> str:
-    """The identity of several validation prompt sets together."""
+    """The identity of a list of validation prompt sets."""
     return content_hash({"sets": list(prompt_sets)}, 8)
 
 
 def bundle_id(cells: Sequence[str]) -> str:
-    """The identity of cells that one job works on."""
+    """The identity of the cells of one job."""
     return content_hash({"cells": list(cells)}, 12)
 
 
@@ -256,16 +259,16 @@ def _task(task: TaskConfig, role: Role) -> dict[str, Any]:
 
 
 def _parameters(task: TaskConfig) -> dict[str, Any]:
-    """The parameters of a family that differ from their defaults, without the places of files; all of a class from
-    elsewhere, which is not imported for it."""
+    """The parameters of a family that differ from their defaults, without paths of files; all parameters of a family
+    from outside iclbench, which is not imported."""
     if not codes.is_ours(FAMILIES, task.family):
         return task.parameters
-    checked = task.checked
+    checked = task.family_parameters
     return checked.model_dump(mode="json", exclude_defaults=True, exclude=set(checked.with_role(Role.LOCATION)))
 
 
 def _settings(backbone: BackboneConfig) -> dict[str, Any]:
-    """The settings of a backbone that differ from their defaults; all of a class from elsewhere."""
+    """The settings of a backbone that differ from their defaults; all settings of a class from outside iclbench."""
     if not codes.is_ours(BACKBONES, BACKBONES.variant(backbone.name).backbone):
         return backbone.settings
     model = backbone_class(backbone.name).Settings

@@ -11,7 +11,7 @@ from typing import Any
 from iclbench.core import digests
 from iclbench.store.runs import Run
 
-# Which score of a run stands for it: that of what was trained, before those of the family's own tests.
+# Evaluators in the order in which the score of a run is chosen: the trained question before tests of the family.
 _EVALUATORS = ("next", "targets", "icl")
 
 
@@ -31,13 +31,13 @@ def _folder_size(folder: str | Path) -> int:
 
 
 def date(run: Run) -> str | None:
-    """The day on which the weights, or the newest checkpoint, were written."""
+    """The day on which the weights or the last checkpoint were written."""
     path = run.weights if run.finished else next(iter(run.checkpoints[-1:]), None)
     return None if path is None else time.strftime("%Y-%m-%d", time.localtime(path.stat().st_mtime))
 
 
 def scores(results: Path) -> dict[str, float]:
-    """The score of every run that was evaluated on its own distribution."""
+    """The scores of runs on the training distribution, by run."""
     columns = ("run", "shift", "evaluator", "axis", "n_context", "n_related", "metric", "value", "trained_on")
     best: dict[str, tuple[tuple[int, str, int], float]] = {}
     for path in sorted((results / "tables").glob("*/summary/scores.values.parquet")):
@@ -54,7 +54,7 @@ def scores(results: Path) -> dict[str, float]:
 
 
 def rows(path: Path, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """These columns of a table, row by row, None in those that the file lacks; no row of a damaged file."""
+    """The rows of a table with these columns (None if the file lacks a column). A damaged file has no rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -63,7 +63,7 @@ def rows(path: Path, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
         digests.check(content)
         # read_table would import pandas, and its threads and buffers take longer than the few rows.
         with pq.ParquetFile(pa.BufferReader(content), pre_buffer=False) as file:
-            read = file.read(columns=list(columns), use_threads=False).to_pylist()
-            yield from (dict.fromkeys(columns) | row for row in read)
+            file_rows = file.read(columns=list(columns), use_threads=False).to_pylist()
+            yield from (dict.fromkeys(columns) | row for row in file_rows)
     except (pa.ArrowException, OSError, ValueError, KeyError):
         return

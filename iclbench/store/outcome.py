@@ -1,4 +1,4 @@
-"""What became of a cell."""
+"""The outcome of a cell."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from iclbench.store.state import State
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a cell.
+    """The outcome of a cell.
 
     Attributes:
         status: done, failed, diverged or skipped.
-        reason: why it failed or is not applicable.
-        files: what holds its rows and weights, relative to the results folder.
-        seconds: how long it took in this process.
-        warnings: lines for the terminal of the sweep; a worker has no terminal of its own.
+        reason: why the cell failed or is not applicable.
+        files: the files with its rows and weights, relative to the results folder.
+        seconds: the duration in this process.
+        warnings: lines for the terminal of the sweep, which a worker does not have.
     """
 
     status: State

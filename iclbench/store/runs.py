@@ -1,12 +1,12 @@
-"""Run folders: where a trained model lives, `RESULTS/runs/NAME`.
+"""Run folders, `RESULTS/runs/NAME`.
 
-config.toml                  everything the run depends on
-checkpoints/step-N.safetensors   the last two, while training goes on; of a branch in checkpoints/branch-N
-model.safetensors            the finished weights, beside them their digest (.sha256)
-branch-N.safetensors         those of a shorter training of N steps that branched off, likewise
+config.toml                      the configuration of the run
+checkpoints/step-N.safetensors   the last two checkpoints during training; those of a branch are in checkpoints/branch-N
+model.safetensors                the trained weights, with a file of their digest (.sha256)
+branch-N.safetensors             the weights of a branch of N steps, with a file of their digest
 values.parquet, costs.parquet    training curve and cost of training
-diverged.json                why training came to no end under this configuration
-unpacked.txt                 of a run from an archive of weights, which brings neither branches nor tables: which one
+diverged.json                    step and reason of the divergence of a training with this configuration
+unpacked.txt                     the archive of a run that was unpacked, which has no branches and tables
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from iclbench.config import codes
-from iclbench.config.cards import TrainSettings, names, read_toml, read_toml_of_many
+from iclbench.config.cards import TrainSettings, names, read_similar_toml, read_toml
 from iclbench.config.rates import Rates
-from iclbench.config.resolution import RunConfig, difference, evaluated_as, without_codes, without_learned
+from iclbench.config.resolution import RunConfig, difference, with_evaluation_of, without_codes, without_learned
 from iclbench.core import digests, locks
 from iclbench.core.errors import DataChangedError, IclbenchError, UnknownNameError, UsageError
 from iclbench.core.files import digest_path, remove_leftovers, write_text
@@ -41,26 +41,27 @@ if TYPE_CHECKING:
 log = logging.getLogger("iclbench")
 
 
-def digest_beside(weights: Path) -> str | None:
-    """The SHA-256 in the file beside weights; None: there is none. A writer that was killed between the two files has
-    left several: then that of the weights as they are."""
+def recorded_digest(weights: Path) -> str | None:
+    """The SHA-256 in the digest file of weights; None without such a file. If the process that wrote them was killed
+    between the two files, there are several digests, of which that of the weights is used."""
     path = digest_path(weights)
     if not path.is_file():
         return None
-    recorded = [line.partition(" ")[0] for line in path.read_text(errors="replace").splitlines()]
-    if len(recorded) > 1 and weights.is_file() and (current := digests.of_file(weights)) in recorded:
-        return current
-    return next(iter(recorded), "")
+    recorded_digests = [line.partition(" ")[0] for line in path.read_text(errors="replace").splitlines()]
+    if len(recorded_digests) > 1 and weights.is_file() and (digest := digests.of_file(weights)) in recorded_digests:
+        return digest
+    return next(iter(recorded_digests), "")
 
 
 def run_name(config: RunConfig) -> str:
-    """The default name: task, backbone, preset and seed. Nothing is ever parsed back from it."""
+    """The default name of a run: task, backbone, preset and seed."""
     backbone = re.sub(r"[^a-z0-9]+", "-", config.backbone.name.lower()).strip("-")
     return f"{config.task.name}-{backbone}-{config.preset}-s{config.seed}"
 
 
-def codes_then_and_now(config: RunConfig) -> Iterator[tuple[str, codes.Code, codes.Code]]:
-    """The names of the family and the backbone of a configuration, each with its code then and its code now."""
+def trained_and_current_codes(config: RunConfig) -> Iterator[tuple[str, codes.Code, codes.Code]]:
+    """The names of the family and the backbone of a configuration, each with its code in training and its current
+    code."""
     task, backbone = config.task, config.backbone
     yield task.family, task.code, codes.of_family(task.family)
     yield backbone.name, backbone.code, codes.of_backbone(backbone.name, backbone.settings)
@@ -68,7 +69,7 @@ def codes_then_and_now(config: RunConfig) -> Iterator[tuple[str, codes.Code, cod
 
 @dataclass(frozen=True)
 class Run:
-    """One run folder."""
+    """A run and its folder."""
 
     path: Path
 
@@ -81,25 +82,25 @@ class Run:
 
     @cached_property
     def config(self) -> RunConfig:
-        """The run's configuration; raises `UsageError` if the file does not hold one."""
+        """The configuration; raises `UsageError` if the file cannot be read or is not valid."""
         path = self.path / "config.toml"
-        with self._mended():
-            return validate(RunConfig, read_toml_of_many(path), str(path))
+        with self._with_advice():
+            return validate(RunConfig, read_similar_toml(path), str(path))
 
     @contextmanager
-    def _mended(self) -> Iterator[None]:
-        """Say what to do about a configuration that cannot be read."""
+    def _with_advice(self) -> Iterator[None]:
+        """Add advice to the error of a configuration that cannot be read."""
         try:
             yield
         except UsageError as error:
             raise UsageError(
-                f"{error}; put the file back, or move {self.path} away or delete it and train the run again"
+                f"{error}; restore the file, or move or delete {self.path} and train the run again", code=error.code
             ) from error
 
     @property
     def is_intact(self) -> bool:
-        """Whether training has finished and all its files are intact."""
-        return self.finished and all(map(is_intact, self.written))
+        """Whether the training is finished and all its files are intact."""
+        return self.finished and all(map(is_intact, self.training_files))
 
     @property
     def weights(self) -> Path:
@@ -110,80 +111,80 @@ class Run:
         return self.weights.is_file()
 
     def branch(self, steps: int) -> Path:
-        """The weights of the branch that ends after so many steps."""
+        """The file of weights of the branch with a number of steps."""
         return self.path / f"branch-{steps:09d}.safetensors"
 
     def has_branch(self, steps: int) -> bool:
-        """Whether the weights of this branch exist, are intact and are this run's."""
-        return self.own_metadata(self.branch(steps), steps) is not None
+        """Whether the weights of a branch exist, are intact and are those of this run."""
+        return self.verified_metadata(self.branch(steps), steps) is not None
 
-    def own_metadata(self, path: Path, branch: int | None) -> dict[str, str] | None:
-        """Metadata of the weights in a file; None where they are missing, damaged or not this run's."""
+    def verified_metadata(self, path: Path, branch: int | None) -> dict[str, str] | None:
+        """Metadata of weights; None if they are missing, damaged or not those of this run."""
         from safetensors import SafetensorError, safe_open
 
         try:
             with safe_open(path, framework="numpy") as file:
-                about = dict(file.metadata() or {})
-            self.check_weights(path, about, branch)
+                metadata = dict(file.metadata() or {})
+            self.check_weights(path, metadata, branch)
         except (SafetensorError, OSError, ValueError):
             return None
-        return about
+        return metadata
 
     @property
     def diverged(self) -> DivergedError | None:
-        """How training under this configuration diverged; None: it did not, or was not tried."""
+        """The recorded divergence of a training with this configuration; None without one."""
         try:
             record = json.loads((self.path / self.DIVERGED).read_bytes())
             if record["config"] == self.hash:
-                return DivergedError(self, int(record["step"]), str(record["what"]), remembered=True)
+                return DivergedError(self, int(record["step"]), str(record["what"]), is_recorded=True)
         except (OSError, ValueError, KeyError, TypeError):
-            pass  # what cannot be read is found out again
+            pass  # without a valid record, the training is tried again
         return None
 
     def forget_divergence(self) -> None:
-        """Remove what a training under another configuration left behind where it diverged."""
+        """Remove the files of a training that diverged with another configuration."""
         if (self.path / self.DIVERGED).is_file():
             for name in ("values.parquet", self.DIVERGED):
                 (self.path / name).unlink(missing_ok=True)
 
     @property
-    def begun(self) -> bool:
-        """Whether something was trained that another configuration would disown."""
-        return self.finished or self.reached > 0
+    def is_started(self) -> bool:
+        """Whether there are weights or checkpoints, so that the configuration of the training cannot change."""
+        return self.finished or self.checkpoint_step > 0
 
     @property
     def digest(self) -> str | None:
-        """SHA-256 that the weights were written with; None: it is missing."""
-        return digest_beside(self.weights)
+        """The recorded SHA-256 of the weights; None if it is missing."""
+        return recorded_digest(self.weights)
 
     @property
     def unpacked(self) -> bool:
-        """Whether it comes from an archive of weights."""
+        """Whether the run is from an archive of weights."""
         return (self.path / self.UNPACKED).is_file()
 
     @property
     def branch_steps(self) -> list[int]:
-        """Ends of the branches that there are weights of."""
+        """The last steps of the branches with weights."""
         return [] if self.unpacked else self.config.train.branch_steps
 
     @property
     def branch_digests(self) -> dict[str, str | None]:
-        """The digests of the weights of every branch, by its steps."""
-        return {str(steps): digest_beside(self.branch(steps)) for steps in self.branch_steps}
+        """The recorded digests of the weights of the branches, by number of steps."""
+        return {str(steps): recorded_digest(self.branch(steps)) for steps in self.branch_steps}
 
     @property
-    def written(self) -> list[Path]:
+    def training_files(self) -> list[Path]:
         """The files of a finished training."""
         try:
             branches = [self.branch(steps).name for steps in self.config.train.branch_steps]
-        except UsageError:  # without a configuration nothing is known, and so no branch
+        except UsageError:  # no configuration
             branches = []
         names = ("config.toml", self.weights.name, *branches, "values.parquet", "costs.parquet")
         return [self.path / name for name in names]
 
     @cached_property
     def hash(self) -> str:
-        """The identity of the run, in its weights and checkpoints to show that they belong to it."""
+        """The identity of the run, which is part of the metadata of its weights and checkpoints."""
         return identity.run_id(self.config)
 
     @property
@@ -196,20 +197,19 @@ class Run:
         return self.signature | {"branch": str(steps)}
 
     def check_signature(self, metadata: Mapping[str, str] | None) -> None:
-        """Raise `ValueError` for weights or a checkpoint of another configuration, or made by other code."""
+        """Raise `ValueError` for weights or a checkpoint of another configuration or other code."""
         if (metadata or {}).get("config") != self.hash:
             raise ValueError("another configuration, or to other sources of a plug-in")
 
     def check_codes(self) -> None:
-        """Raise `CodeChangedError` where the names of this run's family or backbone no longer stand for the code that
-        it was trained with."""
-        for name, trained, current in codes_then_and_now(self.config):
+        """Raise `CodeChangedError` if the code of the family or the backbone changed since the training."""
+        for name, trained, current in trained_and_current_codes(self.config):
             if trained != current:
                 raise CodeChangedError(self.name, name, trained, current)
 
     @property
     def checkpoints(self) -> list[Path]:
-        """Oldest first; files of any other name are none of ours."""
+        """The checkpoints of the training, oldest first."""
         return self.checkpoints_of(None)
 
     def checkpoint_folder(self, branch: int | None) -> Path:
@@ -220,17 +220,17 @@ class Run:
     def checkpoints_of(self, branch: int | None) -> list[Path]:
         """The checkpoints of the training (None) or of a branch, oldest first."""
         paths = self.checkpoint_folder(branch).glob("step-*.safetensors")
-        return sorted(p for p in paths if re.fullmatch(r"step-\d{9}", p.stem))
+        return sorted(path for path in paths if re.fullmatch(r"step-\d{9}", path.stem))
 
     @property
-    def reached(self) -> int:
-        """The step of the newest checkpoint, 0 without one."""
+    def checkpoint_step(self) -> int:
+        """The step of the last checkpoint, 0 without a checkpoint."""
         return int(self.checkpoints[-1].stem.removeprefix("step-")) if self.checkpoints else 0
 
     @contextmanager
     def lock(self, wait: bool = False) -> Iterator[Hold]:
-        """Hold the run for this process; the system frees it on any death. When another one has it, wait for it or
-        raise `IclbenchError`. What killed processes left half-written is removed."""
+        """Hold the run while the block runs, and remove incomplete files of killed processes. If another process holds
+        the run, wait or raise `IclbenchError`. The system releases the lock of a process that ends."""
         hold = Hold(self)
         with hold.take(wait):
             checkpoints = self.checkpoint_folder(None)
@@ -239,30 +239,37 @@ class Run:
             yield hold
 
     def load(self, device: str = "cpu", data_dir: Path | None = None) -> Backbone:
-        """The trained backbone; raises `UsageError` when training has not finished or the weights do not fit or are not
-        as they were written."""
+        """The trained backbone, in eval mode.
+
+        Raises:
+            UsageError: the run is not finished, or the weights are damaged or do not fit the code.
+            DivergedError: the training diverged.
+        """
         from safetensors import SafetensorError
 
         if not self.finished:
             if self.diverged:
                 raise self.diverged
-            raise UsageError(f"run '{self.name}' has not finished training; continue it with iclbench train")
+            raise UsageError(
+                f"run '{self.name}' has not finished training; continue it with iclbench train", code="not-finished"
+            )
         self.check_codes()
-        backbone = self.config.build(self.config.task.build(data_dir), anywhere=True)
+        backbone = self.config.build(self.config.task.build(data_dir), portable=True)
         try:
             self._read(self.weights, backbone)
         except (SafetensorError, RuntimeError, ValueError, OSError) as error:
             first_line = str(error).splitlines()[0]
             raise UsageError(
-                f"{self.weights} does not hold the weights of run '{self.name}' ({first_line}); delete it, and the "
-                "same iclbench train makes it again from the last checkpoint"
+                f"{self.weights} does not hold the weights of run '{self.name}' ({first_line}); delete it and run the "
+                "same iclbench train, which continues from the last checkpoint",
+                code="unreadable-file",
             ) from error
-        self.tell(backbone, device)
+        self.log_notes(backbone, device)
         return backbone.to(device).eval()
 
     def load_branch(self, steps: int, backbone: Backbone) -> Backbone:
-        """`backbone`, as `load` gave it, with the weights of the branch that ends after so many steps; raises
-        `UsageError` as there."""
+        """A backbone from `load`, with the weights of the branch with a number of steps; raises `UsageError` if they
+        are damaged or do not fit the code."""
         from safetensors import SafetensorError
 
         path = self.branch(steps)
@@ -272,12 +279,13 @@ class Run:
             first_line = str(error).splitlines()[0]
             raise UsageError(
                 f"{path} does not hold the weights of the branch of {steps} steps of run '{self.name}' ({first_line}); "
-                f"delete it and {self.weights.name}, and the same iclbench train makes both again"
+                f"delete it and {self.weights.name} and run the same iclbench train, which writes both again",
+                code="unreadable-file",
             ) from error
         return backbone
 
     def _read(self, path: Path, backbone: Backbone, branch: int | None = None) -> None:
-        """Put the weights of a file into the backbone, once they are known to be whole and those of this run."""
+        """Load the weights of a file into the backbone, after checks of their digest and their run."""
         from safetensors import safe_open
 
         with advised(IN_EVALUATION), safe_open(path, framework="pt") as file:
@@ -285,59 +293,58 @@ class Run:
             backbone.load_state_dict({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118
 
     def check_weights(self, path: Path, metadata: Mapping[str, str], branch: int | None) -> None:
-        """Raise `ValueError` for weights of another run or branch, without the file with their digest, or with another
-        digest than the one in it."""
+        """Raise `ValueError` for weights of another run or branch, or whose recorded digest is missing or different."""
         try:
             self.check_signature(metadata)
         except ValueError as error:
             raise ValueError(f"they belong to {error}") from None
         if metadata.get("branch") != (None if branch is None else str(branch)):
             raise ValueError("they belong to another branch")
-        name, digest = digest_path(path).name, digest_beside(path)
+        name, digest = digest_path(path).name, recorded_digest(path)
         if digest is None:
-            raise ValueError(f"{name} is missing, without which nobody knows whether they are whole; put it back")
+            raise ValueError(f"their digest file {name} is missing; restore it")
         if digest != digests.of_file(path):
             raise ValueError(f"their digest is not that in {name}")
 
-    def tell(self, backbone: Backbone, device: str) -> None:
-        """Say what computes, where the backbone has a choice: no fast path is left in silence."""
+    def log_notes(self, backbone: Backbone, device: str) -> None:
+        """Log which implementation computes the outputs of a backbone that has several."""
         for line in backbone.notes(device):
-            _tell_once(f"run '{self.name}': {line}")
+            _log_once(f"run '{self.name}': {line}")
 
 
 class DivergedError(IclbenchError):
-    """Training came to no end: the loss or a weight is not finite.
+    """The training of a run diverged: the loss or a weight is not finite.
 
     Args:
-        run: what was trained.
-        step: steps that were done.
-        what: what is not finite.
-        remembered: it was found earlier; the same configuration is not tried again.
+        run: the run.
+        step: number of finished steps.
+        what: description of the value that is not finite.
+        is_recorded: whether the divergence was recorded earlier, so that the training was not tried again.
     """
 
     code = "diverged"
 
     ADVICE: ClassVar = "another --name with a lower -o train.lr, a longer -o train.warmup, or -o train.clip=1"
 
-    def __init__(self, run: Run, step: int, what: str, remembered: bool = False) -> None:
-        self.run, self.step, self.what, self._remembered = run, step, what, remembered
+    def __init__(self, run: Run, step: int, what: str, is_recorded: bool = False) -> None:
+        self.run, self.step, self.what, self._is_recorded = run, step, what, is_recorded
         self.reason = f"diverged at step {step}: {what}"
         record = run.path / run.DIVERGED
         super().__init__(
             f"run '{run.name}' has {self.reason}; it is not tried again. Train {self.ADVICE}, or delete {record} to "
-            "try this one once more"
-            if remembered
-            else f"run '{run.name}' {self.reason}; the last good checkpoint is kept. Try {self.ADVICE}"
+            "try again"
+            if is_recorded
+            else f"run '{run.name}' {self.reason}; the last good checkpoint is not deleted. Try {self.ADVICE}"
         )
 
     @property
-    def left(self) -> list[Path]:
-        """Files of the diverged training: its curve as far as it goes, and why it ended."""
+    def failure_files(self) -> list[Path]:
+        """Files of the diverged training: its curve and the record of the divergence."""
         return [self.run.path / "values.parquet", self.run.path / self.run.DIVERGED]
 
 
 class Hold:
-    """A run folder that belongs to this process, which writes there what it trains, wherever the folder has gone.
+    """The lock of a run folder, which restores the folder if it is deleted or moved during training.
 
     Args:
         run: the run.
@@ -346,33 +353,34 @@ class Hold:
     def __init__(self, run: Run) -> None:
         self._run, self._lock = run, locks.lock(run.path / ".lock")
         self._config: str | None = None
-        self._anew = False
+        self._is_restored = False
 
     @contextmanager
     def take(self, wait: bool) -> Iterator[None]:
-        """Hold the folder while the block runs; when another process does, wait for it or raise `IclbenchError`."""
+        """Hold the folder while the block runs. If another process holds it, wait or raise `IclbenchError`."""
         self._acquire(wait)
         try:
             yield
         finally:
             self._lock.release()
-            if self._anew:
+            if self._is_restored:
                 log.warning(
-                    "%s was deleted or moved while run '%s' trained: it was made anew, with its configuration",
+                    "%s was deleted or moved during the training of run '%s'; the folder and its configuration were "
+                    "restored",
                     self._run.path,
                     self._run.name,
                 )
 
-    def remember(self) -> None:
-        """Keep the configuration, with which `renew` makes the folder anew."""
+    def store_config(self) -> None:
+        """Store the configuration for `restore`."""
         self._config = (self._run.path / "config.toml").read_text(encoding="utf-8")
-        _ = self._run.hash  # of this text, whatever becomes of it
+        _ = self._run.hash  # cached now, since the file may change
 
-    def renew(self) -> None:
-        """Recreate the folder, with its configuration, if it was deleted or moved away.
+    def restore(self) -> None:
+        """Restore the folder and its configuration, if it was deleted or moved.
 
         Raises:
-            IclbenchError: in its place there is a run of this name that another process trains, or another run.
+            IclbenchError: another process trains a run of this name, or the folder has another run.
         """
         if not self._lock.held:
             self._run.path.mkdir(parents=True, exist_ok=True)
@@ -380,11 +388,12 @@ class Hold:
         config = self._run.path / "config.toml"
         if not config.is_file() and self._config is not None:
             write_text(config, self._config)
-            self._anew = True
+            self._is_restored = True
         elif Run(self._run.path).hash != self._run.hash:
             raise IclbenchError(
-                f"{self._run.path} was replaced while run '{self._run.name}' trained, by one under other settings: "
-                "nothing more is written there; train under another --name"
+                f"{self._run.path} was replaced by a run with other settings during the training of run "
+                f"'{self._run.name}', which stops; train with another --name",
+                code="settings-changed",
             )
 
     def _acquire(self, wait: bool) -> None:
@@ -393,12 +402,17 @@ class Hold:
                 self._lock.acquire(wait)
             except BlockingIOError as error:
                 raise IclbenchError(
-                    f"run '{self._run.name}' is being trained by another process; wait for it or stop it"
+                    f"run '{self._run.name}' is being trained by another process; wait for it or stop it", code="in-use"
                 ) from error
 
 
-class TrainedOtherwiseError(UsageError):
-    """The folder of a run holds one that was trained under other settings: `run`, and the `difference` in a line."""
+class SettingsChangedError(UsageError):
+    """The run in a folder was trained with other settings.
+
+    Attributes:
+        run: the run.
+        difference: one line with the differences.
+    """
 
     code = "settings-changed"
 
@@ -406,134 +420,142 @@ class TrainedOtherwiseError(UsageError):
         self.run = run
         self.difference = f"it differs in {'; '.join(lines[:8])}{' ...' if len(lines) > 8 else ''}"
         super().__init__(
-            f"run '{run.name}' was trained under other settings; choose another --name or delete {run.path}. "
+            f"run '{run.name}' was trained with other settings; choose another --name or delete {run.path}. "
             f"I{self.difference[1:]}"
         )
 
 
 class CodeChangedError(UsageError):
-    """A name in a run's configuration now refers to other code than the weights were made with."""
+    """The code of a name in the configuration of a run changed since the training."""
 
     code = "code-changed"
 
     def __init__(self, run: str, name: str, trained: codes.Code, current: codes.Code) -> None:
-        otherwise = f"train anew under another --name, or delete the run with iclbench rm {run}"
         if isinstance(trained, int) and isinstance(current, int):
             message = f"run '{run}' was trained with version {trained} of '{name}', this iclbench has version {current}"
         else:
-            message = (
-                f"the sources of '{name}' are not those that run '{run}' was trained with ({trained}, now {current})"
-            )
-        super().__init__(f"{message}: {otherwise}")
+            message = f"the sources of '{name}' changed since the training of run '{run}' ({trained}, now {current})"
+        super().__init__(f"{message}; train with another --name, or delete the run with iclbench rm {run}")
 
 
 @cache
-def _tell_once(line: str) -> None:
+def _log_once(line: str) -> None:
     log.info(line)
 
 
 def create(
     results: Path, config: RunConfig, name: str | None = None, data_dir: Path | None = None, wait: bool = False
 ) -> Run:
-    """The run folder for this configuration, made or found again; `wait` for a process that trains it under another.
+    """The run with a configuration, whose folder is created if it does not exist.
+
+    Args:
+        results: results folder.
+        config: configuration of the run.
+        name: name of the run (default: `run_name`).
+        data_dir: folder of the data of the task.
+        wait: whether to wait for another process that holds the run.
 
     Raises:
-        UsageError: it holds another run, or no backbone can be built by the configuration, which then leaves no folder
-            behind.
-        IclbenchError: another process trains it under another configuration, and `wait` is False.
+        UsageError: the folder has another run, or the backbone cannot be built, in which case no folder is created.
+        IclbenchError: another process holds the run, and `wait` is False.
     """
     name = check_name(name) if name else run_name(config)
     check_free(name, "another --name")
     config = config.on_data(data_dir)
     run = Run(results / "runs" / name)
-    if _to_be_written(run, config) is None:
+    if _config_to_write(run, config) is None:
         return run
-    if not run.begun:
-        _check_sizes(config, data_dir)
+    if not run.is_started:
+        _check_buildable(config, data_dir)
     with writing(results):
         run.path.mkdir(parents=True, exist_ok=True)
     with run.lock(wait):
-        run = Run(run.path)  # it may have been trained meanwhile
-        text = _to_be_written(run, config)
+        run = Run(run.path)  # another process may have trained it
+        text = _config_to_write(run, config)
         if text is not None:
-            unknown = run.finished and not (run.path / "config.toml").is_file()
+            has_weights_only = run.finished and not (run.path / "config.toml").is_file()
             with writing(results):
-                _write(run, text)
-            if unknown:
-                _refuse_foreign(Run(run.path))
+                write_text(run.path / "config.toml", text)
+            if has_weights_only:
+                _check_weights_of(Run(run.path))
     return Run(run.path)
 
 
-def keeping_rate(results: Path, config: RunConfig, name: str | None = None, typed: Collection[str] = ()) -> RunConfig:
-    """The configuration to go on with: a run that has begun keeps the settings that the results folder's table of
-    learning rates said then, whatever that says now.
+def with_started_rates(
+    results: Path, config: RunConfig, name: str | None = None, typed: Collection[str] = ()
+) -> RunConfig:
+    """The configuration with which a run continues. Settings from the table of learning rates of the results folder do
+    not change after the start of the run.
 
     Args:
         results: results folder.
-        config: the run as it would begin now.
-        name: its name; None: the default.
-        typed: keys of `train` that the user gives, who is told of what differs.
+        config: configuration of a new run.
+        name: name of the run (default: `run_name`).
+        typed: keys of `train` that the user gives, which are not replaced.
     """
-    table_settings = Rates.own(results, config.preset, config.task.name).settings(config.backbone.name)
+    table_settings = Rates.of_results(results, config.preset, config.task.name).settings(config.backbone.name)
     run = Run(results / "runs" / (check_name(name) if name else run_name(config)))
-    if not table_settings or not run.begun:
+    if not table_settings or not run.is_started:
         return config
     try:
         trained = run.config.train.model_dump(mode="json")
-    except UsageError:  # to be reported by what needs the run
+    except UsageError:  # `create` reports it
         return config
-    fixed = {key: trained[key] for key in table_settings if key not in typed}
-    train = validate(TrainSettings, config.train.model_dump(mode="json") | fixed, "run")
+    started_settings = {key: trained[key] for key in table_settings if key not in typed}
+    train = validate(TrainSettings, config.train.model_dump(mode="json") | started_settings, "run")
     return config.model_copy(update={"train": train})
 
 
-def _refuse_foreign(run: Run) -> None:
-    """Take the configuration away again and raise `UsageError` where it was written beside weights of another."""
+def _check_weights_of(run: Run) -> None:
+    """Remove the new configuration and raise `UsageError` if the weights in the folder are not those of the run."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(run.weights, framework="numpy") as file:
             run.check_signature(file.metadata())
     except (SafetensorError, OSError):
-        return  # damaged: whoever loads them says so
+        return  # damaged weights are reported when they are loaded
     except ValueError as error:
         (run.path / "config.toml").unlink()
         raise UsageError(
-            f"the weights in {run.path}, which has no config.toml, belong to {error}; choose another "
-            "--name or delete that folder"
+            f"the weights in {run.path}, which has no config.toml, belong to {error}; choose another --name or delete "
+            "the folder",
+            code="settings-changed",
         ) from error
 
 
-def refuse_other(run: Run, config: RunConfig) -> None:
-    """Raise `UsageError` where the folder holds a run that was trained otherwise; nothing is written."""
+def check_same_run(run: Run, config: RunConfig) -> None:
+    """Raise `UsageError` if the run in the folder was trained with other settings, code or data."""
     if (run.path / "config.toml").is_file():
-        _to_be_written(run, config)
+        _config_to_write(run, config)
 
 
-def _to_be_written(run: Run, config: RunConfig) -> str | None:
-    """The text of the run's configuration, None where it is there; raises `UsageError` when something else was trained.
+def _config_to_write(run: Run, config: RunConfig) -> str | None:
+    """The text of a new or changed configuration; None if the file does not change. In a started run, only the part of
+    the evaluation may change.
 
-    A run that has begun follows the card in what only concerns evaluation.
+    Raises:
+        UsageError: the run was trained with other settings, code or data.
     """
     path, plain = run.path / "config.toml", config.dump()
-    if path.is_file() and run.begun:
+    if path.is_file() and run.is_started:
         trained, current = run.config.trained, config.trained
         if without_learned(without_codes(trained)) != without_learned(without_codes(current)):
-            raise TrainedOtherwiseError(run, difference(without_learned(trained), without_learned(current)))
+            raise SettingsChangedError(run, difference(without_learned(trained), without_learned(current)))
         run.check_codes()
-        # A configuration that a grid plans says nothing of the data.
+        # A configuration that a grid plans has no fingerprint of the data.
         if config.task.learned and config.task.learned != run.config.task.learned:
             trained_data = run.config.task.learned.get("fingerprint", "unknown")
             raise DataChangedError(trained_data, config.task.learned["fingerprint"])
         if run.config == config:
             return None
-        plain = evaluated_as(read_toml(path), plain)
+        plain = with_evaluation_of(read_toml(path), plain)
     text = _text(plain)
     return None if path.is_file() and path.read_bytes() == text.encode() else text
 
 
-def _check_sizes(config: RunConfig, data_dir: Path | None) -> None:
-    """Raise `UsageError` where no backbone can be built by a configuration, or no episodes held."""
+def _check_buildable(config: RunConfig, data_dir: Path | None) -> None:
+    """Raise `UsageError` if the backbone of a configuration cannot be built, or its episodes are too large."""
     from iclbench.core.bounds import check_task
 
     family = config.task.build(data_dir)
@@ -547,49 +569,49 @@ def _text(plain: Mapping[str, Any]) -> str:
     return tomli_w.dumps(plain)
 
 
-def _write(run: Run, text: str) -> None:
-    write_text(run.path / "config.toml", text)
-
-
 def find(results: Path, name: str) -> Run:
-    """The run with this name."""
+    """The run with a name; raises `UnknownNameError` if it does not exist."""
     run = Run(results / "runs" / check_name(name))
     if not (run.path / "config.toml").is_file():
-        raise UnknownNameError("run", name, [r.name for r in all_runs(results)], hint=f"(in {results})")
+        raise UnknownNameError("run", name, [run.name for run in all_runs(results)], hint=f"(in {results})")
     return run
 
 
 def all_runs(results: Path) -> list[Run]:
-    """All runs below a results folder, by name."""
-    return [Run(p.parent) for p in sorted(results.glob("runs/*/config.toml"))]
+    """All runs in a results folder, sorted by name."""
+    return [Run(path.parent) for path in sorted(results.glob("runs/*/config.toml"))]
 
 
 def check_name(name: str, noun: str = "a run name") -> str:
-    """A name that cannot leave the results folder; raises `UsageError` otherwise."""
+    """The name, if it can be a file name; raises `UsageError` otherwise."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", name):
-        raise UsageError(f"'{name}' cannot be {noun}; use letters, digits, '.', '_' and '-'")
+        raise UsageError(f"'{name}' cannot be {noun}; use letters, digits, '.', '_' and '-'", code="bad-syntax")
     return name
 
 
 def check_free(name: str, advice: str) -> None:
-    """Raise `UsageError` if a name is that of a baseline or a published row; `advice` is what to choose."""
+    """Raise `UsageError` with advice if a name is that of a baseline or a published row."""
     if name in names("baselines") or name.startswith("published-"):
-        raise UsageError(f"'{name}' is the name of a baseline or published row in the tables; choose {advice}")
+        raise UsageError(
+            f"'{name}' is the name of a baseline or published row in the tables; choose {advice}", code="exists"
+        )
 
 
-# What a user mends by making room, after which the same command goes on.
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# Errors of a full disk. The same command continues when there is space.
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
 def writing(results: Path) -> Iterator[None]:
-    """Turn what the file system refuses into one line that names the results folder: `UsageError` where another one is
-    to be chosen, `IclbenchError` where there is no room left in it."""
+    """Convert errors of the file system: to `IclbenchError` if the disk is full, and otherwise to `UsageError` with
+    the advice to choose another results folder."""
     try:
         yield
     except OSError as error:
-        reason = "there is a file where a folder has to be" if isinstance(error, FileExistsError) else error.strerror
+        reason = "there is a file in place of a folder" if isinstance(error, FileExistsError) else error.strerror
         message = f"cannot write to the results folder {results}: {reason or error}"
-        if error.errno in _FULL:
-            raise IclbenchError(f"{message}; make room, and the same command goes on") from error
-        raise UsageError(f"{message}; choose another with --results") from error
+        if error.errno in _NO_SPACE:
+            raise IclbenchError(
+                f"{message}; free some space and run the same command again", code="unreadable-file"
+            ) from error
+        raise UsageError(f"{message}; choose another with --results", code="unreadable-file") from error

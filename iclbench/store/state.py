@@ -1,17 +1,17 @@
-"""The states that a unit of work can be in, and whether its files are intact."""
+"""The states of a cell, and the check of its files."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Literal
 
-# `failed` is tried again; `diverged` (a training without finite weights, or a cell that needs one) and `skipped` (not
-# applicable) are not.
+# A `failed` cell is tried again. Cells that are `diverged` (a training without finite weights, or a cell that needs it)
+# or `skipped` (not applicable) are not.
 State = Literal["todo", "done", "failed", "diverged", "skipped"]
 
 
 def is_intact(path: Path) -> bool:
-    """Whether a file exists and is not cut short; weights also need the file with their digest."""
+    """Whether a file exists and is complete. Weights also need the file with their digest."""
     from iclbench import tables  # imports pandas
 
     check = {".parquet": tables.is_intact, ".safetensors": _has_tensors_and_digest}.get(path.suffix, Path.is_file)
@@ -25,5 +25,5 @@ def _has_tensors_and_digest(path: Path) -> bool:
 
 
 def state_label(state: State) -> str:
-    """The state as tables for users name it."""
+    """The state, as printed tables name it."""
     return "to do" if state == "todo" else state

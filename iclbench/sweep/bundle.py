@@ -21,7 +21,7 @@ from iclbench.core.version import provenance
 from iclbench.registry import imported
 from iclbench.store import identity
 from iclbench.store.outcome import Outcome
-from iclbench.store.runs import codes_then_and_now
+from iclbench.store.runs import trained_and_current_codes
 from iclbench.sweep.cells import GridCell
 from iclbench.tables.schema import SCHEMA
 
@@ -93,7 +93,7 @@ def _other_code(cell: GridCell, submitted_hash: str) -> str | None:
         cell: the cell as it is read here.
         submitted_hash: its hash where it was submitted.
     """
-    for name, then, now in codes_then_and_now(cell.config) if cell.config else ():
+    for name, then, now in trained_and_current_codes(cell.config) if cell.config else ():
         if then != now:
             return name
     return None if cell.hash == submitted_hash else f"{cell.kind} {cell.run}"

@@ -142,8 +142,10 @@ def _evaluated_runs(results: Path) -> Iterator[str]:
 
 
 def _temporary(results: Path) -> Iterator[Path]:
-    candidates = [(path, _TEMPORARY) for folder in tables.OWN for path in sorted((results / folder).rglob(".*.tmp"))]
-    packed = sorted(path for path in results.glob("*/.*.tmp") if path.parent.name not in tables.OWN)
+    candidates = [
+        (path, _TEMPORARY) for folder in tables.COMMAND_FOLDERS for path in sorted((results / folder).rglob(".*.tmp"))
+    ]
+    packed = sorted(path for path in results.glob("*/.*.tmp") if path.parent.name not in tables.COMMAND_FOLDERS)
     for path, pattern in [*candidates, *((path, _TEMPORARY_PACKED) for path in packed)]:
         match = pattern.fullmatch(path.name)
         if match and not alive(int(match[1])) and time.time() - path.lstat().st_mtime > _UNCHANGED_SECONDS:

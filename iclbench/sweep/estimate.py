@@ -84,7 +84,7 @@ class Estimates:
             if run.is_intact:  # trained outside of any sweep: only its row is missing
                 return 0.0
             step = self._step_seconds(cell)
-            return None if step is None else step * (cell.config.train.all_steps - run.reached)
+            return None if step is None else step * (cell.config.train.all_steps - run.checkpoint_step)
         return next((self._means[key] for key in _similar_keys(cell) if key in self._means), None)
 
     def parameters(self, cell: GridCell) -> int | None:
@@ -248,7 +248,7 @@ def measure_step(config: RunConfig, data_dir: Path | None = None, device: str = 
     from iclbench.training.step import TrainingData
 
     family = config.task.build(data_dir)
-    settings = config.train.at_full_size().model_copy(update={"compile": False})
+    settings = config.train.without_curriculum().model_copy(update={"compile": False})
     training = Training(config.build(family), TrainingData.of(config.task, family), settings, config.seed, device)
     start = 0.0
     for step in range(1 + steps):

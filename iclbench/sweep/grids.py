@@ -17,14 +17,14 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from iclbench.config.cards import PresetName, load_baseline, load_card, load_task, read_toml
 from iclbench.config.pairs import Pair
-from iclbench.config.resolution import RunConfig, parse_overrides, resolve_run, typed_tables, unfit
-from iclbench.config.sizes import missing_size, tell_once
+from iclbench.config.resolution import RunConfig, parse_overrides, resolve_run, unfit_reason, user_tables
+from iclbench.config.sizes import log_once, missing_size
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import canonical
 from iclbench.core.settings import BaseSettings, Once, PositiveInt, SeedInt
 from iclbench.core.trust import UntrustedError
 from iclbench.registry import BACKBONES, spelling
-from iclbench.store.runs import keeping_rate, run_name
+from iclbench.store.runs import run_name, with_started_rates
 from iclbench.sweep.engines import GridEngine
 
 if TYPE_CHECKING:
@@ -405,7 +405,7 @@ def _runs(part: GridPart, only: str | None, results: Path | None) -> Iterator[Gr
         variants = part.overrides.get(preset) or {"": []}
         for task in part.tasks:
             for variant, settings in variants.items():
-                typed = typed_tables(settings)
+                typed = user_tables(settings)
                 first_runs = [
                     _first_run(part, task, backbone, preset, variant if settings else "", settings, results)
                     for backbone in part.backbones
@@ -416,7 +416,7 @@ def _runs(part: GridPart, only: str | None, results: Path | None) -> Iterator[Gr
                             continue
                         run = _with_seed(run, seed, part)
                         if results is not None:
-                            config = keeping_rate(results, run.config, run.name, typed.get("train", {}))
+                            config = with_started_rates(results, run.config, run.name, typed.get("train", {}))
                             run = replace(run, config=config)
                         yield run
 
@@ -426,14 +426,14 @@ def _first_run(
 ) -> GridRun | None:
     """The run of the first seed, from which other runs differ only in the seed; None, with a note, if the backbone does
     not fit."""
-    if (line := unfit(backbone, *_name_and_head(task))) is not None:
-        tell_once(f"{line}: left out")
+    if (line := unfit_reason(backbone, *_name_and_head(task))) is not None:
+        log_once(f"{line}: left out")
         return None
     config = resolve_run(task, backbone, preset, part.seeds[0], settings, results=results)
     if part.without_reason(task, backbone) is None:
-        table = typed_tables(settings).get("backbone", {})
+        table = user_tables(settings).get("backbone", {})
         if (line := missing_size(task, backbone, preset, table)) is not None:
-            tell_once(line)
+            log_once(line)
     return _run(part, task, backbone, config, variant, settings)
 
 

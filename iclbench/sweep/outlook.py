@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from iclbench.core.context import Context
 from iclbench.core.errors import DataChangedError, DataError, IclbenchError, UsageError
-from iclbench.store.runs import Run, TrainedOtherwiseError, refuse_other
+from iclbench.store.runs import Run, SettingsChangedError, check_same_run
 from iclbench.sweep.cells import KINDS, GridCell
 from iclbench.sweep.plan import Plan
 
@@ -83,7 +83,7 @@ def check_data(plan: Plan, context: Context) -> None:
         key = json.dumps([cell.task, cell.frozen.parameters, cell.frozen.files])
         family = families[key] = families.get(key) or cell.frozen.build(context.data_dir)
         run = Run(context.results / "runs" / cell.run)
-        if not family.needs_data or not run.begun:
+        if not family.needs_data or not run.is_started:
             continue
         try:
             family.check_data(run.config.task.learned)
@@ -98,15 +98,15 @@ def refusal(results: Path, cell: GridCell) -> str | None:
     assert cell.config is not None
     run = Run(results / "runs" / cell.run)
     try:
-        refuse_other(run, cell.config)
-    except TrainedOtherwiseError as error:
+        check_same_run(run, cell.config)
+    except SettingsChangedError as error:
         return conflict_message(error)
     except IclbenchError as error:
         return str(error)
     return None
 
 
-def conflict_message(error: TrainedOtherwiseError) -> str:
+def conflict_message(error: SettingsChangedError) -> str:
     """The message about another run in a folder that a grid needs, with the fix."""
     return (
         f"{error.run.path} holds a run of this name that was trained under other settings: move it away, or delete "

@@ -42,7 +42,7 @@ log = logging.getLogger("iclbench")
 
 TABLES: tuple[TableName, ...] = ("values", "costs", "errors", "examples")
 # Folders of a results folder to which commands write other files.
-_RESERVED = {*tables.OWN, "jobs", "report"}
+_RESERVED = {*tables.COMMAND_FOLDERS, "jobs", "report"}
 # Grids whose packed results are in a checkout. An installed package does not include them.
 PACKED = ("reference",)
 
@@ -135,7 +135,7 @@ def _refuse_loss(cells: Sequence[GridCell], store: Store, out: Path) -> None:
 
 def _refuse_loss_of_weights(cells: Sequence[GridCell], store: Store, out: Path) -> None:
     """Raise `UsageError` if the existing archive holds weights that the new archive would not have."""
-    archive, entries = archives.archive_path(out, cells[0].task, cells[0].preset), dict[str, archives.Packed]()
+    archive, entries = archives.archive_path(out, cells[0].task, cells[0].preset), dict[str, archives.PackedWeights]()
     with suppress(UsageError):  # an unreadable archive has nothing to lose
         entries |= archives.entries(archive) if archive.is_file() else {}
     packed_cells = [cell for cell in cells if cell.kind == "train" and cell.weights and store.state(cell) == "done"]
@@ -150,7 +150,7 @@ def _refuse_loss_of_weights(cells: Sequence[GridCell], store: Store, out: Path) 
             _refuse_other_weights(cell, store, entries[cell.run])
 
 
-def _refuse_other_weights(cell: GridCell, store: Store, packed: archives.Packed) -> None:
+def _refuse_other_weights(cell: GridCell, store: Store, packed: archives.PackedWeights) -> None:
     """Raise `UsageError` if the weights of the run's folder would replace different packed ones of equal settings."""
     assert cell.config is not None
     current = archives.of_run(Run(store.results / "runs" / cell.run))
@@ -222,10 +222,10 @@ def _pack_weights(
 ) -> Iterator[Path]:
     """The archive of the cells' weights, which their rows then name; nothing if there are no weights."""
     archive = archives.archive_path(out, cells[0].task, cells[0].preset)
-    packed_weights: dict[str, archives.Packed] = {}
+    packed_weights: dict[str, archives.PackedWeights] = {}
 
     @cache
-    def archived() -> dict[str, archives.Packed]:
+    def archived() -> dict[str, archives.PackedWeights]:
         if not archive.is_file():
             return {}
         archives.check(archive)
@@ -251,8 +251,8 @@ def _pack_weights(
 
 
 def _packed(
-    run: str, training: dict[str, object], store: Store, archived: Callable[[], dict[str, archives.Packed]]
-) -> archives.Packed | None:
+    run: str, training: dict[str, object], store: Store, archived: Callable[[], dict[str, archives.PackedWeights]]
+) -> archives.PackedWeights | None:
     """Weights of this training: those of the run's folder, or else those that are packed already."""
     current = archives.of_run(Run(store.results / "runs" / run))
     if current is not None and current.trained == training:

@@ -101,7 +101,7 @@ def verify(cells: Sequence[GridCell], store: Store, n: int, seed: int, context: 
 
 def sampled_cells(cells: Sequence[GridCell], store: Store, n: int, seed: int, context: Context) -> list[GridCell]:
     """The evaluations that `verify` computes again, with its arguments and errors."""
-    finished = (cell for cell in cells if store.state(cell) == "done" or store.damaged(cell))
+    finished = (cell for cell in cells if store.state(cell) == "done" or store.damaged_file(cell))
     done = [cell for cell in finished if cell.kind == "evaluate" and not cell.is_summary]
     available = {group for group, cell in {cell.group: cell for cell in done}.items() if _has_data(cell, context)}
     done = [cell for cell in done if cell.group in available]
@@ -162,7 +162,7 @@ def _verified(cells: Sequence[GridCell], store: Store, context: Context, workers
         for cell in [] if difference else cells:
             new_rows = value_rows(fresh, cell)
             rows += len(new_rows)
-            if damaged := store.damaged(cell):
+            if damaged := store.damaged_file(cell):
                 difference = (
                     difference or f"{damaged} is damaged or incomplete; delete it, and a sweep computes its cells again"
                 )

@@ -23,7 +23,7 @@ from iclbench.core.plugins import blamed
 from iclbench.core.signals import end_with_parent
 from iclbench.store.cells import paths, record
 from iclbench.store.outcome import Outcome
-from iclbench.store.runs import DivergedError, Run, TrainedOtherwiseError, create
+from iclbench.store.runs import DivergedError, Run, SettingsChangedError, create
 from iclbench.store.state import is_intact
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.outlook import conflict_message
@@ -93,7 +93,7 @@ def _outcome(cell: GridCell, context: Context) -> Outcome:
     except Interrupted:
         raise
     except DivergedError as error:
-        remaining = [path for path in error.left if path.is_file()] if cell.kind == "train" else []
+        remaining = [path for path in error.failure_files if path.is_file()] if cell.kind == "train" else []
         seconds = time.perf_counter() - start
         return Outcome("diverged", error.reason, paths(context.results, remaining), seconds)
     except _Skipped as error:
@@ -127,7 +127,7 @@ def _train(cell: GridCell, context: Context) -> list[Path]:
 
     run = _run(cell, context)
     with run.lock(wait=True):
-        if run.finished and (broken := [path for path in run.written if not is_intact(path)]):
+        if run.finished and (broken := [path for path in run.training_files if not is_intact(path)]):
             # A file of the training is missing or incomplete, unless the file system fails for a moment.
             for path in broken:
                 with suppress(FileNotFoundError):
@@ -135,7 +135,7 @@ def _train(cell: GridCell, context: Context) -> list[Path]:
             run.weights.unlink(missing_ok=True)
     # With `wait`, another sweep may train the run instead.
     train(run, context, monitor=Monitor, wait=True)
-    return run.written
+    return run.training_files
 
 
 def _training_seconds(files: Iterable[Path]) -> float | None:
@@ -277,7 +277,7 @@ def _run(cell: GridCell, context: Context) -> Run:
     assert cell.config is not None
     try:
         return create(context.results, cell.config, cell.run, context.data_dir, wait=True)
-    except TrainedOtherwiseError as error:
+    except SettingsChangedError as error:
         raise IclbenchError(conflict_message(error)) from error
 
 

@@ -1,14 +1,20 @@
-"""The schema of the result tables and the only door to parquet.
+"""Result tables: their schemas and their parquet files.
 
-Seven tables, tidy, one row per measured value. `values` holds what is computed (byte for byte reproducible), `costs`
-what is measured on a machine (seconds, bytes), `errors` the score of every single episode, so that differences are
-tested paired, `examples` a few episodes and what was predicted for them, to be drawn, `answers` what a language model
-was asked and said, `cells` what became of every cell of a sweep, where and how long it ran, `trials` what `iclbench
-tune` tried. Nothing here imports torch, and no file carries a time stamp.
+There are seven tidy tables, with one row per measured value:
+
+- `values`: scores, reproducible byte for byte.
+- `costs`: measurements on a machine, like seconds and bytes.
+- `errors`: scores of single episodes, for paired tests of differences.
+- `examples`: a few episodes and their predictions, for figures.
+- `answers`: questions to a language model and its answers.
+- `cells`: the state of every cell of a sweep, with its duration and its machine.
+- `trials`: settings that `iclbench tune` tried.
+
+This package does not import torch, and no file has a time stamp.
 """
 
 from iclbench.tables.parquet import (
-    OWN,
+    COMMAND_FOLDERS,
     files,
     is_intact,
     is_packed,
@@ -43,12 +49,12 @@ from iclbench.tables.schema import (
 __all__ = [
     "ANSWERS",
     "CELLS",
+    "COMMAND_FOLDERS",
     "COMPARING",
     "COSTS",
     "ERRORS",
     "EXAMPLES",
     "LIKELIHOODS",
-    "OWN",
     "SCHEMA",
     "SCHEMAS",
     "TRIALS",

@@ -1,22 +1,22 @@
-"""Curves of errors in tables of episodes: episodes by context sizes, or mean heights where no more is kept."""
+"""Curves of errors by episode: a frame of episodes by context sizes, or of mean heights only."""
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
 
-# The column of curves of which only mean heights are known.
+# The only column of a frame of mean heights.
 AREA = -1
 
 
 def has_heights(curves: pd.DataFrame) -> bool:
-    """Whether mean heights are all that is known."""
+    """Whether the frame has mean heights in place of curves."""
     return AREA in curves.columns
 
 
 def heights(curves: pd.DataFrame) -> pd.Series:
-    """The mean height of every episode's curve over its context sizes, by trapezoids; where curves end early, as
-    `pooled` has it."""
+    """The mean height of every episode's curve over its context sizes, by the trapezoidal rule; of curves that end
+    early, their `pooled` heights."""
     if has_heights(curves):
         return curves[AREA]
     sizes = curves.columns.sort_values()
@@ -29,36 +29,37 @@ def heights(curves: pd.DataFrame) -> pd.Series:
 
 
 def pooled(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Heights of curves that end early, NaN from there on, each position counting as much: their mean over episodes is
-    that over all positions, see `ratios`. On a grid of sizes both sums are integrals by trapezoids.
+    """Heights of curves that end early, `(episodes,)`. All positions have the same weight: the mean of the heights over
+    episodes is the mean over all positions (see `ratios`). On a grid of sizes, both sums are trapezoidal integrals.
+
+    Args:
+        values: curves, `(episodes, sizes)`, NaN after their ends.
+        sizes: context sizes, `(sizes,)`, ascending.
 
     >>> pooled(np.array([[1.0, 2.0, 6.0], [5.0, np.nan, np.nan]]), np.array([0, 1, 2]))
     array([2.75, 4.25])
-
-    Args:
-        values: `(episodes, sizes)`.
-        sizes: ascending, `(sizes,)`.
     """
     return ratios(*sums(values, ~np.isnan(values), sizes))
 
 
-def sums(values: np.ndarray, counted: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The sum over every curve and the number of its positions that count, `(episodes,)` each.
+def sums(values: np.ndarray, mask: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The sum over every curve and the number of its positions, `(episodes,)` each.
 
     Args:
-        values: `(episodes, sizes)`; NaN adds nothing.
-        counted: which positions count.
-        sizes: ascending, `(sizes,)`.
+        values: curves, `(episodes, sizes)`. NaN adds nothing to a sum.
+        mask: positions of the curves, `(episodes, sizes)`.
+        sizes: context sizes, `(sizes,)`, ascending.
     """
-    n, counted = np.asarray(sizes, dtype=float), counted.astype(float)
+    n, weights = np.asarray(sizes, dtype=float), mask.astype(float)
     if len(n) < 2 or (np.diff(n) == 1).all():
-        return np.nansum(values, axis=1), counted.sum(1)
-    return np.trapezoid(np.nan_to_num(values), n, axis=1), np.trapezoid(counted, n, axis=1)
+        return np.nansum(values, axis=1), weights.sum(1)
+    return np.trapezoid(np.nan_to_num(values), n, axis=1), np.trapezoid(weights, n, axis=1)
 
 
 def ratios(totals: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Per episode a number whose mean over episodes is sum(totals) / sum(counts), and whose spread is that of this
-    ratio to first order, counts being random too: R + (total - R count) / (mean count).
+    """The linearised ratio of every episode, R + (total - R count) / (mean count), with R = sum(totals) / sum(counts).
+
+    Its mean over episodes is R. Its standard deviation is that of R to first order, for random counts.
 
     >>> ratios(np.array([4.0, 4.0]), np.array([1.0, 3.0]))
     array([3., 1.])

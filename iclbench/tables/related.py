@@ -1,4 +1,4 @@
-"""Rows by the number of related datasets that were given."""
+"""Rows by the number of related datasets in the prompt."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pandas as pd
 
 
 def without_related(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of who was given no related datasets, also those of tasks and questions that have none.
+    """The rows of predictions without related datasets, including those of tasks and questions that have none.
 
     >>> without_related(pd.DataFrame({"n_related": pd.array([0, None, 3], dtype="Int32")})).index.tolist()
     [0, 1]

@@ -1,4 +1,4 @@
-"""The runs that rows belong to: the one that was trained, and those that a mean is over."""
+"""The runs of the rows of `values`: trained runs, runs of a mean, and packed runs that were replaced."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import pandas as pd
 from iclbench.tables.schema import COMPARING, keys
 
 _SEPARATOR = "; "
-# Another processor changes a value of the same weights by a smaller part of half its interval, or of itself.
+# The largest difference between values of the same weights on two processors, as a share of half the interval or of the
+# value.
 _ROUNDING = 1e-2
 
 
 def trained_runs(values: pd.DataFrame) -> pd.Series:
-    """For every row of `values` the run that was trained: its run without the method that is applied to it.
+    """The trained run of every row of `values`: the column `run` without the method that was applied.
 
     >>> rows = {"run": ["a+b", "a+b+deep-thinking"], "method": [None, "+deep-thinking"]}
     >>> trained_runs(pd.DataFrame(rows)).tolist()
@@ -26,45 +27,53 @@ def trained_runs(values: pd.DataFrame) -> pd.Series:
     return pd.Series(runs, index=values.index, dtype="string")
 
 
-def tuned(values: pd.DataFrame, by: str) -> pd.Series:
-    """By run or contestant whether all its runs were trained at the learning rate chosen for it; without those of which
-    it is not known."""
+def are_tuned(values: pd.DataFrame, by: str) -> pd.Series:
+    """Whether all runs were trained at a learning rate that was chosen for their backbone.
+
+    Args:
+        values: rows of `values`.
+        by: the column `run` or `contestant`, the index of the result. Names without a value in the column `tuned` are
+            not in it.
+    """
     return values.dropna(subset="tuned").groupby(by)["tuned"].all()
 
 
-def trained_otherwise(packed: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
-    """The packed rows of runs under whose names others were trained here: under other settings, or to other weights."""
+def replaced_rows(packed: pd.DataFrame, unpacked: pd.DataFrame) -> pd.DataFrame:
+    """The packed rows of runs that were replaced: an unpacked run of the same name has other settings or weights."""
     names = ["task", "preset", "run"]
-    # What compares contestants is of all together, packed ones among them: it does not show a training.
-    trained = own[own["variant"].notna() & ~own["metric"].isin(COMPARING)]
-    of_packed = pd.MultiIndex.from_frame(packed[names])
-    known, same = (pd.MultiIndex.from_frame(trained[columns]) for columns in (names, [*names, "variant"]))
-    again = of_packed.isin(known) & packed["variant"].notna().to_numpy(bool)
-    again &= ~pd.MultiIndex.from_frame(packed[[*names, "variant"]]).isin(same)
-    return packed[again | of_packed.isin(_with_other_values(packed, trained, names))]
+    # Metrics that compare contestants depend on the other contestants, so their values do not show other weights.
+    trained = unpacked[unpacked["variant"].notna() & ~unpacked["metric"].isin(COMPARING)]
+    packed_names = pd.MultiIndex.from_frame(packed[names])
+    trained_names, trained_variants = (
+        pd.MultiIndex.from_frame(trained[columns]) for columns in (names, [*names, "variant"])
+    )
+    has_other_settings = packed_names.isin(trained_names) & packed["variant"].notna().to_numpy(bool)
+    has_other_settings &= ~pd.MultiIndex.from_frame(packed[[*names, "variant"]]).isin(trained_variants)
+    return packed[has_other_settings | packed_names.isin(_runs_with_other_values(packed, trained, names))]
 
 
-def _with_other_values(packed: pd.DataFrame, own: pd.DataFrame, names: list[str]) -> pd.MultiIndex:
-    """The runs with a value that differs from the packed one by more than rounding, as other weights give it."""
-    measured = ["value", "low", "high"]
+def _runs_with_other_values(packed: pd.DataFrame, trained: pd.DataFrame, names: list[str]) -> pd.MultiIndex:
+    """The runs with a value that differs from the packed value by more than rounding errors."""
+    measures = ["value", "low", "high"]
     columns = [*keys("values"), "variant"]
-    mine, theirs = (rows.loc[rows["value"].notna(), columns + measured] for rows in (own, packed))
-    both = mine.merge(theirs, on=columns, suffixes=("", "_packed"))
-    value, low, high, other = (both[name].to_numpy(float, na_value=np.nan) for name in (*measured, "value_packed"))
-    small = _ROUNDING * np.fmax((high - low) / 2, 0)
-    differs = np.abs(value - other) > np.fmax(small, _ROUNDING * np.abs(other))
-    return pd.MultiIndex.from_frame(both.loc[differs, names])
+    left, right = (rows.loc[rows["value"].notna(), columns + measures] for rows in (trained, packed))
+    pairs = left.merge(right, on=columns, suffixes=("", "_packed"))
+    value, low, high, packed_value = (
+        pairs[name].to_numpy(float, na_value=np.nan) for name in (*measures, "value_packed")
+    )
+    tolerance = np.fmax(_ROUNDING * np.fmax((high - low) / 2, 0), _ROUNDING * np.abs(packed_value))
+    return pd.MultiIndex.from_frame(pairs.loc[np.abs(value - packed_value) > tolerance, names])
 
 
-def named(runs: Iterable[str]) -> str:
+def joined_names(runs: Iterable[str]) -> str:
     """The column `run` of a mean: the names of its runs.
 
-    >>> named(["gpt2-s1", "gpt2-s0", "gpt2-s0"]), runs_of("gpt2-s0; gpt2-s1")
+    >>> joined_names(["gpt2-s1", "gpt2-s0", "gpt2-s0"]), runs_of("gpt2-s0; gpt2-s1")
     ('gpt2-s0; gpt2-s1', ['gpt2-s0', 'gpt2-s1'])
     """
     return _SEPARATOR.join(sorted(set(runs)))
 
 
 def runs_of(name: str) -> list[str]:
-    """The runs that `named` has joined."""
+    """The names that `joined_names` joined."""
     return name.split(_SEPARATOR)

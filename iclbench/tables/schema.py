@@ -1,6 +1,6 @@
-"""What result tables hold: the columns of each with their meaning, and whether rows fit them.
+"""Schemas of the result tables: their columns with types and meanings, and the validation of rows.
 
-One row per measured value.
+A table has one row per measured value.
 """
 
 from __future__ import annotations
@@ -15,69 +15,73 @@ from pandas.arrays import NumpyExtensionArray
 
 from iclbench.core.errors import IclbenchError
 
-# The version of these columns, in the metadata of every file. A file with another one is not read: raise it when the
-# meaning of a column changes, and convert `results/reference` in the same commit.
+# The version of the columns, which every file has in its metadata. Files of another version are not read. Raise it when
+# the meaning of a column changes, and convert `results/reference` in the same commit.
 SCHEMA = 3
 
 TableName = Literal["values", "costs", "errors", "examples", "answers", "cells", "trials"]
 
 # name -> (pandas dtype, may be missing, meaning)
 VALUES: dict[str, tuple[str, bool, str]] = {
-    "run": ("string", False, "run the row belongs to; for baselines the contestant's own name"),
-    "task": ("string", False, "task card"),
+    "run": ("string", False, "name of the run; of baselines, the contestant"),
+    "task": ("string", False, "name of the task card"),
     "family": ("string", False, "family of the task"),
     "data": (
         "string",
         True,
-        "images that the episodes are made of, as parameters of the task (glyphs=procedural), or that a published "
-        "number is for; missing where there are none",
+        "images of the episodes or of a published number, as parameters of the task (glyphs=procedural); missing "
+        "without images",
     ),
     "trained_data": (
         "string",
         True,
-        "fingerprint of the data that the run was trained on, where it is evaluated on other data (iclbench eval "
-        "--data-changed), whose fingerprint `data` holds; such rows are in no leaderboard of a report; missing: the "
-        "same data, or none",
+        "fingerprint of the training data, if the run is evaluated on other data (iclbench eval --data-changed), whose "
+        "fingerprint is in `data`; leaderboards of a report omit such rows; missing: the same data, or no data",
     ),
-    "contestant": ("string", False, "backbone or baseline; a method applied to a model is part of the name"),
+    "contestant": ("string", False, "backbone or baseline; the name includes the method that is applied to a model"),
     "model": (
         "string",
         True,
-        "the contestant without the method and without the task that it was trained on; of a baseline its name without "
+        "the contestant without its method and without the task of its training; of a baseline, its name without "
         "a number (lasso of lasso-1e-2)",
     ),
-    "method": ("string", True, "what is applied to the model, as the contestant's name ends; missing: nothing"),
+    "method": (
+        "string",
+        True,
+        "the method that is applied to the model, the end of the contestant; missing: no method",
+    ),
     "kind": ("string", False, "backbone, baseline, oracle or published"),
-    "preset": ("string", False, "smoke, grid, small, paper; language: a pretrained language model of its own size"),
-    "seed": ("Int64", True, "seed of the run; missing where nothing was trained"),
+    "preset": ("string", False, "smoke, grid, small, paper; language for pretrained language models"),
+    "seed": ("Int64", True, "seed of the run; missing without a training"),
     "variant": (
         "string",
         True,
-        "hash of what was trained but for the seed: the same for runs that differ in nothing else; backbones only",
+        "hash of the configuration of the training without the seed, equal for runs that differ only in the seed; "
+        "backbones only",
     ),
     "tuned": (
         "boolean",
         True,
         "whether the run was trained at the learning rate that a table of rates had for its backbone, preset and task "
-        "when it was evaluated; missing: not known, or nothing was trained",
+        "when it was evaluated; missing: not known, or no training",
     ),
     "trained_on": (
         "string",
         True,
-        "the task that the run was trained on, where its prompts are of another: BACKBONE@TASK is then the contestant",
+        "the task of the training, if the prompts are of another task; the contestant is then BACKBONE@TASK",
     ),
     "context_order": (
         "string",
         True,
-        "causal (the answer may depend on the order of the points) or set; of scores of backbones only",
+        "causal (the prediction may depend on the order of the points) or set; for scores of backbones only",
     ),
-    "shift": ("string", False, "change of the distribution at evaluation; 'none' for none"),
-    "distribution": ("string", True, "the shift but for the number of examples: 'none' of points-64"),
-    "extrapolated_to": ("Int64", True, "the number of examples that the shift sets: 64 of points-64"),
+    "shift": ("string", False, "change of the distribution at evaluation; none for the training distribution"),
+    "distribution": ("string", True, "the shift without its number of examples (none of points-64)"),
+    "extrapolated_to": ("Int64", True, "the number of examples that the shift sets (64 of points-64)"),
     "related_from": (
         "string",
         True,
-        "the process that related datasets come from, where the shift sets it: far of mismatch-far",
+        "the process of the related datasets, if the shift sets it (far of mismatch-far)",
     ),
     "evaluator": (
         "string",
@@ -88,56 +92,56 @@ VALUES: dict[str, tuple[str, bool, str]] = {
         "string",
         True,
         "name of a further coordinate: layer, gd_step, gamma, train_step, branch (steps of a shorter training that "
-        "branched off, its rate fallen to 0), passes, demo_seed, order; "
-        "n_context (upper end of a bin of context sizes: 4, 16, 64, ...); stratum:NAME (of the column stratum)",
+        "branched off and decayed its learning rate to 0), passes, demo_seed, order, "
+        "n_context (upper end of a bin of context sizes: 4, 16, 64, ...), stratum:NAME (for the column stratum)",
     ),
-    "axis_value": ("Float64", True, "that coordinate"),
+    "axis_value": ("Float64", True, "value of the further coordinate"),
     "stratum": (
         "string",
         True,
-        "kind of episodes that the row is over, by the family's name for it; missing: all",
+        "the family's name of a subset of episodes; missing: all episodes",
     ),
-    "n_context": ("Int64", True, "context points, or demonstrations, that the prediction was conditioned on"),
-    "n_related": ("Int64", True, "related datasets"),
+    "n_context": ("Int64", True, "number of context points or demonstrations"),
+    "n_related": ("Int64", True, "number of related datasets"),
     "metric": ("string", False, "squared_error, log_likelihood, accuracy_within_choices, loss, auc, score, ..."),
     "value": (
         "Float64",
         True,
-        "mean over episodes, divided by the normaliser; missing when the cell failed or was skipped",
+        "mean over episodes, divided by the normaliser; missing if the cell failed or was skipped",
     ),
     "low": ("Float64", True, "lower end of the interval"),
     "high": ("Float64", True, "upper end of the interval"),
-    "score_of": ("string", True, "of a score the metric that it is made of"),
-    "score_one": ("string", True, "of a score what scores 1: a contestant, or in words"),
-    "n_episodes": ("Int64", True, "episodes averaged over"),
-    "normaliser": ("Float64", True, "what the raw metric was divided by"),
-    "status": ("string", False, "ok, failed, or skipped: more examples than the contestant takes"),
+    "score_of": ("string", True, "of a score: the metric that it is computed from"),
+    "score_one": ("string", True, "of a score: the contestant that scores 1, or a description"),
+    "n_episodes": ("Int64", True, "number of episodes of the mean"),
+    "normaliser": ("Float64", True, "divisor of the raw metric"),
+    "status": ("string", False, "ok, failed, or skipped (more examples than the contestant reads)"),
     "reason": (
         "string",
         True,
-        "why the cell failed or was skipped, how a published or a tuned number was found, or what a score is by: "
-        "'METRIC: 1 is WHAT'",
+        "why the cell failed or was skipped, the origin of a published or tuned number, or the scale of a score: "
+        "'METRIC: 1 is CONTESTANT'",
     ),
-    "prompt_set": ("string", True, "the frozen episodes the row was scored on"),
+    "prompt_set": ("string", True, "hash of the frozen episodes"),
     "demo_seed": (
         "Int64",
         True,
-        "which demonstrations a language model was shown; missing in means over several sets of them",
+        "seed of the demonstrations for a language model; missing in means over several sets",
     ),
-    "demo_order": ("Int64", True, "in which order; 0: as they were drawn"),
+    "demo_order": ("Int64", True, "order of the demonstrations; 0: as drawn"),
     "mean_of": (
         "string",
         True,
-        "the tasks that a published number is the mean of, with commas; missing: its own. Of a language model the "
-        "prompt sets that a mean over sets of demonstrations, or a gain, is over",
+        "the tasks of a published mean, separated by commas; missing: the task of the row. Of a language model: the "
+        "prompt sets of a gain or of a mean over sets of demonstrations",
     ),
-    "card": ("string", False, "content hash of what the task's card has trained and evaluated"),
+    "card": ("string", False, "content hash of the parts of the task card that determine training and evaluation"),
     "version": ("string", False, "version of iclbench"),
     "commit": (
         "string",
         True,
-        "commit of the code that computed the row, with -dirty if files of the code differed from it; missing if "
-        "neither git nor the installed package names it, and in rows of earlier commits",
+        "commit of the code that computed the row, with -dirty if files differed from it; missing if neither git nor "
+        "the installed package names it, and in rows of earlier commits",
     ),
 }
 
@@ -149,15 +153,15 @@ COSTS: dict[str, tuple[str, bool, str]] = {
     "phase": (
         "string",
         False,
-        "model; train, train_step (a whole batch); evaluate; condition, query, update (per episode, of a batch)",
+        "model; train, train_step (a complete batch); evaluate; condition, query, update (one episode of a batch)",
     ),
-    "n_points": ("Int64", True, "points the phase dealt with; for query and update those in the state"),
-    "n_at_once": ("Int64", True, "queries answered, or points taken in by an update, at once; missing: one"),
+    "n_points": ("Int64", True, "number of processed points; for query and update, points in the state"),
+    "n_at_once": ("Int64", True, "queries of one forward pass, or points of one update; missing: one"),
     "metric": ("string", False, "seconds, bytes, parameters, flops, state_bytes, steps"),
     "value": ("Float64", False, "the measurement"),
     "device": ("string", False, "cpu or the name of the accelerator"),
     "threads": ("Int64", False, "torch threads"),
-    "n_episodes": ("Int64", True, "episodes side by side, where the value is one episode's part of such a batch"),
+    "n_episodes": ("Int64", True, "number of episodes of a batch, if the value is the share of one episode"),
     "version": ("string", False, "version of iclbench"),
 }
 
@@ -165,47 +169,47 @@ ERRORS: dict[str, tuple[str, bool, str]] = {
     "run": ("string", False, "as in values"),
     "prompt_set": ("string", False, "as in values"),
     "metric": ("string", False, "as in values"),
-    "n_context": ("Int64", True, "context points of this episode; missing: the mean height of its curve over them"),
+    "n_context": ("Int64", True, "number of context points; missing: the mean height of the curve of the episode"),
     "n_related": ("Int64", True, "as in values"),
     "episode": ("Int64", False, "index within the prompt set"),
-    "value": ("Float64", False, "the episode's score, divided by the normaliser"),
+    "value": ("Float64", False, "score of the episode, divided by the normaliser"),
     "n_events": (
         "Float64",
         True,
-        "of event sequences in windows of observation: the value is a sum over the episode with its open interval, to "
-        "be divided by this many events; missing: the value is a mean, or of one position",
+        "of event sequences in windows of observation: the value is a sum over the episode and its last open interval, "
+        "to be divided by this number of events; missing: the value is a mean or of one position",
     ),
 }
 
 EXAMPLES: dict[str, tuple[str, bool, str]] = {
-    "run": ("string", False, "as in values; 'prompts' for the points of the episode itself"),
+    "run": ("string", False, "as in values; 'prompts' for the points of the episode"),
     "task": ("string", False, "as in values"),
-    "contestant": ("string", False, "as in values; 'prompts' for the points of the episode itself"),
+    "contestant": ("string", False, "as in values; 'prompts' for the points of the episode"),
     "kind": ("string", False, "as in values, or prompts"),
     "preset": ("string", False, "as in values"),
     "seed": ("Int64", True, "as in values"),
     "shift": ("string", False, "as in values"),
     "prompt_set": ("string", False, "as in values"),
     "episode": ("Int64", False, "index within the prompt set"),
-    "n_related": ("Int64", True, "related datasets that the prediction was given"),
+    "n_related": ("Int64", True, "number of related datasets in the prompt"),
     "role": (
         "string",
         False,
-        "context, related, target, function (the true values), predicted, drawn (a sample of all outputs together), "
+        "context, related, target, function (the true values), predicted, drawn (a joint sample of all outputs), "
         "dimension (of a learned space)",
     ),
     "set": (
         "Int64",
         True,
-        "which of the related datasets or samples; of a dimension, along which feature's direction; from 0",
+        "number of the related dataset or sample, or of the feature of a dimension's direction, from 0",
     ),
     "point": ("Int64", False, "index of the point"),
     "x1": ("Float64", False, "first coordinate of the input"),
     "x2": ("Float64", True, "second coordinate"),
     "output": ("Int64", False, "output dimension, from 0"),
-    "value": ("Float64", False, "the output, the mean that was predicted, or what was drawn"),
-    "low": ("Float64", True, "lower end of the central 90 % interval that was predicted"),
-    "high": ("Float64", True, "upper end"),
+    "value": ("Float64", False, "the output, the predicted mean, or the sample"),
+    "low": ("Float64", True, "lower end of the predicted central 90 % interval"),
+    "high": ("Float64", True, "upper end of the predicted interval"),
     "version": ("string", False, "version of iclbench"),
 }
 
@@ -213,16 +217,16 @@ ANSWERS: dict[str, tuple[str, bool, str]] = {
     "run": ("string", False, "as in values"),
     "prompt_set": ("string", False, "as in values"),
     "episode": ("Int64", False, "index within the prompt set"),
-    "prompt": ("string", False, "the whole text that the model was given, or its end behind shared demonstrations"),
-    "target": ("string", False, "the right answer"),
-    "predicted": ("string", False, "the answer that was given"),
-    "correct": ("boolean", False, "whether it counts as right"),
-    "candidates": ("string", True, "what there was to choose from, as a JSON list"),
-    "scores": ("string", True, "their summed log-probabilities, as a JSON list"),
+    "prompt": ("string", False, "the complete input text, or its end after shared demonstrations"),
+    "target": ("string", False, "the correct answer"),
+    "predicted": ("string", False, "the answer of the model"),
+    "correct": ("boolean", False, "whether the answer is correct"),
+    "candidates": ("string", True, "the possible answers, as a JSON list"),
+    "scores": ("string", True, "summed log-probabilities of the possible answers, as a JSON list"),
 }
 
 CELLS: dict[str, tuple[str, bool, str]] = {
-    "cell": ("string", False, "content hash of the frozen configuration that the cell is a function of"),
+    "cell": ("string", False, "content hash of the frozen configuration of the cell"),
     "kind": ("string", False, "train, evaluate, probe or cost"),
     "run": ("string", False, "as in values"),
     "task": ("string", False, "as in values"),
@@ -232,18 +236,18 @@ CELLS: dict[str, tuple[str, bool, str]] = {
     "status": (
         "string",
         False,
-        "done; failed (tried again by the next sweep); skipped (it makes no sense); diverged (its training "
-        "came to no finite weights, and is not tried again)",
+        "done; failed (the next sweep tries it again); skipped (not applicable); diverged (the loss or a weight is not "
+        "finite, and the cell is not tried again)",
     ),
-    "reason": ("string", True, "why it failed, diverged or makes no sense"),
-    "files": ("string", True, "what it wrote, as a JSON list of paths below the results folder"),
+    "reason": ("string", True, "why it failed, diverged or is not applicable"),
+    "files": ("string", True, "files of the cell, as a JSON list of paths in the results folder"),
     "metrics": (
         "string",
         True,
-        "of an evaluation the metrics that it has or that the code which computed it knew, separated by blanks; "
-        "missing in rows of earlier commits, whose rows of values say it",
+        "of an evaluation: its metrics and those that the code of the evaluation could compute, separated by blanks; "
+        "missing in rows of earlier commits, whose metrics are in values",
     ),
-    "seconds": ("Float64", True, "how long it took, trainings by all processes that took part in them"),
+    "seconds": ("Float64", True, "duration; of a training, the sum over all its processes"),
     "device": ("string", True, "cpu or the name of the accelerator"),
     "hardware": ("string", True, "processor and memory of the machine"),
     "kernels": ("string", True, "instruction set of PyTorch's CPU kernels: default, avx2, avx512, ..."),
@@ -257,23 +261,23 @@ TRIALS: dict[str, tuple[str, bool, str]] = {
     "family": ("string", False, "as in values"),
     "contestant": ("string", False, "as in values"),
     "preset": ("string", False, "as in values"),
-    "seed": ("Int64", False, "of the training; those of `iclbench tune` are no grid's"),
-    "variant": ("string", False, "as in values: one for every setting that was tried"),
-    "lr": ("Float64", False, "learning rate at its highest"),
+    "seed": ("Int64", False, "seed of the training; grids do not use the seeds of `iclbench tune`"),
+    "variant": ("string", False, "as in values: one for every setting"),
+    "lr": ("Float64", False, "peak learning rate"),
     "optimiser": ("string", False, "adam or adamw"),
     "warmup": ("Int64", False, "steps over which the learning rate rises from 0"),
-    "weight_decay": ("Float64", False, "of AdamW"),
-    "beta_1": ("Float64", False, "Adam's rate of decay of the mean of gradients"),
-    "beta_2": ("Float64", False, "Adam's rate of decay of the mean of their squares"),
-    "steps": ("Int64", False, "steps of the training"),
-    "budget": ("Int64", True, "parameters of every backbone at the preset; missing: it names none"),
-    "metric": ("string", False, "what settings are chosen by: auc, log_likelihood, accuracy_within_choices, ..."),
-    "evaluator": ("string", False, "question or test; several tests, whose mean it is, with commas"),
-    "value": ("Float64", True, "mean over validation episodes; missing where the training or its scores failed"),
-    "n_episodes": ("Int64", True, "validation episodes, of every test"),
+    "weight_decay": ("Float64", False, "weight decay of AdamW"),
+    "beta_1": ("Float64", False, "decay rate of Adam's mean of gradients"),
+    "beta_2": ("Float64", False, "decay rate of Adam's mean of squared gradients"),
+    "steps": ("Int64", False, "number of training steps"),
+    "budget": ("Int64", True, "parameters of every backbone at the preset; missing: the preset has no budget"),
+    "metric": ("string", False, "metric of the choice of settings: auc, log_likelihood, accuracy_within_choices, ..."),
+    "evaluator": ("string", False, "question or test; tests of a mean are separated by commas"),
+    "value": ("Float64", True, "mean over validation episodes; missing if the training or its scores failed"),
+    "n_episodes": ("Int64", True, "number of validation episodes of every test"),
     "status": ("string", False, "ok, or failed: the training diverged, or a score is not finite"),
     "reason": ("string", True, "why it failed"),
-    "prompt_set": ("string", False, "the validation episodes"),
+    "prompt_set": ("string", False, "hash of the validation episodes"),
     "version": ("string", False, "version of iclbench"),
 }
 
@@ -287,7 +291,7 @@ SCHEMAS: dict[TableName, dict[str, tuple[str, bool, str]]] = {
     "trials": TRIALS,
 }
 
-# A row is told apart from all others by these columns.
+# The columns that identify a row.
 _KEYS: dict[TableName, list[str]] = {
     "values": [
         "run",
@@ -316,13 +320,13 @@ _DTYPES: dict[str, Any] = {
     dtype: pd.api.types.pandas_dtype(dtype) for schema in SCHEMAS.values() for dtype, _, _ in schema.values()
 }
 
-# Up to so many rows a set of tuples finds two alike sooner than pandas does.
-_FEW = 1000
+# Up to this number of rows, a set of tuples finds duplicates faster than pandas does.
+_MAX_TUPLES = 1000
 
-# Metrics of `values` that follow from all contestants of a prompt set together: rows of its summary, of no contestant.
+# Metrics of `values` that compare the contestants of a prompt set. Their rows belong to the summary of the prompt set.
 COMPARING = ("score", "gap", "gap_joint", "log_likelihood_adjusted")
 
-# Of targets, metrics that are compared with an oracle's episode by episode.
+# Metrics of targets that are compared with those of an oracle, episode by episode.
 LIKELIHOODS = ("log_likelihood", "log_likelihood_joint")
 
 _KINDS = {"backbone", "baseline", "oracle", "published"}
@@ -335,55 +339,56 @@ class TableError(IclbenchError):
 
 
 def frame(table: TableName, rows: list[dict[str, object]] | pd.DataFrame) -> pd.DataFrame:
-    """Rows as a validated frame of one table; columns left out are missing values."""
+    """Rows as a validated frame of one table. Omitted columns have missing values."""
     if isinstance(rows, pd.DataFrame):
         return validate(table, rows.reindex(columns=list(SCHEMAS[table])))
-    # Column by column: a frame of dictionaries takes longer than all the rest, and thousands of tables are small.
+    # For small tables, a frame of columns is much faster than a frame of dictionaries.
     columns = {name: np.fromiter((row.get(name) for row in rows), object, len(rows)) for name in SCHEMAS[table]}
-    return _whole(table, _typed(table, columns, pd.RangeIndex(len(rows))))
+    return _without_duplicates(table, _typed(table, columns, pd.RangeIndex(len(rows))))
 
 
 def validate(table: TableName, data: pd.DataFrame, origin: np.ndarray | None = None) -> pd.DataFrame:
-    """The frame with exact column types, optional columns that it lacks as missing values.
+    """The frame with exact column types. Omitted optional columns have missing values.
 
     Args:
-        table: its name.
+        table: name of the table.
         data: the rows.
-        origin: the file that each row is from; no row may stand twice in one file. None: all are from one.
+        origin: number of the file of each row. Rows of one file must have different keys (default: one file).
 
     Raises:
-        TableError: for other missing columns, missing values or duplicate rows.
+        TableError: a required column or value is missing, a column is unknown, a value has the wrong type, or rows have
+            the same keys.
     """
-    # By arrays: a frame of forty columns takes five times as long, and thousands of tables are small.
-    given = {str(column): _plain(series.array) for column, series in data.items()}
-    return _whole(table, _typed(table, given, data.index), origin)
+    # For small tables with forty columns, arrays are five times faster than a frame.
+    arrays = {str(column): _plain(series.array) for column, series in data.items()}
+    return _without_duplicates(table, _typed(table, arrays, data.index), origin)
 
 
-def _whole(table: TableName, typed: pd.DataFrame, origin: np.ndarray | None = None) -> pd.DataFrame:
-    """The frame, in which no row stands twice."""
+def _without_duplicates(table: TableName, typed: pd.DataFrame, origin: np.ndarray | None = None) -> pd.DataFrame:
+    """The frame; raises `TableError` if two rows of one file have the same keys."""
     keys = typed[_KEYS[table]]
-    _refuse_duplicates(table, typed, keys if origin is None else keys.assign(origin=origin))
+    _check_duplicates(table, typed, keys if origin is None else keys.assign(origin=origin))
     return typed
 
 
 def keys(table: TableName) -> list[str]:
-    """The columns by which a row is told apart from all others."""
+    """The columns that identify a row."""
     return list(_KEYS[table])
 
 
-def _typed(table: TableName, given: Mapping[str, Any], index: pd.Index) -> pd.DataFrame:
+def _typed(table: TableName, arrays: Mapping[str, Any], index: pd.Index) -> pd.DataFrame:
     """The frame of these columns, with its exact types."""
     schema = SCHEMAS[table]
-    missing = [c for c, (_, optional, _) in schema.items() if not optional and c not in given]
-    unknown = [c for c in given if c not in schema]
+    missing = [c for c, (_, optional, _) in schema.items() if not optional and c not in arrays]
+    unknown = [c for c in arrays if c not in schema]
     if missing or unknown:
         raise TableError(f"table '{table}': missing columns {missing}, unknown columns {unknown}")
     columns: dict[str, ExtensionArray] = {}
     for column, (dtype, optional, _) in schema.items():
         try:
-            values = _as(dtype, given[column]) if column in given else _absent(dtype, len(index))
+            values = _converted(dtype, arrays[column]) if column in arrays else _missing_values(dtype, len(index))
         except (TypeError, ValueError) as error:
-            raise TableError(f"table '{table}': {error}") from error
+            raise TableError(f"table '{table}': column '{column}': {error}") from error
         if not optional and values.isna().any():
             raise TableError(f"table '{table}': column '{column}' has missing values")
         columns[column] = values
@@ -393,31 +398,33 @@ def _typed(table: TableName, given: Mapping[str, Any], index: pd.Index) -> pd.Da
 
 
 def _plain(values: Any) -> Any:
-    """A numpy array without pandas' wrapper around it, which is slow to convert."""
+    """A NumPy array without the wrapper of pandas, which is slow to convert."""
     return values.to_numpy() if isinstance(values, NumpyExtensionArray) else values
 
 
-def _as(dtype: str, values: Any) -> ExtensionArray:
+def _converted(dtype: str, values: Any) -> ExtensionArray:
     typed: ExtensionArray = values if values.dtype == _DTYPES[dtype] else pd.array(values, dtype=_DTYPES[dtype])
-    if dtype == "Float64":  # a NaN computed inside a nullable column is not the missing value everywhere in pandas
-        nan = np.isnan(typed.to_numpy(float, na_value=np.nan))
-        if nan.any():
+    if dtype == "Float64":  # some functions of pandas do not treat a NaN in a nullable column as missing
+        is_nan = np.isnan(typed.to_numpy(float, na_value=np.nan))
+        if is_nan.any():
             typed = typed.copy()
-            typed[nan] = pd.NA
+            typed[is_nan] = pd.NA
     return typed
 
 
-def _absent(dtype: str, rows: int) -> ExtensionArray:
+def _missing_values(dtype: str, rows: int) -> ExtensionArray:
     return pd.array([pd.NA] * rows, dtype=_DTYPES[dtype])
 
 
-def _refuse_duplicates(table: TableName, typed: pd.DataFrame, keys: pd.DataFrame) -> None:
-    if len(keys) <= _FEW and len(set(zip(*(column.tolist() for _, column in keys.items()), strict=True))) == len(keys):
-        return
-    twice = keys.duplicated()
-    if twice.any():
-        first = typed.loc[twice, _KEYS[table]].iloc[0].dropna().to_dict()
-        raise TableError(f"table '{table}': two rows for {first}")
+def _check_duplicates(table: TableName, typed: pd.DataFrame, keys: pd.DataFrame) -> None:
+    if len(keys) <= _MAX_TUPLES:
+        tuples = set(zip(*(column.tolist() for _, column in keys.items()), strict=True))
+        if len(tuples) == len(keys):
+            return
+    is_duplicate = keys.duplicated()
+    if is_duplicate.any():
+        first = typed.loc[is_duplicate, _KEYS[table]].iloc[0].dropna().to_dict()
+        raise TableError(f"table '{table}': two rows for {first}", code="duplicate")
 
 
 def _validate_values(columns: Mapping[str, ExtensionArray]) -> None:
@@ -426,16 +433,16 @@ def _validate_values(columns: Mapping[str, ExtensionArray]) -> None:
     status = columns["status"]
     if not set(status.unique()) <= {"ok", "failed", "skipped"}:
         raise TableError("table 'values': status must be ok, failed or skipped")
-    ok = np.asarray(status == "ok", dtype=bool)
-    if columns["value"].isna()[ok].any():
+    is_ok = np.asarray(status == "ok", dtype=bool)
+    if columns["value"].isna()[is_ok].any():
         raise TableError("table 'values': a row with status ok has no value")
-    if columns["reason"].isna()[~ok].any():
+    if columns["reason"].isna()[~is_ok].any():
         raise TableError("table 'values': a failed or skipped row has no reason")
 
 
 def union(table: TableName, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """The rows of several frames of one table; of rows with the same keys the first."""
-    filled = [rows for rows in frames if len(rows)]
-    if not filled:
+    """The rows of several frames of one table. Of rows with the same keys, the first one is used."""
+    nonempty = [rows for rows in frames if len(rows)]
+    if not nonempty:
         return frame(table, [])
-    return pd.concat(filled, ignore_index=True).drop_duplicates(_KEYS[table], ignore_index=True)
+    return pd.concat(nonempty, ignore_index=True).drop_duplicates(_KEYS[table], ignore_index=True)

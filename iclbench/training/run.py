@@ -77,7 +77,7 @@ def train(
             return
         if run.diverged:
             raise run.diverged
-        hold.remember()
+        hold.store_config()
         run.forget_divergence()
         (run.path / run.UNPACKED).unlink(missing_ok=True)
         processes.agree("train")
@@ -99,7 +99,7 @@ def _train(
     family.check_data()
     backbone = config.build(family)
     if hold is not None:
-        run.tell(backbone, context.device)
+        run.log_notes(backbone, context.device)
     data = TrainingData.of(config.task, family)
     training = Training(backbone, data, config.train, config.seed, context.device, processes)
     training.resume(_restored(run, training))
@@ -209,7 +209,7 @@ def _keeping(run: Run, hold: Hold | None, stop: _Stop, branch: int | None = None
 def _written(run: Run, hold: Hold) -> Iterator[None]:
     """Write into the folder of the run in the block; the folder is recreated if it is gone."""
     with writing(run.path):
-        hold.renew()
+        hold.restore()
         yield
 
 
@@ -230,7 +230,7 @@ class _Stop:
         """A signal has come. Raises `Interrupted` at the third, which is the user's who waits for a long step."""
         self._signals_seen += 1
         if self._signals_seen >= _HURRY and not self._held:
-            at = self._run.reached
+            at = self._run.checkpoint_step
             raise Interrupted(f"interrupted at once; the same command continues run '{self._run.name}' from step {at}")
 
     @contextlib.contextmanager

@@ -36,7 +36,7 @@ class TrainingData:
     @classmethod
     def of(cls, task: TaskConfig, family: Family) -> TrainingData:
         """The training data of a task and its family, which may hold data sets."""
-        return cls(family, task.drawn(task.points), task.context_targets)
+        return cls(family, task.point_count(task.points), task.context_targets)
 
     def batch(self, settings: TrainSettings, seed: int, step: int, device: str = "cpu") -> Episodes:
         """The episodes of one step: a function of seed and step alone, at the size that the curriculum has reached."""

@@ -140,7 +140,7 @@ def tracked(run: Run, names: Sequence[str]) -> Iterator[list[Tracker]]:
     opened: list[Tracker] = []
     with ExitStack() as stack:
         for name in names:
-            tracker = TRACKERS[name](run, 0 if run.finished else run.reached)
+            tracker = TRACKERS[name](run, 0 if run.finished else run.checkpoint_step)
             stack.callback(tracker.close)
             opened.append(tracker)
         yield opened

@@ -15,7 +15,7 @@ import tomli_w
 
 from iclbench import tables
 from iclbench.config.cards import load_task
-from iclbench.config.rates import Chosen, RateTable, Tuning, own_path, read_table, shipped_path
+from iclbench.config.rates import RateTable, TunedSettings, Tuning, read_table, results_path, shipped_path
 from iclbench.config.resolution import RunConfig
 from iclbench.core import locks
 from iclbench.core.files import write_text
@@ -143,11 +143,11 @@ class Curve:
         return dict(zip(zip(rows["variant"], rows["seed"].astype(int), strict=True), values, strict=True))
 
 
-def choose(curve: Curve, choice: Chosen, how: str) -> None:
+def choose(curve: Curve, choice: TunedSettings, how: str) -> None:
     """Write the choice for a contestant on a task into the table of the results folder. It replaces the earlier choice,
     also for the tasks that follow this one. `how` names the objective."""
     base = curve.base
-    path, task, contestant = own_path(curve.results, base.preset), base.task.name, base.backbone.name
+    path, task, contestant = results_path(curve.results, base.preset), base.task.name, base.backbone.name
     tasks = [task, *follower_tasks(curve)]
     new = Tuning(
         tasks=tasks,
@@ -177,7 +177,7 @@ def follower_tasks(curve: Curve) -> list[str]:
     if not any(tuning.on == task for tuning in shipped) or load_task(task)[1].hash != base.task.card:
         return []
     followers = {name: None for tuning in shipped if tuning.on == task for name in tuning.tasks}
-    tunings = [*shipped, *read_table(own_path(curve.results, preset)).tuned]
+    tunings = [*shipped, *read_table(results_path(curve.results, preset)).tuned]
     tuned = {name for each in tunings if each.on != task and contestant in each.train for name in each.tasks}
     return [name for name in followers if name not in tuned | {task}]
 

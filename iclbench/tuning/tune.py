@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from iclbench.config.rates import Chosen
+from iclbench.config.rates import TunedSettings
 from iclbench.config.resolution import resolve_tables, resolve_task
 from iclbench.core.context import Context
 from iclbench.core.errors import one_line
@@ -90,7 +90,7 @@ class Pair:
         best_point = self.best()
         if best_point is not None:
             tried_rates = sorted({point.lr for point in self.curve.points()})
-            choose(self.curve, Chosen(**best_point.settings, tried=tried_rates), self.objective.words)
+            choose(self.curve, TunedSettings(**best_point.settings, tried=tried_rates), self.objective.words)
         return best_point
 
 

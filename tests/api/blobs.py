@@ -1,4 +1,4 @@
-"""A tiny classification family of plain vectors: noisy copies of one centre per class, new ones in every episode."""
+"""A tiny classification family of plain vectors: noisy copies of a centre per class, new in every episode."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ CARD = {
 
 
 class Parameters(BaseSettings):
-    """How many features there are."""
+    """The number of features."""
 
     dim: int = 10
 
 
 class Blobs(Family):
-    """Labels by the nearest centre."""
+    """Vectors around random centres, labelled by their centre."""
 
     Parameters = Parameters
     questions = frozenset({"targets"})
@@ -49,7 +49,7 @@ class Blobs(Family):
         centres = torch.randn(request.episodes, CLASSES, self.x_dim, generator=draw)
         labels = torch.randint(CLASSES, (request.episodes, count), generator=draw)
         x = centres.gather(1, labels.unsqueeze(-1).expand(-1, -1, self.x_dim))
-        every = Points.full(x + 0.3 * torch.randn(x.shape, generator=draw), labels)
-        asked = every.span(request.points)
+        points = Points.full(x + 0.3 * torch.randn(x.shape, generator=draw), labels)
+        targets = points.span(request.points)
         choices = torch.ones(request.episodes, CLASSES, dtype=torch.bool)
-        return Episodes(every.span(0, request.points), asked.mask, asked, classes=CLASSES, choices=choices)
+        return Episodes(points.span(0, request.points), targets.mask, targets, classes=CLASSES, choices=choices)

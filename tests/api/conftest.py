@@ -1,4 +1,4 @@
-"""Runs that are trained once for all tests of the API."""
+"""Runs that are trained once for all tests of the Python API."""
 
 from pathlib import Path
 
@@ -18,15 +18,15 @@ def linear() -> Task:
 
 @pytest.fixture(scope="session")
 def run(linear: Task, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A TNP on linear functions, trained for seconds."""
+    """A TNP that is trained on linear functions for seconds."""
     results = tmp_path_factory.mktemp("api") / "results"
     return icl.train(linear, "tnp", name="tour", results=results, steps=40, progress=False)
 
 
 @pytest.fixture(scope="session")
-def classes(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A CNP on blobs of five classes."""
-    folder = tmp_path_factory.mktemp("api-classes")
+def classifier_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A CNP that is trained on blobs of five classifier_run."""
+    folder = tmp_path_factory.mktemp("api-classifier_run")
     (folder / "blobs.toml").write_text(tomli_w.dumps(CARD))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ICLBENCH_TRUST", "tests")
@@ -34,7 +34,7 @@ def classes(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(autouse=True)
-def trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+def trust_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ICLBENCH_TRUST", "tests")
 
 

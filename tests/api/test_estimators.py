@@ -20,23 +20,23 @@ from iclbench.store.runs import Run
 def failures(estimator: object) -> list[str]:
     from sklearn.utils.estimator_checks import check_estimator
 
-    found = check_estimator(estimator, on_fail=None, on_skip=None)
-    assert len(found) > 40
-    return [f"{each['check_name']}: {each['exception']}" for each in found if each["status"] == "failed"]
+    checks = check_estimator(estimator, on_fail=None, on_skip=None)
+    assert len(checks) > 40
+    return [f"{check['check_name']}: {check['exception']}" for check in checks if check["status"] == "failed"]
 
 
 @pytest.mark.filterwarnings("ignore::iclbench.ContextSizeWarning")
-def test_the_regressor_passes_every_check_of_scikit_learn(run: Run) -> None:
+def test_the_regressor_passes_the_checks_of_scikit_learn(run: Run) -> None:
     assert failures(InContextRegressor(run)) == []
 
 
 @pytest.mark.filterwarnings("ignore::iclbench.ContextSizeWarning")
-def test_the_classifier_passes_every_check_of_scikit_learn(classes: Run) -> None:
-    assert failures(InContextClassifier(classes)) == []
+def test_the_classifier_passes_the_checks_of_scikit_learn(classifier_run: Run) -> None:
+    assert failures(InContextClassifier(classifier_run)) == []
 
 
 @pytest.mark.filterwarnings("ignore::iclbench.ContextSizeWarning")
-def test_they_work_in_pipelines_and_cross_validation(run: Run, classes: Run) -> None:
+def test_estimators_work_in_pipelines_and_cross_validation(run: Run, classifier_run: Run) -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 6))
     y = 3 + 2 * X[:, 0]
@@ -44,7 +44,7 @@ def test_they_work_in_pipelines_and_cross_validation(run: Run, classes: Run) -> 
     assert np.isfinite(scores).all()
     X, labels = make_blobs(60, 6, centers=3, random_state=0)
     names = np.array(["a", "b", "c"])[labels]
-    classifier = InContextClassifier(classes, n_contexts=2)
+    classifier = InContextClassifier(classifier_run, n_contexts=2)
     assert np.isfinite(cross_val_score(classifier, X, names, cv=3)).all()
     assert set(classifier.fit(X, names).predict(X)) <= {"a", "b", "c"}
     np.testing.assert_allclose(classifier.predict_proba(X).sum(1), 1)
@@ -62,19 +62,19 @@ TARGETS = {
 
 @pytest.mark.parametrize("y", TARGETS.values(), ids=TARGETS)
 @pytest.mark.parametrize("c", [2.0**-60, 1e-6, 3.7, 1e9, 1e200])
-def test_the_unit_of_targets_changes_nothing(run: Run, y: np.ndarray, c: float) -> None:
-    """predict(c * y) == c * predict(y), standard deviations too."""
+def test_predictions_scale_with_the_unit_of_targets(run: Run, y: np.ndarray, c: float) -> None:
+    """predict(c * y) == c * predict(y), and standard deviations scale with c."""
     X = np.random.default_rng(2).normal(size=(len(y), 10))
     queries = np.random.default_rng(3).normal(size=(4, 10))
     plain, scaled = (InContextRegressor(run).fit(X, a * y).predict(queries, return_std=True) for a in (1.0, c))
-    atol = 1e-6 * c * y.std()  # of the single precision that the model computes in
+    atol = 1e-6 * c * y.std()  # rounding errors of single precision
     np.testing.assert_allclose(scaled[0], c * plain[0], rtol=1e-14, atol=atol)
     np.testing.assert_allclose(scaled[1], c * plain[1], rtol=1e-6, atol=atol)
 
 
 @pytest.mark.parametrize("y", TARGETS.values(), ids=TARGETS)
-def test_the_origin_of_targets_changes_nothing(run: Run, y: np.ndarray) -> None:
-    """predict(y + b) == predict(y) + b, and standard deviations stay."""
+def test_predictions_shift_with_the_origin_of_targets(run: Run, y: np.ndarray) -> None:
+    """predict(y + b) == predict(y) + b, and standard deviations do not change."""
     X = np.random.default_rng(2).normal(size=(len(y), 10))
     plain, moved = (InContextRegressor(run).fit(X, y + b).predict(X, return_std=True) for b in (0.0, -3.0))
     atol = 1e-5 * y.std() + 1e-14
@@ -92,7 +92,7 @@ def test_units_and_origins_of_features_change_nothing(run: Run) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 15])
-def test_constant_targets_are_answered_exactly(run: Run, rows: int) -> None:
+def test_constant_targets_are_predicted_exactly(run: Run, rows: int) -> None:
     rng = np.random.default_rng(1)
     model = InContextRegressor(run).fit(rng.normal(size=(rows, 10)), np.full(rows, 1e-7))
     mean, std = model.predict(rng.normal(size=(4, 10)), return_std=True)
@@ -100,24 +100,24 @@ def test_constant_targets_are_answered_exactly(run: Run, rows: int) -> None:
     assert std.tolist() == [0.0] * 4
 
 
-def test_spreads_are_positive(run: Run) -> None:
+def test_standard_deviations_are_positive(run: Run) -> None:
     rng = np.random.default_rng(1)
     X, y = rng.normal(size=(15, 10)), rng.normal(size=15)
     assert (InContextRegressor(run).fit(X, y).predict(X, return_std=True)[1] > 0).all()
 
 
 @pytest.mark.parametrize("constant", [0.0, 0.1, 1e6])
-def test_a_feature_that_is_constant_in_the_training_set_changes_no_answer(run: Run, constant: float) -> None:
+def test_a_feature_that_is_constant_in_the_training_set_has_no_effect(run: Run, constant: float) -> None:
     rng = np.random.default_rng(1)
     X, y, queries = rng.normal(size=(15, 3)), rng.normal(size=15), rng.normal(size=(4, 3))
     X[:, 2], queries[:, 2] = constant, constant
     model = InContextRegressor(run).fit(X, y)
-    elsewhere = queries.copy()
-    elsewhere[:, 2] += [1.0, -1.0, 1e300, 0.0]
-    np.testing.assert_array_equal(model.predict(elsewhere), model.predict(queries))
+    changed_queries = queries.copy()
+    changed_queries[:, 2] += [1.0, -1.0, 1e300, 0.0]
+    np.testing.assert_array_equal(model.predict(changed_queries), model.predict(queries))
 
 
-def test_a_training_set_that_is_longer_than_the_context_warns_once(run: Run) -> None:
+def test_a_training_set_larger_than_the_context_causes_one_warning(run: Run) -> None:
     rng = np.random.default_rng(1)
     X, y = rng.normal(size=(21, 10)), rng.normal(size=21)
     with pytest.warns(ContextSizeWarning, match=r"21.* 20 .*task\.points=21") as caught:
@@ -130,19 +130,19 @@ def test_a_training_set_that_is_longer_than_the_context_warns_once(run: Run) -> 
         InContextRegressor(run).fit(X[:20], y[:20])
 
 
-def test_a_run_of_as_many_points_as_there_are_rows_reads_them_all(tmp_path: Path) -> None:
-    """What the warning says to do."""
+def test_a_run_trained_on_as_many_points_as_rows_reads_all_rows(tmp_path: Path) -> None:
+    """This is the advice of `ContextSizeWarning`."""
     task = icl.task("linear", preset="smoke", points=40)
-    longer = icl.train(task, "cnp", results=tmp_path, steps=1, progress=False)
+    long_run = icl.train(task, "cnp", results=tmp_path, steps=1, progress=False)
     X, y = np.eye(40, 2), np.arange(40.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        model = InContextRegressor(longer).fit(X, y)
+        model = InContextRegressor(long_run).fit(X, y)
     assert [len(rows) for rows in model.contexts_] == [40]
 
 
 @pytest.mark.parametrize(
-    ("estimator", "shape", "said"),
+    ("estimator", "shape", "names"),
     [
         (InContextClassifier, {"x_shape": (2, 5)}, "images.*icl.predict"),
         (InContextRegressor, {"x_shape": (2, 5)}, "images.*icl.predict"),
@@ -150,45 +150,45 @@ def test_a_run_of_as_many_points_as_there_are_rows_reads_them_all(tmp_path: Path
         (InContextRegressor, {"y_dim": 3}, "3 outputs.*icl.predict"),
     ],
 )
-def test_runs_that_do_not_read_rows_of_features_are_refused(
-    run: Run, classes: Run, estimator: type, shape: dict, said: str
+def test_runs_that_do_not_read_rows_of_features_are_errors(
+    run: Run, classifier_run: Run, estimator: type, shape: dict, names: str
 ) -> None:
-    trained = icl.load(run if estimator is InContextRegressor else classes)
+    trained = icl.load(run if estimator is InContextRegressor else classifier_run)
     trained.model.shape = replace(trained.model.shape, **shape)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=names):
         estimator(trained).fit(np.eye(4), [0, 1, 0, 1])
 
 
-def test_outputs_whose_squares_are_not_finite_are_taken(run: Run) -> None:
+def test_outputs_with_infinite_squares_are_predicted(run: Run) -> None:
     rng = np.random.default_rng(1)
     X, y = rng.normal(size=(15, 10)), rng.normal(size=15)
     plain, huge = (InContextRegressor(run).fit(X, a * y).predict(X) for a in (1.0, 2.0**900))
     np.testing.assert_array_equal(huge / 2.0**900, plain)
 
 
-def test_columns_in_another_order_are_refused_as_by_others(run: Run) -> None:
+def test_columns_in_another_order_are_errors(run: Run) -> None:
     X = pd.DataFrame(np.random.default_rng(1).normal(size=(15, 3)), columns=["a", "b", "c"])
     model = InContextRegressor(run).fit(X, X["a"])
     assert model.predict(X).shape == (15,)
-    with pytest.raises(ValueError, match="must be in the same order"):
+    with pytest.raises(ValueError, match="feature names"):  # an error of scikit-learn
         model.predict(X[["b", "a", "c"]])
     numbered = X.set_axis([0, 1, 2], axis=1)
     model = InContextRegressor(run).fit(numbered, X["a"])
     np.testing.assert_array_equal(model.predict(numbered), model.predict(X.to_numpy()))
-    with pytest.raises(ValueError, match="X has 1 in place of 0"):
+    with pytest.raises(ValueError, match=r"1 .* 0"):
         model.predict(numbered[[1, 0, 2]])
 
 
-def test_more_features_classes_or_the_other_kind_of_run_are_refused(run: Run, classes: Run) -> None:
+def test_a_run_for_fewer_features_or_classes_or_the_other_estimator_is_an_error(run: Run, classifier_run: Run) -> None:
     X, y = np.zeros((4, 11)), np.arange(4.0)
     with pytest.raises(ValueError, match=r"11 .* 10"):
         InContextRegressor(run).fit(X, y)
     with pytest.raises(ValueError, match="InContextClassifier"):
-        InContextRegressor(classes).fit(X[:, :5], y)
+        InContextRegressor(classifier_run).fit(X[:, :5], y)
     with pytest.raises(ValueError, match="InContextRegressor"):
         InContextClassifier(run).fit(X[:, :5], [0, 1, 0, 1])
     with pytest.raises(ValueError, match=r"6 .* 5"):
-        InContextClassifier(classes).fit(np.zeros((6, 5)), np.arange(6))
+        InContextClassifier(classifier_run).fit(np.zeros((6, 5)), np.arange(6))
     with pytest.raises(ValueError, match="run="):
         InContextRegressor().fit(X[:, :5], y)
     for number in (0, 1.5, "a"):

@@ -1,4 +1,4 @@
-"""What `fit` and `train` show while they work: a bar on a terminal, one line in a notebook, nothing when piped."""
+"""Progress of `fit` and `train`: a bar on a terminal, an updated line in a notebook, nothing if output is piped."""
 
 import sys
 import types
@@ -12,34 +12,34 @@ from iclbench.api.progress import progress_bar
 SIZE = {"layers": 1, "width": 16, "heads": 2}
 
 
-def test_in_a_notebook_one_line_is_written_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[str] = []
+def test_a_notebook_has_one_line_that_is_updated(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
 
     class Handle:
         def update(self, content: dict[str, str], raw: bool) -> None:
             assert raw
-            shown.append(content["text/plain"])
+            lines.append(content["text/plain"])
 
     def display(content: dict[str, str], *, raw: bool, display_id: bool) -> Handle:
         assert raw and display_id
-        shown.append(content["text/plain"])
+        lines.append(content["text/plain"])
         return Handle()
 
-    stand_in: Any = types.ModuleType("IPython.display")
-    stand_in.display = display
+    display_module: Any = types.ModuleType("IPython.display")
+    display_module.display = display
     for name, module in {
         "ipykernel": None,
         "IPython": types.ModuleType("IPython"),
-        "IPython.display": stand_in,
+        "IPython.display": display_module,
     }.items():
         monkeypatch.setitem(sys.modules, name, module)
     task = icl.task("linear", "smoke", dim=2)
     history = icl.fit(icl.GPT2(task, **SIZE), task, steps=4, log_every=2)
     losses = [f"{loss:.4f}" for loss in history["loss"]]
-    assert shown == ["gpt2: 0/4", f"gpt2: 2/4 loss {losses[0]}", f"gpt2: 4/4 loss {losses[1]}"]
+    assert lines == ["gpt2: 0/4", f"gpt2: 2/4 loss {losses[0]}", f"gpt2: 4/4 loss {losses[1]}"]
 
 
-def test_nothing_is_shown_where_output_is_piped(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_printed_if_output_is_piped(capsys: pytest.CaptureFixture[str]) -> None:
     task = icl.task("linear", "smoke", dim=2)
     icl.fit(icl.GPT2(task, **SIZE), task, steps=2)
     assert capsys.readouterr() == ("", "")
@@ -56,10 +56,14 @@ def test_a_terminal_has_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_front_end_that_writes_nothing_over_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in: Any = types.ModuleType("IPython.display")
-    stand_in.display = lambda *_, **__: None
-    for name, module in (("ipykernel", None), ("IPython", types.ModuleType("IPython")), (stand_in.__name__, stand_in)):
+def test_a_front_end_without_updates_raises_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    display_module: Any = types.ModuleType("IPython.display")
+    display_module.display = lambda *_, **__: None
+    for name, module in (
+        ("ipykernel", None),
+        ("IPython", types.ModuleType("IPython")),
+        (display_module.__name__, display_module),
+    ):
         monkeypatch.setitem(sys.modules, name, module)
     with progress_bar("gpt2", 4) as update:
         update(2, "loss 1")

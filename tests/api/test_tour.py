@@ -1,4 +1,4 @@
-"""The notebook runs as it is written, and the model of the tour learns."""
+"""The notebook of the tour runs, and its model learns."""
 
 import json
 from pathlib import Path
@@ -9,37 +9,36 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = json.loads((ROOT / "examples" / "tour.ipynb").read_text())
-# What takes time in it, and the same with few steps.
+# Replacements of code that trains for many steps.
 SHORTENED = {"steps=500": "steps=20", 'name="tour", ': 'name="tour", steps=20, '}
 
 
-def left_behind(folder: Path, shortened: dict[str, str]) -> dict[str, Any]:
-    """The names that the notebook leaves behind, its cells run one after the other in an empty folder."""
+def run_notebook(folder: Path, replacements: dict[str, str]) -> dict[str, Any]:
+    """The global names after all cells of the notebook ran in an empty folder."""
     cells = ["".join(cell["source"]) for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
-    for written, short in shortened.items():
-        assert sum(cell.count(written) for cell in cells) == 1
-        cells = [cell.replace(written, short) for cell in cells]
-    found: dict[str, Any] = {}
+    for code, replacement in replacements.items():
+        assert sum(cell.count(code) for cell in cells) == 1
+        cells = [cell.replace(code, replacement) for cell in cells]
+    scope: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         for cell in cells:
-            exec(cell, found)
+            exec(cell, scope)
         assert Path("results/report/index.html").is_file()
-    assert found["mean"].shape == found["std"].shape == (3,)
-    assert found["run"].finished and (found["frame"]["run"] == "tour").any()
-    return found
+    assert scope["mean"].shape == scope["std"].shape == (3,)
+    assert scope["run"].finished and (scope["frame"]["run"] == "tour").any()
+    return scope
 
 
 @pytest.mark.slow
 def test_every_cell_of_the_notebook_runs(tmp_path: Path) -> None:
-    scope = left_behind(tmp_path, SHORTENED)
+    scope = run_notebook(tmp_path, SHORTENED)
     assert scope["history"]["step"].iloc[-1] == 20
 
 
-# It trains for most of a minute.
 @pytest.mark.slow
-def test_the_notebook_runs_and_its_model_beats_zero_by_a_third_of_the_way_to_the_oracle(tmp_path: Path) -> None:
-    scope = left_behind(tmp_path, {})
+def test_the_model_of_the_notebook_scores_above_a_third(tmp_path: Path) -> None:
+    scope = run_notebook(tmp_path, {})
     scores: pd.DataFrame = scope["scores"]
     score = scores.query("metric == 'score' and contestant == 'mamba' and shift == 'none'").iloc[0]
     assert score["low"] > 1 / 3

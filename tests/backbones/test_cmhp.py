@@ -10,7 +10,7 @@ import torch
 from iclbench.backbones.base import mean_by_event
 from iclbench.backbones.cmhp import CMHP
 from iclbench.config.cards import TOLERANCE
-from iclbench.config.sizes import sized
+from iclbench.config.sizes import budget_settings
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import UsageError
 from iclbench.core.events import GAP, MARK, TIME
@@ -193,7 +193,7 @@ def test_a_saved_state_answers_and_goes_on_byte_for_byte(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("budget", "marks"), [(25_000, 3), (25_000, 984), (200_000, 97), (1_000_000, 984)])
 def test_budgets_are_met_however_many_marks_the_latents_are_mapped_to(budget: int, marks: int) -> None:
-    settings = sized("cmhp", CMHP, budget, shape(marks), {})
+    settings = budget_settings("cmhp", CMHP, budget, shape(marks), {})
     own: CMHP = CMHP(CMHP.Settings(**settings), shape(marks))
     assert abs(own.parameter_count / budget - 1) <= TOLERANCE
     marks_from_latents = own.read_out.mark.weight.numel()

@@ -9,7 +9,7 @@ from iclbench.cli import demo
 from iclbench.cli.main import main
 from iclbench.report import build
 from iclbench.sweep.cells import grid_cells
-from tests.here import Here
+from tests.inline_executor import InlineExecutor
 from tests.sweep.conftest import tiny_grid
 
 
@@ -19,7 +19,7 @@ def test_demo_trains_evaluates_probes_and_writes_a_page_and_a_second_time_finds_
 ) -> None:
     monkeypatch.setattr(demo, "GRID", str(tiny_grid(tmp_path, backbones=("gpt2",))))
     # A worker would have to import torch.
-    monkeypatch.setattr("iclbench.cli.sweep_run.pool", lambda slots, threads: Here())
+    monkeypatch.setattr("iclbench.cli.sweep_run.pool", lambda slots, threads: InlineExecutor())
     monkeypatch.setattr("iclbench.report.build", partial(build, only=["heat-map"]))
     results = tmp_path / "results"
     assert main(["demo", "--results", str(results)]) == 0

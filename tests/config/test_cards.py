@@ -1,4 +1,4 @@
-"""Cards: the shipped ones are sound, and a bad one is one clear line."""
+"""Cards: shipped cards are valid, and invalid cards are errors."""
 
 import codecs
 import math
@@ -22,13 +22,14 @@ from iclbench.config.cards import (
     load_baseline,
     load_task,
     names,
+    read_similar_toml,
     read_toml,
-    read_toml_of_many,
 )
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.hashing import content_hash
 from iclbench.core.settings import validate
 from iclbench.registry import FAMILIES
+from tests.refusals import refused
 
 TRAIN = {"steps": 10}
 CARD = {
@@ -62,17 +63,17 @@ def write(folder, card, name="mine.toml"):
 SHIPPED = names("tasks")
 
 
-def test_the_shipped_tasks_are_those_of_the_papers():
+def test_the_tasks_of_the_papers_are_shipped():
     linear = {"linear", "sparse-linear", "skewed-linear", "noisy-linear"}
     others = {"relu-network", "relu-network-shared", "decision-tree", "combination", "quadratic", "tabular"}
     assert linear | others <= set(SHIPPED)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_a_shipped_card_is_complete_and_its_family_accepts_it(name):
+def test_a_shipped_card_is_complete_and_fits_its_family(name):
     task, card = load_task(name)
     assert task == name
-    assert set(PRESETS) - {"grid"} <= set(card.presets), "grid is on one card of each family"
+    assert set(PRESETS) - {"grid"} <= set(card.presets), "only one card of each family has the preset grid"
     cls = FAMILIES.get(card.family)
     for preset in card.presets.values():
         family = cls(validate(cls.Parameters, {**card.parameters, **preset.parameters}, name))
@@ -84,21 +85,23 @@ def test_a_shipped_card_is_complete_and_its_family_accepts_it(name):
         ):
             if ramp:
                 assert ramp.start <= end
-                assert ramp.at(preset.train.steps - 1, end) == end, "the curriculum ends before training does"
+                assert ramp.at(preset.train.steps - 1, end) == end, "the curriculum ends before the training"
     assert len(set(card.shifts)) == len(card.shifts)
     assert card.presets["smoke"].episodes == 64
-    # The accuracy of a single answer varies more than an error does.
+    # The accuracy of a single prediction varies more than its error.
     assert card.presets["small"].episodes == (256 if family.classes is None else 512)
     assert card.presets["paper"].episodes >= 1280
     assert set(card.evaluators) <= family.evaluators().keys()
     if card.head == "event":
         assert {"poisson", "renewal", "markov-marks"} <= set(card.baselines)
         return
-    floor = {"zero", "mean", "knn-3"} if family.classes is None else {"pixel-1nn", "nearest-class-mean", "majority"}
-    assert floor <= set(card.baselines)
+    simple_baselines = (
+        {"zero", "mean", "knn-3"} if family.classes is None else {"pixel-1nn", "nearest-class-mean", "majority"}
+    )
+    assert simple_baselines <= set(card.baselines)
     if card.question == "next":
         assert {"least-squares", "xgboost", "gd", "gd-plus-plus"} <= set(card.baselines)
-        assert any(b.startswith("lasso") for b in card.baselines)
+        assert any(name.startswith("lasso") for name in card.baselines)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -132,16 +135,16 @@ def test_the_papers_longer_curriculum_reaches_101_points_at_step_30000(name):
     assert [preset.train.curriculum.points.at(s, 101) for s in (0, 29_999, 30_000)] == [26, 96, 101]
 
 
-def test_a_ramp_never_passes_its_end():
+def test_a_ramp_stays_at_its_end():
     ramp = Ramp(start=2, by=3, every=10)
     assert [ramp.at(step, 7) for step in (0, 9, 10, 19, 20, 10**6)] == [2, 2, 5, 5, 7, 7]
 
 
-def test_names_are_accepted_in_either_spelling():
+def test_names_may_have_any_spelling():
     assert load_task("Sparse_Linear")[0] == "sparse-linear"
 
 
-def test_a_card_is_found_by_path_and_named_after_its_file(tmp_path):
+def test_a_card_is_loaded_by_path_and_named_after_its_file(tmp_path):
     task, card = load_task(write(tmp_path, CARD, "My_Task.toml"))
     assert task == "my-task"
     assert card.presets["smoke"].parameters == {"dim": 3}
@@ -149,162 +152,167 @@ def test_a_card_is_found_by_path_and_named_after_its_file(tmp_path):
 
 
 def test_a_family_may_be_a_class_of_another_package(tmp_path):
-    """Reading the card imports nothing."""
-    assert (
-        load_task(write(tmp_path, changed(family="my_package.spiral:Spiral")))[1].family == "my_package.spiral:Spiral"
-    )
+    """The class does not exist, since reading a card does not import it."""
+    family = "my_package.spiral:Spiral"
+    assert load_task(write(tmp_path, changed(family=family)))[1].family == family
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "code", "names"),
     [
-        ({"family": None}, "mine.toml: family: expected the name of a family.*but the key is missing"),
-        ({"summary": None}, "summary: expected a string, but the key is missing"),
-        ({"presets": None}, "presets: expected .*missing"),
-        ({"presets": {}}, "presets: expected at least one of smoke, grid, small, paper"),
-        ({"presets__smoke__train": None}, "presets.smoke.train: expected .*missing"),
-        ({"presets__smoke__train__steps": None}, "presets.smoke.train.steps: expected .*missing"),
-        ({"family": "linaer"}, "family: unknown family 'linaer'; did you mean 'linear'"),
-        ({"family": "a b:C"}, "family: expected a family's name or package.module:Class, got 'a b:C'"),
-        ({"family": "../evil:run"}, "family: expected a family's name"),
-        ({"family": 3}, "family: expected a valid string, got 3"),
-        ({"famly": "linear"}, "unknown key 'famly'; did you mean 'family'"),
-        ({"presets__smoke__pionts": 5}, "unknown key 'presets.smoke.pionts'; did you mean 'presets.smoke.points'"),
-        (
-            {"presets__smoke__train__lrr": 1.0},
-            "unknown key 'presets.smoke.train.lrr'; did you mean 'presets.smoke.train.lr'",
-        ),
+        ({"family": None}, "missing-value", ["family"]),
+        ({"summary": None}, "missing-value", ["summary"]),
+        ({"presets": None}, "missing-value", ["presets"]),
+        ({"presets": {}}, "bad-value", ["presets", "smoke, grid, small, paper"]),
+        ({"presets__smoke__train": None}, "missing-value", ["presets.smoke.train"]),
+        ({"presets__smoke__train__steps": None}, "missing-value", ["presets.smoke.train.steps"]),
+        ({"family": "linaer"}, "bad-value", ["family", "'linaer'", "'linear'"]),
+        ({"family": "a b:C"}, "bad-value", ["family", "'a b:C'", "package.module:Class"]),
+        ({"family": "../evil:run"}, "bad-value", ["family", "'../evil:run'", "package.module:Class"]),
+        ({"family": 3}, "bad-value", ["family", 3]),
+        ({"famly": "linear"}, "unknown-name", ["'famly'", "'family'"]),
+        ({"presets__smoke__pionts": 5}, "unknown-name", ["'presets.smoke.pionts'", "'presets.smoke.points'"]),
+        ({"presets__smoke__train__lrr": 1.0}, "unknown-name", ["train.lrr'", "'presets.smoke.train.lr'"]),
         (
             {"presets__smoke__train__curriculum": {"dims": {"start": 1, "every": 2, "bye": 1}}},
-            "did you mean 'presets.smoke.train.curriculum.dims.by'",
+            "unknown-name",
+            ["'presets.smoke.train.curriculum.dims.by'"],
         ),
         (
             {"presets__smal": CARD["presets"]["smoke"]},
-            "presets.smal: expected 'smoke', 'grid', 'small' or 'paper', got 'smal'",
+            "bad-value",
+            ["presets.smal", "'smoke', 'grid', 'small' or 'paper'", "'smal'"],
         ),
-        ({"presets__smoke__points": -3}, "presets.smoke.points: expected greater than 0, got -3"),
-        ({"presets__smoke__points": 10**12}, "presets.smoke.points: expected less than or equal to"),
-        ({"presets__smoke__points": 2.5}, "presets.smoke.points: expected a valid integer, got 2.5"),
-        ({"presets__smoke__points": "5"}, "presets.smoke.points: expected a valid integer, got '5'"),
-        ({"presets__smoke__points": True}, "presets.smoke.points: expected a valid integer, got True"),
-        ({"presets__smoke": 7}, "presets.smoke: expected a table of keys, got 7"),
-        ({"presets__smoke__train__lr": math.nan}, "presets.smoke.train.lr: expected a finite number, got nan"),
-        ({"presets__smoke__train__lr": math.inf}, "presets.smoke.train.lr: expected a finite number, got inf"),
-        ({"presets__smoke__train__betas": [0.9]}, "presets.smoke.train.betas.*missing"),
+        ({"presets__smoke__points": -3}, "bad-value", ["presets.smoke.points", 0, -3]),
+        ({"presets__smoke__points": 10**12}, "bad-value", ["presets.smoke.points", 10**12]),
+        ({"presets__smoke__points": 2.5}, "bad-value", ["presets.smoke.points", 2.5]),
+        ({"presets__smoke__points": "5"}, "bad-value", ["presets.smoke.points", "'5'"]),
+        ({"presets__smoke__points": True}, "bad-value", ["presets.smoke.points", True]),
+        ({"presets__smoke": 7}, "bad-value", ["presets.smoke", 7]),
+        ({"presets__smoke__train__lr": math.nan}, "bad-value", ["presets.smoke.train.lr", "nan"]),
+        ({"presets__smoke__train__lr": math.inf}, "bad-value", ["presets.smoke.train.lr", "inf"]),
+        ({"presets__smoke__train__betas": [0.9]}, "missing-value", ["presets.smoke.train.betas"]),
         (
             {"presets__smoke__train__schedule": "linear"},
-            "expected 'constant', 'cosine', 'inverse-sqrt' or 'warmup-stable-decay', got 'linear'",
+            "bad-value",
+            ["presets.smoke.train.schedule", "'constant', 'cosine', 'inverse-sqrt' or 'warmup-stable-decay'"],
         ),
-        ({"parameters": {"noise": math.nan}}, "parameters: expected a finite number for 'noise', got nan"),
-        ({"presets__smoke__parameters": {"a": {"b": [1.0, -math.inf]}}}, "expected a finite number for 'b', got -inf"),
-        ({"presets__smoke__backbones": {"gpt2": {"width": math.nan}}}, "expected a finite number for 'width'"),
-        ({"baselines": "zero"}, r'baselines: expected a list, \["zero"\], got'),
-        ({"baselines": [1]}, "baselines.0: expected a valid string, got 1"),
-        ({"published": [{"contestant": "x"}]}, "published.0.value: expected .*missing"),
-        ({"a\nb": 1}, "unknown key 'a b'"),
+        ({"parameters": {"noise": math.nan}}, "bad-value", ["parameters", "'noise'", "nan"]),
+        (
+            {"presets__smoke__parameters": {"a": {"b": [1.0, -math.inf]}}},
+            "bad-value",
+            ["presets.smoke.parameters", "'b'", "-inf"],
+        ),
+        ({"presets__smoke__backbones": {"gpt2": {"width": math.nan}}}, "bad-value", ["'width'", "nan"]),
+        ({"baselines": "zero"}, "bad-value", ["baselines", '["zero"]']),
+        ({"baselines": [1]}, "bad-value", ["baselines.0", 1]),
+        ({"published": [{"contestant": "x"}]}, "missing-value", ["published.0.value"]),
+        ({"a\nb": 1}, "unknown-name", ["'a b'"]),
     ],
 )
-def test_a_bad_card_is_one_line_with_file_key_expected_and_got(tmp_path, changes, message):
+def test_an_error_in_a_card_names_file_key_and_value(tmp_path, changes, code, names):
     path = write(tmp_path, changed(**changes))
-    with pytest.raises(UsageError, match=message) as error:
+    with refused(code, path, *names):
         load_task(path)
-    assert str(error.value).startswith(path)
-    assert len(str(error.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "code", "names"),
     [
-        ("family == 3", "not valid TOML.*line 1"),
-        ("a = 1\na = 2", "not valid TOML"),
-        ("a = " + "9" * 5000, "not valid TOML"),
-        ("a = " + "[" * 5000, "not valid TOML"),
+        ("family == 3", "bad-syntax", ["line 1"]),
+        ("a = 1\na = 2", "bad-syntax", []),
+        ("a = " + "9" * 5000, "bad-syntax", []),
+        ("a = " + "[" * 5000, "bad-syntax", []),
         (
             "parameters = { when = 2024-01-01 }\nfamily = 'linear'\nsummary = ''",
-            "expected a number, a string or a boolean",
+            "bad-value",
+            ["parameters", "'when'", "2024"],
         ),
-        ("family = 'linear'\nsummary = ''\nparameters." + ".".join("a" * 12) + " = 1", "at most eight deep"),
+        (
+            "family = 'linear'\nsummary = ''\nparameters." + ".".join("a" * 12) + " = 1",
+            "bad-value",
+            ["parameters"],
+        ),
     ],
 )
-def test_a_file_that_is_no_card_is_one_line(tmp_path, text, message):
-    with pytest.raises(UsageError, match=message) as error:
-        load_task(write(tmp_path, text))
-    assert len(str(error.value).splitlines()) == 1
+def test_a_file_that_is_not_a_card_is_an_error(tmp_path, text, code, names):
+    path = write(tmp_path, text)
+    with refused(code, path, *names):
+        load_task(path)
 
 
 def test_a_card_with_a_byte_order_mark_is_read(tmp_path):
-    """Editors on Windows write one."""
+    """Some editors on Windows write one."""
     path = Path(write(tmp_path, CARD))
     expected = read_toml(path)
     path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
     assert read_toml(path) == expected
 
 
-def test_unreadable_files_are_one_line(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("pipe", "unreadable-file"),
+        ("binary", "bad-syntax"),
+        ("folder", "unreadable-file"),
+        ("absent", "missing-file"),
+        ("null\0", "bad-syntax"),
+    ],
+)
+def test_unreadable_files_are_errors(tmp_path, name, code):
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "folder.toml").mkdir()
     os.mkfifo(tmp_path / "pipe.toml")
-    for name, message in (
-        ("pipe", "pipe"),
-        ("binary", "not UTF-8"),
-        ("folder", "cannot read"),
-        ("nowhere", "cannot read"),
-        ("null\0", "not"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            read_toml(tmp_path / f"{name}.toml")
+    with refused(code, tmp_path / name.strip("\0")):
+        read_toml(tmp_path / f"{name}.toml")
 
 
-def test_unknown_tasks_and_presets_list_near_matches():
-    with pytest.raises(UnknownNameError, match=r"unknown task 'linaer'; did you mean 'linear'.*path to a \.toml"):
+def test_errors_of_unknown_tasks_and_presets_list_similar_names():
+    with refused("unknown-name", "task", "'linaer'", "'linear'", ".toml"):
         load_task("linaer")
-    with pytest.raises(
-        UnknownNameError, match=r"unknown preset 'smal'; did you mean 'small'.*presets of task 'linear'"
-    ):
+    with refused("unknown-name", "preset", "'smal'", "'small'", "'linear'"):
         load_task("linear")[1].preset("smal", "linear")
-    with pytest.raises(UnknownNameError, match="unknown baseline"):
+    with refused("unknown-name", "baseline"):
         load_baseline("../tasks/linear")
 
 
 @pytest.mark.parametrize("name", ["../linear", "tasks/linear", "/etc/passwd", "", "linear/../linear"])
-def test_names_cannot_leave_the_cards_folder(name):
+def test_names_are_not_paths(name):
     with pytest.raises(UnknownNameError):
         load_task(name)
 
 
 @pytest.mark.parametrize("stem", ["..", "a b", "-x", "ü", "a" * 80, ".hidden", "a;b"])
-def test_a_cards_file_name_must_be_usable_in_result_files(tmp_path, stem):
-    with pytest.raises(UsageError, match="letters, digits and hyphens"):
+def test_the_file_name_of_a_card_has_letters_digits_and_hyphens(tmp_path, stem):
+    with refused("bad-syntax", f"{stem}.toml", "my-task.toml"):
         card_name(tmp_path / f"{stem}.toml")
 
 
-def test_the_content_hash_is_of_values_not_of_layout(tmp_path):
-    one = load_task(write(tmp_path, CARD))[1]
+def test_the_content_hash_does_not_depend_on_the_layout_of_a_card(tmp_path):
+    card = load_task(write(tmp_path, CARD))[1]
     reordered = {key: CARD[key] for key in reversed(CARD)}
-    two = load_task(write(tmp_path, "# a comment\n" + tomli_w.dumps(reordered)))[1]
-    three = load_task(write(tmp_path, changed(presets__smoke__points=6)))[1]
-    assert content_hash(one) == content_hash(two) != content_hash(three)
-    assert content_hash(one) == content_hash(one.model_dump(mode="json", exclude_unset=True))
+    equal_card = load_task(write(tmp_path, "# a comment\n" + tomli_w.dumps(reordered)))[1]
+    other_card = load_task(write(tmp_path, changed(presets__smoke__points=6)))[1]
+    assert content_hash(card) == content_hash(equal_card) != content_hash(other_card)
+    assert content_hash(card) == content_hash(card.model_dump(mode="json", exclude_unset=True))
 
 
-def test_the_hash_in_the_tables_is_of_what_is_trained_and_evaluated(tmp_path):
-    """A note, a source, a published number or a baseline more changes no number of a run."""
-
-    def hashed(**changes):
+def test_the_hash_of_a_card_depends_on_training_and_evaluation_only(tmp_path):
+    def card_hash(**changes):
         return load_task(write(tmp_path, changed(**changes)))[1].hash
 
-    plain = hashed()
+    unchanged = card_hash()
     number = {"contestant": "gpt2", "value": 0.5, "source": "table 1", "read": "as printed"}
-    for beside in ({"notes": "mended"}, {"source": "A paper"}, {"published": [number]}, {"baselines": ["zero"]}):
-        assert hashed(**beside) == plain, beside
-    for of_the_protocol in ({"head": "gaussian"}, {"presets__smoke__points": 6}, {"presets__smoke__train__lr": 0.5}):
-        assert hashed(**of_the_protocol) != plain, of_the_protocol
+    for changes in ({"notes": "a note"}, {"source": "A paper"}, {"published": [number]}, {"baselines": ["zero"]}):
+        assert card_hash(**changes) == unchanged, changes
+    for changes in ({"head": "gaussian"}, {"presets__smoke__points": 6}, {"presets__smoke__train__lr": 0.5}):
+        assert card_hash(**changes) != unchanged, changes
 
 
 FUZZ = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 VALUES = st.recursive(
     st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text(max_size=8) | st.dates(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    lambda values: st.lists(values, max_size=3) | st.dictionaries(st.text(max_size=8), values, max_size=3),
     max_leaves=8,
 )
 KEYS = st.sampled_from([*TaskCard.model_fields, *BaselineCard.model_fields, "smoke", "train", "x"])
@@ -329,9 +337,9 @@ def test_any_dictionary_is_a_card_or_an_error(tmp_path, values):
 
 @FUZZ
 @given(KEYS, st.sampled_from(["points", "parameters", "train", "backbones", "train_for"]), VALUES)
-def test_any_value_in_a_good_card_is_a_card_or_an_error(tmp_path, key, inner, value):
+def test_any_value_in_a_valid_card_is_a_card_or_an_error(tmp_path, key, preset_key, value):
     card_or_error(load_task, write(tmp_path, changed(**{key: value})))
-    card_or_error(load_task, write(tmp_path, changed(**{f"presets__smoke__{inner}": value})))
+    card_or_error(load_task, write(tmp_path, changed(**{f"presets__smoke__{preset_key}": value})))
 
 
 @FUZZ
@@ -354,7 +362,7 @@ def test_any_text_is_a_card_or_an_error(tmp_path, text):
         "seed = 3\n[task\n",
     ],
 )
-def test_a_file_of_many_is_read_as_any_other(text: str, tmp_path: Path) -> None:
+def test_both_readers_of_toml_give_the_same_values(text: str, tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_bytes(text.encode())
 
@@ -364,4 +372,4 @@ def test_a_file_of_many_is_read_as_any_other(text: str, tmp_path: Path) -> None:
         except UsageError as error:
             return str(error)
 
-    assert read(read_toml_of_many) == read(read_toml)
+    assert read(read_similar_toml) == read(read_toml)

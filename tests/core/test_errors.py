@@ -13,7 +13,7 @@ import pytest
 
 import iclbench
 from iclbench.core.errors import CODES, DataChangedError, IclbenchError, UnknownNameError, UsageError
-from iclbench.store.runs import CodeChangedError, DivergedError, Run, TrainedOtherwiseError
+from iclbench.store.runs import CodeChangedError, DivergedError, Run, SettingsChangedError
 from iclbench.sweep.executor import WorkerDiedError
 from iclbench.sweep.work import _FailedInPartError
 from iclbench.training.fit import TrainingDivergedError
@@ -24,8 +24,8 @@ MADE: dict[type[IclbenchError], Callable[[], IclbenchError]] = {
     UnknownNameError: lambda: UnknownNameError("task", "linaer", ["linear"], hint="(h)", listed_by="list"),
     DataChangedError: lambda: DataChangedError("a1", "b2"),
     TrainingDivergedError: lambda: TrainingDivergedError(3, "the loss is nan"),
-    DivergedError: lambda: DivergedError(Run(Path("results/runs/x")), 3, "the loss is nan", remembered=True),
-    TrainedOtherwiseError: lambda: TrainedOtherwiseError(Run(Path("results/runs/x")), ["seed: 0 -> 1"]),
+    DivergedError: lambda: DivergedError(Run(Path("results/runs/x")), 3, "the loss is nan", is_recorded=True),
+    SettingsChangedError: lambda: SettingsChangedError(Run(Path("results/runs/x")), ["seed: 0 -> 1"]),
     CodeChangedError: lambda: CodeChangedError("x", "linear", 1, 2),
     WorkerDiedError: lambda: WorkerDiedError("x", {}),
     _FailedInPartError: lambda: _FailedInPartError("x", [Path("a")]),

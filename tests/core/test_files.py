@@ -10,7 +10,7 @@ from safetensors import safe_open
 
 from iclbench.core import digests
 from iclbench.core.files import atomic, digest_path, remove_leftovers, save_tensors
-from iclbench.store.runs import digest_beside
+from iclbench.store.runs import recorded_digest
 
 
 def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_weights_and_the_digest_beside_them_fit_wherever_their_writer_was_killed
     with monkeypatch.context() as patched, suppress(KeyboardInterrupt):
         patched.setattr(Path, "replace", killed)
         save_tensors(path, {"a": torch.ones(3)}, {}, digest=True)
-    assert digest_beside(path) == digests.of_file(path)
+    assert recorded_digest(path) == digests.of_file(path)
     save_tensors(path, {"a": torch.full((3,), 2.0)}, {}, digest=True)
     assert digest_path(path).read_text() == f"{digests.of_file(path)}  {path.name}\n"
 
@@ -96,5 +96,5 @@ def test_weights_that_are_the_same_already_are_not_written_again(tmp_path: Path)
     assert [each.stat().st_ino for each in (path, digest_path(path))] == before
     path.write_bytes(path.read_bytes()[:-1])
     save_tensors(path, {"a": torch.zeros(3)}, {"b": "c"}, digest=True)
-    assert digest_beside(path) == digests.of_file(path), "what is damaged is written anew"
+    assert recorded_digest(path) == digests.of_file(path), "what is damaged is written anew"
     assert sorted(each.name for each in tmp_path.iterdir()) == [path.name, digest_path(path).name]

@@ -175,4 +175,6 @@ def test_learning_rates_of_runs_that_are_there_are_those_that_they_were_trained_
             (tmp_path / "runs" / run / "config.toml").write_text(f"[train]\nlr = {rate}\n")
     found = learning_rates([linear]).set_index("contestant")["linear"]
     assert found["mamba"] == 0.5 and math.isnan(found["gpt2"]), "seeds differ"
-    assert found["cnp"] == Rates.of("grid", "linear").chosen["cnp"]["lr"], "of packed runs the tables are believed"
+    assert found["cnp"] == Rates.of("grid", "linear").chosen_settings["cnp"]["lr"], (
+        "of packed runs the tables are believed"
+    )

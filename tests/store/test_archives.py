@@ -1,4 +1,4 @@
-"""Archives of weights: what is packed is what was trained, to the last bit, and what is damaged is not believed."""
+"""Archives of weights: unpacked runs are identical to the trained runs, and damaged archives are errors."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from safetensors.torch import load_file
 
 import iclbench as icl
 from iclbench.cli.main import main
-from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.files import save_tensors
 from iclbench.store import archives
 from iclbench.store.runs import Run, create
 from iclbench.training import run as training
+from tests.refusals import refused
 
 
 @pytest.fixture(scope="module")
@@ -32,127 +32,117 @@ def archive(trained: list[Run], tmp_path: Path) -> Path:
     return path
 
 
-def test_an_unpacked_run_is_byte_for_byte_the_one_that_was_packed(
-    trained: list[Run], archive: Path, tmp_path: Path
-) -> None:
+def test_an_unpacked_run_is_identical_to_the_packed_run(trained: list[Run], archive: Path, tmp_path: Path) -> None:
     for run in trained:
-        again = archives.find(tmp_path, run.name)
+        unpacked = archives.find(tmp_path, run.name)
         for name in ("config.toml", "model.safetensors", "model.safetensors.sha256"):
-            assert (again.path / name).read_bytes() == (run.path / name).read_bytes()
-        assert again.digest == run.digest
+            assert (unpacked.path / name).read_bytes() == (run.path / name).read_bytes()
+        assert unpacked.digest == run.digest
 
 
-def test_an_archive_does_not_depend_on_order_and_can_be_written_from_itself(
-    trained: list[Run], archive: Path, tmp_path: Path
-) -> None:
-    before = archive.read_bytes()
+def test_an_archive_does_not_depend_on_the_order_of_runs(trained: list[Run], archive: Path, tmp_path: Path) -> None:
+    content = archive.read_bytes()
     other = tmp_path / "other" / archive.name
     archives.write(other, reversed(list(archives.entries(archive).values())))
-    assert other.read_bytes() == before
+    assert other.read_bytes() == content
     archives.write(archive, archives.entries(archive).values())
-    assert archive.read_bytes() == before
+    assert archive.read_bytes() == content
 
 
-def test_load_reads_a_run_by_the_name_of_the_folder(trained: list[Run], archive: Path, tmp_path: Path) -> None:
-    found = icl.load(f"reference/{trained[0].name}", tmp_path, device="cpu")
-    then = trained[0].load()
-    assert all(torch.equal(a, b) for a, b in zip(found.model.parameters(), then.parameters(), strict=True))
-    assert icl.load(f"reference/{trained[0].name}", tmp_path).run.path == found.run.path
+def test_load_unpacks_a_run_of_an_archive(trained: list[Run], archive: Path, tmp_path: Path) -> None:
+    loaded = icl.load(f"reference/{trained[0].name}", tmp_path, device="cpu")
+    model = trained[0].load()
+    assert all(torch.equal(a, b) for a, b in zip(loaded.model.parameters(), model.parameters(), strict=True))
+    assert icl.load(f"reference/{trained[0].name}", tmp_path).run.path == loaded.run.path
 
 
-def test_a_run_of_ones_own_is_not_taken_for_that_of_the_archive(
+def test_a_run_with_other_settings_is_not_that_of_the_archive(
     trained: list[Run], archive: Path, tmp_path: Path
 ) -> None:
-    own = icl.train(icl.task("linear", "smoke"), "cnp", results=tmp_path, steps=3)
-    assert own.name == trained[1].name
-    with pytest.raises(UsageError, match="trained under other settings"):
-        archives.find(tmp_path, f"reference/{own.name}")
-    assert archives.find(tmp_path, own.name).config.train.steps == 3
+    run = icl.train(icl.task("linear", "smoke"), "cnp", results=tmp_path, steps=3)
+    assert run.name == trained[1].name
+    with refused("exists", f"'{run.name}'", f"'reference/{run.name}'"):
+        archives.find(tmp_path, f"reference/{run.name}")
+    assert archives.find(tmp_path, run.name).config.train.steps == 3
 
 
-def test_a_run_of_equal_settings_and_other_weights_is_not_that_of_the_archive(
+def test_a_run_with_equal_settings_and_other_weights_is_not_that_of_the_archive(
     trained: list[Run], archive: Path, tmp_path: Path
 ) -> None:
-    """As when another machine trains the same run: one bit of one weight is enough."""
+    """One weight differs by one bit, as after training on another machine."""
     name = trained[1].name
-    own = archives.find(tmp_path, name)
-    weights = load_file(own.weights)
-    first = min(weights)
-    weights[first] = torch.nextafter(weights[first], torch.tensor(torch.inf))
-    save_tensors(own.weights, weights, own.signature, digest=True)
-    (own.path / own.UNPACKED).unlink()
-    asked = [lambda: icl.load(f"reference/{name}", tmp_path), lambda: archives.find(tmp_path, f"reference/{name}")]
-    for ask in asked:
-        with pytest.raises(UsageError) as error:
-            ask()
-        said = str(error.value)
-        assert f"'{name}'" in said and f"'reference/{name}'" in said and "\n" not in said
+    run = archives.find(tmp_path, name)
+    weights = load_file(run.weights)
+    key = min(weights)
+    weights[key] = torch.nextafter(weights[key], torch.tensor(torch.inf))
+    save_tensors(run.weights, weights, run.signature, digest=True)
+    (run.path / run.UNPACKED).unlink()
+    for find in (icl.load, lambda name, results: archives.find(results, name)):
+        with refused("exists", f"'{name}'", f"'reference/{name}'"):
+            find(f"reference/{name}", tmp_path)
     assert main(["eval", f"reference/{name}", "--results", str(tmp_path)]) == 2
     assert not (tmp_path / "tables").exists()
-    assert torch.equal(load_file(icl.load(name, tmp_path).run.weights)[first], weights[first]), "its own name stays"
+    assert torch.equal(load_file(icl.load(name, tmp_path).run.weights)[key], weights[key]), "by its name, it is loaded"
 
 
-def test_an_unfinished_run_of_equal_settings_is_not_that_of_the_archive(
+def test_an_unfinished_run_with_equal_settings_is_not_that_of_the_archive(
     trained: list[Run], archive: Path, tmp_path: Path
 ) -> None:
-    own = create(tmp_path, trained[1].config)
-    with pytest.raises(UsageError) as error:
-        archives.find(tmp_path, f"reference/{own.name}")
-    assert f"'reference/{own.name}'" in str(error.value) and not own.finished
+    run = create(tmp_path, trained[1].config)
+    with refused("exists", f"'reference/{run.name}'"):
+        archives.find(tmp_path, f"reference/{run.name}")
+    assert not run.finished
 
 
-def test_what_is_damaged_or_not_there_is_said_in_a_line(
-    trained: list[Run],
-    archive: Path,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+def test_names_of_missing_runs_and_archives_are_errors(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("reference/linear-cnp-smoke-s1", "linear-cnp-smoke-s1"):
-        with pytest.raises(UnknownNameError, match="reference/linear-cnp-smoke-s0"):
+        with refused("unknown-name", f"'{name}'", "reference/linear-cnp-smoke-s0"):
             archives.find(tmp_path, name)
-    with pytest.raises(UsageError, match="come with a checkout"):
-        archives.find(tmp_path, "elsewhere/linear-cnp-smoke-s0")
-    with monkeypatch.context() as installed, pytest.raises(UnknownNameError, match="come with a checkout alone"):
-        installed.setattr(archives, "with_shipped", lambda results: [results])
-        archives.find(tmp_path / "elsewhere", "linear-cnp-smoke-s0")
+    with refused("missing-file", tmp_path / "absent", "results/reference"):
+        archives.find(tmp_path, "absent/linear-cnp-smoke-s0")
     for name in ("a/b/linear-cnp-smoke-s0", "*/linear-cnp-smoke-s0", "../linear-cnp-smoke-s0", "/linear-cnp-smoke-s0"):
-        with pytest.raises(UsageError, match="cannot be a run name"):
+        with refused("bad-syntax"):
             archives.find(tmp_path, name)
-    whole = bytearray(archive.read_bytes())
-    whole[-1] ^= 1
-    archive.write_bytes(whole)
-    with pytest.raises(UsageError, match="its digest is not in"):
-        archives.find(tmp_path, "linear-cnp-smoke-s0")
-    archive.write_bytes(whole[:100])
-    with pytest.raises(UnknownNameError):
-        archives.find(tmp_path, "linear-cnp-smoke-s0")
-    assert "is no archive of weights, or is damaged" in caplog.text
+    monkeypatch.setattr(archives, "with_shipped", lambda results: [results])  # as without a checkout
+    with refused("unknown-name", tmp_path / "absent", "'linear-cnp-smoke-s0'"):
+        archives.find(tmp_path / "absent", "linear-cnp-smoke-s0")
 
 
-def test_nothing_that_was_trained_is_overwritten(trained: list[Run], archive: Path, tmp_path: Path) -> None:
-    """Weights without a configuration are somebody's; a run that came while the lock was awaited stays."""
+def test_damaged_archives_are_errors(archive: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    content = bytearray(archive.read_bytes())
+    content[-1] ^= 1
+    archive.write_bytes(content)
+    with refused("unreadable-file", archive):
+        archives.find(tmp_path, "linear-cnp-smoke-s0")
+    archive.write_bytes(content[:100])
+    with refused("unknown-name", "'linear-cnp-smoke-s0'"):
+        archives.find(tmp_path, "linear-cnp-smoke-s0")
+    assert str(archive) in caplog.text
+
+
+def test_unpacking_does_not_overwrite_runs_or_weights(trained: list[Run], archive: Path, tmp_path: Path) -> None:
+    """The folder may have weights without a configuration, or a run that another process trained meanwhile."""
     run = Run(tmp_path / "runs" / trained[1].name)
     run.path.mkdir(parents=True)
     shutil.copy(trained[1].weights, run.weights)
-    with pytest.raises(UsageError, match="holds weights without config"):
+    with refused("missing-file", run.path, "config.toml"):
         archives.find(tmp_path, run.name)
     run.weights.unlink()
     packed = archives.entries(archive)[run.name]
-    own = icl.train(icl.task("linear", "smoke"), "cnp", results=tmp_path, steps=3)
-    with pytest.raises(UsageError, match="trained under other settings"):
-        archives._unpacked(packed, run, tmp_path)
-    assert Run(own.path).config.train.steps == 3
+    other_run = icl.train(icl.task("linear", "smoke"), "cnp", results=tmp_path, steps=3)
+    with refused("exists", f"'{run.name}'"):
+        archives._unpack(packed, run, tmp_path)
+    assert Run(other_run.path).config.train.steps == 3
 
 
-def test_an_unpacked_run_whose_weights_are_gone_is_unpacked_again_or_trained_as_any_other(
-    archive: Path, tmp_path: Path
-) -> None:
+def test_an_unpacked_run_without_weights_can_be_unpacked_again_or_trained(archive: Path, tmp_path: Path) -> None:
     name = "linear-cnp-smoke-s0"
     run = archives.find(tmp_path, name)
-    assert run.unpacked and not all(path.is_file() for path in run.written)
+    assert run.unpacked and not all(path.is_file() for path in run.training_files)
     run.weights.unlink()
     assert archives.find(tmp_path, name).finished
     run.weights.unlink()
     training.train(run)
-    assert not Run(run.path).unpacked and all(path.is_file() for path in run.written)
+    assert not Run(run.path).unpacked and all(path.is_file() for path in run.training_files)

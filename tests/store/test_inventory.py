@@ -6,13 +6,13 @@ from iclbench import tables
 from iclbench.store import inventory
 
 
-def test_no_number_is_taken_from_a_table_with_a_flipped_bit(tmp_path: Path) -> None:
+def test_a_table_with_a_changed_number_has_no_rows(tmp_path: Path) -> None:
     path = tmp_path / "curve.values.parquet"
-    needed = {name: "a" for name, (_, optional, _) in tables.SCHEMAS["values"].items() if not optional}
-    row = needed | {"kind": "backbone", "status": "ok", "value": 0.5}
+    required = {name: "a" for name, (_, optional, _) in tables.SCHEMAS["values"].items() if not optional}
+    row = required | {"kind": "backbone", "status": "ok", "value": 0.5}
     tables.write("values", [row], path, {})
     assert list(inventory.rows(path, ("run", "value"))) == [{"run": "a", "value": 0.5}]
-    data, half = path.read_bytes(), b"\x00\x00\x00\x00\x00\x00\xe0\x3f"
-    assert half in data
-    path.write_bytes(data.replace(half, b"\x00\x00\x00\x00\x00\x00\xc0\x3f"))  # 0.125
+    content, half = path.read_bytes(), b"\x00\x00\x00\x00\x00\x00\xe0\x3f"
+    assert half in content
+    path.write_bytes(content.replace(half, b"\x00\x00\x00\x00\x00\x00\xc0\x3f"))  # 0.125
     assert list(inventory.rows(path, ("run", "value"))) == []

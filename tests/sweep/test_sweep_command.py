@@ -31,7 +31,7 @@ from iclbench.sweep.cells import grid_cells
 from iclbench.sweep.engines import EngineSettings
 from iclbench.sweep.estimate import Estimates
 from iclbench.sweep.plan import Plan, plan
-from tests.here import Here
+from tests.inline_executor import InlineExecutor
 from tests.sweep.conftest import tiny_grid
 
 
@@ -300,7 +300,7 @@ def test_a_sweep_ends_with_a_table_and_the_next_one_has_nothing_to_do(
 ) -> None:
     """The second task cannot be trained: a file lies where the folder of its run has to be."""
     # A worker would have to import torch; there is one in `test_kill.py`.
-    monkeypatch.setattr("iclbench.cli.sweep_run.pool", lambda slots, threads: Here())
+    monkeypatch.setattr("iclbench.cli.sweep_run.pool", lambda slots, threads: InlineExecutor())
     grid = tiny_grid(tmp_path, backbones=("gpt2",), probe=None)
     quadratic = tmp_path / "tiny-quadratic.toml"
     results = tmp_path / "results"
@@ -435,7 +435,7 @@ def test_the_time_that_is_left_is_that_of_the_device_that_is_swept_on(
     monkeypatch.setattr("iclbench.cli.sweep_view.Estimates", Noted)
     monkeypatch.setattr("iclbench.cli.sweep_run.engine.run", lambda *arguments, **more: {})
     store = Store(tmp_path / "results")
-    sweep_run.run(Plan((), {}, ()), store, Here, Context(store.results, device="cuda"), False, 1)
+    sweep_run.run(Plan((), {}, ()), store, InlineExecutor, Context(store.results, device="cuda"), False, 1)
     assert found == ["cuda"]
 
 

@@ -239,7 +239,7 @@ def test_a_branch_goes_on_from_its_own_checkpoint(
     run = new_run(card_path, tmp_path, *BRANCHED)
     with pytest.raises(Interrupted):
         train(run)
-    assert run.reached == 16
+    assert run.checkpoint_step == 16
     done.clear()
     train(run)
     assert done[:3] == [(20, 19), (20, 20), (40, 17)]
@@ -252,7 +252,7 @@ def test_a_branch_that_is_gone_or_damaged_is_trained_again(
 ) -> None:
     run = new_run(card_path, tmp_path, *BRANCHED)
     train(run)
-    assert all(map(is_intact, run.written)) and run.branch(20) in run.written
+    assert all(map(is_intact, run.training_files)) and run.branch(20) in run.training_files
     for spoil in (lambda path: path.unlink(), lambda path: path.write_bytes(path.read_bytes()[:-1] + b"x")):
         spoil(run.branch(20))
         assert not run.has_branch(20) and run.has_branch(10)

@@ -55,7 +55,7 @@ def test_where_all_runs_have_diverged_eval_names_them(
 
 def test_another_configuration_trains_and_forgets_it(card_path: Path, tmp_path: Path) -> None:
     run = diverged(card_path, tmp_path)
-    assert not run.begun
+    assert not run.is_started
     slower = new_run(card_path, tmp_path)
     assert slower.path == run.path and slower.diverged is None
     train(slower)
@@ -91,7 +91,7 @@ def test_final_weights_that_are_not_finite_are_no_finished_run(
     run = new_run(card_path, tmp_path)
     with pytest.raises(DivergedError, match=r"at step 12: weights are not finite \(read_out\.weight\)"):
         train(run)
-    assert not run.finished and run.reached == 9
+    assert not run.finished and run.checkpoint_step == 9
 
 
 def test_what_was_infinite_from_the_start_is_no_divergence(
@@ -117,6 +117,6 @@ def test_a_record_that_cannot_be_read_is_found_out_again(card_path: Path, tmp_pa
 
 
 def test_it_crosses_to_other_processes(tmp_path: Path) -> None:
-    error = DivergedError(Run(tmp_path / "a"), 3, "the loss is nan", remembered=True)
+    error = DivergedError(Run(tmp_path / "a"), 3, "the loss is nan", is_recorded=True)
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.reason) == (str(error), error.reason)

@@ -113,4 +113,4 @@ def test_a_run_that_is_watched_is_not_trained_without_its_monitor(tmp_path: Path
     run = create(tmp_path, config)
     with pytest.raises(ValueError, match="monitor=Monitor"):
         train(run)
-    assert not run.begun
+    assert not run.is_started

@@ -123,7 +123,7 @@ def test_a_good_checkpoint_survives_unusable_ones_of_later_steps(card_path: Path
         (folder / f"step-{step:09d}.safetensors").write_bytes(b"half a checkpoint")
     with pytest.raises(Interrupted):
         train(run, report=stop_at(8))
-    assert run.reached == 8
+    assert run.checkpoint_step == 8
     assert {p.name for p in folder.glob("*.unusable")} == {"step-000000500.unusable", "step-000000600.unusable"}
 
 

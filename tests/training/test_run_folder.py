@@ -66,7 +66,9 @@ def test_weights_that_have_lost_their_digest_are_one_line_with_the_fix(finished:
 
 
 def test_weights_may_be_read_by_whom_the_umask_lets(card_path: Path, tmp_path: Path, whole: Run) -> None:
-    assert {oct(path.stat().st_mode & 0o777) for path in [*whole.written, *whole.checkpoints]} == {oct(0o666 & ~mask())}
+    assert {oct(path.stat().st_mode & 0o777) for path in [*whole.training_files, *whole.checkpoints]} == {
+        oct(0o666 & ~mask())
+    }
 
 
 def mask() -> int:
@@ -203,4 +205,4 @@ def test_the_third_signal_ends_a_long_step_but_no_checkpoint_at_work(card_path: 
     with pytest.raises(Interrupted, match="from step 0") as at_once:
         stop.ask(2, None)
     assert at_once.value.exit_code == 130
-    assert create(tmp_path, resolve_run(str(card_path), "gpt2", "smoke", 3)).reached == 0
+    assert create(tmp_path, resolve_run(str(card_path), "gpt2", "smoke", 3)).checkpoint_step == 0

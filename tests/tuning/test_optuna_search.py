@@ -9,7 +9,7 @@ import pytest
 from iclbench import tables
 from iclbench.cli.main import main
 from iclbench.config.cards import TrainSettings
-from iclbench.config.rates import own_path, read_table
+from iclbench.config.rates import read_table, results_path
 from iclbench.config.resolution import resolve_run
 from iclbench.core.context import Context
 from iclbench.core.errors import NonFiniteError
@@ -20,7 +20,7 @@ from iclbench.tuning.search import RateSearch, best
 from iclbench.tuning.trials import Trial
 from iclbench.tuning.tune import Pair, curves, tune
 from iclbench.tuning.validation import Objective
-from tests.here import Here
+from tests.inline_executor import InlineExecutor
 from tests.tuning.test_tune import Heard
 
 pytest.importorskip("optuna")
@@ -109,7 +109,7 @@ def test_killed_anywhere_it_goes_on_and_the_choice_is_trained_with(
 ) -> None:
     monkeypatch.setattr(trials, "run", scored)
     whole = tmp_path / "whole"
-    tune([pair(card_path, whole, 13)], Here(), Context(whole), Heard())
+    tune([pair(card_path, whole, 13)], InlineExecutor(), Context(whole), Heard())
     for calls in (3, STARTUP * 2 + 2):  # within the draws; between the seeds of a choice
 
         def stop(call: int, last: int = calls) -> None:
@@ -118,14 +118,14 @@ def test_killed_anywhere_it_goes_on_and_the_choice_is_trained_with(
 
         results = tmp_path / str(calls)
         with pytest.raises(KeyboardInterrupt):
-            tune([pair(card_path, results, 13)], Here(stop), Context(results), Heard())
-        going_on = Here()
+            tune([pair(card_path, results, 13)], InlineExecutor(stop), Context(results), Heard())
+        going_on = InlineExecutor()
         tune([pair(card_path, results, 13)], going_on, Context(results), Heard())
         assert going_on.calls == 2 * 13 - calls
         for name in ("rates/smoke.toml", "rates/smoke/tiny-linear-gpt2.trials.parquet"):
             assert (results / name).read_bytes() == (whole / name).read_bytes()
     assert len(tables.read_all("trials", whole)) == 2 * 13
-    (tuning,) = read_table(own_path(whole, "smoke")).tuned
+    (tuning,) = read_table(results_path(whole, "smoke")).tuned
     chosen = tuning.train["gpt2"]
     train = resolve_run(str(card_path), "gpt2", "smoke", results=whole).train
     assert (train.lr, train.optimiser, train.warmup) == (chosen.lr, "adamw", chosen.warmup)
@@ -136,7 +136,7 @@ def test_the_command_prints_the_choice_beside_the_presets(
     card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A worker would have to import torch; the command has one in `test_tune.py`.
-    monkeypatch.setattr("iclbench.cli.tune_run.pool", lambda slots, threads: Here())
+    monkeypatch.setattr("iclbench.cli.tune_run.pool", lambda slots, threads: InlineExecutor())
     words = ["tune", "gpt2", "--tasks", str(card_path), "-p", "smoke", "--seeds", "1", "--results", str(tmp_path)]
     assert main([*words, "--trials", "2", "-j", "1"]) == 0
     printed = capsys.readouterr()
@@ -160,11 +160,11 @@ def test_rates_that_are_tried_later_do_not_replace_a_better_choice(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trials, "run", scored)
-    tune([pair(card_path, tmp_path, 12)], Here(), Context(tmp_path), Heard())
-    before = read_table(own_path(tmp_path, "smoke")).tuned[0].train["gpt2"]
+    tune([pair(card_path, tmp_path, 12)], InlineExecutor(), Context(tmp_path), Heard())
+    before = read_table(results_path(tmp_path, "smoke")).tuned[0].train["gpt2"]
     rates = pair(card_path, tmp_path, 12)
     rates.search = RateSearch([1e-4], 1)
-    tune([rates], Here(), Context(tmp_path), Heard())
-    after = read_table(own_path(tmp_path, "smoke")).tuned[0].train["gpt2"]
+    tune([rates], InlineExecutor(), Context(tmp_path), Heard())
+    after = read_table(results_path(tmp_path, "smoke")).tuned[0].train["gpt2"]
     assert after.model_copy(update={"tried": []}) == before.model_copy(update={"tried": []})
     assert set(after.tried) > set(before.tried)

@@ -15,7 +15,7 @@ from iclbench.cli.main import main
 from iclbench.cli.tune_run import _View
 from iclbench.cli.tune_tables import _rate_table
 from iclbench.config.cards import cards_folder, names
-from iclbench.config.rates import Chosen, Rates, own_path, read_table, shipped_path
+from iclbench.config.rates import Rates, TunedSettings, read_table, results_path, shipped_path
 from iclbench.config.resolution import resolve_run, resolve_task
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError
@@ -28,7 +28,7 @@ from iclbench.tuning.search import RateSearch
 from iclbench.tuning.trials import FIRST_SEED, Trial
 from iclbench.tuning.tune import Pair, curves, tune
 from iclbench.tuning.validation import Objective, ValidationSet
-from tests.here import Here
+from tests.inline_executor import InlineExecutor
 
 
 class Heard:
@@ -120,7 +120,7 @@ def test_a_point_is_the_mean_over_seeds_of_what_no_table_of_rates_speaks_of(card
     for trial, value in zip(pair.curve.trials({"lr": 1e-3}), (1.0, 2.0, 6.0), strict=True):
         pair.curve.add(trial.row(pair.objective.id, **about, value=value))
     assert pair.curve.point({"lr": 1e-3}) == Point({"lr": 1e-3}, 3.0, pytest.approx(np.std([1, 2, 6], ddof=1)))
-    choose(pair.curve, Chosen(lr=0.25), "by hand")
+    choose(pair.curve, TunedSettings(lr=0.25), "by hand")
     assert resolve_run(str(card_path), "gpt2", "smoke", results=tmp_path).train.lr == 0.25
     (again,) = pairs(card_path, tmp_path, ["gpt2"], [1e-3], seeds=3)
     assert again.curve.base.train.lr == pair.curve.base.train.lr != 0.25 and again.curve.points()
@@ -131,14 +131,14 @@ def test_the_best_mean_is_written_and_read_by_whoever_trains_next(
 ) -> None:
     values = {1e-3: 3.0, 1e-2: 2.0, 3e-2: 1.0, 1e-1: 5.0}
     monkeypatch.setattr(trials, "run", scored(values))
-    found, heard, executor = pairs(card_path, tmp_path, ["gpt2", "cnp"], [1e-3, 1e-2]), Heard(), Here()
+    found, heard, executor = pairs(card_path, tmp_path, ["gpt2", "cnp"], [1e-3, 1e-2]), Heard(), InlineExecutor()
     tune(found, executor, Context(tmp_path), heard)
     steps = [("scheduled", [1e-3, 1e-2]), ("scheduled", [3e-2]), ("scheduled", [1e-1]), ("decided", 3e-2)]
     assert all(heard.said.count(step) == 2 for step in steps)
     assert executor.calls == 2 * 2 * len(values)
     for who in ("gpt2", "cnp"):
         assert resolve_run(str(card_path), who, "smoke", results=tmp_path).train.lr == 3e-2
-    (tuning,) = read_table(own_path(tmp_path, "smoke")).tuned
+    (tuning,) = read_table(results_path(tmp_path, "smoke")).tuned
     assert (tuning.tasks, tuning.seeds, tuning.steps, [*tuning.train]) == (["tiny-linear"], 2, 12, ["cnp", "gpt2"])
     assert tuning.train["cnp"].tried == sorted(values)
     assert Rates.of("smoke", "tiny-linear", results=tmp_path).settings("cnp") == {"lr": 3e-2}
@@ -147,7 +147,7 @@ def test_the_best_mean_is_written_and_read_by_whoever_trains_next(
     mean = curve[curve["contestant"].eq("cnp")].groupby("lr")["value"].mean()
     assert mean.to_dict() == pytest.approx({rate: value + 0.5 for rate, value in values.items()})
 
-    again = Here()
+    again = InlineExecutor()
     tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e-2]), again, Context(tmp_path), Heard())
     assert again.calls == 0, "what is finished is kept"
     tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e-2], seeds=3), again, Context(tmp_path), Heard())
@@ -156,7 +156,7 @@ def test_the_best_mean_is_written_and_read_by_whoever_trains_next(
     card_path.write_text(text)
     tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e-2]), again, Context(tmp_path), Heard())
     assert again.calls == len(values) + 2 * len(values), "other trainings are other trials"
-    assert {each.steps: [*each.train] for each in read_table(own_path(tmp_path, "smoke")).tuned} == {
+    assert {each.steps: [*each.train] for each in read_table(results_path(tmp_path, "smoke")).tuned} == {
         12: ["cnp"],
         13: ["gpt2"],
     }
@@ -164,7 +164,7 @@ def test_the_best_mean_is_written_and_read_by_whoever_trains_next(
 
 def test_a_rate_that_diverges_is_a_point_of_the_curve(card_path: Path, tmp_path: Path) -> None:
     heard = Heard()
-    tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e30], seeds=1), Here(), Context(tmp_path), heard)
+    tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e30], seeds=1), InlineExecutor(), Context(tmp_path), heard)
     rows = tables.read_all("trials", tmp_path).set_index("lr")
     assert rows.loc[1e30, "status"] == "failed" and pd.isna(rows.loc[1e30, "value"])
     assert "diverged at step" in rows.loc[1e30, "reason"]
@@ -180,13 +180,13 @@ def test_killed_anywhere_it_goes_on(card_path: Path, tmp_path: Path, monkeypatch
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        tune(pairs(card_path, tmp_path, ["gpt2"], rates), Here(stop), Context(tmp_path), Heard())
-    assert len(tables.read_all("trials", tmp_path)) == 3 and not own_path(tmp_path, "smoke").exists()
-    executor = Here()
+        tune(pairs(card_path, tmp_path, ["gpt2"], rates), InlineExecutor(stop), Context(tmp_path), Heard())
+    assert len(tables.read_all("trials", tmp_path)) == 3 and not results_path(tmp_path, "smoke").exists()
+    executor = InlineExecutor()
     tune(pairs(card_path, tmp_path, ["gpt2"], rates), executor, Context(tmp_path), Heard())
-    assert executor.calls == 3 and own_path(tmp_path, "smoke").exists()
+    assert executor.calls == 3 and results_path(tmp_path, "smoke").exists()
     whole = tmp_path / "whole"
-    tune(pairs(card_path, whole, ["gpt2"], rates), Here(), Context(whole), Heard())
+    tune(pairs(card_path, whole, ["gpt2"], rates), InlineExecutor(), Context(whole), Heard())
     name = "rates/smoke/tiny-linear-gpt2.trials.parquet"
     assert (whole / name).read_bytes() == (tmp_path / name).read_bytes()
 
@@ -199,7 +199,7 @@ def test_trials_that_cannot_be_read_are_not_written_over(
     path.parent.mkdir(parents=True)
     path.write_bytes(b"of a later version")
     with pytest.raises(tables.TableError, match=path.name):
-        tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e-2]), Here(), Context(tmp_path), Heard())
+        tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e-2]), InlineExecutor(), Context(tmp_path), Heard())
     assert path.read_bytes() == b"of a later version"
 
 
@@ -213,15 +213,15 @@ def test_a_worker_that_dies_is_tried_once_more_and_what_fails_leaves_no_choice(
             raise WorkerDiedError("killed")
 
     heard = Heard()
-    tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e-2]), Here(die_once), Context(tmp_path), heard)
+    tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e-2]), InlineExecutor(die_once), Context(tmp_path), heard)
     assert ("retried", "killed") in heard.said and heard.said[-1] == ("decided", 1e-2)
 
     def always(call: int) -> None:
         raise IclbenchError("no memory")
 
     (other,) = pairs(card_path, tmp_path / "other", ["gpt2"], [1e-3])
-    tune([other], Here(always), Context(tmp_path), Heard())
-    assert other.problems == ["no memory"] * 2 and not own_path(tmp_path / "other", "smoke").exists()
+    tune([other], InlineExecutor(always), Context(tmp_path), Heard())
+    assert other.problems == ["no memory"] * 2 and not results_path(tmp_path / "other", "smoke").exists()
 
 
 def test_what_decides_is_what_ranks_the_family() -> None:
@@ -288,20 +288,22 @@ def test_an_edge_is_told_of_the_rates_alone(
 def test_a_task_that_stands_for_others_is_chosen_on_for_all_of_them(tmp_path: Path) -> None:
     def tuned(contestant: str, task: str, rate: float) -> list[Any]:
         (curve,) = curves(task, [contestant], "grid", 1, Context(tmp_path))[1]
-        choose(curve, Chosen(lr=rate), "by hand")
-        return read_table(own_path(tmp_path, "grid")).tuned
+        choose(curve, TunedSettings(lr=rate), "by hand")
+        return read_table(results_path(tmp_path, "grid")).tuned
 
     followers = {name for each in read_table(shipped_path("grid")).tuned if each.on == "linear" for name in each.tasks}
     assert {"linear", "quadratic", "sparse-linear"} <= followers
     (quadratic,) = tuned("cnp", "quadratic", 0.5)
     assert (quadratic.tasks, quadratic.on) == (["quadratic"], "")
     tuned("cnp", "linear", 0.25)
-    chosen = {name: Rates.of("grid", name, results=tmp_path).chosen["cnp"]["lr"] for name in followers}
+    chosen = {name: Rates.of("grid", name, results=tmp_path).chosen_settings["cnp"]["lr"] for name in followers}
     assert chosen == dict.fromkeys(followers, 0.25) | {"quadratic": 0.5}, "but where it was itself tuned"
     again = {each.on: each for each in tuned("cnp", "linear", 0.125)}
     assert again["linear"].train["cnp"].lr == 0.125 and set(again["linear"].tasks) == followers - {"quadratic"}
     tuned("gpt2", "linear", 0.25)
-    assert Rates.of("grid", "sparse-linear", results=tmp_path).chosen["gpt2"]["lr"] != 0.25, "it was tuned there"
+    assert Rates.of("grid", "sparse-linear", results=tmp_path).chosen_settings["gpt2"]["lr"] != 0.25, (
+        "it was tuned there"
+    )
 
 
 def test_a_dry_run_names_the_trials_and_the_tasks_and_writes_nothing(

@@ -279,7 +279,7 @@ def _to_train(
     """A copy of the backbone in training, and a batch of the trained size."""
     backbone = copy.deepcopy(contestant.predictor)
     assert isinstance(backbone, Backbone)
-    batch = TrainingData.of(task, family).batch(settings.at_full_size(), 0, 0, contestant.device)
+    batch = TrainingData.of(task, family).batch(settings.without_curriculum(), 0, 0, contestant.device)
     return backbone.train(), batch
 
 

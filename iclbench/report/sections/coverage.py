@@ -9,7 +9,7 @@ import pandas as pd
 from iclbench.core.formats import integer, plural, seconds
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results
-from iclbench.tables.runs import named
+from iclbench.tables.runs import joined_names
 
 _STATUSES = ("done", "failed", "diverged", "skipped")
 _ALWAYS = ("done", "failed", "skipped")
@@ -69,7 +69,7 @@ def without_numbers(cells: pd.DataFrame) -> Table | None:
     keys = ["status", "kind", "preset", "contestant", "reason"]
     frame = rows.groupby(keys, as_index=False, dropna=False).agg(
         tasks=("task", lambda names: ", ".join(sorted(set(names)))),
-        runs=("run", named),
+        runs=("run", joined_names),
         cells=("cell", "size"),
     )
     return Table(

@@ -118,7 +118,7 @@ def chosen_elsewhere(tasks: list[Slice]) -> dict[str, list[str]]:
     found = {}
     for task in tasks:
         _, backbones = _of_card(task)
-        on = Rates.of(task.preset, task.task, results=task.results.folder).on
+        on = Rates.of(task.preset, task.task, results=task.results.folder).tuning_tasks
         chosen = [on[who] for who in backbones if who in on]
         others = Counter(where for where in chosen if where != task.task)
         if others:

@@ -9,7 +9,7 @@ from iclbench.core.metrics import curve_metric, metric
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.data import KINDS, Slice
 from iclbench.report.figures import learning
-from iclbench.tables.runs import named, runs_of
+from iclbench.tables.runs import joined_names, runs_of
 
 AT_MOST = 8
 
@@ -49,7 +49,9 @@ def numbers(task: Slice, rows: pd.DataFrame, stem: str, label: str) -> Table:
     order = {kind: i for i, kind in enumerate(KINDS)}
     wide = rows[rows["n_context"].isin(sizes)].pivot_table("value", index=["kind", "contestant"], columns="n_context")
     wide = wide.reset_index().sort_values("kind", key=lambda k: k.map(order), kind="stable")
-    runs = rows.groupby("contestant")["run"].agg(lambda names: named(run for each in names for run in runs_of(each)))
+    runs = rows.groupby("contestant")["run"].agg(
+        lambda names: joined_names(run for each in names for run in runs_of(each))
+    )
     wide = wide.rename(columns={n: f"n{n}" for n in sizes}).assign(run=wide["contestant"].map(runs))
     wide = wide[["contestant", "kind", "run", *(f"n{n}" for n in sizes)]]
     columns = [Column("contestant", "contestant")] + [Column(f"n{n}", f"n = {n}", number, numeric=True) for n in sizes]

@@ -1,12 +1,16 @@
-"""What a pool of workers does, in the process of a test: a worker would have to import torch."""
+"""An executor that runs jobs in the process of the test, since workers take seconds to import torch."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
 
-class Here:
-    """An executor in this process; `before` may raise what a worker would die of."""
+class InlineExecutor:
+    """An executor in this process.
+
+    Args:
+        before: called with the number of the job before each job. It may raise the error of a worker that dies.
+    """
 
     slots = 1
 

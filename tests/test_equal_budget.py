@@ -1,0 +1,46 @@
+"""The preset `grid` gives all architectures of a card an equal budget: of parameters, steps and batches."""
+
+import pytest
+
+from iclbench.config.cards import TOLERANCE, load_task, names
+from iclbench.config.resolution import resolve_run, unfit_reason
+from iclbench.registry import BACKBONES
+
+TASKS = [name for name in names("tasks") if "grid" in load_task(name)[1].presets]
+
+
+# Number of cards of the most frequent problem, so that every backbone is tested on one of them.
+PARTS = 9
+
+
+def marks_of(task: str, part: int) -> list[pytest.MarkDecorator]:
+    """Slow tests, except one part of the backbones for every card. Cards of the same problem test different parts."""
+    problems = {name: (card.head, card.question) for name in TASKS for card in [load_task(name)[1]]}
+    similar_tasks = [name for name in TASKS if problems[name] == problems[task]]
+    return [] if part == similar_tasks.index(task) % PARTS else [pytest.mark.slow]
+
+
+@pytest.mark.parametrize(
+    ("task", "part"),
+    [pytest.param(task, part, marks=marks_of(task, part)) for task in TASKS for part in range(PARTS)],
+)
+def test_all_backbones_have_the_size_of_the_budget_and_the_same_training(task: str, part: int) -> None:
+    """Only the learning rate differs, which is tuned for every backbone."""
+    card = load_task(task)[1]
+    architectures = [name for name in BACKBONES.architectures() if name in BACKBONES.shipped]
+    applicable = [name for name in architectures if unfit_reason(name, task, card.head) is None]
+    event_models = set() if card.head == "event" else {"cmhp", "thp"}
+    assert set(architectures) - set(applicable) == event_models, "these read events only"
+    budget = card.presets["grid"].budget
+    assert budget == (100_000 if task == "events-reddit" else 25_000)  # the 984 marks of Reddit need more parameters
+    runs = [resolve_run(task, name, "grid") for name in applicable[part::PARTS]]
+    for run in runs:
+        model = run.backbone.build(run.shape(run.task.build()))
+        size = model.parameter_count - model.encoder_parameter_count
+        assert abs(size / budget - 1) <= TOLERANCE, (run.backbone, size)
+    first, *others = (run.train.model_dump(exclude={"lr"}) for run in (resolve_run(task, "cnp", "grid"), *runs))
+    assert all(other == first for other in others)
+
+
+def test_at_least_12_tasks_have_the_preset_grid() -> None:
+    assert len(TASKS) >= 12
