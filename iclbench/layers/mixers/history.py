@@ -20,6 +20,7 @@ class HistoryMixer(Mixer):
     """
 
     uses = frozenset()
+    _no_tokens: Tensor
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
