@@ -8,6 +8,7 @@ import torch
 import iclbench as icl
 from iclbench.api import tasks
 from iclbench.core.errors import UsageError
+from tests.refusals import refused
 
 
 def test_equal_seeds_give_equal_episodes_in_the_shape_that_was_asked() -> None:
@@ -56,5 +57,5 @@ def test_a_shift_says_how_many_examples_there_are_unless_points_does() -> None:
     task = icl.task("linear", preset="smoke", dim=3)
     assert task.sample(2, shift="points-7").context.count == 7 + 1
     assert task.sample(2, shift="noisy-1+points-7").context.count == 7 + 1
-    with pytest.raises(UsageError, match="'points-7' sets the number of examples itself, and 3 are asked for"):
+    with refused("conflict", "'points-7'", 3):
         task.sample(2, shift="points-7", points=3)

@@ -40,7 +40,7 @@ from iclbench.core.settings import BaseSettings
 from iclbench.families.base import Family
 from iclbench.families.climate.region import ROWS, STEP_HOURS, YEAR, Scale, latitudes, longitudes, steps_until
 from iclbench.families.request import Request
-from iclbench.families.sampling import spread
+from iclbench.families.sampling import stratified_uniform
 from iclbench.families.shifts import Kind, Shift
 
 _QUARTERS = ("january-march", "april-june", "july-september", "october-december")
@@ -222,7 +222,7 @@ class Patches(Family):
         """Numbers in [0, 1) that an episode is drawn by; of frozen prompts each spread evenly over the episodes."""
         if self.stratified:
             groups = torch.zeros(episodes, dtype=torch.long, device=generator.device)
-            return torch.stack([spread(groups, generator) for _ in range(numbers)])
+            return torch.stack([stratified_uniform(groups, generator) for _ in range(numbers)])
         return torch.rand((numbers, episodes), generator=generator, device=generator.device, dtype=torch.float64)
 
     def _starts(self, episodes: int, shift: Shift, generator: torch.Generator) -> Int[Tensor, "B S"]:

@@ -39,7 +39,7 @@ from iclbench.families.base import Family
 from iclbench.families.events import hawkes
 from iclbench.families.events.processes import KINDS, Processes
 from iclbench.families.request import Request
-from iclbench.families.sampling import spread
+from iclbench.families.sampling import stratified_uniform
 from iclbench.families.shifts import Kind, Number, Shift
 
 Rate = Annotated[float, Field(ge=1e-3, le=1e3)]
@@ -176,10 +176,10 @@ class PointProcess(Family):
         blank = torch.zeros(episodes, dtype=torch.float64, device=device)
         places = torch.rand((7, episodes), generator=generator, dtype=torch.float64, device=device)
         if self.stratified:
-            places[0] = spread(blank.long(), generator)
+            places[0] = stratified_uniform(blank.long(), generator)
         index = (places[0] * len(names)).long()
         if self.stratified:
-            places[1:] = torch.stack([spread(index, generator) for _ in range(6)])
+            places[1:] = torch.stack([stratified_uniform(index, generator) for _ in range(6)])
         rate, sigma, trend, alpha, radius, decay = places[1:]
         base = torch.empty((episodes, k), dtype=torch.float64, device=device).uniform_(generator=generator)
         chain, matrix = (

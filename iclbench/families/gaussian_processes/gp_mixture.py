@@ -36,7 +36,7 @@ from iclbench.families.base import Ceiling, Family
 from iclbench.families.gaussian_processes.ceilings import CEILINGS
 from iclbench.families.gaussian_processes.kernels import KERNELS, PERIODIC, RBF, cosine_series, series_terms
 from iclbench.families.request import Request
-from iclbench.families.sampling import spread
+from iclbench.families.sampling import stratified_uniform
 from iclbench.families.shifts import Kind, Number, Shift
 
 SHORTEST, LONGEST = 0.01, 1000.0
@@ -117,9 +117,9 @@ class KernelPrior:
         """Kernel and lengthscale of `count` processes. Stratified: kernels equally often, give or take one, and each
         with lengthscales spread evenly over log l. Otherwise the numbers used up do not depend on the prior."""
         if stratified:
-            kind = spread(torch.zeros(count, dtype=torch.long, device=generator.device), generator)
+            kind = stratified_uniform(torch.zeros(count, dtype=torch.long, device=generator.device), generator)
             index = (kind * len(self.kernels)).long()
-            position = spread(index, generator)
+            position = stratified_uniform(index, generator)
         else:
             kind, position = torch.rand(2, count, generator=generator, device=generator.device, dtype=torch.float64)
             index = (kind * len(self.kernels)).long()
@@ -244,7 +244,7 @@ class GPMixture(Family):
         process = Process(kernel, lengthscale, prior.shortest)
         low = width if shift.examples else min(parameters.context_low, width)
         if self.stratified:
-            sizes = low + (spread(kernel, generator) * (width - low + 1)).long().unsqueeze(1)
+            sizes = low + (stratified_uniform(kernel, generator) * (width - low + 1)).long().unsqueeze(1)
         else:
             sizes = _integers((draws, 1), low, width, generator).expand(episodes, 1)
         context_x = _uniform((episodes, 1, width), parameters.context_range, generator)
