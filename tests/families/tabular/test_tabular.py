@@ -45,23 +45,23 @@ def folder(tmp_path):
 
 
 def test_episodes_have_distinct_standardised_and_padded_rows():
-    random = table()
-    episodes = family(random).sample(Request(40, 20, new_generator()))
+    data_table = table()
+    episodes = family(data_table).sample(Request(40, 20, new_generator()))
     rows = episodes.truth["rows"].numpy()
     assert all(len(set(r)) == 20 for r in rows.tolist())
-    standard = (random.x - random.x.mean(0)) / random.x.std(0)
+    standard = (data_table.x - data_table.x.mean(0)) / data_table.x.std(0)
     np.testing.assert_allclose(episodes.context.x[..., :3], standard[rows], rtol=1e-4, atol=1e-5)
     assert not episodes.context.x[..., 3:].any()
-    opening = random.y[rows[:, :10]]
-    expected = (random.y[rows] - opening.mean(1, keepdims=True)) / opening.std(1, keepdims=True)
+    opening = data_table.y[rows[:, :10]]
+    expected = (data_table.y[rows] - opening.mean(1, keepdims=True)) / opening.std(1, keepdims=True)
     np.testing.assert_allclose(episodes.context.y[..., 0], expected, rtol=1e-4, atol=1e-5)
     assert episodes.scored.tolist() == [[n >= 10 for n in range(20)]] * 40
 
 
 def test_in_episodes_converts_values_to_labels_also_with_constant_openings():
-    random = table(rows=200)
-    zeros = np.where(np.arange(200) % 5 > 0, 0.0, random.y)
-    episode_family = family(Table("random", random.x, zeros, random.features, "y"), table(seed=1), opening=3)
+    data_table = table(rows=200)
+    zeros = np.where(np.arange(200) % 5 > 0, 0.0, data_table.y)
+    episode_family = family(Table("random", data_table.x, zeros, data_table.features, "y"), table(seed=1), opening=3)
     episodes = episode_family.sample(Request(200, 12, new_generator()))
     table_index, rows = (episodes.truth[name].numpy() for name in ("table", "rows"))
     values = np.stack([episode_family.tables[index].y[row] for index, row in zip(table_index, rows, strict=True)])
@@ -72,9 +72,9 @@ def test_in_episodes_converts_values_to_labels_also_with_constant_openings():
 
 
 def test_in_episodes_uses_single_precision_to_find_constant_openings():
-    random = table(rows=200)
-    small = np.where(np.arange(200) % 5 > 0, random.y / 1e12, random.y)
-    episode_family = family(Table("random", random.x, small, random.features, "y"), opening=3)
+    data_table = table(rows=200)
+    small = np.where(np.arange(200) % 5 > 0, data_table.y / 1e12, data_table.y)
+    episode_family = family(Table("random", data_table.x, small, data_table.features, "y"), opening=3)
     episodes = episode_family.sample(Request(200, 12, new_generator()))
     table_index, rows = (episodes.truth[name].numpy() for name in ("table", "rows"))
     labels = episodes.context.y[..., 0].numpy()
@@ -83,11 +83,13 @@ def test_in_episodes_uses_single_precision_to_find_constant_openings():
 
 
 def test_labels_after_the_opening_do_not_affect_other_labels():
-    random = table()
-    changed = random.y.copy()
+    data_table = table()
+    changed = data_table.y.copy()
     changed[13] += 1e5
-    before = family(random).sample(Request(200, 20, new_generator()))
-    after = family(Table("random", random.x, changed, random.features, "y")).sample(Request(200, 20, new_generator()))
+    before = family(data_table).sample(Request(200, 20, new_generator()))
+    after = family(Table("random", data_table.x, changed, data_table.features, "y")).sample(
+        Request(200, 20, new_generator())
+    )
     is_changed_row = (before.truth["rows"] == 13).double()
     not_in_opening = is_changed_row[:, :10].sum(1) == 0
     is_later = not_in_opening & (is_changed_row.sum(1) == 1)
@@ -99,17 +101,17 @@ def test_labels_after_the_opening_do_not_affect_other_labels():
 
 
 def test_labels_do_not_depend_on_units():
-    random = table()
-    other = Table("random", random.x * 1e-3 + 7, 1e-6 * random.y - 40, random.features, "y")
-    context, other_context = (family(t).sample(Request(30, 20, new_generator())).context for t in (random, other))
+    data_table = table()
+    other = Table("random", data_table.x * 1e-3 + 7, 1e-6 * data_table.y - 40, data_table.features, "y")
+    context, other_context = (family(t).sample(Request(30, 20, new_generator())).context for t in (data_table, other))
     torch.testing.assert_close(context.y, other_context.y, atol=1e-2, rtol=1e-2)
     torch.testing.assert_close(context.x, other_context.x, atol=1e-4, rtol=1e-4)
 
 
 def test_the_zero_predictor_scores_as_documented():
     rng = np.random.default_rng(0)
-    random = Table("noise", rng.normal(size=(5000, 2)), rng.normal(size=5000), ("a", "b"), "y")
-    y = family(random).sample(Request(20_000, 20, new_generator())).context.y[:, 10:, 0].double()
+    data_table = Table("noise", rng.normal(size=(5000, 2)), rng.normal(size=5000), ("a", "b"), "y")
+    y = family(data_table).sample(Request(20_000, 20, new_generator())).context.y[:, 10:, 0].double()
     errors = y.square().mean(1)
     assert abs(errors.mean() - 11 / 10 * 10 / 7) < 4 * errors.std() / math.sqrt(len(errors)) + 0.01
 
@@ -131,8 +133,8 @@ def test_the_opening_is_at_most_half_of_the_points():
 
 def test_constant_openings_use_the_scale_of_the_table():
     y = np.r_[np.zeros(199), 1.0]
-    random = Table("rare", np.arange(200.0)[:, None], y, ("a",), "y")
-    episodes = family(random).sample(Request(300, 20, new_generator()))
+    data_table = Table("rare", np.arange(200.0)[:, None], y, ("a",), "y")
+    episodes = family(data_table).sample(Request(300, 20, new_generator()))
     assert episodes.context.y.isfinite().all()
     later = (episodes.truth["rows"][:, 10:] == 199).nonzero()
     step = 1 / y.std()
@@ -142,9 +144,9 @@ def test_constant_openings_use_the_scale_of_the_table():
 
 
 def test_pad_selects_a_random_subset_of_many_features():
-    random = table(features=8)
-    episodes = family(random).sample(Request(60, 10, new_generator()))
-    standard = (random.x - random.x.mean(0)) / random.x.std(0)
+    data_table = table(features=8)
+    episodes = family(data_table).sample(Request(60, 10, new_generator()))
+    standard = (data_table.x - data_table.x.mean(0)) / data_table.x.std(0)
     subsets = set()
     for b in range(60):
         rows, x = standard[episodes.truth["rows"][b].numpy()], episodes.context.x[b]
@@ -157,10 +159,10 @@ def test_pad_selects_a_random_subset_of_many_features():
 
 @pytest.mark.parametrize("features", [3, 8])
 def test_projection_mixes_all_features_linearly_with_variance_one(features):
-    random = table(rows=400, features=features)
-    episodes = family(random, encoding="project").sample(Request(300, 20, new_generator()))
+    data_table = table(rows=400, features=features)
+    episodes = family(data_table, encoding="project").sample(Request(300, 20, new_generator()))
     x = episodes.context.x.double()
-    standard = torch.from_numpy((random.x - random.x.mean(0)) / random.x.std(0))[episodes.truth["rows"]]
+    standard = torch.from_numpy((data_table.x - data_table.x.mean(0)) / data_table.x.std(0))[episodes.truth["rows"]]
     fitted = standard @ torch.linalg.lstsq(standard, x).solution
     torch.testing.assert_close(fitted, x, atol=1e-4, rtol=0)
     variances = x.square().mean((1, 2))
@@ -226,8 +228,8 @@ def test_table_names_cannot_leave_the_folder(name):
 )
 def test_any_finite_table_gives_finite_inputs_and_labels(rows):
     values = np.array(rows)
-    random = Table("any", values[:, :1], values[:, 1], ("a",), "y")
-    context = family(random, dim=2).sample(Request(4, len(rows), new_generator())).context
+    data_table = Table("any", values[:, :1], values[:, 1], ("a",), "y")
+    context = family(data_table, dim=2).sample(Request(4, len(rows), new_generator())).context
     assert context.x.isfinite().all()
     assert context.y.isfinite().all()
 
