@@ -172,7 +172,10 @@ UNSUITABLE = {
         ["'degC'", "'K'"],
     ),
     "no-units": (lambda: wfde5_files.tair(1).assign(Tair=wfde5_files.tair(1)["Tair"].drop_attrs()), ["''", "'K'"]),
-    "celsius": (lambda: (wfde5_files.tair(1) - 273.15).map(lambda a: a.assign_attrs(units="K")), ["-0.78", "11.1", "K"]),
+    "celsius": (
+        lambda: (wfde5_files.tair(1) - 273.15).map(lambda a: a.assign_attrs(units="K")),
+        ["-0.78", 11.1, "K"],
+    ),
     "coarse-grid": (lambda: wfde5_files.tair(1).isel(lat=slice(0, None, 2)), ["latitude", 1, 0.5]),
     "fine-grid": (
         lambda: wfde5_files.tair(1).assign_coords(lon=wfde5_files.LONGITUDES / 2),
