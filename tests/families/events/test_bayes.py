@@ -98,8 +98,8 @@ def test_densities_equal_quadrature_over_the_parameters(kind: str, tolerance: fl
             np.testing.assert_allclose(densities[b, n], density * probabilities, rtol=tolerance)
 
 
-def test_where_nothing_is_left_to_infer_it_is_the_oracle_that_is_told() -> None:
-    """A Hawkes process of one mark whose parameters are all parameters."""
+def test_predictions_equal_the_oracle_if_all_parameters_are_fixed() -> None:
+    """Hawkes processes with one mark and one value of every parameter."""
     family = build_family("hawkes", marks=1, base=(0.3, 0.3), radius=(0.6, 0.6), decay=(1.5, 1.5))
     episodes = double(draw(family, 6, POINTS, shift="time-scale-3"))
     oracle = EventOracle(facts=TaskFacts(family=family)).informed(episodes.truth)
