@@ -52,10 +52,10 @@ class ReluNetwork(FunctionFamily):
         hidden, dim = self.parameters.hidden, self.x_dim
         if self.parameters.shared_hidden:
             # A copy per episode, so that the truth has one row per episode.
-            inner = self._shared().repeat(episodes, 1, 1).to(generator.device)
+            hidden_weights = self._shared().repeat(episodes, 1, 1).to(generator.device)
         else:
-            inner = normal((episodes, hidden, dim), generator)
-        return {"hidden": inner, "output": normal((episodes, hidden), generator)}
+            hidden_weights = normal((episodes, hidden, dim), generator)
+        return {"hidden": hidden_weights, "output": normal((episodes, hidden), generator)}
 
     def apply(self, truth: Truth, x: Float[Tensor, "B N Dx"]) -> Float[Tensor, "B N"]:
         active = torch.einsum("bnd,bhd->bnh", x, truth["hidden"]).relu()

@@ -1,10 +1,10 @@
 """Event sequences from files of the user: prediction of the time and mark of the next event.
 
 A file has many sequences. As in the released code of Meta TPP (Bae et al. 2023), an episode consists of the first
-events of one sequence, as many as it has points, with padding after shorter sequences. For the formats see
+`points` events of one sequence, with padding after shorter sequences. For the formats see
 `iclbench.families.events.readers`. Three fifths of the sequences are training data, one fifth is used to choose
 learning rates, and one fifth is evaluated. Training draws sequences with replacement. Prompts are the sequences in a
-fixed random order, which repeat only after all were used.
+fixed random order; no sequence repeats before all were used.
 
 Parameters that affect results are recorded in every run:
 
@@ -12,7 +12,7 @@ Parameters that affect results are recorded in every run:
   limit. Published code adds a number to every gap (Meta TPP 1e-12, neural flows 1e-8) or sets a minimum (Shchur et al.
   2020: 1e-10), and its likelihoods depend on that number. The Wikipedia sequences of Shchur et al. lack the events of
   the JODIE file that are at the time of the previous event; `keep-first` does the same. By default such events are
-  refused, and the error has the position of the first one.
+  refused; the error names the first one.
 - `start`: the observation starts at time 0 of the file, or at the first event of a sequence, which then does not count
   as an event. If first events are so late that times look like dates (`_MAX_FIRST_GAP_RATIO`), this parameter is
   required.

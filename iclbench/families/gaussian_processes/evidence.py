@@ -59,11 +59,11 @@ class Nodes:
     def of(cls, prior: KernelPrior, rbf: int, step: float) -> Nodes:
         """About `rbf` RBF nodes in log l, and periodic nodes at distances `step` in 2 pi / l."""
         if not prior.log_range:
-            step = 2 * math.pi / prior.shortest
+            step = 2 * math.pi / prior.shortest_lengthscale
         kernels, lengthscales, weights = [], [], []
         for kernel in sorted(prior.kernels):
             parts = [
-                _rbf(low, high, rbf, prior) if kernel == RBF else _periodic(low, high, step)
+                _rbf_lengthscales(low, high, rbf, prior) if kernel == RBF else _periodic_lengthscales(low, high, step)
                 for low, high in prior.intervals
             ]
             scale, weight = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
@@ -81,7 +81,7 @@ class Nodes:
 _WeightedLengthscales = tuple[Float[Tensor, " S"], Float[Tensor, " S"]]
 
 
-def _rbf(low: float, high: float, rbf: int, prior: KernelPrior) -> _WeightedLengthscales:
+def _rbf_lengthscales(low: float, high: float, rbf: int, prior: KernelPrior) -> _WeightedLengthscales:
     """Lengthscales at the centres of cells of equal prior mass, and that mass."""
     share = math.log(high / low) / prior.log_range if prior.log_range else 1.0
     count = math.ceil(rbf * share) if high > low else 1
@@ -89,13 +89,13 @@ def _rbf(low: float, high: float, rbf: int, prior: KernelPrior) -> _WeightedLeng
     return low * (high / low) ** middles, torch.full((count,), share / count, dtype=torch.float64)
 
 
-def _periodic(low: float, high: float, step: float) -> _WeightedLengthscales:
+def _periodic_lengthscales(low: float, high: float, step: float) -> _WeightedLengthscales:
     """Lengthscales whose frequencies are multiples of `step`, and the prior mass of their cells up to a factor."""
-    first, last = 2 * math.pi / high / step, 2 * math.pi / low / step
-    multiple = torch.arange(round(last), round(first) - 1, -1, dtype=torch.float64).clamp_min(1)
+    lowest, highest = 2 * math.pi / high / step, 2 * math.pi / low / step
+    multiple = torch.arange(round(highest), round(lowest) - 1, -1, dtype=torch.float64).clamp_min(1)
     if len(multiple) == 1:
         return 2 * math.pi / step / multiple, torch.ones(1, dtype=torch.float64)
-    width = (multiple + 0.5).clamp_max(last) - (multiple - 0.5).clamp_min(first)
+    width = (multiple + 0.5).clamp_max(highest) - (multiple - 0.5).clamp_min(lowest)
     return 2 * math.pi / step / multiple, width / multiple
 
 

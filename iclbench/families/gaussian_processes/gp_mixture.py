@@ -98,11 +98,11 @@ class KernelPrior:
     intervals: tuple[tuple[float, float], ...]
 
     @classmethod
-    def only(cls, kernel: int, lengthscale: float) -> KernelPrior:
+    def single_kernel(cls, kernel: int, lengthscale: float) -> KernelPrior:
         return cls((kernel,), ((lengthscale, lengthscale),))
 
     @property
-    def shortest(self) -> float:
+    def shortest_lengthscale(self) -> float:
         return self.intervals[0][0]
 
     @property
@@ -117,19 +117,23 @@ class KernelPrior:
         the lengthscales of each kernel are stratified in log l. Otherwise the consumed random numbers do not depend on
         the prior."""
         if stratified:
-            kind = stratified_uniform(torch.zeros(count, dtype=torch.long, device=generator.device), generator)
-            index = (kind * len(self.kernels)).long()
+            kernel_position = stratified_uniform(
+                torch.zeros(count, dtype=torch.long, device=generator.device), generator
+            )
+            index = (kernel_position * len(self.kernels)).long()
             position = stratified_uniform(index, generator)
         else:
-            kind, position = torch.rand(2, count, generator=generator, device=generator.device, dtype=torch.float64)
-            index = (kind * len(self.kernels)).long()
+            kernel_position, position = torch.rand(
+                2, count, generator=generator, device=generator.device, dtype=torch.float64
+            )
+            index = (kernel_position * len(self.kernels)).long()
         kernels = torch.tensor(self.kernels, device=index.device)[index]
         remaining = position * self.log_range
-        logarithm = torch.full_like(remaining, math.log(self.shortest))
+        log_lengthscale = torch.full_like(remaining, math.log(self.shortest_lengthscale))
         for low, high in self.intervals:
-            logarithm = torch.where(remaining >= 0, math.log(low) + remaining, logarithm)
+            log_lengthscale = torch.where(remaining >= 0, math.log(low) + remaining, log_lengthscale)
             remaining = remaining - math.log(high / low)
-        return kernels, logarithm.exp()
+        return kernels, log_lengthscale.exp()
 
 
 @dataclass(frozen=True)
@@ -138,10 +142,10 @@ class Process:
 
     kernel: Int[Tensor, " B"]
     lengthscale: Float[Tensor, " B"]
-    shortest: float
+    shortest_lengthscale: float
 
     @classmethod
-    def same(cls, episodes: int, kernel: int, lengthscale: float, device: torch.device) -> Process:
+    def constant(cls, episodes: int, kernel: int, lengthscale: float, device: torch.device) -> Process:
         """The same kernel for all episodes."""
         scales = torch.full((episodes,), lengthscale, dtype=torch.float64, device=device)
         return cls(torch.full((episodes,), kernel, device=device), scales, lengthscale)
@@ -188,9 +192,9 @@ class GPMixture(Family):
         """The distribution of the kernel of the context under a shift."""
         parsed = self.parse_shift(shift)
         if parsed.part(*MISMATCHED):
-            return KernelPrior.only(PERIODIC, 1.85)
+            return KernelPrior.single_kernel(PERIODIC, 1.85)
         if single := parsed.part(*KERNELS):
-            return KernelPrior.only(KERNELS.index(single.kind), single.value)
+            return KernelPrior.single_kernel(KERNELS.index(single.kind), single.value)
         (low, high), (lowest, highest) = self.parameters.lengthscale, self.parameters.ood_lengthscale
         intervals = ((lowest, low), (high, highest)) if parsed.part("ood-lengthscale") else ((low, high),)
         return KernelPrior(tuple(KERNELS.index(name) for name in self.parameters.kernels), intervals)
@@ -202,7 +206,7 @@ class GPMixture(Family):
         if prior.log_range:
             return prior
         low, high = self.parameters.lengthscale
-        return self.prior("none" if low <= prior.shortest <= high else "ood-lengthscale")
+        return self.prior("none" if low <= prior.shortest_lengthscale <= high else "ood-lengthscale")
 
     def keeps_oracle(self, oracle: str, shift: str) -> bool:
         """An oracle that infers the kernel is optimal only if it assumes the true distribution of kernels. This is not
@@ -243,7 +247,7 @@ class GPMixture(Family):
         parameters, width = self.parameters, shift.examples or request.points
         draws = 1 if parameters.per_batch else episodes
         kernel, lengthscale = (t.expand(episodes) for t in prior.draw(draws, generator, self.stratified))
-        process = Process(kernel, lengthscale, prior.shortest)
+        process = Process(kernel, lengthscale, prior.shortest_lengthscale)
         low = width if shift.examples else min(parameters.context_low, width)
         if self.stratified:
             sizes = low + (stratified_uniform(kernel, generator) * (width - low + 1)).long().unsqueeze(1)
@@ -260,7 +264,7 @@ class GPMixture(Family):
         targets = points.span(width)
         truth = {"kernel": kernel, "lengthscale": lengthscale, "mean": mean[:, 0], "display": display.float().mT}
         if mismatched := shift.part(*MISMATCHED):
-            process = Process.same(episodes, *MISMATCHED[mismatched.kind], generator.device)
+            process = Process.constant(episodes, *MISMATCHED[mismatched.kind], generator.device)
         return Episodes(
             context=_first_points(points.span(0, width), sizes[:, 0]),
             targets=targets,
@@ -291,7 +295,7 @@ class GPMixture(Family):
     ) -> tuple[Float[Tensor, "B S N"], Float[Tensor, "B S"]]:
         """Values of S functions of every process, in float64, and the means of periodic functions over a period. Both
         are 0 where `present` is false, but random numbers are drawn for all functions."""
-        terms = [series_terms(kernel, process.shortest, self.span) for kernel in (RBF, PERIODIC)]
+        terms = [series_terms(kernel, process.shortest_lengthscale, self.span) for kernel in (RBF, PERIODIC)]
         shape = (*present.shape, 1 + max(terms), 2)
         normals = torch.randn(shape, generator=generator, device=x.device, dtype=torch.float64)
         values = torch.zeros_like(x, dtype=torch.float64)

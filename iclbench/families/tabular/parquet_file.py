@@ -36,17 +36,17 @@ def read_parquet(path: Path) -> list[Column]:
         # Opening the file here separates the errors for missing files from those for files of other formats.
         with limits.opened(path) as file, pq.ParquetFile(file) as table:
             schema, rows = table.schema_arrow, table.metadata.num_rows
-            index = _index_names(schema)
-            fields = [field for field in schema if field.name not in index]
+            index_names = _index_names(schema)
+            fields = [field for field in schema if field.name not in index_names]
             check_names(path, [field.name for field in fields])
-            numeric = [field.name for field in fields if _is_numeric(field.type, pa.types)]
+            numeric_names = [field.name for field in fields if _is_numeric(field.type, pa.types)]
             limits.check(
-                8 * rows * max(1, len(numeric)), f"{path}: a table of {rows:,} rows and {len(fields):,} columns,"
+                8 * rows * max(1, len(numeric_names)), f"{path}: a table of {rows:,} rows and {len(fields):,} columns,"
             )
             # Columns of text are not read, since only their names are reported. Arrow's threads would call back into
             # the Python file, which can crash the interpreter.
-            loaded = table.read(numeric, use_threads=False)
-            numbers = {name: _arrow_numbers(loaded.column(name), pa.types) for name in numeric}
+            columns = table.read(numeric_names, use_threads=False)
+            numbers = {name: _arrow_numbers(columns.column(name), pa.types) for name in numeric_names}
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise _not_parquet(path, error) from None
     except OSError as error:
@@ -55,8 +55,10 @@ def read_parquet(path: Path) -> list[Column]:
         raise cannot_read(path, error, "give a table that ends in .csv, .csv.gz or .parquet") from None
     if not rows:
         raise DataError(f"{path} has no rows; add rows of numbers")
-    if index:
-        log.info(f"{path}: {listed(sorted(index))} is a row index of pandas, not a column; use reset_index() to add it")
+    if index_names:
+        log.info(
+            f"{path}: {listed(sorted(index_names))} is a row index of pandas, not a column; use reset_index() to add it"
+        )
     return [Column(field.name, numbers.get(field.name)) for field in fields]
 
 
@@ -66,8 +68,7 @@ def _not_parquet(path: Path, error: Exception) -> DataError:
 
 
 def _index_names(schema: Any) -> set[str]:
-    """Names of the columns that are a row index of pandas, by the metadata of the file and by the name of an index
-    without a name."""
+    """Names of the columns that are a row index of pandas: those in the metadata, and unnamed indices."""
     names = {name for name in schema.names if _INDEX.fullmatch(name)}
     try:
         index_columns = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))["index_columns"]

@@ -185,7 +185,7 @@ def test_nodes_have_the_prior_distribution(shift: str, kernel: int) -> None:
 
 def test_a_single_kernel_needs_a_single_node() -> None:
     for kernel in (RBF, PERIODIC):
-        nodes = Nodes.of(KernelPrior.only(kernel, 1.3), 400, 0.00235)
+        nodes = Nodes.of(KernelPrior.single_kernel(kernel, 1.3), 400, 0.00235)
         assert nodes.kernel.tolist() == [kernel] and math.isclose(float(nodes.lengthscale), 1.3)
 
 

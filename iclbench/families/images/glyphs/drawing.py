@@ -80,25 +80,25 @@ def _draw(
 ) -> tuple[Trace, Trace]:
     """Points of all drawings within the unit square, `(classes, drawers, strokes, points)`."""
     program = Strokes(*(value[:, None] for value in programs(seed, classes, strokes)))
-    middle, scale = _placement(seed, classes, program)
+    centre, scale = _placement(seed, classes, program)
     c, d, s = classes[:, None, None], drawers[:, None], np.arange(strokes)
 
     haste = jitter * (_HASTE[0] + _HASTE[1] * uniform(seed, "haste", alphabet_of(classes)[:, None], drawers))
 
-    def stray(name: str) -> Float[np.ndarray, "classes drawers strokes"]:
+    def deviation(name: str) -> Float[np.ndarray, "classes drawers strokes"]:
         return haste[..., None] * normal(seed, f"drawn {name}", c, d, s)
 
-    changed = {name: getattr(program, name) * (1 + by * stray(name)) for name, by in _RELATIVE.items()}
-    for name, by in _ABSOLUTE.items():
-        changed[name] = changed.get(name, getattr(program, name)) + by * stray(f"{name} offset")
-    slips = (_SLIP / scale * stray(f"slip {axis}") for axis in "xy")
-    x, y = trace(program._replace(**changed), *slips)
-    x, y = (x - middle[0][..., None]) * scale[..., None], (y - middle[1][..., None]) * scale[..., None]
+    parameters = {name: getattr(program, name) * (1 + std * deviation(name)) for name, std in _RELATIVE.items()}
+    for name, std in _ABSOLUTE.items():
+        parameters[name] = parameters.get(name, getattr(program, name)) + std * deviation(f"{name} offset")
+    slips = (_SLIP / scale * deviation(f"slip {axis}") for axis in "xy")
+    x, y = trace(program._replace(**parameters), *slips)
+    x, y = (x - centre[0][..., None]) * scale[..., None], (y - centre[1][..., None]) * scale[..., None]
 
     def variation(name: str, spread: tuple[float, float]) -> Float[np.ndarray, "classes drawers 1 1"]:
         hand = normal(seed, f"hand {name}", alphabet_of(classes)[:, None], drawers)
-        single = normal(seed, f"drawing {name}", classes[:, None], drawers)
-        return (haste * (spread[0] * hand + spread[1] * single))[..., None, None]
+        drawing = normal(seed, f"drawing {name}", classes[:, None], drawers)
+        return (haste * (spread[0] * hand + spread[1] * drawing))[..., None, None]
 
     slant, turn = variation("slant", _SLANT), variation("turn", _TURN)
     x, y = x * (1 + variation("width", _WIDTH)) + slant * y, y * (1 + variation("height", _HEIGHT))
