@@ -1,7 +1,7 @@
-"""What a family is: parameters, sizes, a sampler, the normaliser of its errors and the shifts it knows.
+"""The base classes of families: parameters, sizes, a sampler, the normaliser of errors and the shifts.
 
 A family samples `Episodes` on the generator's device. Most families of the regression papers draw a function and
-evaluate it on random inputs; `FunctionFamily` asks them for just these two things.
+evaluate it on random inputs; subclasses of `FunctionFamily` define only these two steps.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from iclbench.families.shifts import FUNCTION_KINDS, FunctionKind, Inputs, Kinds
 
 Truth = dict[str, Tensor]
 
-# The methods that draw episodes. They run in one known state of torch, in subclasses too.
+# The methods that draw episodes. They run with fixed settings of torch, in subclasses too.
 _DRAWS = ("sample", "sample_all_related", "sample_prompts")
 
 
 @dataclass(frozen=True)
 class Evaluator:
-    """A test that a family has of its own, on sequences made for it; accuracy is counted within `Episodes.choices`.
+    """A test of a family on sequences made for it; accuracy is counted within `Episodes.choices`.
 
     Attributes:
         chance: the accuracy of guessing among the admitted labels.
-        group_size: so many neighbouring episodes count as one, right only where all of them are.
-        knows: what the right answer can be learnt from: the context, so that a method fitted to it sets the mark; only
-            the weights; or either of them, where the test tells which of two answers is given and neither is better.
+        group_size: number of neighbouring episodes that count as one, which is right only if all of them are.
+        knows: source of the right answer: the context, so that methods fitted on the context are references; only the
+            weights; or either, if the test shows which of two answers a model gives and neither is better.
     """
 
     chance: float
@@ -51,8 +51,7 @@ class Evaluator:
 
 @dataclass(frozen=True)
 class Ceiling:
-    """The mean log-likelihood per target of an oracle over all episodes that a family can draw, and its standard
-    error."""
+    """The mean log-likelihood per target of an oracle over all episodes of a family, and its standard error."""
 
     value: float
     error: float
@@ -62,22 +61,23 @@ class Family(ABC):
     """A distribution over episodes.
 
     Attributes:
-        Parameters: what a task card may fix about it.
+        Parameters: the settings that a task card may set.
         y_dim: output dimensions (regression).
         classes: number of classes, None for regression.
-        marks: number of marks of a family of events (`iclbench.core.events`), None for all others.
-        time_unit: what the times of a user's events are divided by before a model reads them.
-        starts_with_event: whether a user's sequence is observed from its first event on, which then is no event.
-        x_shape: how to unfold `x` into an image, None where it is a plain vector.
-        shift_kinds: the shifts it can be evaluated under besides `points-N`, by name; see `iclbench.families.shifts`.
-        linear_in_x: whether every function is w·x, so that gradient descent on w is a method for it.
-        questions: what its episodes can ask.
-        data_parameters: the parameters that name the images which episodes are made of; results name them too.
-        learned: what a run stores of its training data (`learn`); empty: it is computed from the data.
+        marks: number of marks of a family of events (`iclbench.core.events`); None for other families.
+        time_unit: divisor of the times of a user's events before a model reads them.
+        starts_with_event: whether the observation of a user's sequence starts at its first event, which then does not
+            count as an event.
+        x_shape: how to unfold `x` into an image; None for plain vectors.
+        shift_kinds: the kinds of shift except `points-N`, by name; see `iclbench.families.shifts`.
+        linear_in_x: whether every function is w·x, so that gradient descent on w applies.
+        questions: the questions that its episodes support, `next` or `targets`.
+        data_parameters: the parameters that name the images of episodes; results name them too.
+        learned: what a run stores about its training data (`learn`); if empty, it is computed from the data.
         related_sets: the largest number of related datasets of an episode.
-        related_points: points of the largest of them; 0: not known.
-        oracles: baselines that are Bayes-optimal for what this very class draws, without a shift. A class that derives
-            from it draws something else, and vouches for its own alone (`vouches_for`).
+        related_points: points of the largest related dataset; 0 if not known.
+        oracles: baselines that are Bayes-optimal for the episodes of this class without a shift. Subclasses do not
+            inherit it, since they draw other episodes (`vouches_for`).
     """
 
     Parameters: ClassVar[type[BaseSettings]]
@@ -98,8 +98,7 @@ class Family(ABC):
 
     @classmethod
     def vouches_for(cls, baseline: str) -> bool:
-        """Whether a baseline that a card names its oracle is one for this family, by its own word; a card may name
-        any."""
+        """Whether this class itself lists a baseline in `oracles`; a card may name any baseline as its oracle."""
         return baseline in cls.__dict__.get("oracles", ())
 
     def __init__(self, parameters: Any, data_dir: Path | None = None) -> None:
@@ -113,12 +112,12 @@ class Family(ABC):
 
     @property
     def normaliser(self) -> float:
-        """What errors are divided by: the variance of the noiseless output under the training distribution."""
+        """The divisor of errors: the variance of the noiseless output under the training distribution."""
         return 1.0
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the data files that episodes are drawn from; empty where everything comes from the generator."""
+        """Hash of the data files that episodes are drawn from; empty if everything comes from the generator."""
         return ""
 
     @property
@@ -128,18 +127,18 @@ class Family(ABC):
 
     @property
     def most_prompts(self) -> int | None:
-        """How many different episodes there are to evaluate on, if each is drawn complete; None: unlimited.
-        Prompt sets have no more, since an episode that comes twice makes nothing surer."""
+        """Number of different evaluation episodes, if it is finite; None if it is unlimited. Prompt sets have no more
+        episodes, since repeated episodes do not make a score more precise."""
         return None
 
     @property
     def needs_data(self) -> bool:
-        """Whether episodes are drawn from files of the user's, below `data_dir`."""
+        """Whether episodes are drawn from files of the user below `data_dir`."""
         return False
 
     def learn(self) -> dict[str, Any]:
-        """What training takes from the data, in plain values: the `fingerprint`, and units, moments and numbers of
-        marks where a family computes such. A run stores it and never computes it again. Empty for a family that needs
+        """Facts of the data that training uses, as plain values: the `fingerprint` and, in some families, units,
+        moments and the number of marks. A run stores them and does not recompute them. Empty for a family that needs
         no data.
 
         Raises:
@@ -148,107 +147,107 @@ class Family(ABC):
         return {"fingerprint": self.training_fingerprint} if self.needs_data else {}
 
     def files(self) -> dict[str, str]:
-        """The parameters with `Role.LOCATION`, resolved so that they name the same files from any folder."""
+        """The parameters with `Role.LOCATION` as absolute paths."""
         return {}
 
     def check_data(self, learned: Mapping[str, Any] | None = None) -> None:
-        """Raise `DataChangedError` where the data are not those that a run has `learned` from; None: this family's."""
+        """Raise `DataChangedError` if the data are not those of `learned` (default: `self.learned`)."""
         fingerprint = (self.learned if learned is None else learned).get("fingerprint")
         if fingerprint is not None and fingerprint != self.training_fingerprint:
             raise DataChangedError(str(fingerprint), self.training_fingerprint)
 
     @property
     def trained_data(self) -> str | None:
-        """Fingerprint of the data that the run was trained on, where the data are others; None: they are the same."""
+        """Fingerprint of the data that the run was trained on; None if the current data are the same."""
         fingerprint = self.learned.get("fingerprint")
         return None if fingerprint is None or fingerprint == self.training_fingerprint else str(fingerprint)
 
     @classmethod
     def known_shift(cls, name: str) -> Shift:
-        """The named shift, if families of this class can be evaluated under it; all families have `none` and
-        `points-N`.
+        """Parse a shift of this class; all families have `none` and `points-N`.
 
         Raises:
-            UsageError: it has no such kind, and those it has are listed; or parts do not combine.
+            UsageError: the class has no such kind (the message lists its kinds), or parts do not combine.
         """
         return Shift.parse(name, cls.shift_kinds)
 
     def parse_shift(self, name: str) -> Shift:
-        """The named shift, if a family with these parameters can be evaluated under it.
+        """Parse a shift and check it against the parameters.
 
         Raises:
-            UsageError: as `known_shift`; or a number does not fit.
+            UsageError: as `known_shift`, or a number does not fit the parameters.
         """
         return self.known_shift(name)
 
     def noise_to_signal(self, shift: str = "none") -> float:
-        """Label noise variance over the prior variance of a weight: the Bayes-optimal ridge penalty where functions are
-        linear in x, or on the features in which they are."""
+        """Variance of the label noise over the prior variance of a weight: the Bayes-optimal ridge penalty if functions
+        are linear in x or in `features`."""
         return 0.0
 
     def keeps_oracle(self, oracle: str, shift: str) -> bool:
-        """Whether a baseline that is Bayes-optimal for the task, with access to the shift, is so under it."""
+        """Whether a baseline that is Bayes-optimal for the task stays so under a shift that it has access to."""
         return True
 
     @property
     def hidden_width(self) -> int:
-        """Width for the two-layer network baseline: that of the task's own networks, 100 where it has none."""
+        """Width of the two-layer network baseline: that of the networks of the task, or 100."""
         return 100
 
     def facts(self, shift: str = "none") -> TaskFacts:
-        """What estimators may know of the task in addition to the points."""
+        """Facts of the task that estimators get in addition to the points."""
         return TaskFacts(self.noise_to_signal(shift), self.hidden_width, self, shift, self.classes, self.marks)
 
     def held_out(self) -> Family:
-        """The family to evaluate on: its data kept from training; itself where every episode is drawn afresh."""
+        """The family to evaluate on, with data that training does not use; itself if episodes need no data."""
         return self
 
     def validation(self) -> Family:
-        """The family to choose learning rates on: no data of its prompts, which choose nothing; itself where every
-        episode is drawn afresh, and by default where it has data, those that are trained on. A family that keeps
-        nothing for its prompts either (`held_out`), as `tabular`, chooses on the rows that these are made of."""
+        """The family to choose learning rates on, without data of the evaluation prompts (`held_out`).
+
+        The default is the family itself: new episodes if they need no data, else the training data. A family without
+        held-out data, like `tabular`, uses the same rows for training, validation and evaluation."""
         return self
 
     def evaluators(self) -> dict[str, Evaluator]:
-        """The tests that this family has besides being asked about further episodes of its own, by name."""
+        """The tests of this family in addition to evaluation on its own episodes, by name."""
         return {}
 
     def check_test(self, evaluator: str) -> None:
-        """Raise `UsageError` when there is no such test, or the parameters leave nothing to put it with."""
+        """Raise `UsageError` if the family has no such test or the parameters exclude it."""
         if evaluator not in self.evaluators():
             raise UnknownNameError("evaluator", evaluator, self.evaluators())
 
     def sample_test(self, evaluator: str, episodes: int, generator: torch.Generator) -> Episodes:
-        """Episodes of one of the `evaluators`; a family that has some writes this.
+        """Episodes of one of the `evaluators`; families with evaluators override this.
 
         Raises:
             UsageError: see `check_test`.
         """
         self.check_test(evaluator)
         raise NotImplementedError(
-            f"{type(self).__name__} names the evaluator '{evaluator}' and does not write sample_test"
+            f"{type(self).__name__} names the evaluator '{evaluator}' and does not define sample_test"
         )
 
     def ceiling(self, oracle: str, points: int, shift: str = "none") -> Ceiling | None:
-        """What an oracle scores on average over all episodes with contexts of up to so many points, where it was
-        computed; that of a frozen prompt set strays from it."""
+        """The mean score of an oracle over all episodes with contexts of up to `points` points; None if it was not
+        computed. The mean over a frozen prompt set deviates from it by chance."""
         return None
 
     def strata(self, episodes: Episodes) -> dict[str, Bool[Tensor, " B"]]:
-        """Named parts of these episodes that are also reported separately (by the truth)."""
+        """Named subsets of these episodes, by their truth, that are also reported separately."""
         return {}
 
     def display_inputs(self) -> Float[Tensor, "points Dx"] | None:
-        """Inputs at which predictions are drawn in a report: a grid, the pixels of an image; None: none are drawn. The
-        values of the function there, where they are known, are `truth["display"]`, `(B, points, Dy)`."""
+        """Inputs at which a report draws predictions, like a grid or the pixels of an image; None if it draws none. The
+        values of the function at these inputs are `truth["display"]`, `(B, points, Dy)`, if they are known."""
         return None
 
     def features(self, x: Float[Tensor, "N Dx"]) -> Float[Tensor, "N features"] | None:
-        """The features in which every function of the family is linear, where it has such and they are known."""
+        """The features in which every function of the family is linear; None if there are none."""
         return None
 
     def feature_directions(self) -> Float[Tensor, "features Dx"] | None:
-        """Unit vectors u: feature j depends on u_j·x alone. Features are drawn along them."""
+        """Unit vectors u, where feature j depends only on u_j·x. Reports draw features along them."""
         return None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -263,14 +262,14 @@ class Family(ABC):
 
     @guarded
     def sample_all_related(self, request: Request) -> Episodes:
-        """Episodes with the largest number of related datasets, with which costs are measured."""
+        """Episodes with the largest number of related datasets, used to measure costs."""
         return self.sample(replace(request, related=self.related_sets or None))
 
     @guarded
     def sample_prompts(self, request: Request) -> Episodes:
         """Frozen episodes to evaluate on, with the largest number of related datasets. A family of several kinds of
-        functions may draw them stratified: every mean over them has the expectation that it has over free draws, and
-        a smaller error."""
+        functions may stratify them: means over them have the same expectation as over independent episodes, and a
+        smaller error."""
         return self.sample_all_related(request)
 
 
@@ -281,7 +280,7 @@ class FunctionParameters(BaseSettings):
 
 
 class FunctionFamily(Family):
-    """y = f(x) + noise with f drawn per episode and x ~ N(0, I) unless the family says otherwise."""
+    """y = f(x) + noise with f drawn per episode and, unless a subclass overrides `inputs`, x ~ N(0, I)."""
 
     Parameters = FunctionParameters
     shift_kinds: ClassVar[Mapping[str, FunctionKind]] = FUNCTION_KINDS
@@ -301,8 +300,7 @@ class FunctionFamily(Family):
 
     @property
     def weight_variance(self) -> float:
-        """Prior variance of one weight, where the function is linear in x or in `features`; what the noise-to-signal
-        ratio is made of."""
+        """Prior variance of one weight if the function is linear in x or in `features`; used by `noise_to_signal`."""
         return 1.0
 
     def noise_to_signal(self, shift: str = "none") -> float:
@@ -311,26 +309,26 @@ class FunctionFamily(Family):
         return noise**2 / (self.weight_variance * scale**2)
 
     def keeps_oracle(self, oracle: str, shift: str) -> bool:
-        """Not where a query repeats a point with its noise: then that point's own label is right."""
+        """False if a query repeats a point with its noise: then the label of that point is right."""
         parsed = self.parse_shift(shift)
         return parsed.part("repeated-query") is None or not parsed.value("noisy", self.noise)
 
     def inputs(self, episodes: int, points: int, generator: torch.Generator) -> Float[Tensor, "B N Dx"]:
-        """Inputs of the training distribution; what belongs to the episode (a rotation) is drawn here."""
+        """Inputs of the training distribution; random elements of an episode, like a rotation, are drawn here."""
         return normal((episodes, points, self.x_dim), generator)
 
     @abstractmethod
     def draw(self, episodes: int, generator: torch.Generator, active_dims: int | None = None) -> Truth:
-        """One function per episode; `active_dims` says which inputs a curriculum has reached, the others are 0."""
+        """Draw one function per episode; in a curriculum only the first `active_dims` inputs are not 0."""
 
     @abstractmethod
     def apply(self, truth: Truth, x: Float[Tensor, "B N Dx"]) -> Float[Tensor, "B N"]:
-        """The noiseless outputs."""
+        """The noiseless outputs at x."""
 
     def sample(self, request: Request) -> Episodes:
         episodes, points, generator = request.episodes, request.points, request.generator
         shift = self.parse_shift(request.shift)
-        # The functions are drawn first, so that a shift meets the same ones as the task itself.
+        # The functions are drawn first, so that they are the same under every shift.
         truth = self.draw(episodes, generator, request.active_dims)
         kinds = [(self.shift_kinds[part.kind], part.value) for part in shift.parts if part.kind in self.shift_kinds]
         if any(kind.isotropic for kind, _ in kinds):
@@ -354,7 +352,7 @@ class FunctionFamily(Family):
     def observe(
         self, truth: Truth, x: Float[Tensor, "B N Dx"], generator: torch.Generator, noise: float, scale: float = 1.0
     ) -> Points:
-        """Points with labels: `scale` times the function, plus noise of the given standard deviation."""
+        """Points with labels: `scale` times the function, plus noise of standard deviation `noise`."""
         y = scale * self.apply(truth, x)
         if noise:
             y = y + noise * normal(y.shape, generator)

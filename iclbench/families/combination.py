@@ -19,7 +19,7 @@ class CombinationParameters(FunctionParameters):
 
 
 class Combination(FunctionFamily):
-    """w ~ N(0, I_5). The inputs may have more dimensions than five; the rest has no influence."""
+    """w ~ N(0, I_5). Dimensions of the inputs after the fifth have no influence."""
 
     Parameters = CombinationParameters
     oracles = frozenset({"oracle-features"})

@@ -44,14 +44,14 @@ class SparseLinearParameters(FunctionParameters):
     sparsity: PositiveInt = 3
 
     @model_validator(mode="after")
-    def _fits(self) -> SparseLinearParameters:
+    def _check_sparsity(self) -> SparseLinearParameters:
         if self.sparsity > self.dim:
             raise ValueError(f"expected sparsity of at most dim = {self.dim}, got {self.sparsity}")
         return self
 
 
 class SparseLinear(Linear):
-    """Only `sparsity` random coordinates of w are non-zero, within the dimensions in use; variance s."""
+    """Only `sparsity` random coordinates of w, among the dimensions in use, are non-zero; variance `sparsity`."""
 
     Parameters = SparseLinearParameters
     oracles = frozenset({"oracle-supports"})
@@ -62,7 +62,7 @@ class SparseLinear(Linear):
 
     @property
     def weight_variance(self) -> float:
-        """Averaged over supports: with it ridge is the best linear estimator, the Bayes-optimal one is not linear."""
+        """Mean over supports. Ridge with it is the best linear estimator; the Bayes-optimal estimator is not linear."""
         return self.parameters.sparsity / self.x_dim
 
     def draw(self, episodes: int, generator: torch.Generator, active_dims: int | None = None) -> Truth:
@@ -83,7 +83,7 @@ class SkewedLinear(Linear):
     """x = T z with covariance eigenvalues proportional to 1/i^exponent in a random basis, trace d; variance d.
 
     The paper's main text gives eigenvalues 1/i²; its appendix scales the map itself by 1/i², which is `exponent = 4`.
-    `rotation` draws the basis per episode (paper), per call (its training code) or once (its evaluation code).
+    `rotation`: one basis per episode (paper), per call (its training code) or for all episodes (its evaluation code).
     """
 
     Parameters = SkewedLinearParameters
@@ -100,11 +100,11 @@ class NoisyLinearParameters(FunctionParameters):
 
 
 class NoisyLinear(Linear):
-    """w·x + N(0, sigma²); the scored label is the noisy one, so the zero predictor scores 1 + sigma²/d.
+    """w·x + N(0, sigma²). Noisy labels are scored, so the zero predictor scores 1 + sigma²/d.
 
-    `renormalise` scales the noisy labels to variance d: errors are in units of theirs, so that the zero predictor
-    scores 1. Garg's code does so by the batch's own standard deviation; here it is the distribution's, so that no
-    episode depends on its neighbours. Ridge with the noise-to-signal ratio is the oracle.
+    `renormalise` scales the noisy labels to variance d, so that the zero predictor scores 1. Garg's code divides by the
+    standard deviation of the batch; here it is that of the distribution, so that episodes do not depend on each other.
+    Ridge with the noise-to-signal ratio as its penalty is the oracle.
     """
 
     Parameters = NoisyLinearParameters

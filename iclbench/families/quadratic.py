@@ -1,4 +1,4 @@
-"""Quadratic functions y = sum_j w_j x_j² / sqrt(3) (in Garg's code)."""
+"""Quadratic functions y = sum_j w_j x_j² / sqrt(3) (code of Garg et al. 2022)."""
 
 import math
 
@@ -11,7 +11,7 @@ from iclbench.families.linear import Linear
 
 
 class Quadratic(Linear):
-    """w ~ N(0, I); E[x⁴] = 3 makes the variance d. Not linear in x: the oracle is least squares on x², not on x."""
+    """w ~ N(0, I); variance d, since E[x⁴] = 3. The oracle is least squares on x²."""
 
     linear_in_x = False
     oracles = frozenset({"oracle-features"})

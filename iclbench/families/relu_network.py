@@ -24,8 +24,8 @@ class ReluNetworkParameters(FunctionParameters):
 class ReluNetwork(FunctionFamily):
     """a_j ~ N(0, 1), w_j ~ N(0, I), no biases; variance d.
 
-    `shared_hidden`: all tasks have the same w_j, drawn once from `hidden_seed` (CoQE: d = 5, h = 10, output weights
-    N(0, 2/h), which is the same scale). The variance is then that of these very weights.
+    `shared_hidden`: all episodes have the same w_j, drawn from `hidden_seed` (CoQE: d = 5, h = 10, output weights
+    N(0, 2/h), which is the same scale). The variance is then that for these weights.
     """
 
     Parameters = ReluNetworkParameters
@@ -33,7 +33,7 @@ class ReluNetwork(FunctionFamily):
 
     @property
     def normaliser(self) -> float:
-        """E y² for x ~ N(0, I): d on average over hidden weights; sum_j |w_j|² / h where all tasks have the same, since
+        """E y² for x ~ N(0, I): d on average over hidden weights; sum_j |w_j|² / h with `shared_hidden`, since
         E relu(w·x)² = |w|² / 2."""
         if not self.parameters.shared_hidden:
             return float(self.x_dim)
@@ -45,29 +45,29 @@ class ReluNetwork(FunctionFamily):
 
     @property
     def weight_variance(self) -> float:
-        """Prior variance of an output weight, where all tasks have the same hidden ones."""
+        """Prior variance of an output weight with `shared_hidden`, else 1."""
         return 2 / int(self.parameters.hidden) if self.parameters.shared_hidden else 1.0
 
     def draw(self, episodes: int, generator: torch.Generator, active_dims: int | None = None) -> Truth:
         hidden, dim = self.parameters.hidden, self.x_dim
         if self.parameters.shared_hidden:
-            # A copy per episode, so that the truth can be indexed and saved like everything else.
-            inner = self._shared().repeat(episodes, 1, 1).to(generator.device)
+            # A copy per episode, so that the truth has one row per episode.
+            hidden_weights = self._shared().repeat(episodes, 1, 1).to(generator.device)
         else:
-            inner = normal((episodes, hidden, dim), generator)
-        return {"hidden": inner, "output": normal((episodes, hidden), generator)}
+            hidden_weights = normal((episodes, hidden, dim), generator)
+        return {"hidden": hidden_weights, "output": normal((episodes, hidden), generator)}
 
     def apply(self, truth: Truth, x: Float[Tensor, "B N Dx"]) -> Float[Tensor, "B N"]:
         active = torch.einsum("bnd,bhd->bnh", x, truth["hidden"]).relu()
         return math.sqrt(2 / self.parameters.hidden) * torch.einsum("bnh,bh->bn", active, truth["output"])
 
     def features(self, x: Float[Tensor, "N Dx"]) -> Float[Tensor, "N h"] | None:
-        """The hidden units, where all tasks have the same."""
+        """The hidden units with `shared_hidden`, else None."""
         return (x @ self._shared()[0].to(x).T).relu() if self.parameters.shared_hidden else None
 
     def feature_directions(self) -> Float[Tensor, "h Dx"] | None:
         return F.normalize(self._shared()[0], dim=-1) if self.parameters.shared_hidden else None
 
     def _shared(self) -> Float[Tensor, "1 h Dx"]:
-        """The hidden weights of all tasks."""
+        """The hidden weights with `shared_hidden`."""
         return fixed_normal((1, self.parameters.hidden, self.x_dim), self.parameters.hidden_seed, torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""The request that a family draws episodes for."""
+"""A request for episodes of a family."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import torch
 
 @dataclass(frozen=True)
 class Request:
-    """A batch of episodes to be drawn.
+    """A batch of episodes to draw.
 
     Attributes:
-        episodes: how many.
-        points: context points per episode (families with variable contexts: at most so many). For the question `next`
-            the last of them is only ever asked, so a trained length of 40 examples needs 41 points.
+        episodes: number of episodes.
+        points: context points per episode; the largest number in families with contexts of variable size. For the
+            question `next` the last point is only a query, so 40 examples need 41 points.
         generator: the source of all randomness; the episodes are on its device.
-        active_dims: a curriculum's input dimensions in use; the others are 0. None: all.
-        shift: a named change of the distribution, `none` for none.
-        related: exact number of related datasets in every episode; None: a number drawn per episode. Nothing else in
-        the episodes depends on it.
-        before: number of episodes that earlier requests of the prompt set draw. A family with finitely many episodes
-        continues after them, so that none repeats before all are used.
+        active_dims: number of input dimensions in use in a curriculum; the others are 0 (default: all are used).
+        shift: name of a change of the distribution.
+        related: number of related datasets in every episode (default: drawn per episode). The other parts of the
+            episodes do not depend on it.
+        before: number of episodes that earlier requests for the same prompt set drew. A family with finitely many
+            episodes continues after them, so that no episode repeats before all were used.
     """
 
     episodes: int

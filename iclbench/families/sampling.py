@@ -15,7 +15,7 @@ def normal(shape: tuple[int, ...] | torch.Size, generator: torch.Generator) -> T
 
 
 def fixed_normal(shape: tuple[int, ...], seed: int, device: torch.device) -> Tensor:
-    """Standard normal numbers that are part of a task: the same ones on every device, so always drawn on the CPU."""
+    """Standard normal numbers that are part of a task; drawn on the CPU, so that they are the same on every device."""
     return normal(shape, torch.Generator().manual_seed(seed)).to(device)
 
 
@@ -41,7 +41,7 @@ def skewed_inputs(
 ) -> Float[Tensor, "B N D"]:
     """Standard normal z mapped by U diag(s) U' with s_i² proportional to 1/i^exponent and sum of s_i² = d.
 
-    `rotation`: one U per "episode", one per call ("batch"), or always the same one ("fixed").
+    `rotation`: one U per "episode", one per call ("batch"), or one for all calls ("fixed").
     """
     batch, _, dim = z.shape
     if rotation == "fixed":
@@ -53,13 +53,13 @@ def skewed_inputs(
     return ((z @ basis) * scale) @ basis.transpose(1, 2)
 
 
-def spread(group: Int[Tensor, " B"], generator: torch.Generator) -> Float[Tensor, " B"]:
-    """Numbers uniform in [0, 1), float64, so that those of each group of n have one in each of n equal parts, in any
-    order."""
+def stratified_uniform(group: Int[Tensor, " B"], generator: torch.Generator) -> Float[Tensor, " B"]:
+    """Stratified uniform numbers in [0, 1), float64: a group of size n has one number in each of n equal intervals, in
+    random order."""
     u = torch.rand(len(group), generator=generator, device=group.device, dtype=torch.float64)
-    place = torch.empty_like(u)
+    stratified = torch.empty_like(u)
     for number in group.unique():
         rows = (group == number).nonzero().squeeze(1)
         order = torch.randperm(len(rows), generator=generator, device=group.device)
-        place[rows] = (order + u[rows]) / len(rows)
-    return place
+        stratified[rows] = (order + u[rows]) / len(rows)
+    return stratified

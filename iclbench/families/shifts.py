@@ -1,25 +1,25 @@
 """Named changes of the distribution at evaluation, and how they combine.
 
-A shift is one part or several joined by `+`, in any order: `noisy-1`, `isotropic+noisy-1`, `orthants+points-160`. A
-part is a kind and, for some kinds, a number, with one name however it is written: `noisy` and `noisy-1.0` are
-`noisy-1`. Every kind says what of an episode it sets, and parts combine where no two
-set the same. Kinds belong to a family, in the order in which they take effect, which is also their order in the name of
-the shift (`Shift.name`); `points-N` (N context examples instead of the trained number, drawn by the caller) is for all.
+A shift consists of parts joined by `+`, in any order: `noisy-1`, `isotropic+noisy-1`, `orthants+points-160`. A part is
+a kind and, for some kinds, a number in a normal form: `noisy` and `noisy-1.0` are both `noisy-1`. Every kind sets some
+aspects of an episode. Parts combine if no two of them set the same aspect. A family lists its kinds in the order in
+which they take effect, which is also their order in the name of the shift (`Shift.name`). `points-N` (N context
+examples instead of the trained number, drawn by the caller) applies to all families.
 
-The kinds of functions are listed here (Garg et al. 2022, section 4; Grazzi et al. 2024, figures 1 and 9); the functions
-are those of the task itself. The papers evaluate all of them on inputs from N(0, I), models trained on skewed inputs
-included (appendix A.1.3; the released evaluation fixes Gaussian data). Here kinds that constrain directions do so, too;
-the others keep the task's own inputs, and `isotropic+` before them gives the papers' inputs:
+The kinds of function families are listed here (Garg et al. 2022, section 4; Grazzi et al. 2024, figures 1 and 9). They
+change inputs and labels, not the functions. The papers evaluate all of them on inputs from N(0, I), also for models
+trained on skewed inputs (appendix A.1.3; the released evaluation fixes Gaussian data). Here, too, kinds that constrain
+directions start from N(0, I). The other kinds use the inputs of the task; `isotropic+` gives the inputs of the papers:
 
 - `isotropic`, `skewed`: inputs of N(0, I), of the skewed family;
 - `subspace`: coordinates from ceil(d/2) on set to 0 (paper); `subspace-random`: a random ceil(d/2)-dimensional
   subspace, scaled by sqrt(d / ceil(d/2)) (Garg's code, sqrt 2 for even d);
-- `orthants`: all context inputs in one random orthant per episode, the query free;
-- `orthogonal-query`: the query orthogonal to all context inputs, its length as drawn; defined for n < d;
-- `repeated-query`: the query is an earlier point, label and all, so that error 0 is attainable; defined for n > 0;
-- `wide-query-C`: only the query is scaled (by 3 when not given);
+- `orthants`: all context inputs of an episode in one random orthant, the query unconstrained;
+- `orthogonal-query`: the query orthogonal to all context inputs, its length unchanged; defined for n < d;
+- `repeated-query`: the query is an earlier point with its label, so that error 0 is attainable; defined for n > 0;
+- `wide-query-C`: only the query is scaled (default: by 3);
 - `input-scale-C`, `weight-scale-C`: all inputs, all noiseless outputs scaled;
-- `noisy-S`: label noise of standard deviation S (1 when not given).
+- `noisy-S`: label noise of standard deviation S (default: 1).
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from iclbench.families.sampling import normal, orthogonal, random_signs, skewed_
 
 
 class Number(NamedTuple):
-    """The number that a kind carries: what it is when none is given (None: it must be), and whether it is whole."""
+    """The number of a kind: its default (None: the number is required), and whether it must be an integer."""
 
     default: float | None = None
-    whole: bool = False
+    is_integer: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class Kind:
     """A kind of shift.
 
     Attributes:
-        sets: what of an episode it sets, in words; two kinds that set the same do not combine.
-        number: the number that it carries; None: none.
-        related_from: the process that related datasets come from, where the kind sets it.
+        sets: the aspects of an episode that it sets, in words; two kinds that set the same aspect do not combine.
+        number: its number; None if it has no number.
+        related_from: the process of the related datasets, if the kind sets it.
     """
 
     sets: tuple[str, ...]
@@ -67,12 +67,11 @@ class Kind:
 
 Kinds = Mapping[str, Kind]
 _EXAMPLES = "points"
-EVERYWHERE: Kinds = {_EXAMPLES: Kind(("the number of examples",), Number(whole=True))}
+COMMON_KINDS: Kinds = {_EXAMPLES: Kind(("the number of examples",), Number(is_integer=True))}
 
 
 class Part(NamedTuple):
-    """One kind with its number, and the one name that it has however the number is written: `noisy-1` for `noisy` and
-    `noisy-1.0`."""
+    """A kind with its number, and its name in normal form: `noisy-1` for `noisy` and `noisy-1.0`."""
 
     kind: str
     value: float = 1.0
@@ -81,66 +80,73 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Shift:
-    """One parsed shift: its parts in the order in which they take effect; none of them: no shift."""
+    """A parsed shift: its parts in the order in which they take effect. Without parts it is the shift `none`."""
 
     parts: tuple[Part, ...] = ()
 
     @classmethod
     def parse(cls, name: str, kinds: Kinds) -> Shift:
-        """Read the parts of a shift; `kinds` are those of the family, in order.
+        """Parse a shift; `kinds` are those of the family, in order.
 
         Raises:
-            UsageError: the family has no such kind; a number is missing, not positive, or given to a kind that has
-                none; or two parts set the same.
+            UsageError: the family has no such kind; a number is missing, not positive, or given to a kind without a
+                number; or two parts set the same aspect.
         """
-        allowed = {**kinds, **EVERYWHERE}
-        written = canonical(name)
-        if written == "none":
+        allowed = {**kinds, **COMMON_KINDS}
+        canonical_name = canonical(name)
+        if canonical_name == "none":
             return cls()
         order = list(allowed)
-        parts = sorted((_part(text, name, allowed) for text in written.split("+")), key=lambda p: order.index(p.kind))
+        parts = [_part(text, name, allowed) for text in canonical_name.split("+")]
+        parts.sort(key=lambda part: order.index(part.kind))
         for a, b in combinations(parts, 2):
             shared = set(allowed[a.kind].sets) & set(allowed[b.kind].sets)
             if shared:
-                raise UsageError(f"shift '{name}': '{a.text}' and '{b.text}' both set {min(shared)}; leave one out")
+                raise UsageError(
+                    f"shift '{name}': '{a.text}' and '{b.text}' both set {min(shared)}; remove one of them",
+                    code="conflict",
+                )
         return cls(tuple(parts))
 
     @property
     def name(self) -> str:
-        """How the shift is called in tables and hashes, in whatever order it was written."""
+        """The name in tables and hashes, with the parts in the order in which they take effect."""
         return "+".join(part.text for part in self.parts) or "none"
 
     def part(self, *kinds: str) -> Part | None:
-        """The part of one of these kinds, None where there is none."""
+        """The first part of one of these kinds; None if the shift has no such part."""
         return next((part for part in self.parts if part.kind in kinds), None)
 
     def value(self, kind: str, default: float) -> float:
-        """The number of this kind, `default` where the shift has no such part."""
+        """The number of this kind; `default` if the shift has no such part."""
         part = self.part(kind)
         return default if part is None else part.value
 
     @property
     def distribution(self) -> str:
-        """Its name without the number of examples in context."""
+        """The name without the number of context examples."""
         return Shift(tuple(part for part in self.parts if part.kind != _EXAMPLES)).name
 
     @property
     def examples(self) -> int | None:
-        """Examples in context, None: the trained number."""
+        """Number of context examples; None if the shift does not set it."""
         part = self.part(_EXAMPLES)
         return None if part is None else int(part.value)
 
     def with_examples(self, n: int) -> Shift:
-        """The same with n examples in context, and so `points-N` in its name.
+        """The same shift with n context examples, named with `points-N`.
 
         Raises:
-            UsageError: it has a number of examples of its own.
+            UsageError: the shift sets the number of examples already.
 
         >>> Shift().with_examples(40).name, Shift((Part("noisy", 1.0, "noisy-1"),)).with_examples(40).name
         ('points-40', 'noisy-1+points-40')
         """
         if self.examples is not None:
-            raise UsageError(f"shift '{self.name}' sets the number of examples itself, and {n} are asked for")
+            raise UsageError(
+                f"shift '{self.name}' sets the number of examples, but {n} examples are requested; remove one of them",
+                code="conflict",
+            )
         return Shift((*self.parts, Part(_EXAMPLES, float(n), f"{_EXAMPLES}-{n}")))
 
 
@@ -148,26 +154,28 @@ def _part(text: str, shift: str, kinds: Kinds) -> Part:
     match = re.fullmatch(r"(.+?)(?:-([0-9.]+))?", text)
     kind, number = match.groups() if match else (text, None)
     if kind == "none":
-        raise UsageError(f"shift '{shift}': 'none' is no change, and joins no other")
+        raise UsageError(f"shift '{shift}': 'none' cannot be combined with other shifts; remove it", code="conflict")
     if kind not in kinds:
         if get_close_matches(kind, kinds, 1, 0.75):
             raise UnknownNameError("shift", kind, kinds)
         known = ", ".join(sorted([*kinds, "none"]))
-        raise UsageError(f"the shift {shortened(kind)!r} does not apply to this task; known: {known}")
+        raise UsageError(
+            f"the shift {shortened(kind)!r} does not apply to this task; known: {known}", code="not-applicable"
+        )
     number_kind = kinds[kind].number
     if number is None:
         if number_kind is None:
             return Part(kind, text=kind)
         if number_kind.default is None:
-            raise UsageError(f"shift '{kind}' needs a number, like {kind}-2")
+            raise UsageError(f"shift '{kind}' needs a number, like {kind}-2", code="missing-value")
         return _numbered(kind, number_kind.default)
     if number_kind is None:
         numbered = ", ".join(sorted(name for name, entry in kinds.items() if entry.number))
-        raise UsageError(f"shift '{shift}': only {numbered} take a number; write '{kind}'")
+        raise UsageError(f"shift '{shift}': only {numbered} take a number; write '{kind}'", code="bad-syntax")
     value = _positive(number)
-    if value is None or (number_kind.whole and not value.is_integer()):
-        expected = "a whole number of at least 1" if number_kind.whole else "a positive number"
-        raise UsageError(f"shift '{shift}': expected {expected} after '{kind}-', got '{number}'")
+    if value is None or (number_kind.is_integer and not value.is_integer()):
+        expected = "a positive integer" if number_kind.is_integer else "a positive number"
+        raise UsageError(f"shift '{shift}': expected {expected} after '{kind}-', got '{number}'", code="bad-value")
     return _numbered(kind, value)
 
 
@@ -184,8 +192,8 @@ def _positive(number: str) -> float | None:
 
 
 class Inputs(NamedTuple):
-    """Inputs of a batch under a shift: the context's, one query per prefix (None: the next context point), and which
-    count."""
+    """Inputs of a batch under a shift: context inputs, one query per prefix (default: the next context point), and the
+    positions at which the query is defined (default: all)."""
 
     x: Float[Tensor, "B N Dx"]
     queries: Float[Tensor, "B N Dx"] | None = None
@@ -196,14 +204,14 @@ class Inputs(NamedTuple):
         return self._replace(x=change(self.x), queries=None if self.queries is None else change(self.queries))
 
     def truncate(self, active_dims: int | None) -> Inputs:
-        """Only the first dimensions in use, all others 0."""
+        """Set all dimensions except the first `active_dims` to 0."""
         if active_dims is None:
             return self
         in_use = torch.arange(self.x.shape[-1], device=self.x.device) < active_dims
         return self.map(lambda x: x * in_use)
 
 
-# Where context and queries lie, from where they lay before: inputs, the number of the kind, randomness.
+# Maps inputs to shifted inputs, given the number of the kind and a source of randomness.
 Place = Callable[[Inputs, float, torch.Generator], Inputs]
 
 
@@ -212,8 +220,9 @@ class FunctionKind(Kind):
     """A kind for functions of a vector.
 
     Attributes:
-        place: says where context and queries lie; the query after the first n points is row n. None: as they were.
-        isotropic: whether the inputs start from N(0, I) instead of the task's own distribution.
+        place: maps context and queries to shifted ones; the query after the first n points is row n. None: they do not
+            change.
+        isotropic: whether the inputs start from N(0, I) instead of the distribution of the task.
     """
 
     place: Place | None = None
@@ -239,9 +248,9 @@ def _orthants(inputs: Inputs, _: float, generator: torch.Generator) -> Inputs:
 
 def _orthogonal_query(inputs: Inputs, _: float, generator: torch.Generator) -> Inputs:
     x = inputs.x
-    free = _orthogonal_to_earlier(x, normal(x.shape, generator))
+    queries = _orthogonal_to_earlier(x, normal(x.shape, generator))
     batch, points, dim = x.shape
-    return Inputs(x, free, (torch.arange(points, device=x.device) < dim).expand(batch, points))
+    return Inputs(x, queries, (torch.arange(points, device=x.device) < dim).expand(batch, points))
 
 
 def _skewed(inputs: Inputs, _: float, generator: torch.Generator) -> Inputs:
@@ -264,7 +273,7 @@ FUNCTION_KINDS: Mapping[str, FunctionKind] = {
     "subspace-random": FunctionKind((_INPUTS,), place=_random_subspace, isotropic=True),
     "orthants": FunctionKind((_INPUTS, _QUERY), place=_orthants, isotropic=True),
     "orthogonal-query": FunctionKind((_INPUTS, _QUERY), place=_orthogonal_query, isotropic=True),
-    # The query is chosen among points with their labels: see `repeated`.
+    # `repeated` chooses the query among the points with labels.
     "repeated-query": FunctionKind((_QUERY,)),
     "wide-query": FunctionKind((_QUERY,), Number(3.0), _wide_query),
     "input-scale": FunctionKind(("the scale of the inputs",), Number(), _scaled),
@@ -274,7 +283,7 @@ FUNCTION_KINDS: Mapping[str, FunctionKind] = {
 
 
 def repeated(context: Points, generator: torch.Generator) -> tuple[Points, Bool[Tensor, "B N"]]:
-    """For every n a random one of the first n points, and whether there is one (n > 0)."""
+    """For every n, a random one of the first n points, and whether such a point exists (n > 0)."""
     batch, points = context.mask.shape
     counts = torch.arange(points, device=generator.device)
     uniform = torch.rand((batch, points), generator=generator, device=generator.device)
@@ -282,14 +291,15 @@ def repeated(context: Points, generator: torch.Generator) -> tuple[Points, Bool[
     return context.map(lambda t: take(t, earlier)), (counts > 0).expand(batch, points)
 
 
-def _orthogonal_to_earlier(x: Float[Tensor, "B N D"], drawn: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
-    """Row n of `drawn` made orthogonal to the first n rows of `x`, its length kept; from row D on, as drawn."""
+def _orthogonal_to_earlier(x: Float[Tensor, "B N D"], queries: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+    """Row n of `queries` projected to be orthogonal to the first n rows of `x`, with its length; unchanged from row D
+    on."""
     dim = x.shape[-1]
     # The first n columns of Q span the first n inputs, for every n at once.
     basis = torch.linalg.qr(x[:, :dim].double().transpose(1, 2)).Q
     row = torch.arange(x.shape[1], device=x.device).unsqueeze(1)
     earlier = torch.arange(basis.shape[-1], device=x.device) < row
-    wide = drawn.double()
-    free = wide - ((wide @ basis) * earlier) @ basis.transpose(1, 2)
-    free = free * wide.norm(dim=-1, keepdim=True) / free.norm(dim=-1, keepdim=True)
-    return torch.where(row < dim, free.to(x.dtype), drawn)
+    precise = queries.double()
+    projected = precise - ((precise @ basis) * earlier) @ basis.transpose(1, 2)
+    projected = projected * precise.norm(dim=-1, keepdim=True) / projected.norm(dim=-1, keepdim=True)
+    return torch.where(row < dim, projected.to(x.dtype), queries)

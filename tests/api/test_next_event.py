@@ -17,7 +17,7 @@ from iclbench.core.errors import UsageError
 from iclbench.streaming.clock import Clock
 from iclbench.streaming.event_lines import EventFormat
 from iclbench.streaming.stream import Stream
-from tests.families.events import made
+from tests.families.events import sequence_files as made
 from tests.refusals import refused
 
 TIMES, MARKS = np.array([0.5, 1.25, 4.0]), np.array([0, 2, 1])

@@ -14,8 +14,8 @@ from iclbench.contracts.families import (
 )
 from iclbench.families.request import Request
 from iclbench.registry import FAMILIES
-from tests.families.climate import made as weather
-from tests.families.events import made
+from tests.families.climate import wfde5_files as weather
+from tests.families.events import sequence_files as made
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from iclbench.evaluation.curves import learning_curve
 from iclbench.evaluation.evaluate import evaluate
 from iclbench.evaluation.gaps import next_gap_rows
 from iclbench.evaluation.prompts import PromptSet
-from tests.families.events import made
+from tests.families.events import sequence_files as made
 
 NAMES = ("oracle-events", "oracle-bayes-events", "poisson", "renewal", "hawkes-mle")
 

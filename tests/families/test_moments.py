@@ -21,14 +21,14 @@ def make(cls, **parameters):
     return cls(cls.Parameters(**parameters))
 
 
-def stream(seed=0):
+def new_generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
 def second_moment(y: Tensor) -> tuple[float, float]:
     """Mean of y² over independent episodes, and its standard error."""
-    each = y.double().square().mean(dim=tuple(range(1, y.dim())))
-    return each.mean().item(), (each.std() / math.sqrt(len(each))).item()
+    episode_means = y.double().square().mean(dim=tuple(range(1, y.dim())))
+    return episode_means.mean().item(), (episode_means.std() / math.sqrt(len(episode_means))).item()
 
 
 @pytest.mark.parametrize(
@@ -48,31 +48,31 @@ def second_moment(y: Tensor) -> tuple[float, float]:
 def test_the_normaliser_is_the_variance_of_the_noiseless_output(cls, parameters, variance):
     family = make(cls, **parameters)
     assert family.normaliser == pytest.approx(variance, rel=1e-6)
-    found, error = second_moment(family.sample(Request(30_000, 6, stream())).context.y)
-    assert abs(found - variance) < 4 * error
+    moment, error = second_moment(family.sample(Request(30_000, 6, new_generator())).context.y)
+    assert abs(moment - variance) < 4 * error
 
 
-def test_the_combinations_variance_by_quadrature():
+def test_the_variance_of_combinations_equals_quadrature():
     nodes, weights = np.polynomial.hermite_e.hermegauss(80)
-    at = torch.tensor(nodes)[:, None].expand(-1, 5)
-    expected = (features(at).square() * torch.tensor(weights / weights.sum())[:, None]).sum()
-    # |x|, x², x³ and exp are integrated exactly enough; the cosine's frequency is what 80 nodes are for.
+    x = torch.tensor(nodes)[:, None].expand(-1, 5)
+    expected = (features(x).square() * torch.tensor(weights / weights.sum())[:, None]).sum()
+    # The frequency of the cosine needs 80 nodes; the other features need fewer.
     assert make(Combination).normaliser == pytest.approx(expected.item(), abs=1e-6)
     assert make(Combination).normaliser == pytest.approx(20.58, abs=5e-3)
 
 
 def test_noise_adds_its_variance_and_zero_scores_one_plus_sigma2_over_d():
     family = make(NoisyLinear, dim=5, noise=2.0)
-    found, error = second_moment(family.sample(Request(30_000, 6, stream())).context.y)
+    moment, error = second_moment(family.sample(Request(30_000, 6, new_generator())).context.y)
     assert family.normaliser == 5
-    assert abs(found - (5 + 4)) < 4 * error
+    assert abs(moment - (5 + 4)) < 4 * error
 
 
 def test_renormalised_noisy_labels_have_variance_d_and_keep_the_noise_to_signal_ratio():
     family = make(NoisyLinear, dim=5, noise=2.0, renormalise=True)
-    episodes = family.sample(Request(30_000, 6, stream()))
-    found, error = second_moment(episodes.context.y)
-    assert abs(found - 5) < 4 * error
+    episodes = family.sample(Request(30_000, 6, new_generator()))
+    moment, error = second_moment(episodes.context.y)
+    assert abs(moment - 5) < 4 * error
     signal = math.sqrt(5 / 9) * family.apply(episodes.truth, episodes.context.x)
     noise, error = second_moment(episodes.context.y[..., 0] - signal)
     assert abs(noise - 4 * 5 / 9) < 4 * error
@@ -80,7 +80,7 @@ def test_renormalised_noisy_labels_have_variance_d_and_keep_the_noise_to_signal_
 
 
 def test_linear_inputs_and_weights_are_standard_normal():
-    episodes = make(Linear, dim=4).sample(Request(20_000, 3, stream()))
+    episodes = make(Linear, dim=4).sample(Request(20_000, 3, new_generator()))
     weights = episodes.truth["weights"]
     torch.testing.assert_close(weights.T @ weights / len(weights), torch.eye(4), atol=4 * math.sqrt(2 / 20_000), rtol=0)
     x = episodes.context.x.reshape(-1, 4)
@@ -90,7 +90,7 @@ def test_linear_inputs_and_weights_are_standard_normal():
 
 
 def test_sparse_weights_have_exactly_s_non_zeros_uniformly_placed():
-    episodes = make(SparseLinear, dim=8, sparsity=3).sample(Request(16_000, 1, stream()))
+    episodes = make(SparseLinear, dim=8, sparsity=3).sample(Request(16_000, 1, new_generator()))
     nonzero = episodes.truth["weights"] != 0
     assert (nonzero.sum(1) == 3).all()
     assert (nonzero == episodes.truth["support"]).all()
@@ -99,26 +99,28 @@ def test_sparse_weights_have_exactly_s_non_zeros_uniformly_placed():
 
 
 @pytest.mark.parametrize("active", [1, 3, 5])
-def test_a_curriculum_keeps_the_sparse_support_within_the_dimensions_in_use(active):
+def test_the_sparse_support_lies_within_the_dimensions_of_a_curriculum(active):
     support = (
-        make(SparseLinear, dim=8, sparsity=3).sample(Request(500, 1, stream(), active_dims=active)).truth["support"]
+        make(SparseLinear, dim=8, sparsity=3)
+        .sample(Request(500, 1, new_generator(), active_dims=active))
+        .truth["support"]
     )
     assert not support[:, active:].any()
     assert (support.sum(1) == min(3, active)).all()
 
 
 @pytest.mark.parametrize(("exponent", "rotation"), [(2.0, "episode"), (4.0, "episode"), (2.0, "batch"), (2.0, "fixed")])
-def test_skewed_covariance_has_eigenvalues_falling_like_a_power_and_trace_d(exponent, rotation):
+def test_skewed_covariance_has_power_law_eigenvalues_and_trace_d(exponent, rotation):
     dim = 6
-    # The map itself, exactly: rows of the identity in place of random z.
-    maps = skewed_inputs(torch.eye(dim).expand(3, dim, dim), stream(), exponent, rotation)
+    # With rows of the identity instead of random z the covariance is exact.
+    maps = skewed_inputs(torch.eye(dim).expand(3, dim, dim), new_generator(), exponent, rotation)
     covariance = maps.transpose(1, 2) @ maps
     expected = torch.arange(1, dim + 1).double() ** -exponent
     expected = expected * dim / expected.sum()
     torch.testing.assert_close(
         torch.linalg.eigvalsh(covariance.double()).flip(1), expected.expand(3, dim), atol=1e-5, rtol=1e-4
     )
-    other = skewed_inputs(torch.eye(dim).expand(3, dim, dim), stream(1), exponent, rotation)
+    other = skewed_inputs(torch.eye(dim).expand(3, dim, dim), new_generator(1), exponent, rotation)
     same_in_call = torch.allclose(maps[0], maps[1], atol=1e-5)
     same_between_calls = torch.allclose(maps[0], other[0], atol=1e-5)
     assert (same_in_call, same_between_calls) == {
@@ -130,14 +132,14 @@ def test_skewed_covariance_has_eigenvalues_falling_like_a_power_and_trace_d(expo
 
 def test_skewed_rotations_are_uniform():
     """The mean covariance over episodes is the identity, entry by entry."""
-    x = make(SkewedLinear, dim=4).sample(Request(20_000, 1, stream())).context.x[:, 0]
-    spread = (x.unsqueeze(2) * x.unsqueeze(1)).std(0) / math.sqrt(len(x))
-    assert ((x.T @ x / len(x) - torch.eye(4)).abs() < 4 * spread).all()
+    x = make(SkewedLinear, dim=4).sample(Request(20_000, 1, new_generator())).context.x[:, 0]
+    error = (x.unsqueeze(2) * x.unsqueeze(1)).std(0) / math.sqrt(len(x))
+    assert ((x.T @ x / len(x) - torch.eye(4)).abs() < 4 * error).all()
 
 
 def test_relu_networks_equal_the_formula_of_the_paper():
     family = make(ReluNetwork, dim=3, hidden=7)
-    episodes = family.sample(Request(4, 5, stream()))
+    episodes = family.sample(Request(4, 5, new_generator()))
     for b in range(4):
         for n in range(5):
             inner = episodes.truth["hidden"][b].numpy() @ episodes.context.x[b, n].numpy()
@@ -147,75 +149,76 @@ def test_relu_networks_equal_the_formula_of_the_paper():
 
 def test_shared_hidden_weights_are_the_same_in_every_episode_and_call():
     family = make(ReluNetwork, dim=5, hidden=10, shared_hidden=True)
-    first, second = (family.sample(Request(50, 3, stream(seed))) for seed in (0, 1))
+    first, second = (family.sample(Request(50, 3, new_generator(seed))) for seed in (0, 1))
     assert (first.truth["hidden"] == second.truth["hidden"][:1]).all()
     assert not torch.equal(first.truth["output"], second.truth["output"])
     other = make(ReluNetwork, dim=5, hidden=10, shared_hidden=True, hidden_seed=1)
-    assert not torch.equal(other.sample(Request(50, 3, stream())).truth["hidden"], first.truth["hidden"])
+    assert not torch.equal(other.sample(Request(50, 3, new_generator())).truth["hidden"], first.truth["hidden"])
 
 
-def test_the_normaliser_with_shared_hidden_weights_is_the_variance_under_these_and_d_on_average():
+def test_the_normaliser_is_the_variance_for_the_shared_hidden_weights_and_d_on_average():
     # E[relu(w.x)²] = |w|²/2, so the variance given the hidden weights is sum_j |w_j|² / h.
     normalisers = []
     for seed in range(100):
         family = make(ReluNetwork, dim=5, hidden=10, shared_hidden=True, hidden_seed=seed)
-        hidden = family.sample(Request(1, 1, stream())).truth["hidden"].double()
+        hidden = family.sample(Request(1, 1, new_generator())).truth["hidden"].double()
         assert family.normaliser == pytest.approx(hidden.square().sum().item() / 10)
         normalisers.append(family.normaliser)
     assert abs(np.mean(normalisers) - 5) < 4 * np.std(normalisers) / 10
-    assert max(normalisers) > 6 > 4 > min(normalisers), "no seed's is d"
+    assert max(normalisers) > 6 > 4 > min(normalisers), "seeds differ"
 
 
 def test_the_zero_predictor_scores_1_on_the_shared_network_of_the_card():
     family = resolve_task("relu-network-shared", "small")[0].build()
-    found, error = second_moment(family.sample(Request(30_000, 6, stream())).context.y)
-    assert abs(found / family.normaliser - 1) < 4 * error / family.normaliser < 0.05
+    moment, error = second_moment(family.sample(Request(30_000, 6, new_generator())).context.y)
+    assert abs(moment / family.normaliser - 1) < 4 * error / family.normaliser < 0.05
 
 
 def naive_tree(splits, leaves, x, node=0):
-    """Walk down recursively; heap order."""
+    """Value at x of a tree in heap order."""
     if node >= len(splits):
         return leaves[node - len(splits)]
     return naive_tree(splits, leaves, x, 2 * node + (2 if x[splits[node]] > 0 else 1))
 
 
 @pytest.mark.parametrize("depth", [1, 4])
-def test_decision_trees_equal_a_recursive_walk(depth):
-    episodes = make(DecisionTree, dim=4, depth=depth).sample(Request(6, 20, stream()))
+def test_decision_trees_equal_a_recursive_evaluation(depth):
+    episodes = make(DecisionTree, dim=4, depth=depth).sample(Request(6, 20, new_generator()))
     for b in range(6):
         splits, leaves = (episodes.truth[k][b].tolist() for k in ("splits", "leaves"))
-        walked = [naive_tree(splits, leaves, x) for x in episodes.context.x[b].tolist()]
-        assert episodes.context.y[b, :, 0].tolist() == walked
+        expected = [naive_tree(splits, leaves, x) for x in episodes.context.x[b].tolist()]
+        assert episodes.context.y[b, :, 0].tolist() == expected
 
 
 def test_splits_are_uniform_with_replacement():
-    splits = make(DecisionTree, dim=20).sample(Request(400, 1, stream())).truth["splits"]
+    splits = make(DecisionTree, dim=20).sample(Request(400, 1, new_generator())).truth["splits"]
     assert splits.shape == (400, 15)
     share = torch.bincount(splits.flatten(), minlength=20) / (400 * 15)
     assert (share - 1 / 20).abs().max() < 4 * math.sqrt(0.05 * 0.95 / 6000)
 
 
-def test_every_leaf_of_a_decision_tree_is_reached():
-    episodes = make(DecisionTree, dim=300).sample(Request(30, 300, stream()))
+def test_decision_trees_reach_all_leaves():
+    episodes = make(DecisionTree, dim=300).sample(Request(30, 300, new_generator()))
     distinct = [b for b, splits in enumerate(episodes.truth["splits"].tolist()) if len(set(splits)) == 15]
-    assert distinct, "no tree without a repeated coordinate"
-    # Without a repeated coordinate each of the 16 leaves has probability 1/16; 300 points miss one once in 1e7 trees.
+    assert distinct, "every tree repeats a coordinate"
+    # Without a repeated coordinate each of the 16 leaves has probability 1/16;
+    # 300 points miss a leaf in 1 of 1e7 trees.
     for b in distinct:
         assert set(episodes.context.y[b, :, 0].tolist()) == set(episodes.truth["leaves"][b].tolist())
 
 
 def test_quadratic_equals_its_formula():
-    episodes = make(Quadratic, dim=3).sample(Request(10, 4, stream()))
+    episodes = make(Quadratic, dim=3).sample(Request(10, 4, new_generator()))
     expected = (episodes.context.x**2 * episodes.truth["weights"][:, None]).sum(-1) / math.sqrt(3)
     torch.testing.assert_close(episodes.context.y[..., 0], expected)
 
 
-def test_combination_features_are_the_papers():
+def test_combination_features_are_those_of_the_paper():
     x = torch.tensor([[-2.0, 3.0, -1.5, 0.5, 1.0]])
     expected = torch.tensor([[2.0, 9.0, -3.375, 0.0, math.exp(0.2)]])
     torch.testing.assert_close(features(x), expected, atol=1e-6, rtol=1e-6)
     family = make(Combination, dim=7)
-    episodes = family.sample(Request(5, 3, stream()))
+    episodes = family.sample(Request(5, 3, new_generator()))
     x = episodes.context.x.clone()
     x[..., 5:] = 9.0
     torch.testing.assert_close(family.apply(episodes.truth, x).unsqueeze(-1), episodes.context.y)

@@ -1,4 +1,4 @@
-"""Every shift by its defining property."""
+"""The defining property of every shift, and the parsing of shifts."""
 
 import math
 
@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from iclbench.config.resolution import resolve_task
-from iclbench.core.errors import UsageError
 from iclbench.evaluation import contestants
 from iclbench.evaluation.curves import learning_curve
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.linear import Linear, NoisyLinear, SkewedLinear, SparseLinear
 from iclbench.families.request import Request
 from iclbench.families.shifts import FUNCTION_KINDS, FunctionKind, Shift
+from tests.refusals import refused
 
 DIM = 6
 LINEAR = Linear(Linear.Parameters(dim=DIM))
@@ -30,7 +30,7 @@ def function(episodes, x):
 
 @pytest.mark.parametrize("kind", sorted(FUNCTION_KINDS))
 @pytest.mark.parametrize("family", [LINEAR, SKEWED, NOISY], ids=["linear", "skewed", "noisy"])
-def test_a_shift_meets_the_same_functions(kind, family):
+def test_shifts_do_not_change_the_functions(kind, family):
     shift = f"{kind}-2" if FUNCTION_KINDS[kind].number else kind
     shifted, plain = draw(shift, family), draw("none", family)
     assert torch.equal(shifted.truth["weights"], plain.truth["weights"])
@@ -38,7 +38,7 @@ def test_a_shift_meets_the_same_functions(kind, family):
     assert shifted.asked.y.isfinite().all()
 
 
-def test_orthants_keep_the_context_in_one_orthant_and_leave_the_query_free():
+def test_orthants_put_the_context_in_one_orthant_and_do_not_constrain_the_query():
     episodes = draw("orthants")
     signs = episodes.context.x.sign()
     assert (signs == signs[:, :1]).all()
@@ -50,7 +50,7 @@ def test_orthants_keep_the_context_in_one_orthant_and_leave_the_query_free():
     assert episodes.scored.all()
 
 
-def test_the_orthogonal_query_is_orthogonal_to_all_earlier_inputs_and_defined_below_d():
+def test_the_orthogonal_query_is_orthogonal_to_earlier_inputs_and_defined_below_d():
     episodes = draw("orthogonal-query")
     for n in range(DIM):
         before = episodes.context.x[:, :n].double()
@@ -58,7 +58,7 @@ def test_the_orthogonal_query_is_orthogonal_to_all_earlier_inputs_and_defined_be
         assert torch.einsum("bnd,bd->bn", before, query).abs().sum() < 1e-3
     assert episodes.scored[:, :DIM].all()
     assert not episodes.scored[:, DIM:].any()
-    # Lengths are those of a standard normal vector: E|x|² = d.
+    # The length is that of a standard normal vector: E|x|² = d.
     square = episodes.targets.x[:, :DIM].square().sum(-1)
     assert abs(square.mean() - DIM) < 4 * math.sqrt(2 * DIM / square.numel())
     torch.testing.assert_close(episodes.targets.y[..., 0], function(episodes, episodes.targets.x))
@@ -75,17 +75,16 @@ def test_the_repeated_query_can_be_answered_without_error(family):
     episodes = draw("repeated-query", family)
     assert not episodes.scored[:, 0].any()
     assert episodes.scored[:, 1:].all()
-    used = set()
+    repeated_points = set()
     for n in range(1, 10):
         same = (episodes.context.x[:, :n] == episodes.targets.x[:, n : n + 1]).all(-1)
-        assert (same.sum(1) == 1).all(), "an earlier point, and just one"
-        found = episodes.context.y[:, :n][same]
-        assert torch.equal(found, episodes.targets.y[:, n])
-        used |= set(same.double().argmax(1).tolist())
-    assert used == set(range(9)), "any earlier point may be repeated"
+        assert (same.sum(1) == 1).all(), "exactly one earlier point"
+        assert torch.equal(episodes.context.y[:, :n][same], episodes.targets.y[:, n])
+        repeated_points |= set(same.double().argmax(1).tolist())
+    assert repeated_points == set(range(9)), "every earlier point can be repeated"
 
 
-def test_subspace_zeroes_the_second_half_and_keeps_the_first():
+def test_subspace_sets_the_second_half_to_zero_and_does_not_change_the_first():
     episodes = draw("subspace")
     assert not episodes.context.x[..., 3:].any()
     assert abs(episodes.context.x[..., :3].var() - 1) < 4 * math.sqrt(2 / 6000)
@@ -100,7 +99,7 @@ def test_a_random_subspace_has_half_the_rank_and_the_full_length(dim):
     assert (ranks == math.ceil(dim / 2)).all()
     square = episodes.context.x.square().sum(-1)
     assert abs(square.mean() - dim) < 4 * square.std() / math.sqrt(square.numel())
-    assert episodes.context.x.abs().amin((0, 1)).min() > 0, "no coordinate is left out"
+    assert episodes.context.x.abs().amin((0, 1)).min() > 0, "all coordinates are used"
 
 
 def test_skewed_inputs_have_the_skewed_familys_spectrum_and_isotropic_ones_do_not():
@@ -141,7 +140,7 @@ def test_the_wide_query_is_three_times_wider_by_default():
     assert torch.equal(draw("wide-query").targets.x, draw("wide-query-3").targets.x)
 
 
-def test_more_points_are_the_callers_to_ask_for():
+def test_points_n_changes_only_the_number_of_examples_that_callers_request():
     assert LINEAR.parse_shift("points-160").examples == 160
     assert LINEAR.parse_shift("noisy-2").examples is None
     assert torch.equal(draw("points-160").context.y, draw("none").context.y)
@@ -161,7 +160,7 @@ def test_more_points_are_the_callers_to_ask_for():
         (SparseLinear(SparseLinear.Parameters(dim=DIM, sparsity=3)), "noisy-1", 2.0),
     ],
 )
-def test_noise_to_signal_follows_the_true_noise_and_the_weight_scale(family, shift, ratio):
+def test_noise_to_signal_depends_on_the_noise_and_the_weight_scale(family, shift, ratio):
     assert family.noise_to_signal(shift) == ratio
 
 
@@ -179,7 +178,7 @@ def test_ridge_with_noise_to_signal_beats_other_penalties():
         assert min(errors, key=errors.__getitem__) == best
 
 
-def test_a_curriculum_zeroes_context_and_queries_alike():
+def test_a_curriculum_sets_inactive_dimensions_of_context_and_queries_to_zero():
     generator = torch.Generator().manual_seed(0)
     episodes = LINEAR.sample(Request(5, 4, generator, active_dims=2, shift="wide-query"))
     assert not episodes.context.x[..., 2:].any()
@@ -188,7 +187,7 @@ def test_a_curriculum_zeroes_context_and_queries_alike():
 
 
 @pytest.mark.parametrize(
-    ("name", "called", "value"),
+    ("name", "canonical_name", "value"),
     [
         ("input_scale-0.333", "input-scale-0.333", 0.333),
         ("input-scale-.50", "input-scale-0.5", 0.5),
@@ -202,104 +201,90 @@ def test_a_curriculum_zeroes_context_and_queries_alike():
         ("orthants", "orthants", 1.0),
     ],
 )
-def test_a_law_has_one_name_however_it_is_written(name, called, value):
-    """That of the cards and of packed results, and one set of prompts with it."""
+def test_spellings_of_a_shift_have_one_canonical_name(name, canonical_name, value):
+    """Cards, packed results and prompt sets use the canonical name."""
     shift = Shift.parse(name, FUNCTION_KINDS)
-    assert (shift.name, [part.value for part in shift.parts]) == (called, [value])
-    assert Shift.parse(called, FUNCTION_KINDS) == shift
+    assert (shift.name, [part.value for part in shift.parts]) == (canonical_name, [value])
+    assert Shift.parse(canonical_name, FUNCTION_KINDS) == shift
     assert Shift.parse("None", FUNCTION_KINDS) == Shift()
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "code", "named"),
     [
-        ("orthant", "unknown shift 'orthant'; did you mean 'orthants'"),
-        ("input-scal-2", "did you mean 'input-scale'"),
-        ("", "the shift '' does not apply to this task; known: "),
-        ("input-scale", "needs a number, like input-scale-2"),
-        ("input-scale-0", "a positive number"),
-        ("input-scale-1.2.3", "got '1.2.3'"),
-        ("input-scale-" + "9" * 400, "a positive number"),
-        ("points-2.5", "a whole number"),
-        ("orthants-2", "write 'orthants'"),
-        ("orthants+isotropic", "'isotropic' and 'orthants' both set the inputs; leave one out"),
-        ("wide-query+repeated-query", "both set the query"),
-        ("noisy-1+noisy-2", "'noisy-1' and 'noisy-2' both set the label noise"),
-        ("points-20+points-40", "both set the number of examples"),
-        ("none+points-40", "'none' is no change, and joins no other"),
-        ("orthants+", "the shift '' does not apply"),
-        ("orthant+points-40", "did you mean 'orthants'"),
-        ("x\ny", "does not apply"),
+        ("orthant", "unknown-name", ["'orthant'", "'orthants'"]),
+        ("input-scal-2", "unknown-name", ["'input-scal'", "'input-scale'"]),
+        ("", "not-applicable", ["''", "orthants", "none", "points"]),
+        ("input-scale", "missing-value", ["'input-scale'", "input-scale-2"]),
+        ("input-scale-0", "bad-value", ["'input-scale-'", "'0'"]),
+        ("input-scale-1.2.3", "bad-value", ["'input-scale-'", "'1.2.3'"]),
+        ("input-scale-" + "9" * 400, "bad-value", ["'input-scale-'"]),
+        ("points-2.5", "bad-value", ["'points-'", "'2.5'"]),
+        ("orthants-2", "bad-syntax", ["'orthants-2'", "'orthants'", "noisy"]),
+        ("orthants+isotropic", "conflict", ["'isotropic'", "'orthants'", "the inputs"]),
+        ("wide-query+repeated-query", "conflict", ["'wide-query-3'", "'repeated-query'", "the query"]),
+        ("noisy-1+noisy-2", "conflict", ["'noisy-1'", "'noisy-2'", "the label noise"]),
+        ("points-20+points-40", "conflict", ["'points-20'", "'points-40'", "the number of examples"]),
+        ("none+points-40", "conflict", ["'none+points-40'", "'none'"]),
+        ("orthants+", "not-applicable", ["''"]),
+        ("orthant+points-40", "unknown-name", ["'orthant'", "'orthants'"]),
+        ("x\ny", "not-applicable", []),
     ],
 )
-def test_what_is_not_a_shift_is_one_clear_line(name, message):
-    with pytest.raises(UsageError, match=message) as error:
+def test_bad_shifts_are_refused(name, code, named):
+    with refused(code, *named):
         Shift.parse(name, FUNCTION_KINDS)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["none", "noisy-2", "isotropic+input-scale-3"])
-def test_a_shift_with_so_many_examples_is_read_back_from_its_name(name):
+def test_the_name_of_a_shift_includes_its_number_of_examples(name):
     shift = Shift.parse(name, FUNCTION_KINDS)
     more = shift.with_examples(160)
     assert Shift.parse(more.name, FUNCTION_KINDS) == more
     assert (more.examples, more.distribution) == (160, shift.name)
-    with pytest.raises(UsageError, match="sets the number of examples itself"):
+    with refused("conflict", f"'{more.name}'", 40):
         more.with_examples(40)
 
 
-def test_a_shift_that_a_family_does_not_know_lists_its_own():
+def test_the_error_for_an_unknown_shift_lists_the_shifts_of_the_family():
     from iclbench.families.tabular.tabular import Tabular
 
     family = Tabular(Tabular.Parameters())
     assert family.parse_shift("points-20").examples == 20
-    with pytest.raises(UsageError, match="'orthants' does not apply to this task; known: none, points"):
+    with refused("not-applicable", "'orthants'", "none, points"):
         family.parse_shift("orthants")
 
 
-def test_parts_take_effect_together_and_in_one_order_however_they_are_written():
+def test_the_order_in_which_parts_are_written_has_no_effect():
     assert (
         SKEWED.parse_shift("points-9+Noisy-2+input_scale-3+isotropic").name
         == "isotropic+input-scale-3+noisy-2+points-9"
     )
     episodes = draw("isotropic+input-scale-3+weight-scale-2+noisy-0.5", SKEWED, episodes=400, points=50)
-    again = draw("noisy-0.5+weight-scale-2+input-scale-3+isotropic", SKEWED, episodes=400, points=50)
-    assert torch.equal(episodes.context.y, again.context.y)
+    reordered = draw("noisy-0.5+weight-scale-2+input-scale-3+isotropic", SKEWED, episodes=400, points=50)
+    assert torch.equal(episodes.context.y, reordered.context.y)
     x, y = episodes.context.x, episodes.context.y[..., 0]
     gram = (x.transpose(1, 2) @ x).mean(0) / 50
-    torch.testing.assert_close(gram, 9 * torch.eye(DIM), rtol=0, atol=0.4)  # that of N(0, 9 I); skewed: up to 36
+    torch.testing.assert_close(
+        gram, 9 * torch.eye(DIM), rtol=0, atol=0.4
+    )  # as for N(0, 9 I); up to 36 for skewed inputs
     residual = y - 2 * function(episodes, x)
     assert abs(residual.std() - 0.5) < 4 * 0.5 / math.sqrt(2 * residual.numel())
 
 
-def test_queries_of_one_part_feel_the_others():
+def test_other_parts_apply_to_the_queries_of_a_part():
     orthants = draw("orthants+input-scale-3+noisy-1")
     torch.testing.assert_close(orthants.targets.x, 3 * draw("orthants").targets.x)
-    assert not torch.equal(orthants.targets.y[..., 0], function(orthants, orthants.targets.x)), (
-        "the query's label is noisy"
-    )
+    # The label of the query is noisy.
+    assert not torch.equal(orthants.targets.y[..., 0], function(orthants, orthants.targets.x))
     repeated = draw("isotropic+repeated-query", SKEWED)
     n = 5
     assert (repeated.context.x[:, :n] == repeated.targets.x[:, n : n + 1]).all(-1).any(1).all()
     assert torch.equal(repeated.context.x, draw("isotropic", SKEWED).context.x)
 
 
-def test_a_family_adds_a_kind_of_its_own_that_combines_with_all_others():
-    class Mirrored(Linear):
-        shift_kinds = {
-            **FUNCTION_KINDS,
-            "mirrored": FunctionKind(("the sign",), place=lambda inputs, _, generator: inputs.map(torch.neg)),
-        }
-
-    family = Mirrored(Mirrored.Parameters(dim=DIM))
-    plain, shifted = draw("orthants", family), draw("mirrored+orthants", family)
-    assert torch.equal(shifted.context.x, -plain.context.x) and torch.equal(shifted.targets.x, -plain.targets.x)
-    with pytest.raises(UsageError, match="'mirrored' does not apply"):
-        LINEAR.parse_shift("mirrored")
-
-
-# E[tr((I + X'X)^-1) + 1] / 20 for the rows of X from N(0, I_20): the Bayes risk of unit noise and weights.
-def test_the_oracle_of_the_noisy_panel_has_the_risk_of_the_closed_form():
+def test_the_oracle_under_noise_has_the_bayes_risk():
+    """E[tr((I + X'X)^-1) + 1] / 20 for unit noise and weights, with the rows of X from N(0, I_20)."""
     task = resolve_task("skewed-linear", "paper", {"episodes": 640})[0]
     prompts = PromptSet(task, "paper", task.shift_name("noisy-1+isotropic"))
     (ridge,) = contestants.baselines(prompts, ["ridge"])
@@ -310,42 +295,47 @@ def test_the_oracle_of_the_noisy_panel_has_the_risk_of_the_closed_form():
     skewed = PromptSet(task, "paper", "noisy-1")
     (ridge,) = contestants.baselines(skewed, ["ridge"])
     errors = learning_curve(ridge.predictor, skewed, [10]).scores["squared_error"]
-    assert errors.mean() < 0.25, "inputs of one large direction are learned at once: another task"
+    assert errors.mean() < 0.25, "skewed inputs are an easier task: ridge learns the one large direction at once"
 
 
-def test_ridge_is_no_oracle_where_a_query_repeats_a_point_with_its_noise():
+def test_ridge_is_not_an_oracle_if_a_query_repeats_a_noisy_point():
     task = resolve_task("noisy-linear", "smoke")[0]
-    kinds = {
+    ridge_by_shift = {
         shift: contestants.baselines(PromptSet(task, "smoke", shift), ["ridge"])[0]
         for shift in ("none", "noisy-2", "repeated-query", "repeated-query+noisy-2")
     }
-    assert [each.kind for each in kinds.values()] == ["oracle", "oracle", "baseline", "baseline"]
-    assert kinds["none"].identity != kinds["repeated-query"].identity, "rows that call it an oracle are not served"
+    assert [ridge.kind for ridge in ridge_by_shift.values()] == ["oracle", "oracle", "baseline", "baseline"]
+    # Cached rows that call it an oracle are not used for a baseline.
+    assert ridge_by_shift["none"].identity != ridge_by_shift["repeated-query"].identity
     linear = resolve_task("linear", "smoke")[0]
     (ridge,) = contestants.baselines(PromptSet(linear, "smoke", "repeated-query"), ["ridge"])
-    assert ridge.kind == "oracle", "without noise what is seen is known"
+    assert ridge.kind == "oracle", "the labels have no noise"
 
 
 class Mirrored(Linear):
-    """A plug-in with shifts of its own beside the common ones."""
+    """A plug-in with two kinds of shift in addition to the common kinds."""
 
     shift_kinds = {
         **FUNCTION_KINDS,
-        "mirrored": FunctionKind(("the sign of the inputs",), place=lambda inputs, _, __: inputs.map(lambda x: -x)),
+        "mirrored": FunctionKind(("the sign of the inputs",), place=lambda inputs, _, __: inputs.map(torch.neg)),
         "hollow": FunctionKind(("the inputs",), place=lambda inputs, _, __: inputs, isotropic=True),
     }
 
 
-def test_a_kind_of_a_plug_in_combines_with_the_common_ones():
-    own = Mirrored(Mirrored.Parameters(dim=6))
-    plain = own.sample(Request(4, 5, torch.Generator().manual_seed(0), shift="skewed+noisy-2"))
+def test_kinds_of_a_plug_in_combine_with_the_common_kinds():
+    family = Mirrored(Mirrored.Parameters(dim=DIM))
+    plain = draw("skewed+noisy-2", family)
     for name in ("mirrored+skewed+noisy-2", "noisy-2.0+skewed+mirrored"):
-        mirrored = own.sample(Request(4, 5, torch.Generator().manual_seed(0), shift=name))
+        mirrored = draw(name, family)
         assert torch.equal(mirrored.context.x, -plain.context.x)
-        noise = [e.context.y - own.apply(e.truth, e.context.x).unsqueeze(-1) for e in (plain, mirrored)]
+        noise = [e.context.y - family.apply(e.truth, e.context.x).unsqueeze(-1) for e in (plain, mirrored)]
         torch.testing.assert_close(*noise)
-    assert own.parse_shift("points-12+mirrored+noisy").name == "noisy-1+mirrored+points-12"
-    with pytest.raises(UsageError, match="'skewed' and 'hollow' both set the inputs"):
-        own.parse_shift("hollow+skewed")
-    with pytest.raises(UsageError, match=r"known: .*mirrored"):
-        own.parse_shift("upside-down")
+    orthants, mirrored = draw("orthants", family), draw("mirrored+orthants", family)
+    assert torch.equal(mirrored.targets.x, -orthants.targets.x)
+    assert family.parse_shift("points-12+mirrored+noisy").name == "noisy-1+mirrored+points-12"
+    with refused("conflict", "'skewed'", "'hollow'", "the inputs"):
+        family.parse_shift("hollow+skewed")
+    with refused("not-applicable", "'upside-down'", "mirrored"):
+        family.parse_shift("upside-down")
+    with refused("not-applicable", "'mirrored'"):
+        LINEAR.parse_shift("mirrored")

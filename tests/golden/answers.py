@@ -27,7 +27,7 @@ from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.request import Request
 from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES
 from iclbench.training.step import TrainingData, descend
-from tests.families.climate import made as weather
+from tests.families.climate import wfde5_files as weather
 
 Answers = dict[str, list[float]]
 # Whatever a preset's budget makes of them, answers are kept of these.

@@ -1,1 +1,1 @@
-"""Temperature near the ground over central Europe: patches in space and time, synthetic or from the user's netCDF."""
+"""Near-surface temperature over central Europe: patches in space and time, synthetic or from netCDF files."""

@@ -1,15 +1,16 @@
 """Synthetic temperatures over central Europe, with related datasets of the same weather at other times.
 
-The stand-in for `iclbench.families.climate.era5`, with the same axes, patches and sizes, and no download: a known
-climate over an embedded elevation map, and weather around it whose kernel is drawn per episode
-(`iclbench.families.climate.weather`). Context and targets are one field, every related dataset is another one of the
-same kernel: lengthscales in space and time and the amplitude, log-uniform each, are all that related datasets can tell.
-Patches of an episode lie so far apart in time that the fields of one process would be correlated by less than 1e-6
-there, so that they are drawn independently. All temperatures carry noise, the targets too.
+This family is a substitute for `iclbench.families.climate.era5` without a download, with the same axes, patches and
+sizes. Temperatures are a fixed climate over an embedded elevation map plus weather, a Gaussian field whose kernel is
+drawn per episode (`iclbench.families.climate.weather`). Context and targets are one field, and every related dataset is
+another field with the same kernel. So related datasets only give information about the lengthscales in space and time
+and the amplitude, which are log-uniform. The patches of an episode are so distant in time that the correlation between
+their fields would be less than 1e-6, so the fields are drawn independently. All temperatures are noisy, the targets
+too.
 
-Frozen prompts are stratified by the kernel's three numbers and by the context size; training draws freely. Errors are
-divided by 1: temperatures are standardised by their mean and their standard deviation without noise, over land, from
-January to June.
+Frozen prompts are stratified by the three parameters of the kernel and by context size; training episodes are
+independent. Errors are divided by 1: temperatures are standardised by their mean and their standard deviation without
+noise, over land, from January to June.
 """
 
 from __future__ import annotations
@@ -31,9 +32,8 @@ from iclbench.families.climate.region import STEP_HOURS, YEAR, latitudes, longit
 from iclbench.families.climate.weather import Weather, climate
 from iclbench.families.request import Request
 
-# What the fields of two patches of an episode would be correlated by at most.
-CORRELATED = 1e-6
-
+# The largest correlation between the fields of two patches of an episode.
+MAX_CORRELATION = 1e-6
 
 _Space = Annotated[float, Field(ge=10, le=10_000)]
 _Time = Annotated[float, Field(ge=1, le=1000)]
@@ -41,7 +41,7 @@ _Amplitude = Annotated[float, Field(ge=0.01, le=100)]
 
 
 class ClimateParameters(PatchParameters):
-    """Besides the patches: log-uniform ranges of the weather's kernel, and the noise.
+    """Parameters of the patches, log-uniform ranges of the kernel of the weather, and the noise.
 
     Attributes:
         space: lengthscale in kilometres.
@@ -56,22 +56,23 @@ class ClimateParameters(PatchParameters):
     noise: Annotated[float, Field(ge=0.01, le=100)] = 0.3
 
     @model_validator(mode="after")
-    def _possible(self) -> ClimateParameters:
+    def _check_ranges(self) -> ClimateParameters:
         for name in ("space", "time", "amplitude"):
             low, high = getattr(self, name)
             if low > high:
                 raise ValueError(f"{name}: expected the smaller number first, got {low}, {high}")
         if self.max_related * (2 * self.apart - 1) > steps_until(7, YEAR) - self.times:
             raise ValueError(
-                f"max_related: {self.max_related} patches {STEP_HOURS * self.apart} hours apart, at which weather of "
-                "the longest time is independent, do not surely fit into half a year; lower it, or time"
+                f"max_related: {self.max_related} related patches at distances of {STEP_HOURS * self.apart} hours, at "
+                "which weather of the longest time is independent, may not fit into half a year; lower max_related or "
+                "time"
             )
         return self
 
     @property
     def apart(self) -> int:
-        """Steps from the beginning of a patch to that of another with independent weather."""
-        reach = math.sqrt(-2 * math.log(CORRELATED)) * self.time[1]
+        """Smallest number of steps between the beginnings of two patches with independent weather."""
+        reach = math.sqrt(-2 * math.log(MAX_CORRELATION)) * self.time[1]
         return self.times - 1 + math.ceil(reach / STEP_HOURS)
 
 
@@ -92,12 +93,12 @@ class Climate(Patches):
 
     @cached_property
     def y_moments(self) -> tuple[float, float]:
-        """Moments of the climate at all times and cells plus the weather's mean variance, without the noise."""
+        """Mean and standard deviation on land, with the mean variance of the weather and without noise."""
         hours = STEP_HOURS * torch.arange(steps_until(7, self.year), dtype=torch.float64)
         grid = (hours[:, None, None], latitudes()[:, None], longitudes(), self.elevation)
         expected = climate(torch.stack(torch.broadcast_tensors(*grid), -1))[:, self.elevation.isfinite()]
         low, high = self.parameters.amplitude
-        # The mean of a log-uniform number's square.
+        # The mean square of a log-uniform number.
         weather = (high**2 - low**2) / (2 * math.log(high / low)) if high > low else low**2
         return float(expected.mean()), math.sqrt(float(expected.var(correction=0)) + weather)
 

@@ -1,12 +1,12 @@
-"""The elevation map of the synthetic climate: a stylised central Europe, the same wherever it is computed.
+"""The elevation map of the synthetic climate, a stylised central Europe.
 
-The map is a plain of 200 m plus ridges and troughs. Each is a segment on the map with a Gaussian profile across it,
+The map is a plain of 200 m plus ridges minus troughs. Each of them is a segment with a Gaussian profile,
 
-    height exp(-d² / (2 width²)),   d: distance from the segment in km,
+    height exp(-d² / (2 width²)),   d: distance from the segment in km.
 
-and valleys cut through the ridges: their sum is multiplied by 1 + 0.3 sin(2 pi e / 160) sin(2 pi n / 130), with e and n
-the kilometres east and north of 42 N, 8 E. What comes out below zero is sea. Segments lie about where the Alps, the
-Carpathians and the other ranges and seas of the region do, with heights of half-degree cells: 2.9 km at most.
+Valleys cut through the ridges: the sum of the ridges is multiplied by 1 + 0.3 sin(2 pi e / 160) sin(2 pi n / 130), with
+e and n the kilometres east and north of 42 N, 8 E. Negative heights are sea. The segments approximate the Alps, the
+Carpathians and the other ranges and seas of the region, with heights as in half-degree cells, at most 2.9 km.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TROUGHS = (
 
 
 def embedded_elevation() -> Float[Tensor, "22 40"]:
-    """Metres above the sea at every cell centre of the region, south to north and west to east; NaN: sea."""
+    """Elevation in metres at the cell centres of the region, south to north and west to east; NaN for sea."""
     north = NORTH * (latitudes() - SOUTH).unsqueeze(1)
     east = EAST * (longitudes() - WEST).unsqueeze(0)
     ridges, troughs = (
@@ -62,7 +62,7 @@ def _profile(
     north: Float[Tensor, "22 1"],
     east: Float[Tensor, "1 40"],
 ) -> Float[Tensor, "22 40"]:
-    """One segment with its profile."""
+    """The profile of one segment at the cell centres."""
     (latitude, longitude), (end_latitude, end_longitude) = start, end
     north, east = north - NORTH * (latitude - SOUTH), east - EAST * (longitude - WEST)
     along_north, along_east = NORTH * (end_latitude - latitude), EAST * (end_longitude - longitude)

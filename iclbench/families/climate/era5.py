@@ -1,8 +1,8 @@
-"""Temperatures of ERA5 over central Europe from the user's netCDF files (ICICL-TNP, section 5.3 and appendix G.3).
+"""Temperatures of ERA5 over central Europe from netCDF files of the user (ICICL-TNP, section 5.3 and appendix G.3).
 
-The files are those of WFDE5 for one year (`iclbench.families.climate.wfde5`), which the paper names with ERA5. Patches,
-sizes and inputs are those of `iclbench.families.climate.patches`; the patches of an episode do not overlap in time, as
-the paper asks. Learning rates are chosen on the half that is trained on.
+The files are those of WFDE5 for one year (`iclbench.families.climate.wfde5`), which the paper cites for ERA5. Patches,
+sizes and inputs are those of `iclbench.families.climate.patches`. As in the paper, the patches of an episode do not
+overlap in time. Learning rates are chosen on the training half.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from iclbench.families.climate.wfde5 import load_region
 
 
 class ERA5Parameters(PatchParameters):
-    """Besides the patches: which files.
+    """Parameters of the patches, and the files.
 
     Attributes:
-        year: whose months are read.
-        path: the folder of the files: a name in the data folder, or a path from the current folder.
+        year: the year of the files.
+        path: the folder of the files: a name in the data folder or a path from the current folder.
     """
 
     year: Annotated[int, Field(ge=1979, le=2100)] = YEAR
@@ -36,7 +36,7 @@ class ERA5Parameters(PatchParameters):
 
 
 class ERA5(Patches):
-    """Patches of the temperatures in files.
+    """Patches of temperatures from files.
 
     Args:
         parameters: see `ERA5Parameters`.
@@ -52,7 +52,7 @@ class ERA5(Patches):
 
     def __init__(self, parameters: ERA5Parameters, data_dir: Path | None = None) -> None:
         super().__init__(parameters, data_dir)
-        self._shared: dict[Any, Tensor] = {}  # with the families of the other halves
+        self._shared: dict[Any, Tensor] = {}  # shared with the family of the other half
 
     @property
     def year(self) -> int:
@@ -67,7 +67,7 @@ class ERA5(Patches):
         return hashlib.sha256(self._data("cpu").numpy().tobytes()).hexdigest()[:12]
 
     def files(self) -> dict[str, str]:
-        """The folder by its path below the data folder, or by its absolute path."""
+        """The folder as a path below the data folder or as an absolute path."""
         path, folder = Path(self.parameters.path), self._folder
         return {"path": self.parameters.path if folder != path else str(path.absolute())}
 
@@ -101,7 +101,7 @@ class ERA5(Patches):
 
     @property
     def _folder(self) -> Path:
-        """The folder in the data folder or, where there is none, at this path."""
+        """The folder in the data folder or, if it does not exist, at this path."""
         path = Path(self.parameters.path)
         in_data_dir = path if self.data_dir is None else self.data_dir / path
         return path if path.is_dir() and not in_data_dir.is_dir() else in_data_dir

@@ -1,6 +1,6 @@
-"""The ceiling of the synthetic climate: the exact posterior under the true climate and the true kernel of the weather.
+"""The ceiling of the synthetic climate: the exact posterior given the climate and the true kernel of the weather.
 
-Related datasets are other draws of the weather and add no information once its kernel is known.
+Related datasets are other samples of the weather, which give no information if its kernel is known.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from iclbench.families.climate.weather import Weather, climate
 
 @dataclass(frozen=True)
 class KnownWeather(State):
-    """The points so far, the kernel of every episode's weather, and the step at which its patch begins."""
+    """The context, the kernel of the weather of every episode, and the first step of its patch."""
 
     context: Points
     weather: Weather
@@ -32,7 +32,7 @@ class KnownWeather(State):
 
 
 class ClimateOracle(Oracle):
-    """Temperatures given those of the context, noise included; raises `UsageError` for any other family."""
+    """The posterior of noisy temperatures given the context; raises `UsageError` for other families."""
 
     Settings: ClassVar[type[BaseSettings]] = NoSettings
     libraries: ClassVar[tuple[str, ...]] = ()
@@ -44,7 +44,9 @@ class ClimateOracle(Oracle):
         self.settings = settings or NoSettings()
         self.facts = facts or TaskFacts()
         if not isinstance(self.facts.family, Climate):
-            raise UsageError("ClimateOracle answers tasks of the family climate only; choose another oracle")
+            raise UsageError(
+                "ClimateOracle requires a task of the family climate; choose another oracle", code="not-applicable"
+            )
         self.family = self.facts.family
 
     def informed(self, truth: dict[str, Tensor]) -> ClimateOracle:
@@ -54,7 +56,9 @@ class ClimateOracle(Oracle):
 
     def condition(self, context: Points, related: Points | None = None) -> KnownWeather:
         if self.truth is None:
-            raise UsageError("oracle-climate needs the weather first: informed(episodes.truth)")
+            raise UsageError(
+                "oracle-climate needs the weather; call informed(episodes.truth) first", code="missing-value"
+            )
         weather = Weather(*(self.truth[name] for name in ("space", "time", "amplitude")))
         return KnownWeather(context, weather, self.truth["start"][:, 0])
 
@@ -68,14 +72,14 @@ class ClimateOracle(Oracle):
     def posterior(
         self, state: KnownWeather, x: Float[Tensor, "B Q 4"]
     ) -> tuple[Float[Tensor, "B Q"], Float[Tensor, "B Q Q"]]:
-        """Mean and covariance of the noisy, standardised temperatures at all inputs together, in float64 (Rasmussen and
-        Williams 2006, equations 2.23 and 2.24). Masked points do not count; without any point it is the prior."""
+        """Joint mean and covariance of the noisy, standardised temperatures at `x`, in float64 (Rasmussen and Williams
+        2006, equations 2.23 and 2.24). Masked points are ignored; without points the result is the prior."""
         scale, weather = self.family.scale.to(x.device), state.weather
         noise = self.family.parameters.noise**2
         context_x, target_x = (self.family.physical(t, state.start) for t in (state.context.x, x))
         valid = state.context.mask.double()
         gram = weather.covariance(context_x, context_x) * valid[:, :, None] * valid[:, None, :]
-        # A masked point is noise that nothing else correlates with.
+        # Masked points are independent of all other points.
         gram.diagonal(dim1=1, dim2=2).add_(torch.where(state.context.mask, noise, 1.0))
         cross = weather.covariance(context_x, target_x) * valid[:, :, None]
         y = state.context.y.squeeze(-1).double() * scale.y_std + scale.y_mean
@@ -85,6 +89,6 @@ class ClimateOracle(Oracle):
         cross, y = solved[..., :-1], solved[..., -1:]
         mean = climate(target_x) + (cross.mT @ y).squeeze(-1)
         covariance = weather.covariance(target_x, target_x) - cross.mT @ cross
-        # Rounding may leave less than nothing of the field's variance where points are close.
+        # Rounding errors can make the variance of the field negative if points are close.
         covariance.diagonal(dim1=1, dim2=2).clamp_(min=0).add_(noise)
         return (mean - scale.y_mean) / scale.y_std, covariance / scale.y_std**2

@@ -1,23 +1,24 @@
 """Patches of a region in space and time as episodes (ICICL-TNP, section 5.3 and appendix G.3).
 
-A patch is 10 x 10 cells of half a degree at three times, six hours apart: at most N = 300 points, fewer where there is
-sea. x = (time, latitude, longitude, elevation) and y = temperature. N_c ~ U{N/100 .. N/3} points are context and all
-others targets (or `targets` random ones of them). N counts the points of the patch at hand.
+A patch has 10 x 10 cells of half a degree at three times with steps of six hours. It has at most N = 300 points, and
+fewer if some of its cells are sea. x = (time, latitude, longitude, elevation) and y = temperature. The context has
+N_c ~ U{N/100 .. N/3} of the N points of the patch; the other points, or `targets` random ones of them, are targets.
 
-Related datasets are the same cells at other times. The paper contradicts itself about their sizes: U{N/3 .. N} in its
-appendix G.3, which is the default here, and U{N/100 .. N/5} in its section 5.3 (`related_sizes = "section"`).
+Related datasets are the same cells at other times. The paper is inconsistent about their sizes: U{N/3 .. N} in its
+appendix G.3, which is the default, and U{N/100 .. N/5} in its section 5.3 (`related_sizes = "section"`).
 
-Patches with less land than half of their cells are not drawn, a choice of ours. January to June is trained on, July to
-December evaluated on, as in the paper; under the shift `january-june` patches are from the months that are trained on.
+Patches with land in less than half of their cells are not drawn; this is not specified in the paper. As in the paper,
+training uses January to June and evaluation July to December. The shift `january-june` evaluates on the training
+months.
 
 Temperature is standardised by its mean and standard deviation over the land of the region from January to June,
-latitude and longitude by those of all cells of the region, elevation by those of cells on land. For time there are two
+latitude and longitude by those of all cells of the region, and elevation by those of cells on land. There are two
 clocks:
 
-- `patch`: hours since the patch began, standardised over its times: -1.22, 0 and 1.22;
-- `training`: hours since the year began, standardised over January to June, as the paper's words have it. Then six
-  hours are 0.005, so that a network can hardly tell noon from midnight; it has met times from -1.73 to 1.73 and is
-  evaluated from there to 5.25. The published numbers do not say which clock is behind them.
+- `patch`: hours since the beginning of the patch, standardised over its times: -1.22, 0 and 1.22;
+- `training`: hours since the beginning of the year, standardised over January to June, as the text of the paper says.
+  Six hours are then 0.005, so a network can hardly distinguish noon from midnight. Training times are in -1.73 to 1.73,
+  evaluation times in 1.73 to 5.25. The paper does not specify the clock of its published numbers.
 """
 
 from __future__ import annotations
@@ -40,22 +41,23 @@ from iclbench.core.settings import BaseSettings
 from iclbench.families.base import Family
 from iclbench.families.climate.region import ROWS, STEP_HOURS, YEAR, Scale, latitudes, longitudes, steps_until
 from iclbench.families.request import Request
-from iclbench.families.sampling import spread
+from iclbench.families.sampling import stratified_uniform
 from iclbench.families.shifts import Kind, Shift
 
 _QUARTERS = ("january-march", "april-june", "july-september", "october-december")
 
 
 class PatchParameters(BaseSettings):
-    """What patches are cut out and shown.
+    """Sizes of patches and the scale of time.
 
     Attributes:
-        cells: of a patch along latitude and longitude.
-        times: of a patch, six hours apart.
-        targets: at most so many random ones of the points that are not context; 0: all.
+        cells: cells of a patch along latitude and along longitude.
+        times: times of a patch, in steps of six hours.
+        targets: largest number of targets, drawn from the points that are not context; 0: all of them.
         max_related: the largest number of related datasets.
-        related_sizes: U{N/3 .. N} points each, as in the paper's `appendix`, or U{N/100 .. N/5}, as in its `section`.
-        clock: what time is counted from and standardised over.
+        related_sizes: U{N/3 .. N} points each, as in the `appendix` of the paper, or U{N/100 .. N/5}, as in its
+            `section`.
+        clock: origin and standardisation of time.
     """
 
     cells: Annotated[int, Field(ge=3, le=ROWS)] = 10
@@ -66,19 +68,19 @@ class PatchParameters(BaseSettings):
     clock: Literal["patch", "training"] = "patch"
 
     @property
-    def most(self) -> int:
+    def max_points(self) -> int:
         """Points of a patch without sea."""
         return self.cells**2 * self.times
 
     @property
-    def fewest(self) -> int:
-        """Points of a patch with as little land as there may be."""
+    def min_points(self) -> int:
+        """Points of a patch with the smallest allowed number of cells on land."""
         return -(-(self.cells**2) // 2) * self.times
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where the patches of a batch lie: row, column and step of every point, as indices that broadcast to
+    """Positions of the patches of a batch: row, column and step of every point, as indices that broadcast to
     (batch, sets, times, rows, columns)."""
 
     step: Int[Tensor, "B S T 1 1"]
@@ -87,17 +89,17 @@ class Places:
 
     @classmethod
     def of(cls, corner: Int[Tensor, "B 2"], start: Int[Tensor, "B S"], cells: int, times: int) -> Places:
-        """Patches that begin at a row and column, the same for all sets of an episode, and at a step of their own."""
-        line = torch.arange(max(cells, times), device=start.device)
+        """Patches given the first row and column of every episode and the first step of every set."""
+        offsets = torch.arange(max(cells, times), device=start.device)
         row, column = corner[:, :, None, None, None, None].unbind(1)
-        step = start[:, :, None, None, None] + line[:times, None, None]
-        return cls(step, row + line[:cells, None], column + line[:cells])
+        step = start[:, :, None, None, None] + offsets[:times, None, None]
+        return cls(step, row + offsets[:cells, None], column + offsets[:cells])
 
 
 class Patches(Family):
-    """Base of the families whose episodes are patches; a subclass says what is measured where.
+    """Base of the families whose episodes are patches; subclasses define elevation and temperatures.
 
-    `points` is the largest context, under `points-N` every context has exactly N points.
+    `points` is the largest context. Under `points-N` every context has exactly N points.
     """
 
     Parameters = PatchParameters
@@ -108,19 +110,19 @@ class Patches(Family):
     def __init__(self, parameters: PatchParameters, data_dir: Path | None = None) -> None:
         super().__init__(parameters, data_dir)
         self.related_sets = parameters.max_related
-        self.related_points = _related_sizes(parameters.related_sizes, parameters.most)[1]
+        self.related_points = _related_sizes(parameters.related_sizes, parameters.max_points)[1]
         self.stratified = False
-        self._evaluated = False
+        self._is_held_out = False
 
     @property
     def year(self) -> int:
-        """The year whose halves are trained and evaluated on."""
+        """The year whose halves are used for training and evaluation."""
         return YEAR
 
     @property
     @abstractmethod
     def elevation(self) -> Float[Tensor, "22 40"]:
-        """Metres, NaN: sea."""
+        """Elevation in metres; NaN for sea."""
 
     @property
     @abstractmethod
@@ -130,13 +132,13 @@ class Patches(Family):
     @property
     @abstractmethod
     def apart(self) -> int:
-        """Steps between the beginnings of two patches of an episode, at least."""
+        """Smallest number of steps between the beginnings of two patches of an episode."""
 
     @abstractmethod
     def temperatures(
         self, places: Places, physical: Float[Tensor, "B S P 4"], generator: torch.Generator
     ) -> tuple[Float[Tensor, "B S P"], dict[str, Tensor]]:
-        """Temperatures at these hours, degrees and metres, in float64 (any value at sea), and their truth."""
+        """Temperatures at hours, degrees and metres, in float64 (arbitrary at sea), and the truth."""
 
     @property
     def x_dim(self) -> int:
@@ -144,16 +146,17 @@ class Patches(Family):
 
     def held_out(self) -> Patches:
         """The same task on July to December."""
-        other = copy(self)
-        other._evaluated = True
-        return other
+        patches = copy(self)
+        patches._is_held_out = True
+        return patches
 
     def parse_shift(self, name: str) -> Shift:
         shift = super().parse_shift(name)
-        if shift.examples and shift.examples >= self.parameters.fewest:
+        if shift.examples and shift.examples >= self.parameters.min_points:
             raise UsageError(
-                f"shift '{name}': a patch may have as few as {self.parameters.fewest} points on land, and one must be "
-                "left to predict"
+                f"shift '{name}': a patch may have only {self.parameters.min_points} points on land, and the context "
+                "must have fewer",
+                code="bad-value",
             )
         return shift
 
@@ -166,17 +169,20 @@ class Patches(Family):
 
     @cached_property
     def corners(self) -> Int[Tensor, "places 2"]:
-        """Where a patch may begin: first rows and columns."""
+        """The possible first rows and columns of patches."""
         size = self.parameters.cells
         land = self.elevation.isfinite().unfold(0, size, 1).unfold(1, size, 1).sum((-1, -2))
         first_cells = (2 * land >= size**2).nonzero()
         if not len(first_cells):
-            raise DataError(f"no patch of {size} x {size} cells has land in half of them; lower task.cells")
+            raise DataError(
+                f"no patch of {size} x {size} cells has land in half of its cells; lower task.cells",
+                code="not-applicable",
+            )
         return first_cells
 
     @cached_property
     def scale(self) -> Scale:
-        """What inputs and outputs are standardised by."""
+        """Means and standard deviations of inputs and outputs."""
         if "scale" in self.learned:
             return Scale.of_values(self.learned["scale"])
         steps = self.parameters.times if self.parameters.clock == "patch" else steps_until(7, self.year)
@@ -186,13 +192,13 @@ class Patches(Family):
         return super().learn() | {"scale": self.scale.values()} if self.needs_data else {}
 
     def physical(self, x: Float[Tensor, "B N 4"], start: Int[Tensor, " B"]) -> Float[Tensor, "B N 4"]:
-        """Hours of the year, degrees and metres of inputs of patches that begin at these steps, in float64."""
+        """Hours of the year, degrees and metres, in float64, from inputs of patches that begin at `start`."""
         coordinates = self.scale.to(x.device).physical(x)
         coordinates[..., 0] += self._origin(start).unsqueeze(1)
         return coordinates
 
     def _origin(self, start: Int[Tensor, "*B"]) -> Int[Tensor, "*B"]:
-        """The hour from which time is counted."""
+        """The hour of the year at which the clock starts."""
         return STEP_HOURS * start if self.parameters.clock == "patch" else torch.zeros_like(start)
 
     def sample(self, request: Request) -> Episodes:
@@ -202,7 +208,7 @@ class Patches(Family):
         index = torch.randint(len(corner), (episodes,), generator=generator, device=device)
         corner, start = corner[index], self._starts(episodes, shift, generator)
         places = Places.of(corner, start, self.parameters.cells, self.parameters.times)
-        physical, land = self._cut(places)
+        physical, land = self._coordinates(places)
         scale = self.scale.to(device)
         y, truth = self.temperatures(places, physical, generator)
         y = ((y - scale.y_mean) / scale.y_std).masked_fill(~land.unsqueeze(1), 0).float()
@@ -219,28 +225,28 @@ class Patches(Family):
         )
 
     def uniform(self, numbers: int, episodes: int, generator: torch.Generator) -> Float[Tensor, "numbers B"]:
-        """Numbers in [0, 1) that an episode is drawn by; of frozen prompts each spread evenly over the episodes."""
+        """Uniform numbers in [0, 1) for every episode; stratified over the episodes for frozen prompts."""
         if self.stratified:
             groups = torch.zeros(episodes, dtype=torch.long, device=generator.device)
-            return torch.stack([spread(groups, generator) for _ in range(numbers)])
+            return torch.stack([stratified_uniform(groups, generator) for _ in range(numbers)])
         return torch.rand((numbers, episodes), generator=generator, device=generator.device, dtype=torch.float64)
 
     def _starts(self, episodes: int, shift: Shift, generator: torch.Generator) -> Int[Tensor, "B S"]:
-        """First steps of context and related datasets: each uniform among those far enough from the ones before it."""
+        """First steps of context and related datasets, each uniform over the steps far enough from the earlier ones."""
         half = steps_until(7, self.year)
-        evaluated = self._evaluated and not shift.part("january-june")
-        first, end = (half, steps_until(13, self.year)) if evaluated else (0, half)
+        in_second_half = self._is_held_out and not shift.part("january-june")
+        first, end = (half, steps_until(13, self.year)) if in_second_half else (0, half)
         steps = torch.arange(first, end - self.parameters.times + 1, device=generator.device)
-        free = torch.ones((episodes, len(steps)), device=generator.device)
+        is_allowed = torch.ones((episodes, len(steps)), device=generator.device)
         starts = []
         for _ in range(1 + self.related_sets):
-            starts.append(steps[torch.multinomial(free, 1, generator=generator)])
-            free = free * ((steps - starts[-1]).abs() >= self.apart)
+            starts.append(steps[torch.multinomial(is_allowed, 1, generator=generator)])
+            is_allowed = is_allowed * ((steps - starts[-1]).abs() >= self.apart)
         return torch.cat(starts, 1)
 
-    def _cut(self, places: Places) -> tuple[Float[Tensor, "B S P 4"], Bool[Tensor, "B P"]]:
-        """Hours, degrees and metres of the points of every patch, in float64, and which are on land; elevation is 0 at
-        sea."""
+    def _coordinates(self, places: Places) -> tuple[Float[Tensor, "B S P 4"], Bool[Tensor, "B P"]]:
+        """Hours, degrees and metres of the points of every patch, in float64, and whether they are on land. Elevation
+        is 0 at sea."""
         device = places.step.device
         elevation = self.elevation.to(device)[places.row, places.column].double()
         coordinates = (
@@ -253,18 +259,19 @@ class Patches(Family):
         return physical, elevation.isfinite().flatten(1).repeat(1, self.parameters.times)
 
     def _split(self, patches: Points, points: int, shift: Shift, generator: torch.Generator) -> tuple[Points, Points]:
-        """The first points of every patch as context, and those behind them as targets."""
+        """The first points of every patch as context, and the following points as targets."""
         counts, parameters = patches.counts, self.parameters
         high = (counts // 3).clamp(max=points)
         low = torch.minimum(_hundredth(counts), high)
         sizes = low + (self.uniform(1, len(patches), generator)[0] * (high - low + 1)).long()
         if shift.examples:
             sizes = torch.full_like(sizes, shift.examples)
-        most = min(parameters.targets or parameters.most, parameters.most - 1)
-        return _span(patches, torch.zeros_like(sizes), sizes, points), _span(patches, sizes, counts - sizes, most)
+        max_targets = min(parameters.targets or parameters.max_points, parameters.max_points - 1)
+        context = _span(patches, torch.zeros_like(sizes), sizes, points)
+        return context, _span(patches, sizes, counts - sizes, max_targets)
 
     def _related(self, patches: Points, count: int | None, generator: torch.Generator) -> Points | None:
-        """All related datasets that there can be, those beyond the number asked for (None: drawn) masked."""
+        """The largest number of related datasets, masked after the first `count` (default: drawn)."""
         sets = self.related_sets
         if not sets:
             return None
@@ -284,17 +291,17 @@ _Count = TypeVar("_Count", int, Tensor)
 
 
 def _hundredth(counts: _Count) -> _Count:
-    """N/100, at least 1."""
+    """N/100, but at least 1."""
     return counts // 100 + (counts < 100)
 
 
 def _related_sizes(sizes: str, counts: _Count) -> tuple[_Count, _Count]:
-    """The smallest and the largest related dataset, where the patch has so many points."""
+    """The sizes of the smallest and largest related dataset of patches with `counts` points."""
     return (counts // 3, counts) if sizes == "appendix" else (_hundredth(counts), counts // 5)
 
 
 def _shuffled(points: Points, generator: torch.Generator) -> Points:
-    """Every set in random order, masked points last."""
+    """The points of every set in random order, masked points last."""
     order = torch.rand(points.mask.shape, generator=generator, device=generator.device) + ~points.mask
     flat = points.map(lambda t: t.flatten(0, 1))
     return flat.map(lambda t: take(t, order.flatten(0, 1).argsort(1)).unflatten(0, order.shape[:2]))

@@ -1,7 +1,7 @@
-"""The region, its grid, and what inputs and outputs are standardised by.
+"""The region, its grid, and the standardisation of inputs and outputs.
 
-Latitude 42 to 53 N and longitude 8 to 28 E (ICICL-TNP, section 5.3) in cells of half a degree, whose centres are those
-of WFDE5: 42.25, 42.75, ..., 52.75 N and 8.25, ..., 27.75 E. Time goes in steps of six hours from 1 January, 00 UTC.
+The region is 42 to 53 N and 8 to 28 E (ICICL-TNP, section 5.3) in cells of half a degree with the centres of WFDE5:
+42.25, 42.75, ..., 52.75 N and 8.25, ..., 27.75 E. Times are steps of six hours from 1 January, 00 UTC.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ def steps_until(month: int, year: int) -> int:
 
 @dataclass(frozen=True)
 class Scale(TensorRecord):
-    """What inputs and outputs are standardised by.
+    """Means and standard deviations of inputs and outputs.
 
     Attributes:
-        x_mean, x_std: of hours, latitude, longitude (degrees) and elevation (metres).
-        y_mean, y_std: of temperatures.
+        x_mean, x_std: moments of hours, latitude, longitude (degrees) and elevation (metres).
+        y_mean, y_std: moments of temperatures.
     """
 
     x_mean: Float[Tensor, "4"]
@@ -60,8 +60,8 @@ class Scale(TensorRecord):
 
     @classmethod
     def of(cls, steps: int, elevation: Float[Tensor, "22 40"], y_mean: float, y_std: float) -> Scale:
-        """By so many six-hourly times from 0 on (a single one is left as it is), all cells of the region, and the
-        elevation of those on land."""
+        """The moments of the first `steps` six-hourly times (a single time is not scaled), of the coordinates of all
+        cells, and of the elevation of cells on land."""
         hours = STEP_HOURS * torch.arange(steps, dtype=torch.float64)
         inputs = (hours, latitudes(), longitudes(), elevation[elevation.isfinite()].double())
         std = torch.stack([t.std(correction=0) for t in inputs])
@@ -70,11 +70,11 @@ class Scale(TensorRecord):
 
     @classmethod
     def of_values(cls, values: Mapping[str, Any]) -> Scale:
-        """The scale that `values` gave."""
+        """The scale from the result of `values`."""
         return cls(**{name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()})
 
     def values(self) -> dict[str, Any]:
-        """The scale in plain numbers."""
+        """The scale as plain numbers."""
         return {name: tensor.tolist() for name, tensor in self.tensors().items()}
 
     def inputs(self, physical: Float[Tensor, "*B 4"]) -> Float[Tensor, "*B 4"]:

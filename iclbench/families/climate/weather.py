@@ -1,17 +1,16 @@
-"""The synthetic temperature: a known climate, and weather around it that is a Gaussian field in space and time.
+"""The synthetic temperature: a fixed climate plus weather, a Gaussian field in space and time.
 
 In degrees Celsius, at t hours after the beginning of the year (UTC), latitude, longitude and elevation z in metres:
 
-    14 - 0.7 (latitude - 47.5)                      sea level, falling to the north
-    - 11 cos(2 pi (t / 24 - 20) / 365)              the year, coldest on 21 January
-    + 4 cos(2 pi (t + longitude / 15 - 15) / 24)    the day, warmest three hours after local solar noon
+    14 - 0.7 (latitude - 47.5)                      at sea level, lower in the north
+    - 11 cos(2 pi (t / 24 - 20) / 365)              yearly cycle, coldest on 21 January
+    + 4 cos(2 pi (t + longitude / 15 - 15) / 24)    daily cycle, warmest three hours after local solar noon
     - 6.5 z / 1000                                  the lapse rate of the standard atmosphere
     + f(t, latitude, longitude) + noise
 
 f has mean 0 and the kernel amplitude² exp(-dt² / (2 time²)) exp(-(dn² + de²) / (2 space²)), with dn and de in
-kilometres (a degree of longitude as long as at 47.5 N). On a grid it is the product of three kernels of one coordinate
-each, so that a draw is one multiplication by each of three small Cholesky factors, and exact: no random features are
-needed.
+kilometres (with the length of a degree of longitude at 47.5 N). On a grid the kernel is a product of three kernels of
+one coordinate each, so that multiplications by three small Cholesky factors give an exact sample.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from torch import Tensor
 from iclbench.core.records import TensorRecord
 from iclbench.families.climate.region import EAST, NORTH, SPACING, STEP_HOURS
 
-# Added to the kernel of each coordinate, whose smallest eigenvalues are otherwise below what rounding leaves; the noise
-# is a million times as large.
+# Added to the diagonal of the kernel of each coordinate, whose smallest eigenvalues are below rounding errors.
+# The noise is a million times larger.
 _JITTER = 1e-9
 _DAYS = 365
 
@@ -55,7 +54,7 @@ class Weather(TensorRecord):
     amplitude: Float[Tensor, " B"]
 
     def draw(self, normals: Float[Tensor, "B S T R C"]) -> Float[Tensor, "B S T R C"]:
-        """S independent fields per episode on T times, R latitudes and C longitudes next to each other, from standard
+        """S independent fields per episode on T times, R latitudes and C longitudes of adjacent cells, given standard
         normal numbers."""
         *_, times, rows, columns = normals.shape
         time = _factor(STEP_HOURS * torch.arange(times, device=normals.device) / self.time.unsqueeze(1))
@@ -69,8 +68,7 @@ class Weather(TensorRecord):
         return self.amplitude.view(-1, 1, 1, 1, 1) * fields
 
     def covariance(self, a: Float[Tensor, "B N 4"], b: Float[Tensor, "B M 4"]) -> Float[Tensor, "B N M"]:
-        """Covariance of f between two sets of hours, latitude, longitude (and elevation, on which it does not
-        depend)."""
+        """Covariance of f between two sets of hours, latitude, longitude and elevation (which is not used)."""
         lengths = torch.stack([self.time, self.space / NORTH, self.space / EAST], -1).unsqueeze(1)
         a, b = a[..., :3] / lengths, b[..., :3] / lengths
         squared = sum(

@@ -1,1 +1,1 @@
-"""Event sequences: marked point processes in time, sampled or read from the user's own files."""
+"""Event sequences: marked temporal point processes, synthetic or from files of the user."""

@@ -1,17 +1,17 @@
 """The attainable ceiling of the synthetic point processes: the next event given the events so far and the distribution
 of processes.
 
-`oracle-events` knows the process; a model that has to infer it cannot do as well. This predictor knows only the
-distribution of processes. It draws many processes from it, weighs each by the likelihood of the events so far, and
-answers with their mixture: on average no model that has to infer the process does better, except for what the
-processes in between would add. Chains of marks are not drawn: the posterior of a row is known (Dirichlet).
+`oracle-events` has access to the process, so models that infer it cannot reach its score. This predictor has access
+only to the distribution of processes. It samples many processes, weights each with the likelihood of the events so far,
+and predicts their mixture. Up to the error of the finite sample, no model that infers the process has a better mean
+score. Markov chains of marks are not sampled, since the posterior of their rows is known (Dirichlet).
 
-That is for sequences as tasks have them: twice as many processes change the mean over 33 events by less than 0.001
-nats, and 512 components in place of 64 by about as much. Over 2,000 fresh sequences of 33 events its central 50 % and
-90 % intervals hold 0.503 ± 0.002 and 0.901 ± 0.001 of the gaps (standard errors over sequences). Within one kind of
-process they need not, since the kind has to be inferred too: there the former holds 0.48 of the gaps of Poisson and
-0.53 of those of renewal processes. The longer the sequence, the fewer processes are likely, and after some hundred
-events hardly any is.
+For sequences of the length of the tasks the sample is sufficient: doubling the number of processes changes the mean
+over 33 events by less than 0.001 nats, and so do 512 components instead of 64. Over 2,000 new sequences of 33 events,
+central 50 % and 90 % intervals contain 0.503 ± 0.002 and 0.901 ± 0.001 of the gaps (standard errors over sequences).
+This does not hold within one kind of process, since the kind is inferred, too: the 50 % intervals contain 0.48 of the
+gaps of Poisson and 0.53 of the gaps of renewal processes. In longer sequences fewer of the sampled processes are
+likely, and after some hundred events almost none.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ from iclbench.families.events.point_process import PointProcess
 from iclbench.families.events.processes import HAWKES, POISSON, RENEWAL, SELF_CORRECTING, SHORTEST_GAP, Processes
 
 _LOG_2PI = math.log(2 * math.pi)
-# Numbers held at once for so many episodes, which bounds memory and keeps them in the cache.
-_NUMBERS = 500_000
-# A Hawkes process has many parameters, a self-correcting one two, the others one: of those fewer are drawn.
+# Number of array entries per batch of episodes, which limits memory and fits into the processor's cache.
+_MAX_ENTRIES = 500_000
+# Divisors of the number of sampled processes: kinds with fewer parameters than Hawkes processes need fewer samples.
 _DIVISORS = {"hawkes": 1, "self-correcting": 2, "renewal": 32, "poisson": 32}
 
 
 class BayesEventsSettings(BaseSettings):
-    """`processes`: Hawkes processes that are weighed, fewer of the simpler kinds; `components` of them, equally likely,
-    are in one answer."""
+    """Settings of the Bayes predictor: `processes` is the number of sampled Hawkes processes (simpler kinds have
+    fewer); `components` is the number of equally weighted processes in a prediction."""
 
     processes: PositiveInt = 8192
     components: PositiveInt = 64
 
 
 class BayesEvents(Predictor):
-    """The posterior predictive distribution over all processes; raises `UsageError` for any other family."""
+    """The posterior predictive distribution over all processes; raises `UsageError` for other families."""
 
     Settings: ClassVar[type[BaseSettings]] = BayesEventsSettings
     libraries: ClassVar[tuple[str, ...]] = ()
@@ -68,7 +68,9 @@ class BayesEvents(Predictor):
         self.settings = settings or BayesEventsSettings()
         self.facts = facts or TaskFacts()
         if not isinstance(self.facts.family, PointProcess):
-            raise UsageError("BayesEvents answers tasks of the family point-process only; choose another oracle")
+            raise UsageError(
+                "BayesEvents requires a task of the family point-process; choose another oracle", code="not-applicable"
+            )
         self.family = self.facts.family
 
     def predict_next(
@@ -80,29 +82,29 @@ class BayesEvents(Predictor):
         prefixes: Sequence[int] | None = None,
     ) -> SampledEvent:
         lengths = [int(n) for n in (range(points.count) if prefixes is None else prefixes)]
-        chunk_size = max(1, _NUMBERS // (len(self._candidates[1]) * self.family.parameters.marks))
+        chunk_size = max(1, _MAX_ENTRIES // (len(self._candidates[1]) * self.family.parameters.marks))
         chunks = (points[start : start + chunk_size] for start in range(0, max(1, len(points)), chunk_size))
-        return cat([self._answer(chunk, lengths).to(dtype=points.y.dtype) for chunk in chunks])
+        return cat([self._predict(chunk, lengths).to(dtype=points.y.dtype) for chunk in chunks])
 
     @cached_property
     def _candidates(self) -> tuple[Processes, Float[Tensor, " S"]]:
-        """Processes, kind by kind, and the log share of all processes that each represents."""
+        """Sampled processes, sorted by kind, and their prior log weights."""
         counts = {kind: max(1, self.settings.processes // divisor) for kind, divisor in _DIVISORS.items()}
         limits.check(
             16 * max(counts.values()) * self.family.parameters.marks**2,
-            "the processes that a Bayes answer weighs: matrices of",
+            "the sampled processes of a Bayes prediction have matrices of",
         )
         processes, share = self.family.assumed_processes(self.facts.shift, counts, torch.Generator().manual_seed(0))
-        order = _neighbours(processes)
+        order = _sorted_by_parameter(processes)
         return processes[order], share[order]
 
-    def _answer(self, points: Points, lengths: list[int]) -> SampledEvent:
-        """Go through the events once and reweight the processes after each."""
+    def _predict(self, points: Points, lengths: list[int]) -> SampledEvent:
+        """Iterate over the events and reweight the processes after each."""
         processes, weights = self._candidates[0].to(points.y.device), self._candidates[1].to(points.y.device)
         kinds = {kind: processes.kind == kind for kind in processes.kind.unique().tolist()}
         by_kind = {kind: processes[rows] for kind, rows in kinds.items()}
         valid = points.mask & (points.y[..., MARK] >= 0)
-        # The shortest gap is that of the process before a shift scales its time.
+        # The shortest gap of the scaled times of a shift.
         shortest = SHORTEST_GAP * self.family.parse_shift(self.facts.shift).value("time-scale", 1.0)
         gaps = points.y[..., GAP].double().clamp(min=shortest).masked_fill(~valid, 1)
         marks = marks_of(points.y).masked_fill(~valid, 0)
@@ -131,7 +133,7 @@ class BayesEvents(Predictor):
                     if kind == HAWKES
                     else log_mark + _gap_log_density(kind, candidates, elapsed, count, gap)
                 )
-            # An event that no process can produce leaves the weights unchanged.
+            # Events that are impossible under all processes do not change the weights.
             posterior = weights + likelihood
             weights = torch.where(is_event & posterior.isfinite().any(1, keepdim=True), posterior, weights)
             excitation = torch.where(
@@ -149,7 +151,7 @@ def _gap_log_density(
     count: Float[Tensor, "B 1"],
     gap: Float[Tensor, "B 1"],
 ) -> Float[Tensor, "B S"]:
-    """Log-density of a gap under processes of a kind whose marks do not depend on it."""
+    """Log-density of a gap under processes of a kind with marks independent of the times."""
     if kind == POISSON:
         return processes.rate.log() - processes.rate * gap
     if kind == RENEWAL:
@@ -167,38 +169,38 @@ def _hawkes_log_density(
     gap: Float[Tensor, "B 1"],
     mark: Int[Tensor, " B"],
 ) -> Float[Tensor, "B S"]:
-    """Log-density of a gap and a mark under Hawkes processes; `fade` is what the gap leaves of the excitation."""
+    """Log-density of a gap and a mark under Hawkes processes; `fade` is the decay of the excitation over the gap."""
     episode = torch.arange(len(mark), device=mark.device)
     rate = processes.base.T[mark] + excitation.movedim(2, 1)[episode, mark] * fade
     return rate.log() - processes.base.sum(-1) * gap - excitation.sum(-1) * (1 - fade) / processes.decay
 
 
-def _next_marks(marks: Int[Tensor, "B N"], valid: Bool[Tensor, "B N"], kinds: int) -> Float[Tensor, "B N_and_1 K"]:
-    """Probabilities of the next mark of a Markov chain whose rows come from a Dirichlet distribution with all
-    parameters 1, after 0, 1, ..., N events: those that followed the last one's mark so far, and one of each."""
+def _next_marks(marks: Int[Tensor, "B N"], valid: Bool[Tensor, "B N"], mark_count: int) -> Float[Tensor, "B N_and_1 K"]:
+    """Probabilities of the next mark of a Markov chain after 0, 1, ..., N events. Its rows have a Dirichlet prior with
+    all parameters 1, so counts of the marks that followed the last mark are increased by 1."""
     last_mark = last_marks(marks.new_full((len(marks),), NO_MARK), marks, valid)
     is_earlier = torch.ones(last_mark.shape[1], marks.shape[1], dtype=torch.bool, device=marks.device).tril(-1)
-    followed = (
+    follows_last_mark = (
         (last_mark[:, None, :-1] == last_mark.unsqueeze(2))
         & (last_mark != NO_MARK).unsqueeze(2)
         & valid.unsqueeze(1)
         & is_earlier
     )
-    counts = followed.double() @ F.one_hot(marks, kinds).double()
-    return (counts + 1) / (counts.sum(-1, keepdim=True) + kinds)
+    counts = follows_last_mark.double() @ F.one_hot(marks, mark_count).double()
+    return (counts + 1) / (counts.sum(-1, keepdim=True) + mark_count)
 
 
-def _neighbours(processes: Processes) -> Int[Tensor, " S"]:
-    """Processes of each kind sorted by one of their parameters: `_resample` takes every n-th of them, so neighbours
-    should be similar."""
+def _sorted_by_parameter(processes: Processes) -> Int[Tensor, " S"]:
+    """Order of the processes by kind and one of their parameters. `_resample` selects processes at regular distances,
+    so neighbours should be similar."""
     keys = [processes.rate, processes.sigma, processes.trend, processes.base.sum(-1)]
     order = torch.stack(keys, 1).gather(1, processes.kind.unsqueeze(1)).squeeze(1).argsort()
     return order[processes.kind[order].argsort(stable=True)]
 
 
 def _resample(weights: Float[Tensor, "B S"], count: int) -> Int[Tensor, "B M"]:
-    """`count` indices below S in proportion to the weights: those at the middles of `count` equal parts of their sum
-    (Kitagawa 1996, stratified resampling, without random numbers)."""
+    """`count` indices below S in proportion to the weights, at the midpoints of `count` equal parts of the cumulative
+    weights (Kitagawa 1996, stratified resampling, without random numbers)."""
     middles = (torch.arange(count, dtype=weights.dtype, device=weights.device) + 0.5) / count
-    upto = weights.cumsum(-1)
-    return torch.searchsorted(upto, middles * upto[:, -1:]).clamp(max=weights.shape[-1] - 1)
+    cumulative = weights.cumsum(-1)
+    return torch.searchsorted(cumulative, middles * cumulative[:, -1:]).clamp(max=weights.shape[-1] - 1)

@@ -1,7 +1,7 @@
-"""Event sequences in memory, as a reader of files hands them over, and what is done with them before they are drawn.
+"""Event sequences in memory, as readers return them, and their preprocessing.
 
 All sequences are in flat arrays, one after the other. Times are stored as gaps: the gap of an event is the time since
-the event before it in its sequence, or since the start of the observation.
+the previous event of its sequence or, for the first event, since the start of the observation.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from jaxtyping import Bool, Float64, Int64
 
 from iclbench.core.errors import DataError
 
-# More marks than this are a mistake, or numbers that are no marks.
-MOST_MARKS = 100_000
+# More marks are a mistake, or their numbers are not marks.
+MAX_MARKS = 100_000
 
 _FIX_TIES = "keep the first of such events, or spread them over a step of the clock: -o task.ties=keep-first or spread"
 _FIX_START = "take the first event of every sequence as its start: -o task.start=first"
@@ -28,21 +28,21 @@ class EventData:
     """The sequences of a file.
 
     Attributes:
-        gaps: of all events, in the units of the file.
-        marks: 0-based.
-        counts: events of every sequence; 0: a window in which nothing happened.
-        open: how long a sequence was observed after its last event; NaN: not longer.
-        kinds: number of marks K.
-        place: position of an event in the file, in words, by its number there.
-        events: numbers of the events in the file, counted over all of its sequences.
+        gaps: gaps of all events in the units of the file.
+        marks: 0-based marks of all events.
+        counts: number of events of every sequence, 0 for a window without events.
+        open_intervals: time of observation after the last event of every sequence; NaN if there is none.
+        mark_count: number of marks K.
+        place: position of an event in the file, in words, by its number.
+        events: numbers of the events, counted over all sequences of the file.
         sequences: numbers of the sequences in the file.
     """
 
     gaps: Float64[np.ndarray, " events"]
     marks: Int64[np.ndarray, " events"]
     counts: Int64[np.ndarray, " sequences"]
-    open: Float64[np.ndarray, " sequences"]
-    kinds: int
+    open_intervals: Float64[np.ndarray, " sequences"]
+    mark_count: int
     place: Callable[[int], str]
     events: Int64[np.ndarray, " events"]
     sequences: Int64[np.ndarray, " sequences"]
@@ -53,63 +53,65 @@ class EventData:
         gaps: Float64[np.ndarray, " events"],
         marks: Int64[np.ndarray, " events"],
         counts: Int64[np.ndarray, " sequences"],
-        kinds: int,
+        mark_count: int,
         place: Callable[[int], str],
-        open_after: Float64[np.ndarray, " sequences"] | None = None,
+        open_intervals: Float64[np.ndarray, " sequences"] | None = None,
     ) -> EventData:
         """All events of a file.
 
         Raises:
             DataError: a time or a gap is not finite.
         """
-        bad = np.flatnonzero(~np.isfinite(gaps))
-        if len(bad):
-            raise DataError(f"{place(int(bad[0]))}: a time that is not finite; remove the event or fix its time")
-        open_after = np.full(len(counts), np.nan) if open_after is None else open_after
-        return cls(gaps, marks, counts, open_after, kinds, place, np.arange(len(gaps)), np.arange(len(counts)))
+        infinite = np.flatnonzero(~np.isfinite(gaps))
+        if len(infinite):
+            raise DataError(f"{place(int(infinite[0]))}: the time is not finite; remove the event or fix its time")
+        if open_intervals is None:
+            open_intervals = np.full(len(counts), np.nan)
+        events, sequences = np.arange(len(gaps)), np.arange(len(counts))
+        return cls(gaps, marks, counts, open_intervals, mark_count, place, events, sequences)
 
     def __len__(self) -> int:
         return len(self.counts)
 
     @cached_property
     def first(self) -> Int64[np.ndarray, " sequences"]:
-        """Index of the first event of every sequence; of one without events, where it would be."""
+        """Index of the first event of every sequence, or its position for sequences without events."""
         return np.cumsum(self.counts) - self.counts
 
     @cached_property
-    def begins(self) -> Bool[np.ndarray, " events"]:
-        """Which events are the first of their sequence."""
-        begins = np.zeros(len(self.gaps), dtype=bool)
-        begins[self.first[self.counts > 0]] = True
-        return begins
+    def is_first(self) -> Bool[np.ndarray, " events"]:
+        """Whether events are the first of their sequence."""
+        is_first = np.zeros(len(self.gaps), dtype=bool)
+        is_first[self.first[self.counts > 0]] = True
+        return is_first
 
     @cached_property
     def fingerprint(self) -> str:
         """Hash of all sequences."""
-        digest = hashlib.sha256(f"{self.kinds} {len(self)}".encode())
-        for array in (self.gaps, self.marks, self.counts, np.nan_to_num(self.open, nan=-1.0)):
+        digest = hashlib.sha256(f"{self.mark_count} {len(self)}".encode())
+        for array in (self.gaps, self.marks, self.counts, np.nan_to_num(self.open_intervals, nan=-1.0)):
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()[:12]
 
     def from_first_event(self) -> EventData:
-        """The sequences as observed from their first event on: it is the start and no event any more. A sequence
-        without events is left out, and so is one of a single event that was not observed after it."""
-        begun = self.part(np.flatnonzero(self.counts > 0))
-        return begun._without(begun.begins)
+        """The sequences with their first event as the start of the observation, so that it is not an event. Sequences
+        without events, and those that end with their first event, are removed."""
+        nonempty = self.select(np.flatnonzero(self.counts > 0))
+        return nonempty._without(nonempty.is_first)
 
-    def settled(self, ties: str) -> EventData:
+    def resolve_ties(self, ties: str) -> EventData:
         """These sequences with increasing times.
 
         Args:
-            ties: what becomes of events at one time, the start of the observation counting as one: `refuse`;
-                `keep-first`, by which a sequence without a later event and without an open interval is left out;
-                `spread`, which puts m such events at equal distances into one step of the clock, the smallest gap of
-                the whole file, in their order.
+            ties: treatment of events at the same time or at the start of the observation. `refuse` raises an error.
+                `keep-first` keeps the first event of each time, and none at the start; sequences that then have neither
+                events nor an open interval are removed. `spread` moves m such events to equal distances within one
+                step of the clock, the smallest gap of the file, in their order.
 
         Raises:
-            DataError: a time goes back, or there are ties and they are refused.
+            DataError: times decrease, or there are ties and they are refused.
         """
-        self._refuse(self.gaps < 0, "a gap of {gap:g} to {before}; times must increase")
+        self._refuse(self.gaps < 0, "the gap to {before} is {gap:g}; times must increase")
         tied = self.gaps == 0
         if not tied.any():
             return self
@@ -120,28 +122,29 @@ class EventData:
         self._refuse(tied, "at the same time as {before}{others}; {fix}")
         return self
 
-    def check_start(self, most: int) -> None:
-        """Whether times may count from the start of the observation: first events do not come so late that the median
-        first gap is more than `most` median gaps between events.
+    def check_start(self, max_ratio: int) -> None:
+        """Check that times count from the start of the observation: the median first gap must be at most `max_ratio`
+        times the median gap between events.
 
         Raises:
-            DataError: they do.
+            DataError: the median first gap is larger.
         """
-        first_gaps, later_gaps = self.gaps[self.begins], self.gaps[~self.begins]
-        if len(first_gaps) and len(later_gaps) and np.median(first_gaps) > most * np.median(later_gaps):
+        first_gaps, later_gaps = self.gaps[self.is_first], self.gaps[~self.is_first]
+        if len(first_gaps) and len(later_gaps) and np.median(first_gaps) > max_ratio * np.median(later_gaps):
             raise DataError(
-                f"{self.place(int(self.events[0]))}: first events come {np.median(first_gaps):.3g} after time 0, and "
-                "events "
-                f"{np.median(later_gaps):.3g} after one another (medians), so times seem to count from elsewhere; "
-                f"{_FIX_START}; if sequences were observed from time 0 on: -o task.start=zero"
+                f"{self.place(int(self.events[0]))}: the median first gap is {np.median(first_gaps):.3g}, but that "
+                f"between events is {np.median(later_gaps):.3g}, so times seem not to count from the start of the "
+                f"observation; {_FIX_START}; if they do: -o task.start=zero",
+                code="missing-value",
             )
 
-    def _refuse(self, wrong: Bool[np.ndarray, " events"], message: str) -> None:
-        bad = np.flatnonzero(wrong)
-        if not len(bad):
+    def _refuse(self, is_wrong: Bool[np.ndarray, " events"], message: str) -> None:
+        """Raise `DataError` with the position of the first wrong event, if there is one."""
+        wrong_events = np.flatnonzero(is_wrong)
+        if not len(wrong_events):
             return
-        event, more = int(bad[0]), len(bad) - 1
-        is_first = bool(self.begins[event])
+        event, more = int(wrong_events[0]), len(wrong_events) - 1
+        is_first = bool(self.is_first[event])
         text = message.format(
             gap=self.gaps[event],
             before="the start of the observation, which is time 0" if is_first else "the event before",
@@ -150,41 +153,49 @@ class EventData:
         )
         raise DataError(f"{self.place(int(self.events[event]))}: {text}" + (f"; or {_FIX_START}" if is_first else ""))
 
-    def _without(self, left_out: Bool[np.ndarray, " events"]) -> EventData:
-        """These sequences without some events, whose gaps are 0 or which are the start of the observation."""
-        upto = np.concatenate([[0], np.cumsum(~left_out)])
-        counts = upto[self.first + self.counts] - upto[self.first]
-        nonempty = (counts > 0) | ~np.isnan(self.open)
+    def _without(self, is_removed: Bool[np.ndarray, " events"]) -> EventData:
+        """These sequences without some events, which have gaps of 0 or are the new start of the observation."""
+        cumulative = np.concatenate([[0], np.cumsum(~is_removed)])
+        counts = cumulative[self.first + self.counts] - cumulative[self.first]
+        is_observed = (counts > 0) | ~np.isnan(self.open_intervals)
         return replace(
             self,
-            gaps=self.gaps[~left_out],
-            marks=self.marks[~left_out],
-            events=self.events[~left_out],
-            counts=counts[nonempty],
-            open=self.open[nonempty],
-            sequences=self.sequences[nonempty],
+            gaps=self.gaps[~is_removed],
+            marks=self.marks[~is_removed],
+            events=self.events[~is_removed],
+            counts=counts[is_observed],
+            open_intervals=self.open_intervals[is_observed],
+            sequences=self.sequences[is_observed],
         )
 
     def _spread(self, tied: Bool[np.ndarray, " events"]) -> EventData:
+        """These sequences with tied events at equal distances within one step of the clock."""
         step = self.gaps[~tied].min(initial=np.inf)
         if not np.isfinite(step):
-            raise DataError(f"{self.place(int(self.events[0]))}: no two events of the file are at different times")
-        # A first event has a group of its own, with the start of the observation if it is tied to that.
-        opens = ~tied | self.begins
-        group = np.cumsum(opens) - 1
-        leads = np.flatnonzero(opens)
-        with_start = tied[leads]
-        size = np.bincount(group) + with_start
-        late = step * (np.arange(len(group)) - leads[group] + with_start[group]) / size[group]
-        before = np.concatenate([[0.0], late[:-1]])
-        before[self.begins] = 0.0
-        open_after = self.open.copy()
+            raise DataError(
+                f"{self.place(int(self.events[0]))}: all events are at the same time, so the step of the clock is not "
+                "known; use -o task.ties=keep-first"
+            )
+        # First events start a group, which includes the start of the observation if they are tied to it.
+        starts_group = ~tied | self.is_first
+        group = np.cumsum(starts_group) - 1
+        group_start = np.flatnonzero(starts_group)
+        includes_start = tied[group_start]
+        size = np.bincount(group) + includes_start
+        delay = step * (np.arange(len(group)) - group_start[group] + includes_start[group]) / size[group]
+        previous_delay = np.concatenate([[0.0], delay[:-1]])
+        previous_delay[self.is_first] = 0.0
+        open_intervals = self.open_intervals.copy()
         has_events = self.counts > 0
-        open_after[has_events] -= late[(self.first + self.counts - 1)[has_events]]
-        return replace(self, gaps=self.gaps + late - before, open=np.where(open_after > 0, open_after, np.nan))
+        open_intervals[has_events] -= delay[(self.first + self.counts - 1)[has_events]]
+        return replace(
+            self,
+            gaps=self.gaps + delay - previous_delay,
+            open_intervals=np.where(open_intervals > 0, open_intervals, np.nan),
+        )
 
-    def part(self, sequences: Int64[np.ndarray, " sequences"]) -> EventData:
-        """These sequences only, in this order."""
+    def select(self, sequences: Int64[np.ndarray, " sequences"]) -> EventData:
+        """The given sequences in the given order."""
         counts = self.counts[sequences]
         start = np.cumsum(counts) - counts
         events = np.repeat(self.first[sequences] - start, counts) + np.arange(counts.sum())
@@ -194,36 +205,36 @@ class EventData:
             marks=self.marks[events],
             events=self.events[events],
             counts=counts,
-            open=self.open[sequences],
+            open_intervals=self.open_intervals[sequences],
             sequences=self.sequences[sequences],
         )
 
-    def windows(self, most: int) -> EventData:
-        """Longer sequences cut into consecutive ones of at most so many events, each observed from the last event of
-        the one before it on."""
-        # An open interval is in the last one, alone where that many events came before it: each of the others ends with
-        # its last event.
-        pieces = np.where(np.isnan(self.open), -(-self.counts // most), self.counts // most + 1)
+    def windows(self, max_events: int) -> EventData:
+        """Split sequences into consecutive windows of at most `max_events` events. The observation of a window starts
+        at the last event of the window before."""
+        # The open interval is in the last window, without events if all earlier windows are full.
+        pieces = np.where(np.isnan(self.open_intervals), -(-self.counts // max_events), self.counts // max_events + 1)
         last = np.cumsum(pieces) - 1
-        counts = np.full(int(pieces.sum()), most)
-        counts[last] = self.counts - most * (pieces - 1)
-        open_after = np.full(len(counts), np.nan)
-        open_after[last] = self.open
-        return replace(self, counts=counts, open=open_after, sequences=np.repeat(self.sequences, pieces))
+        counts = np.full(int(pieces.sum()), max_events)
+        counts[last] = self.counts - max_events * (pieces - 1)
+        open_intervals = np.full(len(counts), np.nan)
+        open_intervals[last] = self.open_intervals
+        sequences = np.repeat(self.sequences, pieces)
+        return replace(self, counts=counts, open_intervals=open_intervals, sequences=sequences)
 
     @property
     def mean_gap(self) -> float:
-        """Mean time per event: all that was observed, open intervals included, over the number of events. That is the
-        inverse of the most likely rate of a Poisson process."""
-        return float((self.gaps.sum() + np.nansum(self.open)) / len(self.gaps))
+        """Total time of observation, including open intervals, over the number of events: the inverse of the maximum
+        likelihood rate of a Poisson process."""
+        return float((self.gaps.sum() + np.nansum(self.open_intervals)) / len(self.gaps))
 
     @property
     def mean_first_gap(self) -> float:
-        """Mean time to the first event of a sequence, open intervals included."""
-        first, empty = self.begins, self.counts == 0
-        return float((self.gaps[first].sum() + np.nansum(self.open[empty])) / first.sum())
+        """Total time to first events, including windows without events, over the number of first events."""
+        is_first, is_empty = self.is_first, self.counts == 0
+        return float((self.gaps[is_first].sum() + np.nansum(self.open_intervals[is_empty])) / is_first.sum())
 
     def times(self) -> Float64[np.ndarray, " events"]:
         """The time of every event since the start of its sequence."""
-        parts = np.split(self.gaps, self.first[1:])
-        return np.concatenate([np.cumsum(part) for part in parts]) if len(self) else self.gaps
+        gaps = np.split(self.gaps, self.first[1:])
+        return np.concatenate([np.cumsum(sequence) for sequence in gaps]) if len(self) else self.gaps

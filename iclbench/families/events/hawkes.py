@@ -1,11 +1,11 @@
-"""Multivariate Hawkes processes with exponential kernels: exact sampling, and the excitation after every event.
+"""Multivariate Hawkes processes with exponential kernels: exact samples, and the excitation after every event.
 
-Mark i has the intensity base_i + X_i(t). An event of mark j adds branching_ij * decay to X_i, which falls as
-exp(-decay t): `branching_ij` is the expected number of children of mark i of one event of mark j.
+Mark i has the intensity base_i + X_i(t). An event of mark j adds branching_ij * decay to X_i, which decays as
+exp(-decay t): `branching_ij` is the expected number of children of mark i per event of mark j.
 
-Between events the intensity of all marks is that of two independent Poisson processes: one of the constant rate of the
-bases, one of the falling rate X. The next event is the earlier of their first points, both in closed form (Dassios and
-Zhao 2013, exact simulation of Hawkes processes with exponentially decaying intensity); nothing is rejected.
+Between events the total intensity is that of two independent Poisson processes, one with the constant rate of the bases
+and one with the decaying rate X. The next event is the earlier of their first points, both in closed form (Dassios and
+Zhao 2013, exact simulation of Hawkes processes with exponentially decaying intensity). No rejection is needed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from torch import Tensor
 
 
 def spectral_radius(matrix: Float[Tensor, "B K K"]) -> Float[Tensor, " B"]:
-    """The largest absolute eigenvalue; on the CPU, which is faster for many small matrices."""
+    """The largest absolute eigenvalue, computed on the CPU, which is faster for many small matrices."""
     return torch.linalg.eigvals(matrix.cpu()).abs().amax(-1).to(matrix.device)
 
 
 def jumps(
     branching: Float[Tensor, "B K K"], decay: Float[Tensor, " B"], marks: Int[Tensor, "B N"]
 ) -> Float[Tensor, "B N K"]:
-    """What an event of each of these marks adds to the intensities of all marks."""
+    """The increases of the intensities of all marks by events of the given marks."""
     columns = branching.mT.gather(1, marks.unsqueeze(-1).expand(-1, -1, branching.shape[-1]))
     return columns * decay[:, None, None]
 
@@ -36,22 +36,22 @@ def sample(
     exponentials: Float[Tensor, "B N 2"],
     uniforms: Float[Tensor, "B N"],
 ) -> tuple[Float[Tensor, "B N"], Int[Tensor, "B N"]]:
-    """Gaps and marks of the first N events, all episodes at once, one event after the other.
+    """Sample gaps and marks of the first N events of all episodes.
 
     Args:
-        base: rates without any event.
-        branching: row: mark of the child; column: mark of the parent.
-        decay: of all kernels.
-        excitation: X at time 0; 0: an empty past.
-        exponentials: unit exponentials, positive.
-        uniforms: what marks are drawn with.
+        base: rates without events.
+        branching: expected numbers of children by mark of the child (row) and of the parent (column).
+        decay: decay of the kernels.
+        excitation: X at time 0; 0 without a past.
+        exponentials: positive numbers with unit exponential distribution, for the gaps.
+        uniforms: uniform numbers in [0, 1), for the marks.
     """
     gaps, marks = [], []
-    for (cold, hot), uniform in zip(exponentials.permute(1, 2, 0), uniforms.unbind(1), strict=True):
-        from_base = cold / base.sum(-1)
-        # Of the falling rate there may be no point at all: it integrates to X / decay only.
-        from_past = -torch.log1p(-(decay * hot / excitation.sum(-1)).clamp(max=1)) / decay
-        gap = torch.minimum(from_base, from_past)
+    for (base_draw, past_draw), uniform in zip(exponentials.permute(1, 2, 0), uniforms.unbind(1), strict=True):
+        base_gap = base_draw / base.sum(-1)
+        # The decaying rate may have no point, since its integral is only X / decay.
+        past_gap = -torch.log1p(-(decay * past_draw / excitation.sum(-1)).clamp(max=1)) / decay
+        gap = torch.minimum(base_gap, past_gap)
         excitation = excitation * torch.exp(-decay * gap).unsqueeze(-1)
         mark = pick(base + excitation, uniform)
         excitation = excitation + jumps(branching, decay, mark.unsqueeze(1)).squeeze(1)
@@ -61,9 +61,9 @@ def sample(
 
 
 def pick(weights: Float[Tensor, "B K"], uniform: Float[Tensor, " B"]) -> Int[Tensor, " B"]:
-    """One index per row, in proportion to the weights."""
-    upto = weights.cumsum(-1)
-    return (uniform.unsqueeze(-1) * upto[:, -1:] >= upto).sum(-1).clamp(max=weights.shape[-1] - 1)
+    """One index per row, with probabilities proportional to the weights."""
+    cumulative = weights.cumsum(-1)
+    return (uniform.unsqueeze(-1) * cumulative[:, -1:] >= cumulative).sum(-1).clamp(max=weights.shape[-1] - 1)
 
 
 def excitations(
@@ -74,21 +74,21 @@ def excitations(
     marks: Int[Tensor, "B N"],
     valid: Bool[Tensor, "B N"],
 ) -> Float[Tensor, "B N+1 K"]:
-    """X right after each of the first 0, 1, ..., N events; invalid events change nothing.
+    """X after each of the first 0, 1, ..., N events; invalid events are ignored.
 
-    X_n = a_n X_(n-1) + b_n with a_n = exp(-decay gap_n) and b_n the jump: by a scan that doubles its reach, so in
-    log N steps. No factor is above 1 and nothing is divided by one, so that it is as stable as the recurrence.
+    The recurrence X_n = a_n X_(n-1) + b_n with a_n = exp(-decay gap_n) and b_n the jump is evaluated by a parallel scan
+    with log N steps. Factors are at most 1 and never divisors, so that it is as stable as the recurrence.
     """
     factors = torch.exp(-decay.unsqueeze(1) * gaps).masked_fill(~valid, 1).unsqueeze(-1)
     added = jumps(branching, decay, marks).masked_fill(~valid.unsqueeze(-1), 0)
     factors = torch.cat([factors.new_ones(len(factors), 1, 1), factors], 1)
     sums = torch.cat([excitation.unsqueeze(1), added], 1)
-    reach = 1
-    while reach < sums.shape[1]:
-        later_factors = factors[:, reach:]
-        sums = torch.cat([sums[:, :reach], later_factors * sums[:, :-reach] + sums[:, reach:]], 1)
-        factors = torch.cat([factors[:, :reach], later_factors * factors[:, :-reach]], 1)
-        reach *= 2
+    offset = 1
+    while offset < sums.shape[1]:
+        later_factors = factors[:, offset:]
+        sums = torch.cat([sums[:, :offset], later_factors * sums[:, :-offset] + sums[:, offset:]], 1)
+        factors = torch.cat([factors[:, :offset], later_factors * factors[:, :-offset]], 1)
+        offset *= 2
     return sums
 
 
@@ -99,10 +99,11 @@ def excitation_of_past(
     past: Float[Tensor, " B"],
     generator: torch.Generator,
 ) -> Float[Tensor, "B K"]:
-    """X at time 0 of processes that began so long before it, with an empty past.
+    """X at time 0 of processes that started a time `past` before it without events.
 
-    Generation by generation (Hawkes and Oakes 1974): immigrants are Poisson with the base rates, an event of mark j has
-    Poisson(branching_ij) children of mark i, each after an exponential time. The spectral radius must be below 1.
+    Events are sampled by generations (Hawkes and Oakes 1974): immigrants are Poisson processes with the base rates, and
+    an event of mark j has Poisson(branching_ij) children of mark i, each after an exponential time. The spectral radius
+    must be less than 1.
     """
     device = base.device
     excitation = torch.zeros_like(base)

@@ -1,7 +1,7 @@
-"""The ceiling of the synthetic point processes: the exact distribution of the next event under the true parameters.
+"""The ceiling of the synthetic point processes: the exact distribution of the next event given the true parameters.
 
-It knows kind and parameters of every episode (`iclbench.families.events.processes`), so that only the history is left
-to be read. A shift that changes the process changes these parameters.
+The oracle has access to the kind and the parameters of every episode (`iclbench.families.events.processes`) and only
+reads the history. Shifts that change the process change these parameters.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from iclbench.families.events import hawkes
 from iclbench.families.events.point_process import PointProcess
 from iclbench.families.events.processes import HAWKES, POISSON, RENEWAL, SELF_CORRECTING, Processes
 
-# The mark of the last event where there is none.
+# The mark of the last event if there are no events.
 NO_MARK = -1
 
 
 @dataclass(frozen=True)
 class History(State):
-    """What the four kinds need to know of the events so far: of one history per episode, `(B,)`, or of P, `(B, P)`.
+    """Sufficient statistics of the events so far, for one history per episode, `(B,)`, or P histories, `(B, P)`.
 
     Attributes:
         elapsed: time of the last event.
-        count: of events.
-        mark: of the last event, -1: there is none.
-        excitation: of a Hawkes process, right after the last event.
+        count: number of events.
+        mark: mark of the last event; -1 without events.
+        excitation: excitation of a Hawkes process after the last event.
     """
 
     elapsed: Float[Tensor, "*B"]
@@ -51,7 +51,7 @@ class History(State):
         return cls(zeros, zeros, torch.full_like(processes.kind, NO_MARK), processes.excitation)
 
     def prefixes(self, processes: Processes, events: Points) -> History:
-        """N + 1 histories per episode, `(B, N + 1)`: this one with the first 0, 1, ..., N of these events."""
+        """N + 1 histories per episode, `(B, N + 1)`: this history followed by the first 0, 1, ..., N events."""
         valid = events.mask & (events.y[..., MARK] != NO_MARK)
         gaps, marks = (t.masked_fill(~valid, 0) for t in (events.y[..., GAP].double(), marks_of(events.y)))
         before = torch.zeros_like(self.mark).unsqueeze(1)
@@ -72,7 +72,7 @@ class KnownProcess(State):
 
 
 class EventOracle(Oracle):
-    """The next gap and mark given the history and the true parameters; raises `UsageError` for any other family."""
+    """The next gap and mark given the history and the true parameters; raises `UsageError` for other families."""
 
     Settings: ClassVar[type[BaseSettings]] = NoSettings
     libraries: ClassVar[tuple[str, ...]] = ()
@@ -85,7 +85,9 @@ class EventOracle(Oracle):
         self.settings = settings or NoSettings()
         self.facts = facts or TaskFacts()
         if not isinstance(self.facts.family, PointProcess):
-            raise UsageError("EventOracle answers tasks of the family point-process only; choose another oracle")
+            raise UsageError(
+                "EventOracle requires a task of the family point-process; choose another oracle", code="not-applicable"
+            )
 
     def informed(self, truth: dict[str, Tensor]) -> EventOracle:
         informed_copy = type(self)(self.settings, self.facts)
@@ -110,7 +112,7 @@ class EventOracle(Oracle):
         return self.update(KnownProcess(processes, History.empty(processes)), context)
 
     def query(self, state: KnownProcess, x: Float[Tensor, "B Q 0"]) -> MixedEvent:
-        """The same answer for every query: events have no x."""
+        """The same prediction for every query, since events have no x."""
         histories = state.history.map(lambda t: t.unsqueeze(1))
         answer = _next_known_event(state.processes, histories).to(dtype=x.dtype)
         return answer.map(lambda t: t.expand(-1, x.shape[1], *t.shape[2:]))
@@ -121,16 +123,18 @@ class EventOracle(Oracle):
 
     def _processes(self) -> Processes:
         if self.truth is None:
-            raise UsageError("oracle-events needs the processes first: informed(episodes.truth)")
+            raise UsageError(
+                "oracle-events needs the processes; call informed(episodes.truth) first", code="missing-value"
+            )
         return Processes(**self.truth)
 
 
 def last_marks(
     initial: Int[Tensor, " B"], marks: Int[Tensor, "B N"], valid: Bool[Tensor, "B N"]
 ) -> Int[Tensor, "B N_and_1"]:
-    """The mark of the last event that is there, after 0, 1, ..., N events; `initial` before any of them."""
-    places = torch.arange(1, marks.shape[1] + 1, device=marks.device).expand_as(marks).masked_fill(~valid, 0)
-    return torch.cat([initial.unsqueeze(1), marks], 1).gather(1, F.pad(places, (1, 0)).cummax(1).values)
+    """The mark of the last valid event after the first 0, 1, ..., N events; `initial` before the first."""
+    positions = torch.arange(1, marks.shape[1] + 1, device=marks.device).expand_as(marks).masked_fill(~valid, 0)
+    return torch.cat([initial.unsqueeze(1), marks], 1).gather(1, F.pad(positions, (1, 0)).cummax(1).values)
 
 
 def next_event(
@@ -140,17 +144,17 @@ def next_event(
     excitation: Float[Tensor, "*P K"],
     marks: Float[Tensor, "*#P K"],
 ) -> MixedEvent:
-    """The distribution of the next event, in float64, of processes and histories whose shapes broadcast.
+    """The distribution of the next event, in float64, for processes and histories whose shapes broadcast.
 
     Args:
         processes: the processes.
         elapsed, count, excitation: as in `History`.
-        marks: probabilities of the next mark where it does not depend on the time, so of all kinds but `hawkes`.
+        marks: probabilities of the next mark for all kinds except `hawkes`, whose marks depend on the time.
     """
     poisson, growing, hawkes_kind = (processes.kind == kind for kind in (POISSON, SELF_CORRECTING, HAWKES))
     intensity = processes.initial * torch.exp(processes.trend * elapsed - processes.alpha * count)
     marks = marks.expand(*intensity.shape, marks.shape[-1])
-    # Where no hazard holds it is a constant one.
+    # Renewal processes have no closed-form hazard; their constant rate of 1 is not used.
     rate = torch.where(poisson, processes.rate, torch.where(growing, 0.0, 1.0)).unsqueeze(-1)
     excited = torch.where(growing, intensity, 0.0).unsqueeze(-1)
     hazard = HazardEvent(
@@ -165,7 +169,7 @@ def next_event(
 
 
 def _next_known_event(processes: Processes, histories: History) -> MixedEvent:
-    """After each of P histories per episode, `(B, P)`."""
+    """The distribution of the next event after P histories per episode, `(B, P)`."""
     unsqueezed = processes.map(lambda t: t.unsqueeze(1))
     episode = torch.arange(len(unsqueezed.kind), device=unsqueezed.kind.device).unsqueeze(1)
     uniform = torch.full_like(unsqueezed.base, 1 / unsqueezed.base.shape[-1])

@@ -1,4 +1,4 @@
-"""Sequences as tensors, on the device where episodes are drawn."""
+"""Sequences as tensors on the device of the episodes."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class Packed:
     Attributes:
         y: gap, mark and time of every event, one sequence after the other.
         first: index of the first event of every sequence.
-        counts: events of every sequence; 0: a window in which nothing happened.
-        open: how long a sequence was observed after its last event; infinite: not longer.
-        sequence: its number in the file.
-        event: number of its first event in the file, counted over all sequences; -1: it has none.
+        counts: number of events of every sequence, 0 for a window without events.
+        open_intervals: time of observation after the last event of every sequence; infinite if there is none.
+        sequence: number of every sequence in the file.
+        event: number of the first event of every sequence, counted over all sequences of the file; -1 without events.
     """
 
     y: Float[Tensor, "events 3"]
     first: Int[Tensor, " sequences"]
     counts: Int[Tensor, " sequences"]
-    open: Float[Tensor, " sequences"]
+    open_intervals: Float[Tensor, " sequences"]
     sequence: Int[Tensor, " sequences"]
     event: Int[Tensor, " sequences"]
 
@@ -39,45 +39,44 @@ class Packed:
 
     @classmethod
     def of(cls, data: EventData, scale: float) -> Packed:
-        """Sequences whose times are divided by `scale`.
+        """Pack sequences with times divided by `scale`.
 
         Raises:
-            DataError: a gap is beyond float32, or float32 rounds most times to the time before.
+            DataError: a gap is out of range for float32, or float32 rounds most times to the previous time.
         """
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             gaps = (data.gaps / scale).astype(np.float32)
             times = (data.times() / scale).astype(np.float32)
-            open_after = np.nan_to_num(data.open / scale, nan=np.inf).astype(np.float32)
-        bad = np.flatnonzero(~(np.isfinite(times) & np.isfinite(gaps) & (gaps > 0)))
-        if len(bad):
-            place = data.place(int(data.events[bad[0]]))
+            open_intervals = np.nan_to_num(data.open_intervals / scale, nan=np.inf).astype(np.float32)
+        out_of_range = np.flatnonzero(~(np.isfinite(times) & np.isfinite(gaps) & (gaps > 0)))
+        if len(out_of_range):
+            place = data.place(int(data.events[out_of_range[0]]))
             raise DataError(
-                f"{place}: a gap of {data.gaps[bad[0]]:g} in units of {scale:g} is beyond float32; "
-                "choose another unit: -o task.time_scale"
+                f"{place}: the gap of {data.gaps[out_of_range[0]]:g} in units of {scale:g} is out of range for "
+                "float32; choose another unit: -o task.time_scale"
             )
-        observed = ~np.isnan(data.open)
-        too_long = np.flatnonzero(observed & ~(np.isfinite(open_after) & (open_after > 0)))
+        is_censored = ~np.isnan(data.open_intervals)
+        too_long = np.flatnonzero(is_censored & ~(np.isfinite(open_intervals) & (open_intervals > 0)))
         if len(too_long):
             raise DataError(
-                f"the open interval of {data.open[too_long[0]]:g} after the last event of sequence "
-                f"{data.sequences[too_long[0]] + 1} in units of {scale:g} is beyond float32; "
+                f"the open interval of {data.open_intervals[too_long[0]]:g} after the last event of sequence "
+                f"{data.sequences[too_long[0]] + 1} in units of {scale:g} is out of range for float32; "
                 "choose another unit: -o task.time_scale"
             )
-        inside = ~data.begins
-        is_equal = inside & (times == np.concatenate([times[:1], times[:-1]]))
-        if 2 * is_equal.sum() > inside.sum():
+        is_later = ~data.is_first
+        is_equal = is_later & (times == np.concatenate([times[:1], times[:-1]]))
+        if 2 * is_equal.sum() > is_later.sum():
             place = data.place(int(data.events[np.flatnonzero(is_equal)[0]]))
             raise DataError(
-                f"{place}: at {times[is_equal][0] * scale:.8g} float32 does not tell most events from those before "
-                "them; "
-                "let times count from the first event of a sequence: -o task.start=first"
+                f"{place}: at {times[is_equal][0] * scale:.8g} float32 does not distinguish most events from the "
+                "events before them; count times from the first event of every sequence: -o task.start=first"
             )
         y = np.empty((len(gaps), 3), dtype=np.float32)
         y[:, GAP], y[:, MARK], y[:, TIME] = gaps, data.marks, times
         numbers = np.concatenate([data.events, [-1]])
         event = numbers[np.where(data.counts > 0, data.first, -1)]
-        parts = (data.first, data.counts, open_after, data.sequences, event)
-        return cls(torch.from_numpy(y), *(torch.from_numpy(np.ascontiguousarray(array)) for array in parts))
+        arrays = (data.first, data.counts, open_intervals, data.sequences, event)
+        return cls(torch.from_numpy(y), *(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays))
 
     def to(self, device: torch.device) -> Packed:
         """The sequences on a device."""
@@ -86,20 +85,20 @@ class Packed:
     def beginnings(
         self, sequences: Int[Tensor, " B"], points: int
     ) -> tuple[Float[Tensor, "B N 3"], Bool[Tensor, "B N"], Bool[Tensor, "B N"]]:
-        """The first `points` points of these sequences, which of them are valid, and which are events.
+        """The first `points` points of these sequences, whether they are valid, and whether they are events.
 
-        After the last event of a sequence that was observed for longer comes one point that is not an event: the open
-        interval, with the mark -1 and the time of its end. Invalid points have the gap 1 and are 0 otherwise: the
-        density of a gap of 0 is not finite, and the gradients of masked values would not be either.
+        If the observation continues after the last event of a sequence, the next point is the open interval, with the
+        mark -1 and the time of its end. Invalid points have the gap 1, since the density of a gap of 0 and the
+        gradients of masked values would not be finite; their other values are 0.
         """
         counts, position = self.counts[sequences].unsqueeze(1), torch.arange(points, device=sequences.device)
         events = position < counts
         rows = (self.first[sequences].unsqueeze(1) + position).clamp(max=len(self.y) - 1)
         padding = torch.tensor([1.0, 0.0, 0.0], device=sequences.device)
         y = torch.where(events.unsqueeze(-1), self.y[rows], padding)
-        open_after = self.open[sequences].unsqueeze(1)
-        censored = (position == counts) & open_after.isfinite()
-        last_event = (self.first[sequences] + self.counts[sequences] - 1).clamp(min=0)  # of no event: not read
+        open_interval = self.open_intervals[sequences].unsqueeze(1)
+        is_censored = (position == counts) & open_interval.isfinite()
+        last_event = (self.first[sequences] + self.counts[sequences] - 1).clamp(min=0)  # not used without events
         last_time = torch.where(counts > 0, self.y[last_event, TIME].unsqueeze(1), 0.0)
-        interval = torch.stack([open_after, torch.full_like(open_after, CENSORED), last_time + open_after], -1)
-        return torch.where(censored.unsqueeze(-1), interval, y), events | censored, events
+        interval = torch.stack([open_interval, torch.full_like(open_interval, CENSORED), last_time + open_interval], -1)
+        return torch.where(is_censored.unsqueeze(-1), interval, y), events | is_censored, events

@@ -1,21 +1,21 @@
 """Synthetic point processes of four kinds, with marks: Poisson, renewal, self-correcting and Hawkes.
 
-An episode is one sequence of events. Its kind is drawn uniformly from `kinds`, its parameters from ranges; a model has
-to infer both from the events. `iclbench.families.events.processes` says what the kinds are.
+An episode is one sequence of events. Its kind is drawn uniformly from `kinds`, and its parameters are drawn from
+ranges. Models have to infer both from the events. For the kinds see `iclbench.families.events.processes`.
 
-Log-uniform are rates (`rate`, `base`) and the decay of Hawkes kernels, uniform all other ranges. Gaps of a renewal
-process have the mean 1. Rows of a Markov chain of marks come from a Dirichlet distribution with all parameters 1. The
-matrix of a Hawkes process has entries from a unit exponential, scaled to a spectral radius that is uniform.
+Rates (`rate`, `base`) and the decay of Hawkes kernels are log-uniform; all other ranges are uniform. Gaps of renewal
+processes have mean 1. Rows of Markov chains of marks have a Dirichlet distribution with all parameters 1. The matrix of
+a Hawkes process has unit exponential entries, scaled to a uniform spectral radius.
 
-The observation begins at time 0 with an empty past. A Hawkes process comes from there to its stationary rates
-(I - A)^-1 base only after a while: at a spectral radius of 0.5 and a decay of 0.42 to 0.55 the first 20 time units hold
-9 to 12 % fewer events; over a time T about rho / ((1 - rho) decay T) fewer, of one mark in the limit exactly so. With
-`burn_in` it began 20 / (decay (1 - rho)) earlier: these events are not shown, and the excitation that they leave is in
-the truth.
+The observation starts at time 0 without a past. A Hawkes process approaches its stationary rates (I - A)^-1 base
+slowly: at a spectral radius rho of 0.5 and a decay of 0.42 to 0.55, the first 20 time units have 9 to 12 % fewer
+events. Over a time T the share is about rho / ((1 - rho) decay T), which is the exact limit for one mark. With
+`burn_in` the process starts 20 / (decay (1 - rho)) earlier. Its earlier events are not part of the episode, but the
+truth has their excitation.
 
-Frozen prompts are stratified within each block that is drawn at once: as many episodes of every kind, give or
-take one, and within a kind one value of each of `rate`, `sigma`, `trend`, `alpha`, `radius` and `decay` in each of as
-many equal parts of its range. Training draws freely.
+Frozen prompts are stratified within each block that is drawn at once: kinds are equally frequent up to one, and each of
+n equal intervals of the ranges of `rate`, `sigma`, `trend`, `alpha`, `radius` and `decay` has one of the n episodes of
+a kind. Training episodes are independent.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from iclbench.families.base import Family
 from iclbench.families.events import hawkes
 from iclbench.families.events.processes import KINDS, Processes
 from iclbench.families.request import Request
-from iclbench.families.sampling import spread
+from iclbench.families.sampling import stratified_uniform
 from iclbench.families.shifts import Kind, Number, Shift
 
 Rate = Annotated[float, Field(ge=1e-3, le=1e3)]
@@ -47,7 +47,7 @@ Radius = Annotated[float, Field(ge=0, le=0.95)]
 _Value = TypeVar("_Value")
 Range = Annotated[tuple[_Value, _Value], Field(strict=False)]
 
-# Of what a shift can set.
+# Ranges of the values of shifts.
 TIME_SCALES, LARGEST_RADIUS = (1e-6, 1e6), 10.0
 
 EVENT_KINDS = {
@@ -58,19 +58,19 @@ EVENT_KINDS = {
 
 
 class PointProcessParameters(BaseSettings):
-    """What episodes are drawn from; every range is (smallest, largest).
+    """Kinds and parameters of the processes; every range is (smallest, largest).
 
     Attributes:
-        kinds: that are mixed.
-        marks: K.
-        rate: events per time unit, of `poisson`.
-        sigma: standard deviation of the logarithm of a gap, of `renewal`.
-        trend, alpha: growth of the logarithm of the intensity per time unit, its drop at every event, of
-            `self-correcting`.
-        base: rate of each mark without any event, of `hawkes`.
-        radius: spectral radius of the matrix of expected children, of `hawkes`.
-        decay: of its kernels, per time unit.
-        burn_in: whether a `hawkes` process has a past before time 0.
+        kinds: kinds of processes, which are equally likely.
+        marks: number of marks K.
+        rate: events per time unit (`poisson`).
+        sigma: standard deviation of the logarithm of gaps (`renewal`).
+        trend, alpha: growth of the logarithm of the intensity per time unit, and its decrease at every event
+            (`self-correcting`).
+        base: rate of each mark without events (`hawkes`).
+        radius: spectral radius of the matrix of expected children (`hawkes`).
+        decay: decay of the kernels per time unit (`hawkes`).
+        burn_in: whether `hawkes` processes have a past before time 0.
     """
 
     kinds: Annotated[
@@ -87,9 +87,9 @@ class PointProcessParameters(BaseSettings):
     burn_in: bool = False
 
     @model_validator(mode="after")
-    def _possible(self) -> PointProcessParameters:
+    def _check_ranges(self) -> PointProcessParameters:
         if len(set(self.kinds)) < len(self.kinds):
-            raise ValueError(f"kinds: expected every kind once, got {', '.join(self.kinds)}")
+            raise ValueError(f"kinds: expected different kinds, got {', '.join(self.kinds)}")
         for name in ("rate", "sigma", "trend", "alpha", "base", "radius", "decay"):
             low, high = getattr(self, name)
             if low > high:
@@ -98,10 +98,10 @@ class PointProcessParameters(BaseSettings):
 
 
 class PointProcess(Family):
-    """Sequences of exactly as many events as points are asked for; the question is `next`.
+    """Sequences with one event per requested point; the question is `next`.
 
-    Shifts: `time-scale-C` makes all times C times as long; `branching-R` makes all episodes Hawkes processes of
-    spectral radius R (at 1 and above the rate grows without end); `only-KIND` makes all of one kind.
+    Shifts: `time-scale-C` multiplies all times by C; with `branching-R` all episodes are Hawkes processes of spectral
+    radius R (at 1 and above the rate grows without limit); with `only-KIND` all episodes have one kind.
     """
 
     Parameters = PointProcessParameters
@@ -123,11 +123,15 @@ class PointProcess(Family):
     def parse_shift(self, name: str) -> Shift:
         shift, (shortest, longest) = super().parse_shift(name), TIME_SCALES
         if not shortest <= shift.value("time-scale", 1.0) <= longest:
-            raise UsageError(f"shift '{name}': expected a time scale from {shortest:g} to {longest:g}")
+            raise UsageError(
+                f"shift '{name}': expected a time scale from {shortest:g} to {longest:g}", code="bad-value"
+            )
         largest = 0.95 if self.parameters.burn_in else LARGEST_RADIUS
         if shift.value("branching", 0.0) > largest:
-            stationary = " (with burn_in the process must be stationary)" if self.parameters.burn_in else ""
-            raise UsageError(f"shift '{name}': expected a spectral radius of at most {largest:g}{stationary}")
+            reason = " (with task.burn_in the process must be stationary)" if self.parameters.burn_in else ""
+            raise UsageError(
+                f"shift '{name}': expected a spectral radius of at most {largest:g}{reason}", code="bad-value"
+            )
         return shift
 
     def strata(self, episodes: Episodes) -> dict[str, Bool[Tensor, " B"]]:
@@ -135,14 +139,14 @@ class PointProcess(Family):
         return {name: episodes.truth["kind"] == index for index, name in enumerate(KINDS)}
 
     def sample_prompts(self, request: Request) -> Episodes:
-        """Stratified by kind and parameters."""
+        """Prompts stratified by kind and parameters."""
         prompts = copy(self)
         prompts.stratified = True
         return prompts.sample_all_related(request)
 
     def sample(self, request: Request) -> Episodes:
         shift = self.parse_shift(request.shift)
-        # Processes are drawn before their events, so that sequences of another length are of the same processes.
+        # Processes are drawn before their events, so that they do not depend on the length of the sequences.
         processes = self._processes(request.episodes, shift, request.generator)
         gaps, marks = processes.sample(request.points, request.generator)
         scale = shift.value("time-scale", 1.0)
@@ -154,8 +158,8 @@ class PointProcess(Family):
     def assumed_processes(
         self, shift: str, counts: Mapping[str, int], generator: torch.Generator
     ) -> tuple[Processes, Float[Tensor, " S"]]:
-        """The distribution of episodes under a shift: `counts` processes of each kind, spread over its parameters, and
-        the log share of all episodes that each represents."""
+        """A stratified sample of the distribution of processes under a shift: `counts` processes of each kind, and
+        their log weights."""
         parsed = self.parse_shift(shift)
         kinds, parts, shares = self._kinds(parsed), [], []
         for kind in kinds:
@@ -166,9 +170,11 @@ class PointProcess(Family):
         return cat(parts).slowed(parsed.value("time-scale", 1.0)), torch.cat(shares)
 
     def _kinds(self, shift: Shift) -> tuple[str, ...]:
-        """The kinds of process that a shift leaves."""
-        only = next((kind for kind in KINDS if shift.part(f"only-{kind}")), None)
-        return ("hawkes",) if shift.part("branching") else (only,) if only else self.parameters.kinds
+        """The kinds of processes under a shift."""
+        if shift.part("branching"):
+            return ("hawkes",)
+        single_kind = tuple(kind for kind in KINDS if shift.part(f"only-{kind}"))
+        return single_kind or self.parameters.kinds
 
     def _processes(self, episodes: int, shift: Shift, generator: torch.Generator) -> Processes:
         parameters, k, device = self.parameters, self.parameters.marks, generator.device
@@ -176,10 +182,10 @@ class PointProcess(Family):
         blank = torch.zeros(episodes, dtype=torch.float64, device=device)
         places = torch.rand((7, episodes), generator=generator, dtype=torch.float64, device=device)
         if self.stratified:
-            places[0] = spread(blank.long(), generator)
+            places[0] = stratified_uniform(blank.long(), generator)
         index = (places[0] * len(names)).long()
         if self.stratified:
-            places[1:] = torch.stack([spread(index, generator) for _ in range(6)])
+            places[1:] = torch.stack([stratified_uniform(index, generator) for _ in range(6)])
         rate, sigma, trend, alpha, radius, decay = places[1:]
         base = torch.empty((episodes, k), dtype=torch.float64, device=device).uniform_(generator=generator)
         chain, matrix = (

@@ -1,13 +1,13 @@
-"""The process behind every episode: its kind and parameters, and how its gaps and marks are drawn.
+"""The processes of episodes: kinds, parameters and samples of gaps and marks.
 
-Kinds, with t the time since the observation began:
+The kinds, with t the time since the start of the observation, are:
 
 - `poisson`: events at a constant rate;
 - `renewal`: independent log-normal gaps;
 - `self-correcting`: intensity `initial` exp(trend t - alpha n) after n events (Isham and Westcott 1979);
 - `hawkes`: see `iclbench.families.events.hawkes`.
 
-Marks of all but `hawkes` are a Markov chain that does not depend on the times. The first mark is uniform.
+The marks of all kinds except `hawkes` are a Markov chain that is independent of the times. The first mark is uniform.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from iclbench.families.events import hawkes
 KINDS = ("poisson", "renewal", "self-correcting", "hawkes")
 POISSON, RENEWAL, SELF_CORRECTING, HAWKES = range(4)
 
-# The shortest gap, in the units of the process before its time is scaled. A gap of 0 would have no logarithm; at a rate
-# of 1 one gap in a thousand million is that short.
+# The shortest gap, before times are scaled. It prevents gaps of 0, which have no logarithm. At a rate of 1, one of 1e9
+# gaps is shorter.
 SHORTEST_GAP = 1e-9
-# An exponential number that is rounded to 0 would be divided by an excitation of 0.
+# The smallest exponential number. It prevents divisions of 0 by an excitation of 0.
 _TINY = 1e-300
 
 
 @dataclass(frozen=True)
 class Processes(TensorRecord):
-    """The process of every episode, `(B,)` or `(B, 1)`, in float64; only the parameters of its own kind matter.
+    """The process of every episode, `(B,)` or `(B, 1)`, in float64. Parameters of other kinds are not used.
 
     Attributes:
         kind: index in `KINDS`.
-        chain: probability of each next mark (column) after each mark (row).
-        rate: of `poisson`.
-        location, sigma: mean and standard deviation of the logarithm of a gap of `renewal`.
-        trend, alpha, initial: of `self-correcting`.
-        base, branching, decay: of `hawkes`; `branching` has the child's mark as its row, the parent's as its column.
-        excitation: what the past before time 0 adds to the intensities of `hawkes` at time 0.
+        chain: probability of the next mark (column) given the last mark (row).
+        rate: rate of `poisson`.
+        location, sigma: mean and standard deviation of the logarithm of gaps of `renewal`.
+        trend, alpha, initial: parameters of `self-correcting`.
+        base, branching, decay: parameters of `hawkes`; rows of `branching` are marks of children, columns of parents.
+        excitation: contribution of events before time 0 to the intensities of `hawkes` at time 0.
     """
 
     kind: Int[Tensor, "*B"]
@@ -59,13 +59,13 @@ class Processes(TensorRecord):
     excitation: Float[Tensor, "*B K"]
 
     def slowed(self, factor: float) -> Processes:
-        """The same processes with all times `factor` times as long."""
-        slower = ("rate", "trend", "initial", "base", "decay", "excitation")
-        rates = {name: getattr(self, name) / factor for name in slower}
+        """The same processes with all times multiplied by `factor`."""
+        names = ("rate", "trend", "initial", "base", "decay", "excitation")
+        rates = {name: getattr(self, name) / factor for name in names}
         return replace(self, location=self.location + torch.tensor(factor).double().log(), **rates)
 
     def with_past(self, past: Float[Tensor, " B"], generator: torch.Generator) -> Processes:
-        """The same processes, those of kind `hawkes` begun so long before time 0."""
+        """The same processes, where those of kind `hawkes` start a time `past` before time 0."""
         subset, excitation = self[self.kind == HAWKES], self.excitation.clone()
         excitation[self.kind == HAWKES] = hawkes.excitation_of_past(
             subset.base, subset.branching, subset.decay, past[self.kind == HAWKES], generator
@@ -73,9 +73,9 @@ class Processes(TensorRecord):
         return replace(self, excitation=excitation)
 
     def sample(self, points: int, generator: torch.Generator) -> tuple[Float[Tensor, "B N"], Int[Tensor, "B N"]]:
-        """Gaps and marks of the first `points` events of every process, all in float64.
+        """Sample gaps and marks of the first `points` events of every process, in float64.
 
-        Every episode uses up the same random numbers, of whatever kind it is.
+        The consumed random numbers do not depend on the kinds.
         """
         blank = self.rate.new_empty(len(self.rate), points)
         exponentials = blank.new_empty(*blank.shape, 2).exponential_(generator=generator).clamp(min=_TINY)
@@ -101,9 +101,10 @@ class Processes(TensorRecord):
 
 
 def _self_correcting(processes: Processes, waits: Float[Tensor, "S N"]) -> Float[Tensor, "S N"]:
-    """Gaps over which the intensity integrates to the given waits.
+    """Gaps over which the integral of the intensity equals `waits`.
 
-    Within a gap it grows as exp(trend s), so that it integrates to (exp(trend gap) - 1) / trend times what it was.
+    Within a gap the intensity grows as exp(trend s), so its integral is its initial value times
+    (exp(trend gap) - 1) / trend.
     """
     intensity, shrink, gaps = processes.initial, torch.exp(-processes.alpha), []
     for wait in waits.unbind(1):

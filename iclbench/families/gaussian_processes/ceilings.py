@@ -1,13 +1,13 @@
-"""What `oracle-kernel` scores on average over all episodes of the Gaussian-process task, as `benchmarks/gp_ceilings.py`
-computed it.
+"""Mean scores of `oracle-kernel` over all episodes of the Gaussian-process task, computed by
+`benchmarks/gp_ceilings.py`.
 
-A frozen prompt set has a ceiling of its own, a little above or below. The difference between the two is common to all
-models on the set, and has to be subtracted before a score is compared with one that was published for other draws.
+The ceiling of a frozen prompt set deviates from this mean by chance. All models on the set share the deviation, so
+subtract it before you compare a score with one that was published for other episodes.
 """
 
 from iclbench.families.base import Ceiling
 
-# By the largest context and the shift, for the task's own kernels, lengthscales, noise and ranges of inputs.
+# By largest context and shift, for the default kernels, lengthscales, noise and input ranges.
 CEILINGS: dict[tuple[int, str], Ceiling] = {
     (64, "none"): Ceiling(-0.2864, 0.0007),
     (64, "ood-lengthscale"): Ceiling(-0.3454, 0.0007),

@@ -1,16 +1,16 @@
-"""Log evidence of data under thousands of kernels at once, without a covariance matrix.
+"""Log evidence of data under thousands of kernels at once, without covariance matrices.
 
-The prior over kernels (`KernelPrior`) becomes a finite set of nodes with prior weights: RBF lengthscales uniform in
-log l; periodic ones uniform in the frequency 2 pi / l, where the prior density is proportional to l. The frequency
-needs a fine grid: 128 points on [-4, 4] determine it to about 0.006.
+The prior over kernels (`KernelPrior`) is approximated by a finite set of nodes with prior weights. RBF lengthscales are
+uniform in log l. Periodic lengthscales are uniform in the frequency 2 pi / l, where the prior density is proportional
+to l. The frequency needs a fine grid, since 128 points on [-4, 4] determine it to about 0.006.
 
-At every node the kernel is a cosine series (`kernels`), W W' with 2K + 1 columns, so that with s² for the noise
+At every node the kernel is a cosine series (`kernels`), W W' with 2K + 1 columns, so that with noise variance s²
 
     log N(y; 0, W W' + s² I) = -1/2 [ y'y/s² - |L⁻¹ W'y|²/s⁴ + 2 log det L + N log(2 pi s²) ],   L L' = I + W'W/s²
 
 (Woodbury). Products of cosines and sines are sums of them, so W'W needs only sum_n exp(i m w x_n) for m = 0, ..., 2K.
-The periodic nodes are multiples of one frequency, and so are all m w: with t = a A + b, exp(i t x) = exp(i a A x)
-exp(i b x), these sums are one product of two small matrices. RBF nodes, far fewer, take a running product over m.
+For periodic nodes all m w are multiples t of one frequency: with t = a A + b and exp(i t x) = exp(i a A x) exp(i b x),
+these sums are one product of two small matrices. For RBF nodes, which are far fewer, they are a running product over m.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from iclbench.families.gaussian_processes.kernels import (
     series_terms,
 )
 
-# Entries of W'W that are held at once.
-_ENTRIES = 400_000
+# Number of entries of W'W in memory at once.
+_MAX_ENTRIES = 400_000
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """Kernels and their prior weights; RBF first, each kind by its lengthscale.
+    """Kernels and their prior weights: RBF kernels first, each type in ascending order of lengthscales.
 
     Attributes:
-        kernel: their indices in `KERNELS`.
-        lengthscale: in float64.
-        log_prior: log of the weights, which sum to 1.
-        step: what the frequencies of all periodic ones are multiples of.
+        kernel: indices of the kernels in `KERNELS`.
+        lengthscale: lengthscales in float64.
+        log_prior: logarithms of the weights, which sum to 1.
+        step: common divisor of the frequencies of the periodic kernels.
     """
 
     kernel: Int[Tensor, " S"]
@@ -57,13 +57,13 @@ class Nodes:
 
     @classmethod
     def of(cls, prior: KernelPrior, rbf: int, step: float) -> Nodes:
-        """About `rbf` nodes in log l, and periodic ones `step` apart in 2 pi / l."""
+        """About `rbf` RBF nodes in log l, and periodic nodes at distances `step` in 2 pi / l."""
         if not prior.log_range:
-            step = 2 * math.pi / prior.shortest
+            step = 2 * math.pi / prior.shortest_lengthscale
         kernels, lengthscales, weights = [], [], []
         for kernel in sorted(prior.kernels):
             parts = [
-                _rbf(low, high, rbf, prior) if kernel == RBF else _periodic(low, high, step)
+                _rbf_lengthscales(low, high, rbf, prior) if kernel == RBF else _periodic_lengthscales(low, high, step)
                 for low, high in prior.intervals
             ]
             scale, weight = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
@@ -78,24 +78,24 @@ class Nodes:
         return (2 * math.pi / self.step / self.lengthscale[self.kernel == PERIODIC]).round().long()
 
 
-_Cells = tuple[Float[Tensor, " S"], Float[Tensor, " S"]]
+_WeightedLengthscales = tuple[Float[Tensor, " S"], Float[Tensor, " S"]]
 
 
-def _rbf(low: float, high: float, rbf: int, prior: KernelPrior) -> _Cells:
-    """Lengthscales in the middle of cells of equal prior mass, and that mass."""
+def _rbf_lengthscales(low: float, high: float, rbf: int, prior: KernelPrior) -> _WeightedLengthscales:
+    """Lengthscales at the centres of cells of equal prior mass, and that mass."""
     share = math.log(high / low) / prior.log_range if prior.log_range else 1.0
     count = math.ceil(rbf * share) if high > low else 1
     middles = (torch.arange(count, dtype=torch.float64) + 0.5) / count
     return low * (high / low) ** middles, torch.full((count,), share / count, dtype=torch.float64)
 
 
-def _periodic(low: float, high: float, step: float) -> _Cells:
-    """Lengthscales whose frequencies are multiples of the step, and the prior mass of their cells up to a factor."""
-    first, last = 2 * math.pi / high / step, 2 * math.pi / low / step
-    multiple = torch.arange(round(last), round(first) - 1, -1, dtype=torch.float64).clamp_min(1)
+def _periodic_lengthscales(low: float, high: float, step: float) -> _WeightedLengthscales:
+    """Lengthscales whose frequencies are multiples of `step`, and the prior mass of their cells up to a factor."""
+    lowest, highest = 2 * math.pi / high / step, 2 * math.pi / low / step
+    multiple = torch.arange(round(highest), round(lowest) - 1, -1, dtype=torch.float64).clamp_min(1)
     if len(multiple) == 1:
         return 2 * math.pi / step / multiple, torch.ones(1, dtype=torch.float64)
-    width = (multiple + 0.5).clamp_max(last) - (multiple - 0.5).clamp_min(first)
+    width = (multiple + 0.5).clamp_max(highest) - (multiple - 0.5).clamp_min(lowest)
     return 2 * math.pi / step / multiple, width / multiple
 
 
@@ -117,11 +117,14 @@ class Evidence:
         self._multiples = nodes.multiple.split(len(self._periodic[0].power)) if self._periodic else ()
 
     def __call__(self, x: Float[Tensor, " N"], y: Float[Tensor, " N"]) -> Float[Tensor, " S"]:
-        """Raises `UsageError` for inputs further apart than the span."""
+        """The log evidence of `y` at `x`; raises `UsageError` if two inputs are further apart than `span`."""
         if not len(x):
             return torch.zeros_like(self._nodes.log_prior)
         if (width := float(x.max() - x.min())) > self.span:
-            raise UsageError(f"two inputs are {width:g} apart; the task's ranges allow at most {self.span:g}")
+            raise UsageError(
+                f"two inputs are {width:g} apart, but the ranges of the task allow at most {self.span:g}",
+                code="bad-value",
+            )
         x, y = x.double(), y.double()
         blocks = [self._block_evidence(series, *_running_sums(series, x, y), y) for series in self._rbf]
         if self._periodic:
@@ -146,11 +149,11 @@ class Evidence:
 
 
 def _blocks(kernel: int, nodes: Nodes, span: float) -> Iterator[CosineSeries]:
-    """The nodes of one kind in their order, in pieces with one number of terms."""
+    """The nodes of one type of kernel in their order, in blocks with the same number of terms."""
     lengthscales = nodes.lengthscale[nodes.kernel == kernel]
     while len(lengthscales):
         terms = series_terms(kernel, float(lengthscales[0]), span)
-        size = math.ceil(_ENTRIES / (2 * terms + 1) ** 2)
+        size = math.ceil(_MAX_ENTRIES / (2 * terms + 1) ** 2)
         yield cosine_series(kernel, lengthscales[:size], span, terms)
         lengthscales = lengthscales[size:]
 
@@ -170,9 +173,9 @@ def _running_sums(
     return plain, weighted
 
 
-def _table(step: float, most: int, x: Float[Tensor, " N"], y: Float[Tensor, " N"]) -> Complex[Tensor, "2 M"]:
-    """sum_n exp(i t step x_n), and the same weighted by y_n, for t = 0, ..., `most` (and some beyond)."""
-    fine = math.isqrt(most) + 1
+def _table(step: float, max_multiple: int, x: Float[Tensor, " N"], y: Float[Tensor, " N"]) -> Complex[Tensor, "2 M"]:
+    """sum_n exp(i t step x_n), and the same weighted by y_n, for t from 0 to at least `max_multiple`."""
+    fine = math.isqrt(max_multiple) + 1
     unit = torch.ones((), dtype=torch.float64)
     coarse_turns = torch.polar(unit, torch.arange(fine)[:, None] * (fine * step * x))
     fine_turns = torch.polar(unit, torch.arange(fine)[:, None] * (step * x))
@@ -182,7 +185,7 @@ def _table(step: float, most: int, x: Float[Tensor, " N"], y: Float[Tensor, " N"
 def _gram(
     power: Float[Tensor, "S terms"], plain: Complex[Tensor, "S M"], weighted: Complex[Tensor, "S M"]
 ) -> tuple[Float[Tensor, "S R R"], Float[Tensor, "S R"]]:
-    """W'W and W'y; the columns of W are cosines 0, ..., K and sines 1, ..., K times the roots of their coefficients."""
+    """W'W and W'y, where the columns of W are cosines 0, ..., K and sines 1, ..., K times the roots of their powers."""
     terms = power.shape[1] - 1
     first, second, sign = _products(terms)
     sums = torch.cat([plain.real, plain.imag], 1)
@@ -196,16 +199,18 @@ def _gram(
 
 @cache
 def _products(terms: int) -> tuple[Int[Tensor, " entries"], Int[Tensor, " entries"], Float[Tensor, " entries"]]:
-    """Which two sums make up twice the product of columns k and m, and the sign of the second. With C_n and S_n the
-    sums of cos and sin: cos k cos m is C_|k-m| + C_(k+m), sin k sin m is C_|k-m| - C_(k+m), cos k sin m is
-    S_(k+m) + sign(m - k) S_|k-m|; the S follow the C."""
+    """Indices of the two sums whose combination is twice the product of columns k and m, and the sign of the second.
+
+    With C_n and S_n for the sums of cosines and sines, twice cos k cos m is C_|k-m| + C_(k+m), twice sin k sin m is
+    C_|k-m| - C_(k+m), and twice cos k sin m is S_(k+m) + sign(m - k) S_|k-m|. The S follow the C.
+    """
     order = torch.cat([torch.arange(terms + 1), torch.arange(1, terms + 1)])
     sine = torch.arange(len(order)) > terms
     k, m = order[:, None], order[None, :]
     mixed, both_sines = sine[:, None] ^ sine[None, :], sine[:, None] & sine[None, :]
     offset = mixed * (2 * terms + 1)
-    ahead = torch.where(sine[None, :], m - k, k - m)  # the sine's order minus the cosine's
-    sign = torch.where(mixed, ahead.sign(), torch.where(both_sines, -1, 1))
+    difference = torch.where(sine[None, :], m - k, k - m)  # order of the sine minus order of the cosine
+    sign = torch.where(mixed, difference.sign(), torch.where(both_sines, -1, 1))
     first = torch.where(mixed, k + m, (k - m).abs()) + offset
     second = torch.where(mixed, (k - m).abs(), k + m) + offset
     return first.flatten(), second.flatten(), sign.flatten().double()

@@ -1,19 +1,19 @@
 """Gaussian processes of two kernel families with related datasets (ICICL-TNP, section 5.1 and appendix G.1).
 
-Per episode a kernel (RBF or periodic) and a log-uniform lengthscale; context and targets are one function of that
-process, every related dataset is another one. All outputs carry noise of standard deviation 0.2, the targets too.
+Every episode has a kernel (RBF or periodic) and a log-uniform lengthscale. Context and targets are one function of that
+process, and every related dataset is another one. All outputs have noise of standard deviation 0.2, the targets too.
 
-Draws go through the kernels' cosine series (`kernels`), in float64: no covariance matrix is built. Kernel, context
-and targets are drawn first and then all related datasets that there can be, so that one seed gives the same function
-and the same first datasets however many of them are asked for.
+Functions are sampled with the cosine series of the kernels (`kernels`), in float64 and without covariance matrices.
+Kernel, context and targets are drawn first, then the largest number of related datasets. So for a given seed the number
+of requested datasets does not change the function and the first datasets.
 
-Frozen prompts are stratified by kernel, and within each kernel by log l and by the context size: as many episodes of
-either kernel, and one lengthscale and one size in each of as many equal parts of their ranges. What is attainable on
-256 episodes then strays from its mean over the task half as far. Training draws freely.
+Frozen prompts are stratified by kernel and, within each kernel, by log l and by context size: both kernels are equally
+frequent, and each of n equal intervals has one of the n lengthscales or sizes of a kernel. This halves the deviation of
+the ceiling of 256 episodes from its mean over the task. Training episodes are independent.
 
-The authors draw one kernel, one context size and one number of related datasets per batch of 16; we draw them per
-episode, `per_batch = true` trains as they did. Errors are divided by 1, the variance of the noiseless process: the zero
-predictor scores 1.04.
+The authors draw one kernel, one context size and one number of related datasets per batch of 16. Here they are drawn
+per episode, or per batch with `per_batch = true`. Errors are divided by 1, the variance of the noiseless process, so
+the zero predictor scores 1.04.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from iclbench.families.base import Ceiling, Family
 from iclbench.families.gaussian_processes.ceilings import CEILINGS
 from iclbench.families.gaussian_processes.kernels import KERNELS, PERIODIC, RBF, cosine_series, series_terms
 from iclbench.families.request import Request
-from iclbench.families.sampling import spread
+from iclbench.families.sampling import stratified_uniform
 from iclbench.families.shifts import Kind, Number, Shift
 
 SHORTEST, LONGEST = 0.01, 1000.0
@@ -44,24 +44,23 @@ Lengthscale = Annotated[float, Field(ge=SHORTEST, le=LONGEST)]
 Size = Annotated[int, Field(gt=0, le=100_000)]
 Edge = Annotated[float, Field(ge=-1000, le=1000)]
 
-# The process of the related datasets in the mismatch probe (appendix G.1.1), by its name.
+# The processes of the related datasets in the mismatch probe (appendix G.1.1), by name.
 RELATED_FROM = {"same": (PERIODIC, 1.85), "rbf": (RBF, 0.52), "near": (PERIODIC, 1.76), "far": (PERIODIC, 0.28)}
 MISMATCHED = {f"mismatch-{name}": process for name, process in RELATED_FROM.items()}
-# Lengthscales beyond the task's, one kernel for all episodes, related datasets of another process than the context's.
+# Other lengthscales than in training, one kernel for all episodes, or related datasets of another process.
 PROCESS_KINDS = {
     "ood-lengthscale": Kind(("the kernel",)),
     **{kernel: Kind(("the kernel",), Number()) for kernel in KERNELS},
     **{f"mismatch-{name}": Kind(("the kernel",), related_from=name) for name in RELATED_FROM},
 }
-
-
-# Parameters that the mean score of `oracle-kernel` does not depend on.
-_NOT_OF_THE_CEILING = {"targets", "max_related", "related_points", "per_batch"}
+# Parameters that do not affect the mean score of `oracle-kernel`.
+_CEILING_INDEPENDENT = {"targets", "max_related", "related_points", "per_batch"}
 
 
 class GPParameters(BaseSettings):
-    """`lengthscale` is the log-uniform range, `ood_lengthscale` how far the shift of that name reaches beyond it on
-    either side; `context_low` the smallest context; `related_points` the smallest and largest related dataset."""
+    """Parameters of Gaussian processes: `lengthscale` is the log-uniform range; `ood_lengthscale` is the wider range of
+    the shift of that name; `context_low` is the smallest context; `related_points` are the sizes of the smallest and
+    largest related dataset."""
 
     kernels: tuple[Literal["rbf", "periodic"], ...] = Field(default=("rbf", "periodic"), strict=False, min_length=1)
     lengthscale: tuple[Lengthscale, Lengthscale] = Field(default=(0.25, 4.0), strict=False)
@@ -76,73 +75,78 @@ class GPParameters(BaseSettings):
     per_batch: bool = False
 
     @model_validator(mode="after")
-    def _ordered(self) -> GPParameters:
+    def _check_ranges(self) -> GPParameters:
         for name in ("lengthscale", "related_points", "context_range", "target_range"):
             low, high = getattr(self, name)
             if low > high:
                 raise ValueError(f"{name}: expected the smaller number first, got {low}, {high}")
         if self.ood_lengthscale[0] >= self.lengthscale[0] or self.ood_lengthscale[1] <= self.lengthscale[1]:
-            raise ValueError("ood_lengthscale: expected a range that reaches beyond that of lengthscale on both sides")
+            raise ValueError("ood_lengthscale: expected a range that is wider than lengthscale on both sides")
         return self
 
 
 @dataclass(frozen=True)
 class KernelPrior:
-    """Kernels of equal probability, and log l uniform over disjoint intervals (one number: an interval of length 0).
+    """A distribution of kernels: equally likely types, and log l uniform over disjoint intervals.
 
     Attributes:
-        kernels: their indices in `KERNELS`.
-        intervals: of l, ascending.
+        kernels: indices of the types in `KERNELS`.
+        intervals: intervals of l in ascending order. A single value is an interval of length 0.
     """
 
     kernels: tuple[int, ...]
     intervals: tuple[tuple[float, float], ...]
 
     @classmethod
-    def only(cls, kernel: int, lengthscale: float) -> KernelPrior:
+    def single_kernel(cls, kernel: int, lengthscale: float) -> KernelPrior:
         return cls((kernel,), ((lengthscale, lengthscale),))
 
     @property
-    def shortest(self) -> float:
+    def shortest_lengthscale(self) -> float:
         return self.intervals[0][0]
 
     @property
     def log_range(self) -> float:
-        """Length of all intervals in log l."""
+        """Total length of the intervals in log l."""
         return sum(math.log(high / low) for low, high in self.intervals)
 
     def draw(
         self, count: int, generator: torch.Generator, stratified: bool = False
     ) -> tuple[Int[Tensor, " B"], Float[Tensor, " B"]]:
-        """Kernel and lengthscale of `count` processes. Stratified: kernels equally often, give or take one, and each
-        with lengthscales spread evenly over log l. Otherwise the numbers used up do not depend on the prior."""
+        """Kernels and lengthscales of `count` processes. If `stratified`, kernels are equally frequent up to one, and
+        the lengthscales of each kernel are stratified in log l. Otherwise the consumed random numbers do not depend on
+        the prior."""
         if stratified:
-            kind = spread(torch.zeros(count, dtype=torch.long, device=generator.device), generator)
-            index = (kind * len(self.kernels)).long()
-            position = spread(index, generator)
+            kernel_position = stratified_uniform(
+                torch.zeros(count, dtype=torch.long, device=generator.device), generator
+            )
+            index = (kernel_position * len(self.kernels)).long()
+            position = stratified_uniform(index, generator)
         else:
-            kind, position = torch.rand(2, count, generator=generator, device=generator.device, dtype=torch.float64)
-            index = (kind * len(self.kernels)).long()
+            kernel_position, position = torch.rand(
+                2, count, generator=generator, device=generator.device, dtype=torch.float64
+            )
+            index = (kernel_position * len(self.kernels)).long()
         kernels = torch.tensor(self.kernels, device=index.device)[index]
         remaining = position * self.log_range
-        logarithm = torch.full_like(remaining, math.log(self.shortest))
+        log_lengthscale = torch.full_like(remaining, math.log(self.shortest_lengthscale))
         for low, high in self.intervals:
-            logarithm = torch.where(remaining >= 0, math.log(low) + remaining, logarithm)
+            log_lengthscale = torch.where(remaining >= 0, math.log(low) + remaining, log_lengthscale)
             remaining = remaining - math.log(high / low)
-        return kernels, logarithm.exp()
+        return kernels, log_lengthscale.exp()
 
 
 @dataclass(frozen=True)
 class Process:
-    """Kernel and lengthscale of every episode, and the shortest lengthscale that there can be."""
+    """Kernel and lengthscale of every episode, and the shortest possible lengthscale."""
 
     kernel: Int[Tensor, " B"]
     lengthscale: Float[Tensor, " B"]
-    shortest: float
+    shortest_lengthscale: float
 
     @classmethod
-    def same(cls, episodes: int, kernel: int, lengthscale: float, device: torch.device) -> Process:
-        """One kernel for all."""
+    def constant(cls, episodes: int, kernel: int, lengthscale: float, device: torch.device) -> Process:
+        """The same kernel for all episodes."""
         scales = torch.full((episodes,), lengthscale, dtype=torch.float64, device=device)
         return cls(torch.full((episodes,), kernel, device=device), scales, lengthscale)
 
@@ -150,7 +154,7 @@ class Process:
 class GPMixture(Family):
     """Functions of a Gaussian process whose kernel is drawn per episode, with related datasets of the same kernel.
 
-    `points` is the largest context, under `points-N` every context has exactly N points.
+    `points` is the largest context. Under `points-N` every context has exactly N points.
     """
 
     Parameters = GPParameters
@@ -179,36 +183,38 @@ class GPMixture(Family):
         shift = super().parse_shift(name)
         single = shift.part(*KERNELS)
         if single and not SHORTEST <= single.value <= LONGEST:
-            raise UsageError(f"shift '{name}': expected a lengthscale from {SHORTEST:g} to {LONGEST:g}")
+            raise UsageError(
+                f"shift '{name}': expected a lengthscale from {SHORTEST:g} to {LONGEST:g}", code="bad-value"
+            )
         return shift
 
     def prior(self, shift: str = "none") -> KernelPrior:
-        """What the context's kernel is drawn from under a shift."""
+        """The distribution of the kernel of the context under a shift."""
         parsed = self.parse_shift(shift)
         if parsed.part(*MISMATCHED):
-            return KernelPrior.only(PERIODIC, 1.85)
+            return KernelPrior.single_kernel(PERIODIC, 1.85)
         if single := parsed.part(*KERNELS):
-            return KernelPrior.only(KERNELS.index(single.kind), single.value)
+            return KernelPrior.single_kernel(KERNELS.index(single.kind), single.value)
         (low, high), (lowest, highest) = self.parameters.lengthscale, self.parameters.ood_lengthscale
         intervals = ((lowest, low), (high, highest)) if parsed.part("ood-lengthscale") else ((low, high),)
         return KernelPrior(tuple(KERNELS.index(name) for name in self.parameters.kernels), intervals)
 
     def assumed_prior(self, shift: str = "none") -> KernelPrior:
-        """The distribution of kernels assumed by a predictor without access to the kernel: that of the shift; where
-        that is a single kernel, the task's, or that of `ood-lengthscale` when the kernel is outside of it."""
+        """The distribution of kernels that a predictor without access to the kernel assumes: that of the shift. If the
+        shift has a single kernel, it is the distribution of the task or, for other lengthscales, `ood-lengthscale`."""
         prior = self.prior(shift)
         if prior.log_range:
             return prior
         low, high = self.parameters.lengthscale
-        return self.prior("none" if low <= prior.shortest <= high else "ood-lengthscale")
+        return self.prior("none" if low <= prior.shortest_lengthscale <= high else "ood-lengthscale")
 
     def keeps_oracle(self, oracle: str, shift: str) -> bool:
-        """An oracle that infers the kernel is optimal only if the kernels are distributed as it assumes: not under
-        shifts to a single kernel. The `mismatch-*` shifts are such, and most of their related datasets mislead it."""
+        """An oracle that infers the kernel is optimal only if it assumes the true distribution of kernels. This is not
+        so for shifts to a single kernel, like `mismatch-*`, most of whose related datasets also mislead it."""
         return oracle == "oracle-kernel" or self.assumed_prior(shift) == self.prior(shift)
 
     def held_out(self) -> GPMixture:
-        """Episodes to evaluate on have draws of their own under `per_batch`, too: intervals are over kernels."""
+        """The same task without `per_batch`, since confidence intervals assume independent kernels."""
         if not self.parameters.per_batch:
             return self
         return GPMixture(self.parameters.model_copy(update={"per_batch": False}), self.data_dir)
@@ -223,9 +229,9 @@ class GPMixture(Family):
         return prompts.sample_all_related(request)
 
     def ceiling(self, oracle: str, points: int, shift: str = "none") -> Ceiling | None:
-        parameters = self.parameters.model_dump(exclude=_NOT_OF_THE_CEILING)
-        published = GPParameters().model_dump(exclude=_NOT_OF_THE_CEILING)
-        return CEILINGS.get((points, shift)) if oracle == "oracle-kernel" and parameters == published else None
+        parameters = self.parameters.model_dump(exclude=_CEILING_INDEPENDENT)
+        defaults = GPParameters().model_dump(exclude=_CEILING_INDEPENDENT)
+        return CEILINGS.get((points, shift)) if oracle == "oracle-kernel" and parameters == defaults else None
 
     def strata(self, episodes: Episodes) -> dict[str, Bool[Tensor, " B"]]:
         """Episodes by kernel."""
@@ -241,10 +247,10 @@ class GPMixture(Family):
         parameters, width = self.parameters, shift.examples or request.points
         draws = 1 if parameters.per_batch else episodes
         kernel, lengthscale = (t.expand(episodes) for t in prior.draw(draws, generator, self.stratified))
-        process = Process(kernel, lengthscale, prior.shortest)
+        process = Process(kernel, lengthscale, prior.shortest_lengthscale)
         low = width if shift.examples else min(parameters.context_low, width)
         if self.stratified:
-            sizes = low + (spread(kernel, generator) * (width - low + 1)).long().unsqueeze(1)
+            sizes = low + (stratified_uniform(kernel, generator) * (width - low + 1)).long().unsqueeze(1)
         else:
             sizes = _integers((draws, 1), low, width, generator).expand(episodes, 1)
         context_x = _uniform((episodes, 1, width), parameters.context_range, generator)
@@ -258,7 +264,7 @@ class GPMixture(Family):
         targets = points.span(width)
         truth = {"kernel": kernel, "lengthscale": lengthscale, "mean": mean[:, 0], "display": display.float().mT}
         if mismatched := shift.part(*MISMATCHED):
-            process = Process.same(episodes, *MISMATCHED[mismatched.kind], generator.device)
+            process = Process.constant(episodes, *MISMATCHED[mismatched.kind], generator.device)
         return Episodes(
             context=_first_points(points.span(0, width), sizes[:, 0]),
             targets=targets,
@@ -268,11 +274,11 @@ class GPMixture(Family):
         )
 
     def _related(self, process: Process, draws: int, count: int | None, generator: torch.Generator) -> Points | None:
-        """All related datasets that there can be, those beyond the number asked for (None: drawn) masked."""
+        """The largest number of related datasets, masked after the first `count` (default: drawn)."""
         sets, (low, high), episodes = self.related_sets, self.parameters.related_points, len(process.kernel)
         if not sets:
             return None
-        if count == 0:  # nothing is drawn after the related datasets
+        if count == 0:  # no random numbers are needed after the related datasets
             blank = torch.zeros((episodes, sets, high, 1), device=generator.device)
             return Points(blank, blank, torch.zeros(blank.shape[:-1], dtype=torch.bool, device=blank.device))
         numbers = _integers((draws, 1), 0, sets, generator).expand(episodes, 1)
@@ -287,24 +293,24 @@ class GPMixture(Family):
     def _functions(
         self, process: Process, x: Float[Tensor, "B S N"], present: Bool[Tensor, "B S"], generator: torch.Generator
     ) -> tuple[Float[Tensor, "B S N"], Float[Tensor, "B S"]]:
-        """S functions of every process at their inputs, in float64, and the means of periodic ones over a period; 0 for
-        those that are not there, though the random numbers are drawn for all."""
-        terms = [series_terms(kernel, process.shortest, self.span) for kernel in (RBF, PERIODIC)]
+        """Values of S functions of every process, in float64, and the means of periodic functions over a period. Both
+        are 0 where `present` is false, but random numbers are drawn for all functions."""
+        terms = [series_terms(kernel, process.shortest_lengthscale, self.span) for kernel in (RBF, PERIODIC)]
         shape = (*present.shape, 1 + max(terms), 2)
         normals = torch.randn(shape, generator=generator, device=x.device, dtype=torch.float64)
         values = torch.zeros_like(x, dtype=torch.float64)
         means = torch.zeros_like(present, dtype=torch.float64)
         lengthscale = process.lengthscale.unsqueeze(1).expand(present.shape)
-        for kernel, most in zip((RBF, PERIODIC), terms, strict=True):
+        for kernel, count in zip((RBF, PERIODIC), terms, strict=True):
             rows = present & (process.kernel == kernel).unsqueeze(1)
-            series = cosine_series(kernel, lengthscale[rows], self.span, most)
-            values[rows] = series.functions(normals[rows][:, : most + 1], x[rows].double())
+            series = cosine_series(kernel, lengthscale[rows], self.span, count)
+            values[rows] = series.functions(normals[rows][:, : count + 1], x[rows].double())
             if kernel == PERIODIC:
                 means[rows] = normals[rows][:, 0, 0] * series.power[:, 0].sqrt()
         return values, means
 
     def _observe(self, x: Float[Tensor, "B S N"], values: Float[Tensor, "B S N"], generator: torch.Generator) -> Points:
-        """Points with noise in their outputs."""
+        """Points with noisy outputs."""
         noise = torch.randn(x.shape, generator=generator, device=x.device, dtype=values.dtype)
         y = (values + self.parameters.noise * noise).float()
         return Points.full(x.unsqueeze(-1), y.unsqueeze(-1))
@@ -316,11 +322,11 @@ def _uniform(shape: tuple[int, ...], edges: tuple[float, float], generator: torc
 
 
 def _integers(shape: tuple[int, ...], low: int, high: int, generator: torch.Generator) -> Tensor:
-    """Uniform whole numbers, both ends included."""
+    """Uniform integers from `low` to `high`, both included."""
     return torch.randint(low, high + 1, shape, generator=generator, device=generator.device)
 
 
 def _first_points(points: Points, sizes: Int[Tensor, "*B"]) -> Points:
-    """The first `sizes` points of every set; the others are 0 and masked."""
+    """The first `sizes` points of every set; the other points are 0 and masked."""
     mask = torch.arange(points.count, device=sizes.device) < sizes.unsqueeze(-1)
     return Points(points.x * mask.unsqueeze(-1), points.y * mask.unsqueeze(-1), mask)

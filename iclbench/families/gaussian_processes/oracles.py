@@ -1,12 +1,12 @@
-"""The two ceilings of the Gaussian-process task, and the level of a model that has not learned periods.
+"""The two ceilings of the Gaussian-process task, and a reference for models that have not learned periods.
 
-`oracle-kernel` knows the kernel of every episode: the exact posterior, which no related dataset can improve.
-`oracle-bayes` knows only the distribution of kernels and infers the kernel from context and related datasets: the
-posterior over nodes (`evidence`) times the posterior under each. Its density is the best that any predictor can give
-on average, and the Gaussian with its mean and variance the best that a Gaussian head can. Under shifts to a single
-kernel it still assumes a distribution (`GPMixture.assumed_prior`), and under most of `mismatch-*` its related datasets
-mislead it: there it is a baseline (`GPMixture.keeps_oracle`). `periodic-mean` has access to the
-kernel, too, and of a periodic function uses the mean only.
+`oracle-kernel` has access to the kernel of every episode and returns the exact posterior, which related datasets cannot
+improve. `oracle-bayes` has access only to the distribution of kernels and infers the kernel from context and related
+datasets: it averages the posteriors of the nodes (`evidence`) with their posterior weights. On average no predictor has
+a better density, and no Gaussian head is better than the Gaussian with its mean and variance. Under shifts to a single
+kernel it still assumes a distribution (`GPMixture.assumed_prior`), and the related datasets of most `mismatch-*` shifts
+mislead it, so it is only a baseline there (`GPMixture.keeps_oracle`). `periodic-mean` also has access to the kernel,
+but uses only the mean of periodic functions.
 """
 
 from __future__ import annotations
@@ -34,17 +34,16 @@ from iclbench.families.gaussian_processes.gp_mixture import GPMixture
 from iclbench.families.gaussian_processes.kernels import PERIODIC, mean_variance
 from iclbench.families.gaussian_processes.posterior import joint_posterior, posterior
 
-# The posterior mass that may be lost by dropping nodes.
+# The largest posterior mass of dropped nodes.
 DROPPED = 1e-5
-# Kernels whose posteriors are computed at once, which bounds memory.
+# Number of kernels whose posteriors are computed at once, which limits memory.
 _NODES = 256
-
 
 _Settings = TypeVar("_Settings", bound=BaseSettings)
 
 
 class _GPOracle(Predictor, Generic[_Settings], abstract=True):
-    """Base of the oracles; raises `UsageError` for any other family."""
+    """Base of the oracles; raises `UsageError` for other families."""
 
     Settings: ClassVar[type[BaseSettings]] = NoSettings
     libraries: ClassVar[tuple[str, ...]] = ()
@@ -54,7 +53,8 @@ class _GPOracle(Predictor, Generic[_Settings], abstract=True):
         self.facts = facts or TaskFacts()
         if not isinstance(self.facts.family, GPMixture):
             raise UsageError(
-                f"{type(self).__name__} answers tasks of the family gp-mixture only; choose another oracle"
+                f"{type(self).__name__} requires a task of the family gp-mixture; choose another oracle",
+                code="not-applicable",
             )
         self.family = self.facts.family
         self.noise = self.family.parameters.noise
@@ -62,7 +62,7 @@ class _GPOracle(Predictor, Generic[_Settings], abstract=True):
 
 @dataclass(frozen=True)
 class KnownKernel(State):
-    """The points so far and the kernel of every episode."""
+    """The context and the kernel of every episode."""
 
     context: Points
     kernel: Int[Tensor, " B"]
@@ -70,7 +70,7 @@ class KnownKernel(State):
 
 
 class OracleKernel(_GPOracle[NoSettings], Oracle):
-    """The exact posterior under the true kernel, noise included."""
+    """The exact posterior of noisy outputs under the true kernel."""
 
     heads = ("gaussian",)
 
@@ -83,7 +83,9 @@ class OracleKernel(_GPOracle[NoSettings], Oracle):
 
     def condition(self, context: Points, related: Points | None = None) -> KnownKernel:
         if self.truth is None:
-            raise UsageError("oracle-kernel needs the kernels first: informed(episodes.truth)")
+            raise UsageError(
+                "oracle-kernel needs the kernels; call informed(episodes.truth) first", code="missing-value"
+            )
         return KnownKernel(context, self.truth["kernel"], self.truth["lengthscale"])
 
     def query(self, state: KnownKernel, x: Float[Tensor, "B Q 1"]) -> JointGaussian:
@@ -96,17 +98,16 @@ class OracleKernel(_GPOracle[NoSettings], Oracle):
 
 @dataclass(frozen=True)
 class KnownMean(KnownKernel):
-    """With the mean of every function over a period (meaningless for RBF kernels)."""
+    """`KnownKernel` with the mean of every function over a period (not used for RBF kernels)."""
 
     mean: Float[Tensor, " B"]
 
 
 class PeriodicMean(OracleKernel):
-    """`oracle-kernel` on RBF functions; of a periodic one it knows the mean over a period and nothing else.
+    """`oracle-kernel` for RBF functions; for periodic functions it predicts the true mean over a period.
 
-    A model that has learned smooth functions but no periods comes near it. On the
-    periodic half it scores -log(2 pi e (1 - p_0 + sigma²)) / 2 = -1.214 on average, with p_0 the variance of the mean
-    (`kernels.mean_variance`).
+    Models that have learned smooth functions but not periods score similarly. On periodic functions its mean score is
+    -log(2 pi e (1 - p_0 + sigma²)) / 2 = -1.214, with p_0 the variance of the mean (`kernels.mean_variance`).
     """
 
     def condition(self, context: Points, related: Points | None = None) -> KnownMean:
@@ -115,7 +116,7 @@ class PeriodicMean(OracleKernel):
         return KnownMean(state.context, state.kernel, state.lengthscale, self.truth["mean"])
 
     def query(self, state: KnownMean, x: Float[Tensor, "B Q 1"]) -> JointGaussian:  # type: ignore[override]
-        """Outputs of periodic functions are independent: their deviation from the mean counts as noise."""
+        """The posterior for RBF functions; for periodic functions independent outputs around the mean."""
         smooth = super().query(state, x)
         periodic = (state.kernel == PERIODIC)[:, None, None]
         mean, std = state.mean[:, None, None], math.sqrt(1 - mean_variance() + self.noise**2)
@@ -130,8 +131,8 @@ class PeriodicMean(OracleKernel):
 
 
 class BayesSettings(BaseSettings):
-    """`rbf_nodes` in log l, periodic nodes at most `spacing` apart in 2 pi / l; `components` are at most that many
-    periodic kernels in one answer; of a prompt set the first `episodes` are asked (0: all)."""
+    """Settings of `oracle-bayes`: `rbf_nodes` nodes in log l; periodic nodes at most `spacing` apart in 2 pi / l; at
+    most `components` periodic kernels in a prediction; the first `episodes` of a prompt set are evaluated (0: all)."""
 
     rbf_nodes: PositiveInt = 400
     spacing: Annotated[float, Field(gt=0, le=1)] = 0.00235
@@ -140,7 +141,7 @@ class BayesSettings(BaseSettings):
 
 
 class OracleBayes(_GPOracle[BayesSettings]):
-    """The posterior predictive over all kernels, given context and related datasets."""
+    """The posterior predictive distribution over all kernels given context and related datasets."""
 
     Settings = BayesSettings
     heads = ("mixture",)
@@ -157,11 +158,11 @@ class OracleBayes(_GPOracle[BayesSettings]):
     ) -> Iterator[Mixture]:
         """Predictions with the first `counts` related datasets; the evidence of every dataset is computed once."""
         weights = self._nodes.log_prior + self._evidence_of(context)
-        used = 0
+        next_set = 0
         for count in counts:
-            while related is not None and used < min(count, related.mask.shape[1]):
-                weights = weights + self._evidence_of(related[:, used])
-                used += 1
+            while related is not None and next_set < min(count, related.mask.shape[1]):
+                weights = weights + self._evidence_of(related[:, next_set])
+                next_set += 1
             yield self._predict(weights.log_softmax(1), context, x_target)
 
     def joint_scores(
@@ -172,7 +173,7 @@ class OracleBayes(_GPOracle[BayesSettings]):
         scored: Bool[Tensor, "B Q"],
         related: Points | None = None,
     ) -> dict[str, Float[Tensor, " B"]]:
-        """Exactly, by the evidence of context and targets over that of the context alone."""
+        """The exact joint score: the evidence of context and targets over that of the context."""
         before = self._posterior(context, related)
         joint = self._evidence_of(context.append(replace(targets, mask=targets.mask & scored)))
         after = before - self._evidence_of(context) + joint
@@ -186,7 +187,7 @@ class OracleBayes(_GPOracle[BayesSettings]):
         generator: torch.Generator,
         related: Points | None = None,
     ) -> Float[Tensor, "n B Q 1"]:
-        """A kernel from its posterior, then outputs from theirs under it."""
+        """Draw a kernel from its posterior, then outputs from their posterior under it."""
         weights = self._posterior(context, related).softmax(1)
         episodes = []
         for b, node in enumerate(torch.multinomial(weights, n, replacement=True, generator=generator)):
@@ -199,7 +200,7 @@ class OracleBayes(_GPOracle[BayesSettings]):
         return torch.stack(episodes, 1).unsqueeze(-1).to(x_target.dtype)
 
     def _posterior(self, context: Points, related: Points | None) -> Float[Tensor, "B S"]:
-        """Log weights of the nodes, not normalised."""
+        """Unnormalised posterior log weights of the nodes."""
         weights = self._nodes.log_prior + self._evidence_of(context)
         if related is not None:
             for index in range(related.mask.shape[1]):
@@ -216,7 +217,7 @@ class OracleBayes(_GPOracle[BayesSettings]):
 
     @cached_property
     def _evidence_by_data(self) -> dict[bytes, Float[Tensor, "B S"]]:
-        """Evidence by dataset: the same ones come with every number of related datasets, and for the joint score."""
+        """Cached evidence by dataset, since datasets repeat for all numbers of related datasets and joint scores."""
         return {}
 
     def _evidence_of(self, points: Points) -> Float[Tensor, "B S"]:
@@ -231,7 +232,7 @@ class OracleBayes(_GPOracle[BayesSettings]):
         return self._evidence_by_data[key]
 
     def _predict(self, weights: Float[Tensor, "B S"], context: Points, x: Float[Tensor, "B Q 1"]) -> Mixture:
-        """One component per kernel that matters, padded with components of logit -inf."""
+        """A mixture with one component per node, padded with components of logit -inf."""
         components = [self._components(w) for w in weights]
         shape = (*x.shape[:2], max(len(node) for node, _ in components))
         logits, means, stds = x.new_full(shape, -torch.inf), x.new_zeros(shape), x.new_ones(shape)
@@ -247,25 +248,26 @@ class OracleBayes(_GPOracle[BayesSettings]):
     def _posterior_under(
         self, node: Int[Tensor, " K"], context: Points, x: Float[Tensor, "Q 1"]
     ) -> tuple[Float[Tensor, "K Q"], Float[Tensor, "K Q"]]:
-        """The posterior of one episode under each of some kernels."""
+        """The posterior of one episode under each of `node`."""
         copies = context.map(lambda t: t.expand(len(node), *t.shape))
         kernel, lengthscale = self._nodes.kernel[node], self._nodes.lengthscale[node]
         return posterior(kernel, lengthscale, copies, x.expand(len(node), *x.shape), self.noise)
 
     def _components(self, weights: Float[Tensor, " S"]) -> tuple[Int[Tensor, " K"], Float[Tensor, " K"]]:
-        """The nodes to predict with, and their log weights.
+        """The nodes of the prediction and their log weights.
 
-        Nodes below `DROPPED` / S are left out. Where more periodic ones than `components` remain, the one at the centre
-        of mass stands for its neighbours: then the posterior is so broad that they differ little.
+        Nodes with weights below `DROPPED` / S are dropped. If more than `components` periodic nodes remain, groups of
+        neighbours are replaced by the node at their centre of mass. The posterior is then so broad that they are
+        similar.
         """
         nodes = (weights > math.log(DROPPED / len(weights))).nonzero().squeeze(1)
-        fine = nodes[self._nodes.kernel[nodes] == PERIODIC]
-        if len(fine) <= self.settings.components:
+        periodic = nodes[self._nodes.kernel[nodes] == PERIODIC]
+        if len(periodic) <= self.settings.components:
             return nodes, weights[nodes]
-        group_size = math.ceil(len(fine) / self.settings.components)
-        padded = torch.nn.functional.pad(weights[fine], (0, -len(fine) % group_size), value=-torch.inf)
+        group_size = math.ceil(len(periodic) / self.settings.components)
+        padded = torch.nn.functional.pad(weights[periodic], (0, -len(periodic) % group_size), value=-torch.inf)
         groups = padded.unflatten(0, (-1, group_size))
         central_index = (groups.softmax(1) * torch.arange(group_size)).sum(1).round().long()
-        central = fine[central_index + group_size * torch.arange(len(groups))]
+        central = periodic[central_index + group_size * torch.arange(len(groups))]
         others = nodes[self._nodes.kernel[nodes] != PERIODIC]
         return torch.cat([others, central]), torch.cat([weights[others], groups.logsumexp(1)])

@@ -1,4 +1,4 @@
-"""The exact posterior of Gaussian processes under known kernels (Rasmussen and Williams 2006, equations 2.25, 2.26)."""
+"""The exact posterior of Gaussian processes given their kernels (Rasmussen and Williams 2006, equations 2.25, 2.26)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def posterior(
     x: Float[Tensor, "S Q 1"],
     noise: float,
 ) -> tuple[Float[Tensor, "S Q"], Float[Tensor, "S Q"]]:
-    """Mean and standard deviation of the noisy output at every input, each on its own; float64. Masked points do not
-    count, and without any point the answer is the prior."""
+    """Marginal means and standard deviations of the noisy outputs at `x`, in float64. Masked points are ignored;
+    without points the result is the prior."""
     mean, explained = _explained(kernel, lengthscale, context, x, noise)
     variance = (1 + noise**2 - explained.square().sum(1)).clamp_min(noise**2)
     return mean, variance.sqrt()
@@ -31,7 +31,7 @@ def joint_posterior(
     x: Float[Tensor, "S Q 1"],
     noise: float,
 ) -> tuple[Float[Tensor, "S Q"], Float[Tensor, "S Q Q"]]:
-    """Mean of the noisy outputs and the Cholesky factor of their covariance; else as `posterior`."""
+    """Mean of the noisy outputs and the Cholesky factor of their covariance; see `posterior`."""
     mean, explained = _explained(kernel, lengthscale, context, x, noise)
     remaining = covariance(kernel, lengthscale, x, x) - explained.mT @ explained
     remaining.diagonal(dim1=1, dim2=2).add_(noise**2)
@@ -45,10 +45,10 @@ def _explained(
     x: Float[Tensor, "S Q 1"],
     noise: float,
 ) -> tuple[Float[Tensor, "S Q"], Float[Tensor, "S N Q"]]:
-    """The mean at every input, and V such that V'V is how much less the outputs vary than before."""
+    """Means at `x`, and V such that V'V is the reduction of the covariance by the context."""
     valid = context.mask.double()
     gram = covariance(kernel, lengthscale, context.x, context.x) * valid[:, :, None] * valid[:, None, :]
-    # A masked point is noise that nothing else correlates with.
+    # Masked points are independent of all other points.
     gram.diagonal(dim1=1, dim2=2).add_(torch.where(context.mask, noise**2, 1.0))
     cross = covariance(kernel, lengthscale, context.x, x) * valid[:, :, None]
     y = torch.where(context.mask, context.y.squeeze(-1).double(), 0.0)

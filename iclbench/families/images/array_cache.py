@@ -1,7 +1,7 @@
-"""Arrays that take long to compute, cached as files: in the user's cache folder, or next to the data if that fails.
+"""Arrays that take long to compute, cached in files: in the user's cache folder, or next to the data if that fails.
 
-A name carries a hash of what the array was made from, so that no cached array is out of date. An array is recomputed
-if its file cannot be read, and not cached if no file can be written.
+The name of a file includes a hash of the source of the array, so cached arrays are never out of date. An array is
+recomputed if its file cannot be read, and not cached if no file can be written.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from iclbench.core.files import atomic
 
 
 def cached(name: str, data_folder: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
-    """The array that is cached as `name`; computed, and cached if possible, where there is none.
+    """The array that is cached as `name`. If it is not cached yet, it is computed and, if possible, cached.
 
     Args:
         name: file name, without a folder.
         data_folder: the folder of the data.
-        make: makes the array.
+        make: computes the array.
     """
-    places = [folder / f"{name}.npz" for folder in _folders(data_folder)]
-    for path in places:
+    paths = [folder / f"{name}.npz" for folder in _folders(data_folder)]
+    for path in paths:
         try:
             return _read_cached(path)
         except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError):
             continue
     array = make()
-    for path in places:
+    for path in paths:
         try:
             with atomic(path) as temporary, temporary.open("wb") as file:
                 np.savez_compressed(file, array=array)
@@ -46,10 +46,11 @@ def cached(name: str, data_folder: Path, make: Callable[[], np.ndarray]) -> np.n
 
 
 def _read_cached(path: Path) -> np.ndarray:
-    """The array in a file, which may come from elsewhere: it has to be as large as it says.
+    """The array in a file. The file may come from another program, so its size is checked.
 
     Raises:
-        ValueError: it is not, or beyond the limit; or what `zipfile` and NumPy raise for files that are damaged.
+        ValueError: the size differs from the header or exceeds the limit. Damaged files also raise the errors of
+            `zipfile` and NumPy.
     """
     with zipfile.ZipFile(path) as archive, archive.open("array.npy") as file:
         version = np.lib.format.read_magic(file)
@@ -57,14 +58,14 @@ def _read_cached(path: Path) -> np.ndarray:
         shape, fortran, dtype = header(file)
         size = math.prod(shape) * dtype.itemsize
         if dtype.hasobject or fortran or min(shape, default=0) < 0 or size > limits.max_bytes():
-            raise ValueError("not an array that was cached here")
+            raise ValueError("not a cached array")
         data = file.read(size + 1)
     if len(data) != size:
-        raise ValueError("not as long as its header says")
-    return np.frombuffer(bytearray(data), dtype).reshape(shape)  # of bytes, it could not be written to
+        raise ValueError("the size differs from the header")
+    return np.frombuffer(bytearray(data), dtype).reshape(shape)  # an array of bytes would be read-only
 
 
 def _folders(data_folder: Path) -> Iterator[Path]:
-    with contextlib.suppress(RuntimeError):  # a user without a home
+    with contextlib.suppress(RuntimeError):  # the user has no home folder
         yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "iclbench"
     yield data_folder

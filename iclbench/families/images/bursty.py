@@ -1,31 +1,31 @@
-"""Bursty few-shot classification: is the label read from the context (ICL) or remembered in the weights (IWL)?
+"""Bursty few-shot classification: does a model take the label from the context (ICL) or from its weights (IWL)?
 
-Sequences of eight characters with labels and a query (Chan et al. 2022, arXiv 2205.05055; CoQE, section 5.2). With
-probability `p_bursty` a training sequence is bursty: `SHOTS` images each of two classes, the query another image of one
-of them, the remaining context pairs of any class, shuffled; otherwise all classes are independent. Classes are drawn
-from Zipf weights over the training classes, p ~ 1/rank^alpha; their labels are fixed (see
-`iclbench.families.images.bursty_draws` for the split). Contexts of fewer than six pairs hold as many shots as fit.
+A sequence has eight labelled characters and a query (Chan et al. 2022, arXiv 2205.05055; CoQE, section 5.2). With
+probability `p_bursty` a training sequence is bursty: its context has `SHOTS` images of each of two classes and further
+images of any class, in random order, and the query is another image of one of the two classes. Otherwise all classes
+are independent. Classes are drawn with Zipf weights, p ~ 1/rank^alpha, from the training classes. Their labels are
+fixed (see `iclbench.families.images.bursty_draws` for the split). Contexts of fewer than six images have fewer shots.
 
-Tests, all with eight pairs in context:
+The tests have eight images in context:
 
-- `icl`: two held-out classes, four images of each, with two labels assigned at random; which labels is `icl_labels`:
-  labels 0 and 1 (`first`), those of the two rarest or two most common classes, two random training labels in every
-  sequence, or a list of two;
-- `icl_paired`: neighbouring episodes are the same `icl` sequence with the labels exchanged; a pair counts once, and
-  only when both are right, so that likeness to the trained classes of these labels does not help;
-- `flip`: as `icl`, with two trained classes from the Zipf weights and each other's trained label; the label of the
-  context is right, that of the weights wrong;
-- `iwl`: no context image is of the query's class; the query is from the Zipf weights, the context from the same weights
-  without the query's class; `iwl_macro`, `iwl_common`, `iwl_rare`: the query's class is uniform over all training
-  classes, the common or the rare ones; `iwl_new_drawings`: the query is a drawing beyond the `train_drawings` of each
-  class that are trained on.
+- `icl`: four images of each of two held-out classes, with two labels assigned at random. The labels (`icl_labels`) are
+  0 and 1 (`first`), those of the two rarest or two most common classes, two random training labels per sequence, or a
+  list of two;
+- `icl_paired`: each `icl` sequence is followed by the same sequence with the labels exchanged. The pair counts as one
+  episode and is right only if both answers are, so similarity to the trained classes of these labels does not help;
+- `flip`: as `icl`, with two trained classes drawn with the Zipf weights, whose trained labels are exchanged. The label
+  of the context is right, the label of the weights is wrong;
+- `iwl`: no context image has the class of the query. The query is drawn with the Zipf weights, the context with the
+  same weights from the other classes. In `iwl_macro`, `iwl_common` and `iwl_rare` the class of the query is uniform
+  over all training classes, the common or the rare ones. In `iwl_new_drawings` the query is a drawing that is not among
+  the `train_drawings` training drawings of its class.
 
-`anchor_compat` samples as the code of the two papers does (`datasets/data_generators.py` of
-google-deepmind/emergent_in_context_learning): the two classes of a sequence are drawn with replacement (of ten held-out
-classes every tenth `icl` sequence then holds one class under two labels, a ceiling of 0.95; at alpha = 2, 40 % of the
-bursty sequences hold six images of one class); drawings of a class are not, but those of the two free images of a
-bursty sequence are drawn apart from the seven others, so that they alone may repeat one; and labels follow the ranks,
-the rarest class first: labels 0 and 1, which `icl` shows, are those of the two rarest classes.
+`anchor_compat` samples like the code of the two papers (`datasets/data_generators.py` of
+google-deepmind/emergent_in_context_learning), with three differences. The two classes of a sequence are drawn with
+replacement: with ten held-out classes, every tenth `icl` sequence has one class under two labels, which limits the
+accuracy to 0.95; at alpha = 2, 40 % of the bursty sequences have six images of one class. The drawings of the two
+further images of a bursty sequence are drawn independently of the other seven and can repeat one of them. Labels are
+in the order of the ranks, the rarest class first, so labels 0 and 1 of `icl` are those of the two rarest classes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from iclbench.core.episodes import Episodes, Points, take
 from iclbench.core.errors import UsageError
 from iclbench.families.base import Evaluator, Family
 from iclbench.families.images.bursty_draws import ClassSplit, distinct_drawings
-from iclbench.families.images.bursty_parameters import TESTED, BurstyParameters
+from iclbench.families.images.bursty_parameters import TEST_CONTEXT, BurstyParameters
 from iclbench.families.images.character_sets import CharacterSet, omniglot_characters, procedural_characters
 from iclbench.families.images.omniglot import ALL_CLASSES, DRAWINGS
 from iclbench.families.request import Request
@@ -52,13 +52,13 @@ SHOTS = 3
 
 
 class Sequences(NamedTuple):
-    """Sequences before their images are looked up, the query last.
+    """Classes, labels and drawings of sequences, the query last.
 
     Attributes:
-        classes: number of each image's class in the split, which is its label in training.
-        labels: what it is labelled.
-        drawings: which drawing of the class it is.
-        choices: the labels admitted.
+        classes: number of the class of each image in the split, which is its label in training.
+        labels: label of each image in the sequence.
+        drawings: number of each drawing in its class.
+        choices: the admitted labels.
     """
 
     classes: Int[Tensor, "B T"]
@@ -68,16 +68,16 @@ class Sequences(NamedTuple):
 
 
 class Bursty(Family):
-    """Sequences of labelled characters, some bursty: the query's class in context; tests tell ICL from IWL.
+    """Sequences of labelled characters, some of them bursty, and tests that distinguish ICL from IWL.
 
-    `truth` holds for every image, the query last, the class of the data and the drawing.
+    `truth` has the class in the data and the drawing of every image, the query last.
 
     Args:
         parameters: see `BurstyParameters`.
-        data_dir: the folder that holds `omniglot/`; procedural glyphs need none.
+        data_dir: the folder that holds `omniglot/`; not needed for procedural glyphs.
 
     Raises:
-        DataError: on first use, when the archives are not there, incomplete or damaged.
+        DataError: on first use, if the archives are missing, incomplete or damaged.
     """
 
     Parameters = BurstyParameters
@@ -92,29 +92,30 @@ class Bursty(Family):
         available = ALL_CLASSES if p.glyphs == "omniglot" else p.classes
         split = ClassSplit.make(available, p.classes, p.holdout, p.common, p.alpha, p.split_seed, p.anchor_compat)
         self._splits = {torch.device("cpu"): split}
-        self._drawn = p.classes  # procedural characters
+        self._procedural_classes = p.classes
 
     @property
     def x_dim(self) -> int:
         return int(self.parameters.image_size**2)
 
     def validation(self) -> Bursty:
-        """The same task with other held-out characters, which the prompts of its tests never show.
+        """The same task with other held-out characters, which the evaluation prompts do not use.
 
         Raises:
-            UsageError: the task leaves fewer of Omniglot's characters unused.
+            UsageError: Omniglot does not have enough unused characters.
         """
         bursty, split, p = copy.copy(self), self.split(), self.parameters
         if p.glyphs == "omniglot":
             unused = torch.tensor(sorted({*range(ALL_CLASSES)} - {*split.glyph.tolist()}), dtype=torch.long)
             if len(unused) < split.holdout:
                 raise UsageError(
-                    f"of Omniglot's {ALL_CLASSES} characters {len(unused)} are unused, and choosing a learning rate by "
-                    f"new characters takes {split.holdout}: choose it at a smaller preset, or lower task.classes"
+                    f"choosing a learning rate needs {split.holdout} unused characters, but only {len(unused)} of "
+                    f"Omniglot's {ALL_CLASSES} are unused: use a smaller preset, or lower task.classes",
+                    code="not-applicable",
                 )
         else:
             unused = torch.arange(p.classes, p.classes + split.holdout)
-            bursty._drawn = p.classes + split.holdout
+            bursty._procedural_classes = p.classes + split.holdout
         glyph = split.glyph.clone()
         glyph[split.training : split.training + split.holdout] = unused[: split.holdout]
         bursty._splits = {torch.device("cpu"): replace(split, glyph=glyph)}
@@ -134,10 +135,10 @@ class Bursty(Family):
         p = self.parameters
         if p.glyphs == "omniglot":
             return omniglot_characters(self.data_dir, p.image_size)
-        return procedural_characters(self._drawn, p.image_size, p.jitter)
+        return procedural_characters(self._procedural_classes, p.image_size, p.jitter)
 
     def split(self, device: torch.device | str = "cpu") -> ClassSplit:
-        """Which classes are rare, common and held out, and how often each is drawn."""
+        """The rare, common and held-out classes and their frequencies."""
         device = torch.device(device)
         if device not in self._splits:
             self._splits[device] = self._splits[torch.device("cpu")].to(device)
@@ -153,23 +154,24 @@ class Bursty(Family):
         episodes, points, generator = request.episodes, request.points, request.generator
         self.parse_shift(request.shift)
         split, shots, anchor = self.split(generator.device), min(SHOTS, points // 2), self.parameters.anchor_compat
-        pair = self._pair(episodes, generator, apart=not anchor)
+        pair = self._pair(episodes, generator, are_different=not anchor)
         free = split.zipf((episodes, points - 2 * shots), generator)
-        # A rank beyond the last is the same class, whose drawing is chosen without regard to those of the rank itself.
+        # Ranks beyond the last are the same classes, but their drawings are drawn independently.
         free = free + split.training * anchor
         context = _shuffled(torch.cat([pair.repeat_interleave(shots, 1), free], 1), generator)
         bursty = torch.cat([context, pair.gather(1, _coins(episodes, generator))], 1)
         is_bursty = torch.rand((episodes, 1), generator=generator, device=generator.device) < self.parameters.p_bursty
         independent = split.zipf((episodes, points + 1), generator)
-        sequences = self._with_own_labels(torch.where(is_bursty, bursty, independent), generator)
+        sequences = self._with_trained_labels(torch.where(is_bursty, bursty, independent), generator)
         return self._episodes(sequences, request.active_dims)
 
     def check_test(self, evaluator: str) -> None:
         super().check_test(evaluator)
         if evaluator == "iwl_new_drawings" and self.parameters.train_drawings == DRAWINGS:
             raise UsageError(
-                f"iwl_new_drawings needs drawings that are not trained on: of {DRAWINGS}, {DRAWINGS} are; "
-                "lower task.train_drawings, as bursty-new-drawings does"
+                f"iwl_new_drawings needs drawings that are not trained on, but all {DRAWINGS} are; "
+                "lower task.train_drawings, as bursty-new-drawings does",
+                code="not-applicable",
             )
 
     def sample_test(self, evaluator: str, episodes: int, generator: torch.Generator) -> Episodes:
@@ -179,21 +181,24 @@ class Bursty(Family):
                 sequences = self._icl(episodes, generator)
             case "icl_paired":
                 if episodes % 2:
-                    raise UsageError(f"icl_paired asks for pairs of episodes, got {episodes}; make task.episodes even")
+                    raise UsageError(
+                        f"icl_paired needs an even number of episodes, got {episodes}; change task.episodes",
+                        code="bad-value",
+                    )
                 sequences = self._exchanged(self._icl(episodes // 2, generator))
             case "flip":
-                # Always two: one class under its own label would be right both in context and in weights.
-                pair = self.split(generator.device).ranked[self._pair(episodes, generator, apart=True)]
+                # Two different classes: the trained label of a single class would be right for context and weights.
+                pair = self.split(generator.device).ranked[self._pair(episodes, generator, are_different=True)]
                 sequences = self._two_class_sequences(pair, pair.flip(1), self.parameters.train_drawings, generator)
             case _:
                 sequences = self._iwl(evaluator, episodes, generator)
         return self._episodes(sequences)
 
-    def _pair(self, episodes: int, generator: torch.Generator, apart: bool) -> Int[Tensor, "B 2"]:
-        """Two ranks of training classes for every sequence, different ones where they are to be `apart`."""
+    def _pair(self, episodes: int, generator: torch.Generator, are_different: bool) -> Int[Tensor, "B 2"]:
+        """Two ranks of training classes for every sequence, which may be equal if not `are_different`."""
         split = self.split(generator.device)
         ranks = split.zipf((episodes, 1), generator)
-        other_ranks = split.zipf_except(ranks, generator) if apart else split.zipf((episodes, 1), generator)
+        other_ranks = split.zipf_except(ranks, generator) if are_different else split.zipf((episodes, 1), generator)
         return torch.cat([ranks, other_ranks], 1)
 
     def _icl(self, episodes: int, generator: torch.Generator) -> Sequences:
@@ -202,7 +207,7 @@ class Bursty(Family):
         low = 0 if self.parameters.anchor_compat else 1
         offset = torch.randint(low, split.holdout, (episodes, 1), generator=generator, device=device)
         pair = split.training + torch.cat([first, (first + offset) % split.holdout], 1)
-        # Either class is as likely to be the first, so the labels are assigned at random already.
+        # Both classes are equally likely to be the first, so this assigns the labels at random.
         return self._two_class_sequences(pair, self._icl_labels(episodes, generator), DRAWINGS, generator)
 
     def _icl_labels(self, episodes: int, generator: torch.Generator) -> Int[Tensor, "B 2"]:
@@ -218,8 +223,8 @@ class Bursty(Family):
     def _two_class_sequences(
         self, pair: Int[Tensor, "B 2"], labels: Int[Tensor, "B 2"], drawings: int, generator: torch.Generator
     ) -> Sequences:
-        """Equally many images of both classes under these labels, shuffled; the query is one more of either."""
-        sides = (torch.arange(TESTED, device=pair.device) % 2).expand(len(pair), TESTED)
+        """Equal numbers of images of both classes with these labels, shuffled; the query is one more of either."""
+        sides = (torch.arange(TEST_CONTEXT, device=pair.device) % 2).expand(len(pair), TEST_CONTEXT)
         sides = torch.cat([_shuffled(sides, generator), _coins(len(pair), generator)], 1)
         classes = pair.gather(1, sides)
         choices = torch.zeros((len(pair), self.parameters.classes), dtype=torch.bool, device=pair.device)
@@ -228,7 +233,7 @@ class Bursty(Family):
 
     @staticmethod
     def _exchanged(sequences: Sequences) -> Sequences:
-        """Every sequence a second time, right behind itself, each of its two labels in the place of the other."""
+        """Each sequence followed by itself with its two labels exchanged."""
         doubled = Sequences(*(t.repeat_interleave(2, 0) for t in sequences))
         label_sums = doubled.choices.nonzero()[:, 1].reshape(-1, 2).sum(1, keepdim=True)
         is_second = (torch.arange(len(label_sums), device=label_sums.device) % 2 == 1).unsqueeze(1)
@@ -245,8 +250,8 @@ class Bursty(Family):
             query = torch.randint(*ranks[evaluator], (episodes, 1), generator=generator, device=generator.device)
         else:
             query = split.zipf((episodes, 1), generator)
-        context = split.zipf_except(query.expand(episodes, TESTED), generator)
-        sequences = self._with_own_labels(torch.cat([context, query], 1), generator)
+        context = split.zipf_except(query.expand(episodes, TEST_CONTEXT), generator)
+        sequences = self._with_trained_labels(torch.cat([context, query], 1), generator)
         if evaluator == "iwl_new_drawings":
             new_drawings = torch.randint(
                 trained_drawings, DRAWINGS, (episodes, 1), generator=generator, device=generator.device
@@ -254,8 +259,8 @@ class Bursty(Family):
             sequences = sequences._replace(drawings=torch.cat([sequences.drawings[:, :-1], new_drawings], 1))
         return sequences
 
-    def _with_own_labels(self, ranks: Int[Tensor, "B T"], generator: torch.Generator) -> Sequences:
-        """Images of training classes under their own labels; ranks count on from the first behind the last."""
+    def _with_trained_labels(self, ranks: Int[Tensor, "B T"], generator: torch.Generator) -> Sequences:
+        """Images of training classes with their trained labels; ranks are counted modulo the number of classes."""
         split = self.split(generator.device)
         classes = split.ranked[ranks % split.training]
         choices = torch.arange(self.parameters.classes, device=classes.device) < split.training
@@ -284,5 +289,5 @@ def _coins(episodes: int, generator: torch.Generator) -> Int[Tensor, "B 1"]:
 
 
 def _shuffled(t: Int[Tensor, "B N"], generator: torch.Generator) -> Int[Tensor, "B N"]:
-    """Every row in an order of its own."""
+    """Every row in an independent random order."""
     return take(t, torch.rand(t.shape, generator=generator, device=generator.device).argsort(1))

@@ -1,4 +1,4 @@
-"""What a card may say about bursty sequences, and its validation."""
+"""Parameters of bursty sequences and their validation."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pydantic import BeforeValidator, Field, model_validator
 from iclbench.core.settings import BaseSettings, NonNegativeFloat, SeedInt
 from iclbench.families.images.omniglot import ALL_CLASSES, DRAWINGS, SIZE
 
-# Pairs in the context of every test: four images each of two classes.
-TESTED = 8
+# Number of context images of every test: four of each of two classes.
+TEST_CONTEXT = 8
 _NAMED_LABELS = ("first", "rarest", "common", "random")
 
 
@@ -22,8 +22,8 @@ def _labels(value: object) -> object:
 
 
 class BurstyParameters(BaseSettings):
-    """`classes` counts all, with `holdout` and `common`; `jitter` is for procedural glyphs; `split_seed` decides which
-    classes are rare, common and held out, and their labels."""
+    """Parameters of bursty sequences: `classes` includes `holdout` and `common`; `jitter` is for procedural glyphs;
+    `split_seed` determines the rare, common and held-out classes and their labels."""
 
     glyphs: Literal["procedural", "omniglot"] = "procedural"
     image_size: Annotated[int, Field(ge=8, le=SIZE)] = 28
@@ -32,7 +32,7 @@ class BurstyParameters(BaseSettings):
     common: Annotated[int, Field(ge=1)] = 10
     alpha: NonNegativeFloat = 0.0
     p_bursty: Annotated[float, Field(ge=0, le=1)] = 0.9
-    train_drawings: Annotated[int, Field(ge=TESTED // 2 + 1, le=DRAWINGS)] = DRAWINGS
+    train_drawings: Annotated[int, Field(ge=TEST_CONTEXT // 2 + 1, le=DRAWINGS)] = DRAWINGS
     jitter: NonNegativeFloat = 1.0
     split_seed: SeedInt = 0
     icl_labels: Annotated[Literal["first", "rarest", "common", "random"] | list[int], BeforeValidator(_labels)] = (
@@ -41,16 +41,16 @@ class BurstyParameters(BaseSettings):
     anchor_compat: bool = False
 
     @model_validator(mode="after")
-    def _possible(self) -> BurstyParameters:
+    def _check_classes(self) -> BurstyParameters:
         rare = self.classes - self.holdout - self.common
         if rare < 2:
             raise ValueError(
-                f"classes: of {self.classes}, {self.holdout} held-out and {self.common} common ones leave "
-                f"{max(rare, 0)} rare, expected at least 2; raise classes or lower holdout"
+                f"classes: expected at least 2 rare classes, got {max(rare, 0)} with {self.classes} classes, "
+                f"{self.holdout} held out and {self.common} common; raise classes or lower holdout"
             )
         if self.glyphs == "omniglot" and self.classes > ALL_CLASSES:
-            raise ValueError(f"classes: Omniglot has {ALL_CLASSES}, got {self.classes}")
+            raise ValueError(f"classes: expected at most {ALL_CLASSES} for Omniglot, got {self.classes}")
         for label in self.icl_labels if isinstance(self.icl_labels, list) else ():
             if not 0 <= label < self.classes:
-                raise ValueError(f"icl_labels: the head has labels 0 to {self.classes - 1}, got {label}")
+                raise ValueError(f"icl_labels: expected labels from 0 to {self.classes - 1}, got {label}")
         return self

@@ -1,10 +1,10 @@
 """CelebA (Liu et al. 2015): aligned faces in their public layout, `img_align_celeba/*.jpg` and
 `list_eval_partition.txt`.
 
-Prepared as the released code of TNP (Nguyen and Grover 2022) and of CMAB (Feng et al. 2023) does, the two papers that
-have published numbers on them: the whole image of 178 x 218 pixels is squeezed to size x size by Pillow's `resize`
-(bicubic and antialiased in the versions 8.4 and 9.4 that these name), partitions 0 and 1 are trained on and partition 2
-is evaluated on. Every image is decoded once per process, when it is first drawn.
+Images are prepared as in the released code of TNP (Nguyen and Grover 2022) and CMAB (Feng et al. 2023), the two papers
+with published numbers. The complete image of 178 x 218 pixels is resized to size x size by Pillow's `resize` (bicubic
+and antialiased in the versions 8.4 and 9.4 of that code). Partitions 0 and 1 are training data, partition 2 is
+evaluation data. Every image is decoded once per process, when it is first drawn.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from jaxtyping import Int, UInt8
 from torch import Tensor
 
 from iclbench.core import limits
-from iclbench.core.errors import DataError
+from iclbench.core.errors import DataError, said
+from iclbench.families.file_errors import cannot_read
 from iclbench.families.images.image_sets import ImageSet, Part, folder_of
 
 # Width and height of every aligned image.
@@ -28,7 +29,7 @@ ALIGNED = (178, 218)
 
 _HOME = "CelebA (mmlab.ie.cuhk.edu.hk/projects/CelebA.html)"
 _ADVICE = f"expected img_align_celeba/*.jpg and list_eval_partition.txt there, as in {_HOME}"
-# 0 is the data set's own training partition, 1 validation, 2 test.
+# In the data set, 0 is the training partition, 1 validation and 2 test.
 _PARTITIONS = {"train": ("0", "1"), "test": ("2",)}
 
 
@@ -36,17 +37,17 @@ class CelebA(ImageSet):
     """Faces to train or to evaluate on, all of one label.
 
     Raises:
-        DataError: the files are not there.
+        DataError: files are missing or damaged.
     """
 
     def __init__(self, part: Part, data_dir: Path | None, size: int) -> None:
         folder = folder_of(data_dir, "celeba", _HOME)
         self._size = size
         self._paths = [folder / "img_align_celeba" / name for name in _names(folder, _PARTITIONS[part])]
-        absent = next((p for p in (self._paths[0], self._paths[-1]) if not p.is_file()), None)
-        if absent:
-            raise DataError(f"{absent} is not there; {_ADVICE}")
-        # Pages of zeros take no memory before they are written to.
+        missing = next((p for p in (self._paths[0], self._paths[-1]) if not p.is_file()), None)
+        if missing:
+            raise DataError(f"{missing} does not exist; {_ADVICE}", code="missing-data")
+        # Pages of zeros take no memory until they are written.
         super().__init__(
             np.zeros((len(self._paths), size * size, 3), np.uint8), np.zeros(len(self._paths), dtype=np.int64)
         )
@@ -62,7 +63,7 @@ class CelebA(ImageSet):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the names and lengths of the files: reading 200,000 images would take minutes."""
+        """Hash of the names and sizes of the files, since reading 200,000 images takes minutes."""
         digest = hashlib.sha256()
         for path in self._paths:
             digest.update(f"{path.name} {path.stat().st_size if path.is_file() else 0}\n".encode())
@@ -70,16 +71,16 @@ class CelebA(ImageSet):
 
 
 def _names(folder: Path, partitions: Sequence[str]) -> list[str]:
-    """File names of these partitions."""
+    """File names of the images of these partitions."""
     path = folder / "list_eval_partition.txt"
     try:
         rows = [line.split() for line in limits.read_bytes(path).decode("ascii").splitlines()]
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}; {_ADVICE}") from None
+        raise cannot_read(path, error, _ADVICE, missing="missing-data") from None
     except UnicodeDecodeError:
-        raise DataError(f"{path} is not a list of file names and partitions; {_ADVICE}") from None
+        raise DataError(f"{path} is not a list of file names and partitions; {_ADVICE}", code="bad-syntax") from None
     if any(len(row) != 2 or Path(row[0]).name != row[0] for row in rows):
-        raise DataError(f"{path} is not a list of file names and partitions; {_ADVICE}")
+        raise DataError(f"{path} is not a list of file names and partitions; {_ADVICE}", code="bad-syntax")
     names = [name for name, part in rows if part in partitions]
     if not names:
         raise DataError(f"{path} names no image of partition {' or '.join(partitions)}; {_ADVICE}")
@@ -94,7 +95,8 @@ def _decode(path: Path, size: int) -> UInt8[np.ndarray, "size size 3"]:
             limits.check(3 * opened.width * opened.height, f"{path}: {opened.width} x {opened.height} pixels,")
             image = opened.convert("RGB")
     except (OSError, Image.DecompressionBombError) as error:
-        raise DataError(f"cannot read the image {path} ({error}); {_ADVICE}") from None
+        code = "missing-data" if isinstance(error, FileNotFoundError) else "unreadable-file"
+        raise DataError(f"cannot read the image {path} ({said(error)}); {_ADVICE}", code=code) from None
     if image.size != ALIGNED:
         expected = "{} x {}".format(*ALIGNED)
         raise DataError(f"{path} has {image.width} x {image.height} pixels, expected {expected}; {_ADVICE}")

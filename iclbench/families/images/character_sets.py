@@ -1,4 +1,4 @@
-"""Characters to classify: all drawings of all classes as one array of pixels, loaded once per process and device."""
+"""Character images: all drawings of all classes as one array of pixels, loaded once per process and device."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CharacterSet:
         """These drawings of these classes, row by row, on the device of `classes`."""
         if classes.device not in self._images:
             self._images[classes.device] = self._images[torch.device("cpu")].to(classes.device)
-        # Picking whole rows by one index is several times faster than indexing by classes and drawings.
+        # Selecting rows by one index is several times faster than indexing by classes and drawings.
         rows = (classes * self.drawings + drawings).flatten()
         return self._images[classes.device].index_select(0, rows).unflatten(0, classes.shape)
 
@@ -52,12 +52,13 @@ def omniglot_characters(data_dir: Path | None, size: int) -> CharacterSet:
     """All 1,623 characters of real Omniglot from `data_dir`/omniglot.
 
     Raises:
-        DataError: there is no data folder, or the data set is incomplete or damaged.
+        DataError: there is no data folder, or the data set is missing, incomplete or damaged.
     """
     if data_dir is None:
         raise DataError(
             "the archives of Omniglot are needed: point --data-dir or ICLBENCH_DATA at the folder that "
-            "holds 'omniglot', or keep task.glyphs=procedural"
+            "holds 'omniglot', or use -o task.glyphs=procedural",
+            code="missing-data",
         )
     return _omniglot(data_dir / "omniglot", size)
 

@@ -13,7 +13,8 @@ import numpy as np
 from jaxtyping import UInt8
 
 from iclbench.core import limits
-from iclbench.core.errors import DataError
+from iclbench.core.errors import DataError, said
+from iclbench.families.file_errors import cannot_read
 
 _UNSIGNED_BYTE = 0x08
 
@@ -24,32 +25,35 @@ def read_idx(folder: Path, name: str, dimensions: int, home: str) -> UInt8[np.nd
     Args:
         folder: the data set's folder.
         name: the file's official name, without `.gz`.
-        dimensions: how many the array must have.
-        home: where the public data set is documented; errors say so.
+        dimensions: number of dimensions that the array must have.
+        home: source of the public data set, for error messages.
 
     Raises:
-        DataError: the file is missing, not of this format, not as long as its header says, or beyond the limit
-            (`iclbench.core.limits`); no more is unpacked than the header announces.
+        DataError: the file is missing or damaged, has another format, or exceeds the limit (`iclbench.core.limits`).
+            No more bytes are unpacked than the header announces.
     """
     advice = f"put the files of {home} into {folder}, or point --data-dir or ICLBENCH_DATA at the folder above it"
     paths = [path for path in (folder / f"{name}.gz", folder / name) if path.exists()]
     if not paths:
-        raise DataError(f"{folder / name}.gz is not there; {advice}")
+        raise DataError(f"{folder / name}.gz does not exist; {advice}", code="missing-data")
     path = paths[0]
     try:
         with limits.opened(path) as raw:
             file: Any = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
             shape = _shape(path, file.read(4), file.read(4 * dimensions), dimensions)
             limits.check(math.prod(shape), f"{path} announces")
-            values = file.read(math.prod(shape) + 1)  # one more shows that it goes on
+            values = file.read(math.prod(shape) + 1)  # one more byte shows whether the file is longer
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{path} is damaged ({error}); {advice}") from None
+        raise DataError(f"{path} is damaged ({said(error)}); {advice}", code="unreadable-file") from None
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}; {advice}") from None
+        raise cannot_read(path, error, advice) from None
     if len(values) != math.prod(shape):
-        length = "goes on after" if len(values) > math.prod(shape) else "ends before"
-        raise DataError(f"{path} {length} the {' x '.join(map(str, shape))} bytes its header announces; {advice}")
-    return np.frombuffer(bytearray(values), np.uint8).reshape(shape)  # of bytes, it could not be written to
+        comparison = "longer" if len(values) > math.prod(shape) else "shorter"
+        raise DataError(
+            f"{path} is {comparison} than the {' x '.join(map(str, shape))} bytes of its header; {advice}",
+            code="unreadable-file",
+        )
+    return np.frombuffer(bytearray(values), np.uint8).reshape(shape)  # an array of bytes would be read-only
 
 
 def _shape(path: Path, magic: bytes, sizes: bytes, dimensions: int) -> tuple[int, ...]:
@@ -57,9 +61,9 @@ def _shape(path: Path, magic: bytes, sizes: bytes, dimensions: int) -> tuple[int
     if magic != expected:
         raise DataError(
             f"{path} is not an idx file of bytes in {dimensions} dimension(s): it starts with {magic.hex()!r}, "
-            "expected "
-            f"{expected.hex()!r}; unpack or download it again"
+            f"expected {expected.hex()!r}; unpack or download it again",
+            code="bad-syntax",
         )
     if len(sizes) != 4 * dimensions:
-        raise DataError(f"{path} ends within its header; download it again")
+        raise DataError(f"{path} ends within its header; download it again", code="unreadable-file")
     return struct.unpack(f">{dimensions}I", sizes)

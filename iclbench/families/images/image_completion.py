@@ -1,17 +1,17 @@
 """Image completion: a function from pixel coordinates to intensities, observed at some random pixels.
 
-Two protocols of how much is observed, of P pixels:
+Two protocols define the numbers of observed pixels among P pixels:
 
-- `share` (ICICL-TNP, section 5.2 and appendix G.2): N ~ U{P/100 .. P/5} context pixels, all others are targets (or
-  `targets` random ones of them); 0 to `max_related` further images of the same label, each observed at
-  U{P/100 .. P/2} pixels. Coordinates have mean 0 and variance 1 over the image, intensities over the data set.
+- `share` (ICICL-TNP, section 5.2 and appendix G.2): N ~ U{P/100 .. P/5} context pixels; the other pixels, or `targets`
+  random ones of them, are targets. 0 to `max_related` further images of the same label, each with U{P/100 .. P/2}
+  observed pixels. Coordinates have mean 0 and variance 1 over the image, intensities over the data set.
 - `cmab` (CMAB paper, appendix): N ~ U[3, budget - 3) context and M ~ U[3, budget - N) target pixels with a budget of
   200. Coordinates lie in [-1, 1], intensities in [-0.5, 0.5].
 
-Labels are drawn first and uniformly, then an image of the label. Training and evaluation draw from different images,
-see `iclbench.families.images.image_sets`. Shifts: `unseen-classes` (images of labels that are never trained on, where
-there are any) and `other-label` (the related images are of another label than the context's, as in the paper's
-figure 14).
+A label is drawn uniformly, then an image of the label. Training and evaluation draw from different images, see
+`iclbench.families.images.image_sets`. Shifts: `unseen-classes` (images of labels that are not trained on, for data sets
+that have them) and `other-label` (the related images have another label than the context, as in figure 14 of the
+paper).
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from iclbench.families.images.image_sets import ImageSet, Part, emnist_images, g
 from iclbench.families.request import Request
 from iclbench.families.shifts import Kind, Kinds, Shift
 
-# Mean and standard deviation of intensities in [0, 1] over the training images: of MNIST and EMNIST as they are widely
-# used, of glyphs at 28 x 28 measured, of CelebA over all channels about so.
+# Mean and standard deviation of intensities in [0, 1] over the training images: the common values for MNIST and EMNIST,
+# measured values for glyphs at 28 x 28, approximate values over all channels for CelebA.
 INTENSITY = {"glyphs": (0.067, 0.22), "mnist": (0.1307, 0.3081), "emnist": (0.1751, 0.3332), "celeba": (0.44, 0.29)}
 FEWEST = 3
-# Images that are averaged at once, which bounds memory.
-_AT_ONCE = 1024
+# Number of images that are averaged at once, which limits memory.
+_IMAGE_BATCH = 1024
 
 
 class ImageParameters(BaseSettings):
-    """`classes`, `drawings` (of each to train on) and `jitter` say which glyphs; `targets` is for `share` (0: all
-    pixels that are not context), `budget` for `cmab`."""
+    """Parameters of image completion: `classes`, `drawings` (training drawings of each class) and `jitter` define the
+    glyphs; `targets` is for `share` (0: all pixels that are not context), `budget` for `cmab`."""
 
     images: Literal["glyphs", "mnist", "emnist", "celeba"] = "glyphs"
     size: Annotated[int, Field(ge=8, le=512)] = 28
@@ -59,27 +59,27 @@ class ImageParameters(BaseSettings):
     max_related: Annotated[int, Field(ge=0, le=16)] = 3
 
     @model_validator(mode="after")
-    def _possible(self) -> ImageParameters:
+    def _check_consistency(self) -> ImageParameters:
         if self.images in ("mnist", "emnist") and self.size != 28:
             raise ValueError(f"size: images of {self.images} are 28 x 28, got {self.size}")
         if self.images == "celeba" and self.max_related:
-            raise ValueError("max_related: images of celeba have no labels by which they are related; write 0")
+            raise ValueError("max_related: images of celeba have no labels, so they have no related images; write 0")
         if self.sampling == "cmab" and self.budget > self.size**2:
             raise ValueError(f"budget: an image has {self.size**2} pixels, got {self.budget}")
         return self
 
 
 class ImageCompletion(Family):
-    """Pixel intensities as a function of coordinates, some pixels known, with related images of the same class.
+    """Pixel intensities as a function of coordinates, given some pixels and related images of the same class.
 
-    `points` is the largest context, under `points-N` every context has exactly N pixels.
+    `points` is the largest context. Under `points-N` every context has exactly N pixels.
 
     Args:
         parameters: see `ImageParameters`.
-        data_dir: the folder that holds `mnist/`, `emnist/` or `celeba/`; glyphs need none.
+        data_dir: the folder that holds `mnist/`, `emnist/` or `celeba/`; not needed for glyphs.
 
     Raises:
-        DataError: on first use, when the images are not there or damaged.
+        DataError: on first use, if the images are missing or damaged.
     """
 
     Parameters = ImageParameters
@@ -100,14 +100,14 @@ class ImageCompletion(Family):
         self._loaded: dict[Part, ImageSet] = {}
 
     def held_out(self) -> ImageCompletion:
-        """The same task on the images that are never trained on; what is loaded is shared."""
+        """The same task on images that are not trained on; loaded images are shared."""
         completion = copy.copy(self)
         completion._part = "test"
         return completion
 
     def validation(self) -> ImageCompletion:
-        """The same task on drawings that neither training nor prompts have; of real images, all of which are one or the
-        other, on those that are trained on."""
+        """The same task on drawings that neither training nor prompts use. Real images have no third part, so it uses
+        their training images."""
         completion = copy.copy(self)
         completion._part = "train" if self.needs_data else "validation"
         return completion
@@ -146,18 +146,22 @@ class ImageCompletion(Family):
         shift = super().parse_shift(name)
         if shift.part("unseen-classes") and not self._has_unseen:
             raise UsageError(
-                f"shift '{name}': images of {self.parameters.images} have no classes that are left out of "
-                "training; glyphs and emnist do"
+                f"shift '{name}': all classes of {self.parameters.images} are trained on; use glyphs or emnist",
+                code="not-applicable",
             )
         if shift.part("other-label") and not self.related_sets:
-            raise UsageError(f"shift '{name}': this task has no related images; raise task.max_related")
+            raise UsageError(
+                f"shift '{name}': this task has no related images; raise task.max_related", code="not-applicable"
+            )
         if shift.examples and shift.examples >= self.pixels:
-            raise UsageError(f"shift '{name}': an image has {self.pixels} pixels and one must be left to predict")
+            raise UsageError(
+                f"shift '{name}': an image has {self.pixels} pixels, and the context must have fewer", code="bad-value"
+            )
         return shift
 
     @property
     def _unit(self) -> float:
-        """Pixels per unit of a coordinate: a uniform distribution over `size` whole numbers has the variance
+        """Pixels per unit of a coordinate. A uniform distribution over `size` integers has variance
         (size² - 1) / 12."""
         size = self.parameters.size
         return ((size**2 - 1) / 12) ** 0.5 if self.parameters.sampling == "share" else (size - 1) / 2
@@ -169,18 +173,19 @@ class ImageCompletion(Family):
         return torch.cartesian_prod(line / self._unit, line / self._unit).float()
 
     def pixel_at(self, x: Float[Tensor, "*n 2"]) -> Int[Tensor, "*n"]:
-        """Which pixel of `display_inputs` is nearest."""
+        """Index of the nearest pixel of `display_inputs`."""
         size = self.parameters.size
         row, column = (x * self._unit + (size - 1) / 2).round().clamp(0, size - 1).long().unbind(-1)
         return row * size + column
 
     @cached_property
     def trained_pixels(self) -> tuple[Float[Tensor, "P Dy"], Float[Tensor, "P Dy"]]:
-        """Mean and standard deviation of every pixel over what training draws: a label first, then an image of it."""
+        """Mean and standard deviation of every pixel over the training distribution: a uniform label, then a uniform
+        image of it."""
         images = self._images("train")
         share = (1 / images.counts.double()).repeat_interleave(images.counts) / len(images.counts)
         mean, square = torch.zeros(2, self.pixels, self.y_dim, dtype=torch.float64)
-        for numbers, weight in zip(images.order.split(_AT_ONCE), share.split(_AT_ONCE), strict=True):
+        for numbers, weight in zip(images.order.split(_IMAGE_BATCH), share.split(_IMAGE_BATCH), strict=True):
             intensities = self._scaled(images.read(numbers)).double()
             mean += torch.einsum("n,npd->pd", weight, intensities)
             square += torch.einsum("n,npd->pd", weight, intensities.square())
@@ -222,7 +227,7 @@ class ImageCompletion(Family):
         shift: Shift,
         generator: torch.Generator,
     ) -> tuple[Points, Points]:
-        """Context pixels and, among the others, targets."""
+        """Context pixels, and targets among the other pixels."""
         episodes, pixels, budget = len(intensities), self.pixels, self.parameters.budget
         share = self.parameters.sampling == "share"
         low, high = _share(pixels, points) if share else _within(FEWEST, budget - FEWEST - 1, points)
@@ -231,12 +236,12 @@ class ImageCompletion(Family):
         sizes = _integers(low, torch.full((episodes,), high, device=x.device), generator)
         others = pixels - sizes
         if share:
-            most = self.parameters.targets or pixels - low
-            target_counts = others.clamp(max=most)
+            max_targets = self.parameters.targets or pixels - low
+            target_counts = others.clamp(max=max_targets)
         else:
-            most = budget - FEWEST - 1
+            max_targets = budget - FEWEST - 1
             target_counts = _integers(FEWEST, (budget - 1 - sizes).clamp(min=FEWEST), generator).minimum(others)
-        positions = sizes.unsqueeze(1) + torch.arange(min(most, pixels - low), device=x.device)
+        positions = sizes.unsqueeze(1) + torch.arange(min(max_targets, pixels - low), device=x.device)
         target_order = order.gather(1, positions.clamp(max=pixels - 1))
         return _observed(x, intensities, order[:, :high], sizes), _observed(x, intensities, target_order, target_counts)
 
@@ -250,7 +255,8 @@ class ImageCompletion(Family):
         count: int | None,
         generator: torch.Generator,
     ) -> tuple[Points, Int[Tensor, "B J"]]:
-        """The largest number of related images, those beyond `count` (None: drawn) masked, and their numbers."""
+        """The largest number of related images and their numbers in the set; images after the first `count` (default:
+        drawn) are masked."""
         sets, episodes, pixels = self.related_sets, len(label), self.pixels
         numbers = torch.randint(sets + 1, (episodes, 1), generator=generator, device=x.device)
         if count is not None:
@@ -261,8 +267,8 @@ class ImageCompletion(Family):
             label, excluded = (label + offset) % len(images.labels), excluded[:, :0]
         members = _distinct(images.counts.to(x.device)[label], sets, excluded, generator)
         intensities = self._read(images, label.unsqueeze(1), members).flatten(0, 1)
-        most = torch.full((episodes * sets,), self.related_points, device=x.device)
-        sizes = _integers(max(1, pixels // 100), most, generator)
+        max_sizes = torch.full((episodes * sets,), self.related_points, device=x.device)
+        sizes = _integers(max(1, pixels // 100), max_sizes, generator)
         order = _permutations((episodes * sets, pixels), generator)[:, : self.related_points]
         is_present = (torch.arange(sets, device=x.device) < numbers).flatten()
         observed = _observed(x, intensities, order, sizes * is_present).map(lambda t: t.unflatten(0, (episodes, sets)))
@@ -286,8 +292,8 @@ class ImageCompletion(Family):
             if len(images.counts) and int(images.counts.min()) < needed_images:
                 scarce = int(images.labels[images.counts.argmin()])
                 raise DataError(
-                    f"{self.parameters.images}: label {scarce} has {int(images.counts.min())} image(s), an "
-                    f"episode needs {needed_images}; lower task.max_related or complete the files"
+                    f"{self.parameters.images}: label {scarce} has {int(images.counts.min())} image(s), but an "
+                    f"episode needs {needed_images}; lower task.max_related or add images"
                 )
             self._loaded[part] = images
         return self._loaded[part]
@@ -305,24 +311,25 @@ class ImageCompletion(Family):
 
 
 def _share(pixels: int, points: int) -> tuple[int, int]:
-    """Fewest and most context pixels under `share`."""
+    """Smallest and largest context under `share`."""
     return _within(max(1, pixels // 100), max(1, pixels // 5), points)
 
 
-def _within(low: int, high: int, most: int) -> tuple[int, int]:
-    high = min(high, most)
+def _within(low: int, high: int, limit: int) -> tuple[int, int]:
+    """A range of sizes cut at `limit`."""
+    high = min(high, limit)
     return min(low, high), high
 
 
 def _numbers(images: ImageSet, label: Int[Tensor, "*#B"], member: Int[Tensor, "*B"]) -> Int[Tensor, "*B"]:
-    """Numbers in the set of the images that are `member`-th of their label."""
+    """Numbers in the set of the `member`-th images of labels."""
     return images.order.to(member.device)[images.first.to(member.device)[label] + member]
 
 
 def _observed(
     x: Float[Tensor, "P 2"], intensities: Float[Tensor, "B P Dy"], pixels: Int[Tensor, "B N"], sizes: Int[Tensor, " B"]
 ) -> Points:
-    """The first `sizes` of these pixels; masked values are 0."""
+    """The first `sizes` of these pixels as points; masked values are 0."""
     mask = torch.arange(pixels.shape[1], device=sizes.device) < sizes.unsqueeze(1)
     unmasked = mask.unsqueeze(-1)
     return Points(x[pixels] * unmasked, take(intensities, pixels) * unmasked, mask)
@@ -333,7 +340,7 @@ def _permutations(shape: tuple[int, int], generator: torch.Generator) -> Int[Ten
 
 
 def _integers(low: int, high: Int[Tensor, " B"], generator: torch.Generator) -> Int[Tensor, " B"]:
-    """Uniform whole numbers, both ends included."""
+    """Uniform integers from `low` to `high`, both included."""
     uniform = torch.rand(high.shape, generator=generator, device=high.device, dtype=torch.float64)
     return low + (uniform * (high - low + 1)).long()
 
@@ -341,15 +348,15 @@ def _integers(low: int, high: Int[Tensor, " B"], generator: torch.Generator) -> 
 def _distinct(
     counts: Int[Tensor, " B"], sets: int, excluded: Int[Tensor, "B K"], generator: torch.Generator
 ) -> Int[Tensor, "B J"]:
-    """Per episode `sets` different numbers below `counts`, none of them excluded, in random order.
+    """Per episode, `sets` different numbers below `counts` that are not excluded, in random order.
 
-    Each is drawn among the remaining numbers and then moved past the excluded ones, in ascending order.
+    Each is drawn from the range without the excluded numbers, then shifted past them in ascending order.
     """
-    given = excluded.shape[1]
+    initially_excluded = excluded.shape[1]
     for _ in range(sets):
         uniform = torch.rand(counts.shape, generator=generator, device=counts.device, dtype=torch.float64)
         drawn = (uniform * (counts - excluded.shape[1])).long()
         for lower in excluded.sort(1).values.unbind(1):
             drawn = drawn + (drawn >= lower)
         excluded = torch.cat([excluded, drawn.unsqueeze(1)], 1)
-    return excluded[:, given:]
+    return excluded[:, initially_excluded:]

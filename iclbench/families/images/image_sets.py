@@ -1,4 +1,4 @@
-"""Where images come from: sets of equally large labelled images, each split into what is trained and evaluated on.
+"""Sets of labelled images of equal size, each split into training and evaluation images.
 
 | images | trained on | evaluated on | `unseen-classes` |
 | --- | --- | --- | --- |
@@ -25,9 +25,9 @@ from iclbench.families.images.glyphs import glyphs
 from iclbench.families.images.idx_file import read_idx
 
 Part = Literal["train", "validation", "test", "unseen"]
-# Held-out drawings of every glyph.
+# Number of held-out drawings of every glyph.
 HELD_OUT = 20
-# Balanced EMNIST: digits first, then letters.
+# Classes of balanced EMNIST to train on: the digits, which come before the letters.
 TRAINED_CLASSES = 10
 
 _MNIST = "the MNIST database (yann.lecun.com/exdb/mnist)"
@@ -39,18 +39,18 @@ class ImageSet:
 
     Args:
         pixels: `(images, height·width, channels)`, row by row.
-        labels: `(images,)`; any whole numbers.
+        labels: `(images,)`, integers.
     """
 
     def __init__(self, pixels: UInt8[np.ndarray, "images pixels channels"], labels: Int[np.ndarray, " images"]) -> None:
         self._pixels = {torch.device("cpu"): torch.from_numpy(np.ascontiguousarray(pixels))}
         names, first, counts = np.unique(np.sort(labels), return_index=True, return_counts=True)
         self.labels, self.first, self.counts = (torch.from_numpy(a.astype(np.int64)) for a in (names, first, counts))
-        # The images sorted by label: those of label l start at first[l] and are counts[l].
+        # Image numbers sorted by label: label l has counts[l] images from position first[l].
         self.order = torch.from_numpy(np.argsort(labels, kind="stable"))
 
     def read(self, numbers: Int[Tensor, "*n"]) -> UInt8[Tensor, "*n pixels channels"]:
-        """The images of these numbers, on the device of `numbers`."""
+        """The images with these numbers, on the device of `numbers`."""
         if numbers.device not in self._pixels:
             self._pixels[numbers.device] = self._pixels[torch.device("cpu")].to(numbers.device)
         return self._pixels[numbers.device][numbers]
@@ -65,8 +65,8 @@ class ImageSet:
 
 
 def glyph_images(part: Part, classes: int, drawings: int, size: int, jitter: float) -> ImageSet:
-    """Procedural characters: `drawings` of each class to train on, `HELD_OUT` to evaluate on, and `HELD_OUT` to tune
-    on."""
+    """Procedural characters: of each class `drawings` to train on, `HELD_OUT` to evaluate on and `HELD_OUT` to choose
+    learning rates on."""
     first_class = classes if part == "unseen" else 0
     first_drawer = drawings + HELD_OUT * (part == "validation")
     drawers = range(drawings) if part == "train" else range(first_drawer, first_drawer + HELD_OUT)
@@ -86,15 +86,15 @@ def mnist_images(part: Part, data_dir: Path | None) -> ImageSet:
 
 
 def emnist_images(part: Part, data_dir: Path | None) -> ImageSet:
-    """Balanced EMNIST from its idx files below `emnist`, turned upright (the files hold every image transposed).
+    """Balanced EMNIST from its idx files below `emnist`, upright (the files hold every image transposed).
 
     Raises:
         DataError: a file is missing or damaged.
     """
     split = "train" if part == "train" else "test"
     images, labels = _idx_pair(data_dir, "emnist", f"emnist-balanced-{split}", _EMNIST)
-    is_wanted: Bool[np.ndarray, " images"] = (labels >= TRAINED_CLASSES) == (part == "unseen")
-    return ImageSet(_flat(images[is_wanted].transpose(0, 2, 1)), labels[is_wanted])
+    is_in_part: Bool[np.ndarray, " images"] = (labels >= TRAINED_CLASSES) == (part == "unseen")
+    return ImageSet(_flat(images[is_in_part].transpose(0, 2, 1)), labels[is_in_part])
 
 
 def _idx_pair(
@@ -106,17 +106,18 @@ def _idx_pair(
     if images.shape[1:] != (28, 28) or len(images) != len(labels) or not len(images):
         shape = " x ".join(map(str, images.shape))
         raise DataError(
-            f"{folder}: {prefix} has images of {shape} and {len(labels)} labels, expected as many 28 x 28 images as "
-            "labels; unpack all files of one download"
+            f"{folder}: {prefix} has images of shape {shape} and {len(labels)} labels, expected one label per 28 x 28 "
+            "image; unpack all files of one download"
         )
     return images, labels.astype(np.int64)
 
 
 def folder_of(data_dir: Path | None, name: str, home: str) -> Path:
-    """The folder of one data set; raises `DataError` without a data folder."""
+    """The folder of a data set; raises `DataError` without a data folder."""
     if data_dir is None:
         raise DataError(
-            f"the images of {home} are needed: point --data-dir or ICLBENCH_DATA at the folder that holds '{name}'"
+            f"the images of {home} are needed: point --data-dir or ICLBENCH_DATA at the folder that holds '{name}'",
+            code="missing-data",
         )
     return data_dir / name
 

@@ -1,4 +1,4 @@
-"""The level of a predictor that has learned what images look like and reads nothing of its context."""
+"""The baseline that predicts the mean image of the training data and ignores the context."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from iclbench.families.images.image_completion import ImageCompletion
 
 
 class MeanImageSettings(BaseSettings):
-    """`floor`: the least standard deviation, that of the head which it is compared with."""
+    """Settings of `mean-image`: `floor`, the smallest standard deviation, as in the head of the compared models."""
 
     floor: NonNegativeFloat = 0.1
 
 
 class MeanImage(Predictor):
-    """Every pixel's mean and standard deviation over the training images; the context is ignored.
+    """The mean and standard deviation of every pixel over the training images; the context is ignored.
 
-    On average over those images no predictor that ignores the context has a lower squared error, and no Gaussian with
+    On these images, on average, no predictor that ignores the context has a lower squared error, and no Gaussian with
     this floor has a higher log-likelihood.
 
     Raises:
-        UsageError: the task is of another family.
-        DataError: the images are not there or damaged.
+        UsageError: the task belongs to another family.
+        DataError: the images are missing or damaged.
     """
 
     Settings: ClassVar[type[BaseSettings]] = MeanImageSettings
@@ -43,7 +43,10 @@ class MeanImage(Predictor):
         self.settings = settings or MeanImageSettings()
         self.facts = facts or TaskFacts()
         if not isinstance(self.facts.family, ImageCompletion):
-            raise UsageError("mean-image answers tasks of the family image-completion only; choose another baseline")
+            raise UsageError(
+                "mean-image requires a task of the family image-completion; choose another baseline",
+                code="not-applicable",
+            )
         self.family = self.facts.family
 
     def predict_targets(

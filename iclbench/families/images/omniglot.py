@@ -1,9 +1,9 @@
 """Real Omniglot (Lake, Salakhutdinov and Tenenbaum 2015): 1,623 handwritten characters of 50 alphabets, 20 drawings
 each.
 
-Read from the two official archives, `images_background.zip` (964 characters) and `images_evaluation.zip` (659), or
-from folders of these names with the same content, `ALPHABET/characterNN/NNNN_DD.png`: 105 x 105 pixels, 1 bit.
-Reading them takes seconds, so the result is cached as one compact file (`iclbench.families.images.array_cache`).
+It is read from the two official archives, `images_background.zip` (964 characters) and `images_evaluation.zip` (659),
+or from folders of these names with the same content, `ALPHABET/characterNN/NNNN_DD.png`: 105 x 105 pixels, 1 bit.
+Reading takes seconds, so the result is cached in a file (`iclbench.families.images.array_cache`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ import numpy as np
 from jaxtyping import UInt8
 
 from iclbench.core import limits, png
-from iclbench.core.errors import DataError
+from iclbench.core.errors import DataError, said
+from iclbench.families.file_errors import cannot_read
 from iclbench.families.images.array_cache import cached
 
 CLASSES = {"images_background": 964, "images_evaluation": 659}
 ALL_CLASSES, DRAWINGS, SIZE = sum(CLASSES.values()), 20, 105
-# Bytes that a drawing and a part may have unpacked; the official ones have 522 and 4.8 million at most.
-_LARGEST, _LARGEST_PART = 65_536, 100_000_000
+# The largest unpacked sizes of a drawing and a part in bytes; those of the official archives are 522 and 4.8 million.
+_MAX_DRAWING, _MAX_PART = 65_536, 100_000_000
 
 _ADVICE = (
     "put images_background.zip and images_evaluation.zip there, as the Omniglot page of Brenden Lake offers them "
@@ -36,28 +37,28 @@ _Reader = Callable[[str], bytes]
 
 
 def load_omniglot(folder: Path, size: int) -> UInt8[np.ndarray, "classes 20 size size"]:
-    """All 1,623 x 20 drawings at `size` x `size` pixels, in the order and with the errors of `read_omniglot`."""
+    """All 1,623 x 20 drawings at `size` x `size` pixels; order and errors are those of `read_omniglot`."""
 
     def make() -> UInt8[np.ndarray, "classes 20 size size"]:
         images = read_omniglot(folder)
         return images if size == SIZE else np.stack([reduced(drawings, size) for drawings in images])
 
-    return cached(f"omniglot-{size}-{_contents(folder)}", folder, make)
+    return cached(f"omniglot-{size}-{_content_hash(folder)}", folder, make)
 
 
-def _contents(folder: Path) -> str:
-    """Hash of the archives; of an unpacked part, of the names and sizes of its drawings."""
+def _content_hash(folder: Path) -> str:
+    """Hash of the archives. An unpacked part counts by the names and sizes of its drawings."""
     digest = hashlib.sha256()
     for part in CLASSES:
         if (folder / part).is_dir():
-            digest.update(repr(sorted(_unpacked(folder, part).items())).encode())
+            digest.update(repr(sorted(_unpacked_sizes(folder, part).items())).encode())
             continue
         archive = folder / f"{part}.zip"
         try:
             with limits.opened(archive) as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
         except OSError as error:
-            raise DataError(f"cannot read {archive}: {error.strerror}; {_ADVICE}") from None
+            raise cannot_read(archive, error, _ADVICE, missing="missing-data") from None
     return digest.hexdigest()[:12]
 
 
@@ -65,90 +66,96 @@ def read_omniglot(folder: Path) -> UInt8[np.ndarray, "classes 20 105 105"]:
     """All 1,623 x 20 drawings, ink 255 on paper 0: background classes first, in the order of alphabets and characters.
 
     Raises:
-        DataError: an archive, a class or a drawing is missing or damaged, a name leads out of the folder, or there is
-            more in it than the official archives have by far.
+        DataError: an archive, a class or a drawing is missing or damaged, a name leads out of the folder, or the files
+            are much larger than the official ones.
     """
     return np.concatenate([_read_part(folder, part) for part in CLASSES])
 
 
-def _unpacked(folder: Path, part: str) -> dict[str, int]:
-    """Names of all drawings of an unpacked part, and their sizes."""
+def _unpacked_sizes(folder: Path, part: str) -> dict[str, int]:
+    """The sizes of all drawings of an unpacked part, by name."""
     try:
         return {p.relative_to(folder).as_posix(): p.stat().st_size for p in (folder / part).glob("*/*/*.png")}
     except OSError as error:
-        raise DataError(f"cannot read {error.filename or folder / part}: {error.strerror}; {_ADVICE}") from None
+        raise cannot_read(error.filename or folder / part, error, _ADVICE) from None
 
 
 def _read_part(folder: Path, part: str) -> UInt8[np.ndarray, "classes 20 105 105"]:
     archive = folder / f"{part}.zip"
     if (folder / part).is_dir():
-        sizes = _unpacked(folder, part)
-        return _drawings(folder / part, part, sizes, lambda name: limits.read_bytes(folder / name, _LARGEST + 1))
+        sizes = _unpacked_sizes(folder, part)
+        return _drawings(folder / part, part, sizes, lambda name: limits.read_bytes(folder / name, _MAX_DRAWING + 1))
     try:
-        with limits.opened(archive) as file, zipfile.ZipFile(file) as opened:
-            return _drawings(archive, part, _listed(archive, opened), lambda name: _bounded(opened, name))
+        with limits.opened(archive) as file, zipfile.ZipFile(file) as zipped:
+            sizes = _archive_sizes(archive, zipped)
+            return _drawings(archive, part, sizes, lambda name: _read_bounded(zipped, name))
     except OSError as error:
-        raise DataError(f"cannot read {archive}: {error.strerror}; {_ADVICE}") from None
+        raise cannot_read(archive, error, _ADVICE, missing="missing-data") from None
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
-        raise DataError(f"{archive} is not a sound zip archive ({error}); {_ADVICE}") from None
+        raise DataError(
+            f"{archive} is not an intact zip archive ({said(error)}); {_ADVICE}", code="unreadable-file"
+        ) from None
 
 
-def _listed(archive: Path, opened: zipfile.ZipFile) -> dict[str, int]:
-    """Names in an archive and their sizes; only plain deflating can be unpacked step by step."""
-    for info in opened.infolist():
+def _archive_sizes(archive: Path, zipped: zipfile.ZipFile) -> dict[str, int]:
+    """The sizes of the files of an archive, by name. Other compression than deflate cannot be unpacked step by step."""
+    for info in zipped.infolist():
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise DataError(
-                f"{archive}: '{info.filename}' is compressed in an unusual way; this is not the official archive"
+                f"{archive}: '{info.filename}' has an unsupported compression; use the official archive",
+                code="not-supported",
             )
-    sizes = {info.filename: info.file_size for info in opened.infolist()}
-    if len(sizes) < len(opened.infolist()):
-        raise DataError(f"{archive} holds two files of one name; this is not the official archive")
+    sizes = {info.filename: info.file_size for info in zipped.infolist()}
+    if len(sizes) < len(zipped.infolist()):
+        raise DataError(f"{archive} has two files of the same name; use the official archive", code="duplicate")
     return sizes
 
 
-def _bounded(opened: zipfile.ZipFile, name: str) -> bytes:
-    """A file of an archive, whatever size it says it has."""
-    with opened.open(name) as file:
-        return file.read(_LARGEST + 1)
+def _read_bounded(zipped: zipfile.ZipFile, name: str) -> bytes:
+    """A file of an archive up to the largest size of a drawing, since the size in the archive may be wrong."""
+    with zipped.open(name) as file:
+        return file.read(_MAX_DRAWING + 1)
 
 
 def _drawings(
     path: Path, part: str, sizes: Mapping[str, int], read: _Reader
 ) -> UInt8[np.ndarray, "classes 20 105 105"]:
-    """The images of one part by class and drawer, checked to be complete and no larger than they should be."""
+    """The images of one part by class and drawer. Raises `DataError` if it is incomplete or too large."""
     characters: dict[str, dict[int, str]] = defaultdict(dict)
     numbers: set[int] = set()
     for name, size in sizes.items():
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            raise DataError(f"{path}: '{name}' leads out of the folder; this is not the official archive")
-        if size > _LARGEST:
+            raise DataError(f"{path}: '{name}' leads out of the folder; use the official archive")
+        if size > _MAX_DRAWING:
             raise DataError(
-                f"{path}: '{name}' has {size:,} bytes unpacked, more than any drawing; this is not the official archive"
+                f"{path}: '{name}' has {size:,} bytes unpacked, too many for a drawing; use the official archive",
+                code="too-large",
             )
         match = re.fullmatch(rf"{part}/([^/]+/[^/]+)/(\d+)_(\d\d)\.png", name)
         if match:
             characters[match[1]][int(match[3])] = name
             numbers.add(int(match[2]))
-    if sum(sizes.values()) > _LARGEST_PART:
+    if sum(sizes.values()) > _MAX_PART:
         raise DataError(
-            f"{path} has {sum(sizes.values()):,} bytes unpacked, expected {_LARGEST_PART:,} at most; this "
-            "is not the official archive"
+            f"{path} has {sum(sizes.values()):,} bytes unpacked, expected at most {_MAX_PART:,}; use the official "
+            "archive",
+            code="too-large",
         )
     if len(characters) != CLASSES[part]:
         gap = "".join(f"; number {number:04d} is missing" for number in sorted(_numbers(part) - numbers)[:1])
-        raise DataError(f"{path} holds {len(characters)} characters, expected {CLASSES[part]}{gap}; {_ADVICE}")
+        raise DataError(f"{path} has {len(characters)} characters, expected {CLASSES[part]}{gap}; {_ADVICE}")
     images = np.empty((len(characters), DRAWINGS, SIZE, SIZE), np.uint8)
     for row, (character, drawings) in enumerate(sorted(characters.items())):
-        absent = sorted({*range(1, DRAWINGS + 1)} - {*drawings})
-        if absent:
-            raise DataError(f"{path}: drawing {absent[0]:02d} of '{character}' is missing; {_ADVICE}")
+        missing = sorted({*range(1, DRAWINGS + 1)} - {*drawings})
+        if missing:
+            raise DataError(f"{path}: drawing {missing[0]:02d} of '{character}' is missing; {_ADVICE}")
         for drawer in range(DRAWINGS):
             images[row, drawer] = _ink(path, drawings[drawer + 1], read)
     return images
 
 
 def _numbers(part: str) -> set[int]:
-    """The numbers of a part's characters: from 1 on, those of one part after those of the other."""
+    """The character numbers of a part; numbering starts at 1 and continues from one part to the next."""
     before = sum(list(CLASSES.values())[: list(CLASSES).index(part)])
     return set(range(before + 1, before + CLASSES[part] + 1))
 
@@ -157,14 +164,14 @@ def _ink(path: Path, name: str, read: _Reader) -> UInt8[np.ndarray, "105 105"]:
     try:
         paper = png.decode(read(name))
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path}: cannot read '{name}' ({error}); {_ADVICE}") from None
+        raise DataError(f"{path}: cannot read '{name}' ({said(error)}); {_ADVICE}", code="unreadable-file") from None
     if paper.shape != (SIZE, SIZE):
         raise DataError(f"{path}: '{name}' has {paper.shape[0]} x {paper.shape[1]} pixels, expected {SIZE} x {SIZE}")
     return np.where(paper == 0, np.uint8(255), np.uint8(0))
 
 
 def reduced(images: UInt8[np.ndarray, "*glyphs height width"], size: int) -> UInt8[np.ndarray, "*glyphs size size"]:
-    """Square images made smaller by averaging areas: every new pixel is the mean of the part of the page it covers."""
+    """Shrink square images by area averaging: every new pixel is the mean over the area that it covers."""
     old = images.shape[-1]
     edges = np.linspace(0, old, size + 1)
     covered = np.minimum(edges[1:, None], np.arange(1, old + 1)) - np.maximum(edges[:-1, None], np.arange(old))

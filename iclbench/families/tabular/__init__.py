@@ -1,1 +1,1 @@
-"""Real regression tables, and the files they come in."""
+"""Real regression tables and their file formats."""

@@ -1,4 +1,4 @@
-"""The columns of a table as a reader of files returns them, and the checks that every format shares."""
+"""The columns of a table and checks for all file formats."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Column:
     """A column of a file.
 
     Attributes:
-        name: its name, may be empty.
-        values: its numbers, NaN where a value is missing; None where it holds text.
-        place: position and content of a row's cell, in words, by the row's index.
-        text: index of the first row that holds text, where that is known.
+        name: the name, which may be empty.
+        values: the numbers, NaN for missing values; None if the column has text.
+        place: position and content of the cell of a row, in words.
+        text: index of the first row with text, if it is known.
     """
 
     name: str
@@ -31,23 +31,23 @@ class Column:
     text: int | None = None
 
     def numbers(self) -> Float[np.ndarray, " rows"]:
-        """Its numbers; it must have some."""
+        """The values of a column without text."""
         assert self.values is not None
         return self.values
 
 
 def table_stem(path: Path, suffix: str) -> str | None:
-    """The name before `suffix`, None where the file has another one."""
+    """The name before `suffix`; None if the file has another suffix."""
     return path.name[: -len(suffix)] if path.name.lower().endswith(suffix) else None
 
 
 def check_names(path: Path, names: Sequence[str]) -> None:
-    """Raise `DataError` where a column has no name of its own."""
+    """Raise `DataError` if a name is missing or used twice."""
     duplicates = [name for name, count in Counter(names).items() if count > 1 and name]
     if duplicates:
-        raise DataError(f"{path}: two columns have the same name: {listed(duplicates)}; rename one")
+        raise DataError(f"{path}: two columns have the same name: {listed(duplicates)}; rename one", code="duplicate")
     for index, name in enumerate(names):
-        # Pandas writes 'Unnamed: 0' when it has read a table with a row index and writes it again.
+        # Pandas writes 'Unnamed: 0' if it reads and rewrites a table with a row index.
         if not name or name == f"Unnamed: {index}":
             raise DataError(
                 f"{path}: column {index + 1} has no name; name it, or remove it if it is a row index (pandas: "
@@ -55,7 +55,7 @@ def check_names(path: Path, names: Sequence[str]) -> None:
             )
 
 
-def listed(names: Sequence[str], most: int = 4) -> str:
-    """Names in a line, the first ones of many."""
-    text = ", ".join(in_a_line(name, 160) for name in names[:most])
-    return text + (f" and {len(names) - most} more" if len(names) > most else "")
+def listed(names: Sequence[str], limit: int = 4) -> str:
+    """The first `limit` names, and the number of the others."""
+    text = ", ".join(in_a_line(name, 160) for name in names[:limit])
+    return text + (f" and {len(names) - limit} more" if len(names) > limit else "")

@@ -1,7 +1,7 @@
 """Tables of numbers as text: `.csv` and `.csv.gz`, UTF-8, separated by commas, with or without a header.
 
-Arrow parses what consists of numbers only. Everything else, and everything that Arrow refuses, goes through Python's
-reader, cell by cell: it knows further spellings and says where a cell is. A test compares the two.
+Arrow parses files that contain only numbers. Python's reader parses all other files, and those that Arrow refuses,
+cell by cell: it accepts more spellings and knows the position of every cell. A test compares the two.
 """
 
 from __future__ import annotations
@@ -21,57 +21,59 @@ import numpy as np
 from iclbench.core import limits
 from iclbench.core.errors import DataError, said
 from iclbench.core.formats import in_a_line
+from iclbench.families.file_errors import cannot_read
 from iclbench.families.tabular.columns import Column, table_stem
 from iclbench.families.tabular.numerals import meant_as_number, number
 
 COMMAS = "columns are separated by commas"
-# Bytes that a field of text takes in addition to its characters, and a row in addition to its fields, about.
+# Approximate overhead in bytes of a field in addition to its characters, and of a row in addition to its fields.
 _FIELD = 64
-# Cells without a value, in lower case: those of pandas, Excel, R and Weka.
+# Spellings of a missing value in pandas, Excel, R and Weka, in lower case.
 _MISSING = {
     *("", "na", "n/a", "<na>", "#na", "#n/a", "#n/a n/a", "nan", "-nan", "+nan", "null", "none", "?"),
     *("1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"),
 }
 _TRUTH = {"true": 1.0, "false": 0.0}
-_MARK = b"\xef\xbb\xbf"
-# What a table consists of that Arrow may parse: numbers, true and false.
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# The characters of tables that Arrow parses: numbers, true and false.
 _PLAIN = b'0123456789+-.eE,\r\n \t"trufalsTRUFALS'
 
 
 def read_csv(path: Path, header: bool | None = None) -> list[Column]:
-    """The columns of a file. Blank lines are skipped; all other lines must have the same number of fields.
+    """Read the columns of a file. Blank lines are skipped; all other lines must have the same number of fields.
 
     Args:
-        path: of the file.
-        header: whether the first line names the columns; None: decided by its cells, refused where both are possible.
+        path: the file.
+        header: whether the first line names the columns (default: inferred from its cells).
 
     Raises:
-        DataError: the file cannot be read as lines of equally many fields.
+        DataError: the file cannot be read, lines have different numbers of fields, or the first line may be both a
+            header and a row.
     """
     try:
-        data = _unpacked(path)
+        data = _read_unpacked(path)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path} is not a complete gzip file ({said(error)}); compress it again") from None
-    except OSError as error:
         raise DataError(
-            f"cannot read {path}: {error.strerror or said(error)}; name a table that ends in .csv, .csv.gz or .parquet"
+            f"{path} is not a complete gzip file ({said(error)}); compress it again", code="unreadable-file"
         ) from None
+    except OSError as error:
+        raise cannot_read(path, error, "give a table that ends in .csv, .csv.gz or .parquet") from None
     except ValueError as error:  # a null byte in the path
-        raise DataError(f"cannot read {path}: {said(error)}") from None
+        raise DataError(f"cannot read {path}: {said(error)}", code="missing-file") from None
     first_line, has_header, columns = _by_arrow(data, header) or _by_cell(path, data, header)
     if header is None and not has_header and _may_name(first_line, columns):
         raise DataError(
-            f"{path}: the first line '{in_a_line(','.join(first_line))}' may name the columns or be a row; say which "
-            "by "
-            "--header or --no-header with --csv, or give the columns names that are not numbers"
+            f"{path}: the first line '{in_a_line(','.join(first_line))}' may be a header or a row; give --header or "
+            "--no-header with --csv, or give the columns names that are not numbers",
+            code="missing-value",
         )
     names = first_line if has_header else [f"column {i + 1}" for i in range(len(first_line))]
     return [replace(column, name=name) for name, column in zip(names, columns, strict=True)]
 
 
-def _unpacked(path: Path) -> bytes:
-    """The text of a table, read until it would take more than the limit once it is parsed: most of the time that a
-    packed file of gigabytes takes is that of parsing."""
+def _read_unpacked(path: Path) -> bytes:
+    """The unpacked content of a file. Raises `TooLargeError` as soon as the parsed table would exceed the limit, since
+    parsing takes most of the time."""
     limit, size, chunks = limits.max_bytes(), 0, []
     with limits.opened(path) as raw:
         file = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if table_stem(path, ".csv.gz") else raw
@@ -87,15 +89,15 @@ def _unpacked(path: Path) -> bytes:
 
 
 _Parsed: TypeAlias = tuple[list[str], bool, list[Column]]
-"""The cells of the first line, whether they name the columns, and the columns, still without names."""
+"""The cells of the first line, whether it is a header, and the columns without names."""
 
 
 def _by_arrow(data: bytes, header: bool | None) -> _Parsed | None:
-    """A table of finite numbers and truth values; None where there is anything else, or any doubt."""
+    """Parse a table of finite numbers and truth values; None if it may contain anything else."""
     import pyarrow as pa
     from pyarrow import csv as arrow
 
-    data = data.removeprefix(_MARK)
+    data = data.removeprefix(_BYTE_ORDER_MARK)
     top = data[: limits.max_line()].split(b"\n", 2)
     if len(top) < 3 or (b"\r" in data and data.count(b"\r") != data.count(b"\r\n")):
         return None
@@ -130,22 +132,23 @@ def _by_arrow(data: bytes, header: bool | None) -> _Parsed | None:
 
 
 def _by_cell(path: Path, data: bytes, header: bool | None) -> _Parsed:
-    """Any table: names, numbers, truth values, cells without a value and text, which is reported with its place."""
+    """Parse any table: names, numbers, truth values, missing values and text, with the position of every cell."""
     try:
         text = TextIOWrapper(BytesIO(data), encoding="utf-8-sig", newline="")
         reader = _reader(limits.lines(text, str(path)))
         rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
     except UnicodeDecodeError:
-        raise DataError(f"{path} is not UTF-8 text; save it as CSV in UTF-8") from None
+        raise DataError(f"{path} is not UTF-8 text; save it as CSV in UTF-8", code="bad-syntax") from None
     except (csv.Error, ValueError) as error:
-        raise DataError(f"{path} is not a CSV table: {said(error)}") from None
+        raise DataError(f"{path} is not a CSV table: {said(error)}", code="bad-syntax") from None
     if not rows:
         raise DataError(f"{path} is empty; expected a table with a header or rows of numbers")
     first_line = rows[0][1]
     for line, row in rows:
         if len(row) != len(first_line):
             raise DataError(
-                f"{path}, line {line}: {len(row)} fields where the first line has {len(first_line)}; {COMMAS}"
+                f"{path}, line {line}: {len(row)} fields, but the first line has {len(first_line)}; {COMMAS}",
+                code="bad-syntax",
             )
     has_header = _names_columns([row for _, row in rows[:2]]) if header is None else header
     if has_header:
@@ -169,36 +172,36 @@ def _column(cells: list[str], lines: list[int]) -> Column:
         return f"line {lines[row]}: '{in_a_line(cells[row], 40)}'"
 
     joined = "".join(cells)
-    if joined.isascii() and "_" not in joined:  # or Python would read more than numbers
+    if joined.isascii() and "_" not in joined:  # `float` reads other texts, too
         try:
             return Column("", np.array([float(cell) for cell in cells]), place)
         except ValueError:
             pass
-    low = [cell.lower() for cell in cells]
-    truth = _TRUTH if all(cell in _TRUTH or cell in _MISSING for cell in low) else {}
-    values = [np.nan if cell in _MISSING else truth.get(cell, number(cell)) for cell in low]
+    lowered = [cell.lower() for cell in cells]
+    truth = _TRUTH if all(cell in _TRUTH or cell in _MISSING for cell in lowered) else {}
+    values = [np.nan if cell in _MISSING else truth.get(cell, number(cell)) for cell in lowered]
     text_row = next((row for row, value in enumerate(values) if value is None), None)
     return Column("", None if text_row is not None else np.array(values, dtype=np.float64), place, text_row)
 
 
 def _names_columns(lines: list[list[str]]) -> bool:
-    """Whether the first of these lines names the columns: nothing in it is meant as a number, a word is above a number
-    of the second line, or it is what pandas writes above its row index: nothing, then numbers of columns."""
+    """Whether the first line is a header: no cell looks like a number, a word is above a number, or the first cell is
+    empty and column numbers follow, as pandas writes a row index."""
     numeric = [meant_as_number(cell) and cell.lower() not in _MISSING for cell in lines[0]]
     if not any(numeric) or (not lines[0][0] and all(map(_is_integer, lines[0][1:]))):
         return True
     numeric_below = [_is_number(cell) for cell in lines[1]] if len(lines) > 1 else numeric
-    words = [not meant and cell.lower() not in _MISSING for meant, cell in zip(numeric, lines[0], strict=True)]
-    return any(word and below for word, below in zip(words, numeric_below, strict=True))
+    words = [not is_number and cell.lower() not in _MISSING for is_number, cell in zip(numeric, lines[0], strict=True)]
+    return any(is_word and is_above for is_word, is_above in zip(words, numeric_below, strict=True))
 
 
 def _may_name(cells: list[str], columns: list[Column]) -> bool:
-    """Whether a first line of numbers may be the names of columns: different integers which count from 0 or 1, or which
-    are above numbers that are not integers."""
+    """Whether a first line of numbers may be a header: different integers that count from 0 or 1, or that are above
+    numbers that are not integers."""
     if len(set(cells)) < len(cells) or not all(map(_is_integer, cells)):
         return False
-    counted = any(cells == [str(start + i) for i in range(len(cells))] for start in (0, 1))
-    return counted or any(c.values is None or (c.values[1:] != np.floor(c.values[1:])).any() for c in columns)
+    is_numbering = any(cells == [str(start + i) for i in range(len(cells))] for start in (0, 1))
+    return is_numbering or any(c.values is None or (c.values[1:] != np.floor(c.values[1:])).any() for c in columns)
 
 
 def _is_integer(cell: str) -> bool:

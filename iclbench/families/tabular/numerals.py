@@ -1,11 +1,11 @@
-"""Numbers as they are written in data files, in spellings that every program reads as the same number."""
+"""Parsing of numbers in data files, in spellings that all programs read as the same number."""
 
 from __future__ import annotations
 
 
 def number(text: str) -> float | None:
-    """The number in a text; None if there is none. Unlike `float`, not 1_5 or digits of other
-    scripts.
+    """The number that a text represents; None if it is not a number. Unlike `float`, it does not read 1_5 or digits of
+    other scripts.
 
     >>> number("-1e-3"), number("1_5"), number("٣"), number("inf")
     (-0.001, None, None, inf)
@@ -19,7 +19,7 @@ def number(text: str) -> float | None:
 
 
 def meant_as_number(text: str) -> bool:
-    """Whether a text is a number, or looks like nothing but an attempt at one: never the name of a column.
+    """Whether a text is a number or looks like an attempt to write one, so that it cannot be the name of a column.
 
     >>> meant_as_number("1_5"), meant_as_number("٣"), meant_as_number("1,5"), meant_as_number("x1")
     (True, True, True, False)

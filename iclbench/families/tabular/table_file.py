@@ -1,8 +1,7 @@
-"""Reading one regression table from a file: numbers in columns, one column the target.
+"""Reading a regression table from a file: columns of numbers, one of which is the target.
 
-`.csv` and `.csv.gz` (`iclbench.families.tabular.csv_file`) and `.parquet` (`parquet_file`). Text, missing or infinite
-values and a constant target are errors of one line, which names the columns and says what to do; nothing is filled or
-encoded silently.
+Formats are `.csv` and `.csv.gz` (`iclbench.families.tabular.csv_file`) and `.parquet` (`parquet_file`). Text, missing
+or infinite values and a constant target are errors that name the columns; no values are filled in or encoded.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Table:
         name: the file's name without its suffix.
         x: features, `(rows, features)`, in the order of the file.
         y: the target, `(rows,)`.
-        features: names of the columns of `x`; `column 1`, ... without a header.
+        features: names of the columns of `x`; `column 1`, ... for files without a header.
         target: name of the target column.
     """
 
@@ -51,26 +50,25 @@ def read_table(path: Path | str, target: str | None = None, header: bool | None 
 
     Args:
         path: a `.csv`, `.csv.gz` or `.parquet` file.
-        target: name of the target column or, where no name is a number, its number counted from 1; None: the last
-            column.
-        header: whether the first line of a CSV names the columns; None: decided by its cells.
+        target: name of the target column or, if no name is a number, its number from 1 (default: the last column).
+        header: whether the first line of a CSV file names the columns (default: inferred from its cells).
 
     Raises:
-        DataError: the file cannot be read as a table of finite numbers with a target that varies.
-        UsageError: `header` for a parquet file.
+        DataError: the file is not a table of finite numbers with a target that varies.
+        UsageError: `header` is given for a parquet file.
     """
     path = Path(path)
     columns = _columns(path, header)
     names = [column.name for column in columns]
     if len(names) < 2:
-        raise DataError(f"{path}: one column, but a target needs at least one feature; {COMMAS}")
+        raise DataError(f"{path}: expected a target and at least one feature, got one column; {COMMAS}")
     check_names(path, names)
     target_index = _target_index(path, names, target)
-    values = _numbers(path, columns, target_index)
+    values = _finite_numbers(path, columns, target_index)
     y = values[target_index]
     if y.min() == y.max():
         raise DataError(
-            f"{path}: the target '{in_a_line(names[target_index])}' is the same in all {len(y)} rows; choose another"
+            f"{path}: the target '{in_a_line(names[target_index])}' is constant in all {len(y)} rows; choose another"
         )
     feature_indices = [i for i in range(len(names)) if i != target_index]
     x = np.stack([values[i] for i in feature_indices], axis=1)
@@ -84,11 +82,14 @@ def stem(path: Path) -> str:
 
 def _columns(path: Path, header: bool | None) -> list[Column]:
     if not any(table_stem(path, suffix) is not None for suffix in SUFFIXES):
-        raise DataError(f"{path}: expected a table, a file that ends in {', '.join(SUFFIXES)}")
+        raise DataError(f"{path}: expected a table that ends in {', '.join(SUFFIXES)}", code="bad-syntax")
     if table_stem(path, ".parquet") is None:
         return read_csv(path, header)
     if header is not None:
-        raise UsageError(f"--{'' if header else 'no-'}header is for .csv files; {path} says its columns' names itself")
+        raise UsageError(
+            f"--{'' if header else 'no-'}header is for .csv files, and {path} has column names; remove the option",
+            code="conflict",
+        )
     return read_parquet(path)
 
 
@@ -97,50 +98,54 @@ def _target_index(path: Path, names: Sequence[str], target: str | None) -> int:
         return len(names) - 1
     if target in names:
         return names.index(target)
-    counts = not any(name.isdecimal() for name in names)
-    digits = target.isdecimal() and target.isascii() and len(target) < 10
-    if counts and digits and 1 <= int(target) <= len(names):
+    numbers_allowed = not any(name.isdecimal() for name in names)
+    is_number = target.isdecimal() and target.isascii() and len(target) < 10
+    if numbers_allowed and is_number and 1 <= int(target) <= len(names):
         return int(target) - 1
     unknown = UnknownNameError("target", in_a_line(target), map(in_a_line, names))
-    raise DataError(f"{path}: {unknown}" + (f" (or a column number from 1 to {len(names)})" if counts else ""))
+    hint = f" (or a column number from 1 to {len(names)})" if numbers_allowed else ""
+    raise DataError(f"{path}: {unknown}{hint}", code=unknown.code)
 
 
-def _numbers(path: Path, columns: Sequence[Column], target: int) -> list[Float[np.ndarray, " rows"]]:
-    """All columns as finite numbers; text first, then missing, then infinite values are reported, all columns at
-    once."""
+def _finite_numbers(path: Path, columns: Sequence[Column], target: int) -> list[Float[np.ndarray, " rows"]]:
+    """All columns as finite numbers.
+
+    Raises:
+        DataError: a column has text, missing or infinite values, reported in this order and for all columns.
+    """
     text = [column for column in columns if column.values is None]
     if columns[target] in text:
         places, name = _first_text(columns[target]), in_a_line(columns[target].name)
-        raise DataError(f"{path}: the target '{name}' holds text{places}; choose another, or write numbers there")
+        raise DataError(f"{path}: the target '{name}' has text{places}; choose another, or replace it with numbers")
     if text:
         places = listed([in_a_line(column.name) + _first_text(column) for column in text])
-        raise DataError(f"{path}: text in {places}; encode it as numbers or remove the column(s)")
+        raise DataError(f"{path}: text in {places}; encode it as numbers or remove the columns")
     values = [column.numbers() for column in columns]
     missing = [np.isnan(v) for v in values]
-    if any(holes.any() for holes in missing):
+    if any(cells.any() for cells in missing):
         places = _places(columns, missing)
         rows, total = len(values[0]), int(np.any(missing, axis=0).sum())
         raise DataError(
             f"{path}: missing values in {places}, {total} of {rows} rows; fill them in or remove these rows"
         )
     infinite = [np.isinf(v) for v in values]
-    if any(holes.any() for holes in infinite):
+    if any(cells.any() for cells in infinite):
         places = _places(columns, infinite)
         raise DataError(f"{path}: infinite values in {places}; replace them or remove these rows")
     return values
 
 
 def _first_text(column: Column) -> str:
-    """Position of a column's first text, in brackets; empty where it is not known."""
+    """Position of the first text of a column, in brackets; empty if it is not known."""
     return "" if column.text is None else f" ({column.place(column.text)})"
 
 
-def _places(columns: Sequence[Column], wrong: Sequence[np.ndarray]) -> str:
-    """The columns with wrong cells: how many, and the first one."""
+def _places(columns: Sequence[Column], wrong_cells: Sequence[np.ndarray]) -> str:
+    """The columns with wrong cells, the number of these cells and the first one."""
     return listed(
         [
             f"{in_a_line(column.name)} ({int(is_wrong.sum())}: {column.place(int(is_wrong.argmax()))})"
-            for column, is_wrong in zip(columns, wrong, strict=True)
+            for column, is_wrong in zip(columns, wrong_cells, strict=True)
             if is_wrong.any()
         ]
     )

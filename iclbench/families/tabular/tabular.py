@@ -1,21 +1,19 @@
-"""Real regression tables as episodes: does what a model learned on synthetic functions help on real data?
+"""Real regression tables as episodes: do models that are trained on synthetic functions help on real data?
 
-An episode is a random subset of the rows of one table, in random order. Features are standardised over the whole table
-(inputs are no secret) and brought to the task's d dimensions:
+An episode is a random subset of the rows of one table, in random order. Features are standardised over the complete
+table, since models have access to all inputs, and mapped to the d dimensions of the task:
 
-- `pad`: the features in their order, then zeros; from a table with more than d features, a random d of them per
-  episode;
+- `pad`: the features in their order, then zeros; for a table with more than d features, a random d of them per episode;
 - `project`: x R with a Gaussian R per episode, scaled so that every coordinate has variance 1 on average.
 
-Labels are standardised per episode by statistics of the context only. When every prefix is asked, no single context is
-given, and two readings fail: statistics of all points would tell the first prediction about later labels, and
-statistics of each prefix would relabel the same point from one prefix to the next. So the *opening*, the first
-`opening` points (at most half of them), fixes mean and standard deviation for the whole episode, and only what comes
-after the opening is scored: each scored prefix contains the opening, so its labels are a function of its own context
-and no later label enters any earlier one. The
-price: predictions from fewer points are not scored, and the zero predictor scores somewhat above 1 (11/10 · 9/7 = 1.41
-for Gaussian labels and ten points). An opening in which all labels are equal has no scale; the table's own is used
-there.
+Labels are standardised per episode with statistics of the context only. Since models predict from every prefix, two
+simple choices fail: statistics of all points would leak later labels to the first predictions, and statistics of each
+prefix would change the label of a point between prefixes. Instead, the mean and standard deviation of the *opening*,
+the first `opening` points (at most half of all points), are used for the complete episode, and only points after the
+opening are scored. Every scored prefix contains the opening, so its labels are a function of its context, and no later
+label affects an earlier one. The disadvantages are that predictions from fewer points are not scored, and that the zero
+predictor scores above 1 (11/10 · 9/7 = 1.41 for Gaussian labels and ten points). If all labels of the opening are
+equal, the scale of the table is used.
 """
 
 from __future__ import annotations
@@ -38,6 +36,7 @@ from iclbench.core.formats import in_a_line
 from iclbench.core.settings import PositiveFloat
 from iclbench.core.standard import Standard
 from iclbench.families.base import Family, FunctionParameters
+from iclbench.families.file_errors import cannot_read
 from iclbench.families.request import Request
 from iclbench.families.sampling import normal
 from iclbench.families.tabular.columns import table_stem
@@ -47,8 +46,8 @@ TableName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_. -]*$")]
 
 
 class TabularParameters(FunctionParameters):
-    """`tables`: names of files in the `tabular` folder, with or without suffix; none: all. `variance`: what the labels
-    are scaled to, 1 unless they should have the scale of the task that a model was trained on."""
+    """Parameters of real tables: `tables` are names of files in the folder `tabular`, with or without suffix (default:
+    all); `variance` is the variance of the labels, for example that of the task that a model was trained on."""
 
     tables: tuple[TableName, ...] = Field(default=(), strict=False)
     encoding: Literal["pad", "project"] = "pad"
@@ -57,16 +56,15 @@ class TabularParameters(FunctionParameters):
 
 
 class Tabular(Family):
-    """Each episode comes from one table, all tables equally likely.
+    """Episodes of real tables. Each episode comes from one table, and all tables are equally likely.
 
     Args:
         parameters: see `TabularParameters`.
         data_dir: the folder that holds `tabular/`.
-        tables: these tables instead of files below `data_dir`.
+        tables: tables to use instead of files below `data_dir`.
 
     Raises:
-        DataError: on first use, when the tables are not there, cannot be read or have fewer rows than an episode has
-            points.
+        DataError: on first use, if tables are missing, cannot be read or have fewer rows than an episode has points.
     """
 
     Parameters = TabularParameters
@@ -75,7 +73,7 @@ class Tabular(Family):
         self, parameters: TabularParameters, data_dir: Path | None = None, tables: Sequence[Table] | None = None
     ) -> None:
         super().__init__(parameters, data_dir)
-        self._own_tables = tables
+        self._given_tables = tables
 
     @property
     def x_dim(self) -> int:
@@ -87,9 +85,9 @@ class Tabular(Family):
 
     @cached_property
     def tables(self) -> list[Table]:
-        if self._own_tables is not None:
-            return list(self._own_tables)
-        return [read_table(path) for path in _files(self.data_dir, self.parameters.tables)]
+        if self._given_tables is not None:
+            return list(self._given_tables)
+        return [read_table(path) for path in _table_paths(self.data_dir, self.parameters.tables)]
 
     @cached_property
     def fingerprint(self) -> str:
@@ -101,7 +99,7 @@ class Tabular(Family):
 
     @property
     def needs_data(self) -> bool:
-        return self._own_tables is None
+        return self._given_tables is None
 
     @cached_property
     def _standard(self) -> list[tuple[Tensor, Tensor]]:
@@ -110,7 +108,7 @@ class Tabular(Family):
 
     @cached_property
     def _target_standards(self) -> list[Standard]:
-        """How the target of every table is standardised."""
+        """Mean and standard deviation of the target of every table."""
         return [Standard.of(table.y[:, None]) for table in self.tables]
 
     def sample(self, request: Request) -> Episodes:
@@ -120,7 +118,8 @@ class Tabular(Family):
             if table.rows < points:
                 raise DataError(
                     f"table '{table.name}' has {table.rows} rows, fewer than the {points} points of an episode; "
-                    "ask for fewer points or leave it out"
+                    "use fewer points or remove the table",
+                    code="not-applicable",
                 )
         device = generator.device
         table_index = torch.randint(len(self.tables), (episodes,), generator=generator, device=device)
@@ -145,12 +144,12 @@ class Tabular(Family):
     def in_episodes(
         self, values: Float[np.ndarray, "B N"], table_index: Int[np.ndarray, " B"], rows: Int[np.ndarray, "B N"]
     ) -> Float[np.ndarray, "B N"]:
-        """Values of the target in the units of the files, as labels of the episodes that these rows make up.
+        """Convert values of the target from the units of the files to labels of episodes.
 
         Args:
-            values: of every row of every episode, like what is predicted for it.
+            values: value of every row of every episode, for example a prediction.
             table_index: table of every episode.
-            rows: its rows.
+            rows: row numbers of every episode.
         """
         standard, labels = np.empty(rows.shape), torch.empty(rows.shape)
         for index, target_standard in enumerate(self._target_standards):
@@ -161,28 +160,24 @@ class Tabular(Family):
         return np.asarray(self.parameters.variance**0.5 * (standard - mean.numpy()) / scale.numpy())
 
     def remarks(self, examples: int) -> list[str]:
-        """Lines that describe how episodes of this many examples are made from these tables, for readers of scores."""
+        """Lines that describe episodes of `examples` examples from these tables, printed with scores."""
         opening = self._opening(examples + 1)
         scale = "" if self.parameters.variance == 1 else f", times {self.parameters.variance**0.5:.3g}"
-        single = len(self.tables) == 1
-        table_words, target = (
-            ("", f"'{in_a_line(self.tables[0].target)}'") if single else (" of one table", "the target")
-        )
+        if len(self.tables) == 1:
+            source, target = "", f"'{in_a_line(self.tables[0].target)}'"
+        else:
+            source, target = " of one table", "the target"
         return [
             *(f"{in_a_line(table.name)}: {self._features(table)}, of {table.rows} rows" for table in self.tables),
-            f"an episode: {examples + 1} rows{table_words} drawn at random, in random order; features standardised "
-            "over the "
+            f"an episode: {examples + 1} rows{source} drawn at random, in random order; features standardised over the "
             f"whole table; {target} by mean and deviation of its first {opening} rows{scale}, which are not scored",
             f"every contestant, XGBoost too, sees the n rows before the one it predicts: {opening} to {examples}",
         ]
 
     def _features(self, table: Table) -> str:
-        """Which features of a table models and baselines see."""
-        names, dim = (
-            ", ".join(map(in_a_line, table.features[:12])) + (", ..." if len(table.features) > 12 else ""),
-            self.x_dim,
-        )
-        count = len(table.features)
+        """The features of a table that models and baselines see."""
+        names = ", ".join(map(in_a_line, table.features[:12])) + (", ..." if len(table.features) > 12 else "")
+        count, dim = len(table.features), self.x_dim
         if self.parameters.encoding == "project":
             return f"{dim} random projections of {count} features ({names}), others in every episode"
         if count > dim:
@@ -200,11 +195,11 @@ class Tabular(Family):
 
 
 def distinct_rows(batch: int, count: int, rows: int, generator: torch.Generator) -> Int[Tensor, "batch count"]:
-    """For every episode `count` different numbers below `rows` in random order, at a cost that does not grow with
+    """For every episode, `count` different numbers below `rows` in random order, at a cost that does not depend on
     `rows`.
 
-    Floyd's algorithm (Bentley and Floyd 1987), all episodes at once: step j draws from 0..j, and takes j itself when
-    that number is already taken. It gives a uniform subset; the order is shuffled afterwards.
+    Floyd's algorithm (Bentley and Floyd 1987) for all episodes at once: step j draws a number from 0..j, and uses j if
+    that number is already taken. This gives a uniform subset, which is then shuffled.
     """
     device = generator.device
     numbers = torch.full((batch, count), -1, dtype=torch.long, device=device)
@@ -223,32 +218,35 @@ def _by_opening(y: Float[Tensor, "B N"], opening: int) -> Float[Tensor, "B N"]:
 
 
 def _opening_scale(y: Float[Tensor, "B N"], opening: int) -> tuple[Float[Tensor, "B 1"], Float[Tensor, "B 1"]]:
-    """Mean and standard deviation of the first `opening` points; 1, the deviation of the whole table in standard units,
-    where they are all equal."""
+    """Mean and standard deviation of the first `opening` points. If they are equal, the deviation is 1, that of the
+    complete table in standard units."""
     opening_labels = y[:, :opening].double()
     std = opening_labels.std(1, correction=0, keepdim=True)
-    flat = opening_labels.amax(1, keepdim=True) == opening_labels.amin(1, keepdim=True)
-    return opening_labels.mean(1, keepdim=True), torch.where(flat, 1.0, std)
+    is_constant = opening_labels.amax(1, keepdim=True) == opening_labels.amin(1, keepdim=True)
+    return opening_labels.mean(1, keepdim=True), torch.where(is_constant, 1.0, std)
 
 
 def _standardised(values: Float[np.ndarray, "rows columns"]) -> Float[Tensor, "rows columns"]:
-    """In standard units; constant columns become 0."""
+    """Columns in standard units; constant columns become 0."""
     standard = Standard.of(values).apply(values)
     return torch.from_numpy(np.ascontiguousarray(standard, dtype=np.float32))
 
 
-def _files(data_dir: Path | None, names: Sequence[str]) -> list[Path]:
-    """The named tables in the data folder, or all of them."""
+def _table_paths(data_dir: Path | None, names: Sequence[str]) -> list[Path]:
+    """Paths of the named tables in the data folder, or of all tables without names."""
     advice = "point --data-dir or ICLBENCH_DATA at the folder that holds 'tabular'"
     if data_dir is None:
-        raise DataError(f"the tabular family needs real tables (.csv, .csv.gz or .parquet, target last); {advice}")
+        raise DataError(
+            f"the tabular family needs real tables (.csv, .csv.gz or .parquet, target last); {advice}",
+            code="missing-data",
+        )
     folder = data_dir / "tabular"
     try:
         paths = sorted(p for p in folder.iterdir() if any(table_stem(p, suffix) for suffix in SUFFIXES))
     except OSError as error:
-        raise DataError(f"cannot read {folder}: {error.strerror}; {advice}") from None
+        raise cannot_read(folder, error, advice, missing="missing-data") from None
     if not paths:
-        raise DataError(f"{folder} holds no table (.csv, .csv.gz or .parquet); {advice}")
+        raise DataError(f"{folder} has no table (.csv, .csv.gz or .parquet); {advice}", code="missing-data")
     by_name = {stem(p): p for p in paths} | {p.name: p for p in paths}
     unknown = [name for name in names if name not in by_name]
     if unknown:

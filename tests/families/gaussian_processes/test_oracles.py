@@ -1,4 +1,4 @@
-"""The oracles against scikit-learn, SciPy and brute force."""
+"""The oracles against scikit-learn, SciPy and brute-force quadrature."""
 
 import math
 
@@ -12,7 +12,6 @@ from sklearn.gaussian_process import GaussianProcessRegressor, kernels
 from iclbench.config.resolution import resolve_task
 from iclbench.contracts import CONTRACTS, Tolerance, example_episodes
 from iclbench.core.episodes import Episodes, Points, first_related
-from iclbench.core.errors import UsageError
 from iclbench.estimators.base import TaskFacts
 from iclbench.evaluation.contestants import baselines
 from iclbench.evaluation.prompts import PromptSet
@@ -22,8 +21,9 @@ from iclbench.families.gaussian_processes.kernels import KERNELS, PERIODIC, RBF
 from iclbench.families.gaussian_processes.oracles import BayesSettings, OracleBayes, OracleKernel, PeriodicMean
 from iclbench.families.linear import Linear
 from iclbench.families.request import Request
+from tests.refusals import refused
 
-# Brute force at every node is affordable on a narrower prior.
+# A narrow prior, so that brute-force quadrature is fast.
 NARROW = GPMixture(GPParameters(lengthscale=(0.7, 2.0), targets=8, max_related=2, related_points=(20, 30)))
 
 
@@ -34,8 +34,8 @@ def sklearn_kernel(kernel: int, lengthscale: float) -> kernels.Kernel:
 
 
 def episodes_of(family: GPMixture = NARROW, count: int = 4, points: int = 12, seed: int = 0, **options) -> Episodes:
-    drawn = family.sample(Request(count, points, torch.Generator().manual_seed(seed), **options))
-    return drawn.to(dtype=torch.float64)
+    episodes = family.sample(Request(count, points, torch.Generator().manual_seed(seed), **options))
+    return episodes.to(dtype=torch.float64)
 
 
 def bayes(family: GPMixture = NARROW, shift: str = "none", **settings) -> OracleBayes:
@@ -48,29 +48,31 @@ def points_of(points: Points) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 @pytest.mark.parametrize("shift", ["none", "ood-lengthscale"])
-def test_the_kernel_oracle_is_scikit_learns_posterior(shift: str) -> None:
+def test_oracle_kernel_equals_the_posterior_of_scikit_learn(shift: str) -> None:
     family = GPMixture(GPParameters(targets=10))
     episodes = episodes_of(family, 16, 40, shift=shift)
     oracle = OracleKernel(None, TaskFacts(family=family))
-    found = oracle.informed(episodes.truth).predict_targets(episodes.context, episodes.targets.x)
+    prediction = oracle.informed(episodes.truth).predict_targets(episodes.context, episodes.targets.x)
     for e, (x, y) in enumerate(points_of(episodes.context)):
         kernel = sklearn_kernel(int(episodes.truth["kernel"][e]), float(episodes.truth["lengthscale"][e]))
         gp = GaussianProcessRegressor(kernel, alpha=0.04, optimizer=None).fit(x, y)
         mean, std = gp.predict(episodes.targets.x[e].numpy(), return_std=True)
-        np.testing.assert_allclose(found.mean[e, :, 0], mean, atol=1e-6)
-        np.testing.assert_allclose(found.marginals.std[e, :, 0], np.sqrt(std**2 + 0.04), atol=1e-6)
+        np.testing.assert_allclose(prediction.mean[e, :, 0], mean, atol=1e-6)
+        np.testing.assert_allclose(prediction.marginals.std[e, :, 0], np.sqrt(std**2 + 0.04), atol=1e-6)
     assert set(episodes.truth["kernel"].tolist()) == {RBF, PERIODIC}
 
 
-def test_a_periodic_functions_mean_is_told_and_scores_what_the_closed_form_says() -> None:
-    """f - c has the variance 1 - I_0(1/lambda) e^(-1/lambda) at every input, so that the best Gaussian around c has the
-    expected log-likelihood -log(2 pi e (1 - p_0 + sigma²)) / 2. On RBF functions it is the exact posterior."""
+def test_periodic_mean_has_the_score_of_the_closed_form() -> None:
+    """f minus its mean has variance 1 - I_0(1/lambda) e^(-1/lambda) at every input, so the best Gaussian around it has
+    the expected log-likelihood -log(2 pi e (1 - p_0 + sigma²)) / 2. RBF functions have the exact posterior."""
     family = GPMixture(GPParameters(targets=2, max_related=0))
     episodes = episodes_of(family, 6000, 4)
-    baseline, exact = (
-        cls(None, TaskFacts(family=family)).informed(episodes.truth) for cls in (PeriodicMean, OracleKernel)
+    answer, best = (
+        cls(None, TaskFacts(family=family))
+        .informed(episodes.truth)
+        .predict_targets(episodes.context, episodes.targets.x)
+        for cls in (PeriodicMean, OracleKernel)
     )
-    answer, best = (one.predict_targets(episodes.context, episodes.targets.x) for one in (baseline, exact))
     periodic = episodes.truth["kernel"] == PERIODIC
     assert torch.equal(answer.mean[~periodic], best.mean[~periodic])
     assert torch.equal(answer.marginals.std[~periodic], best.marginals.std[~periodic])
@@ -80,56 +82,56 @@ def test_a_periodic_functions_mean_is_told_and_scores_what_the_closed_form_says(
     assert abs(scores.mean().item() - expected) < 4 * scores.std().item() / len(scores) ** 0.5
 
 
-def test_the_mean_that_is_told_is_that_over_a_period() -> None:
-    """Sums over 20 equally spaced points of one period are exact for ten harmonics."""
+def test_the_mean_in_the_truth_is_the_mean_over_a_period() -> None:
+    """Means over 20 equally spaced points of one period are exact for ten harmonics."""
     family = GPMixture(GPParameters(kernels=("periodic",), lengthscale=(1, 1), max_related=0))
     truth = family.sample(Request(50, 4, torch.Generator().manual_seed(0))).truth
     np.testing.assert_allclose(truth["display"][:, :20, 0].double().mean(1), truth["mean"], atol=1e-6)
     assert (family.sample(Request(50, 4, torch.Generator().manual_seed(0), shift="rbf-1")).truth["mean"] == 0).all()
 
 
-def test_without_points_the_kernel_oracle_answers_the_prior() -> None:
+def test_oracle_kernel_predicts_the_prior_without_points() -> None:
     episodes = episodes_of()
-    told = OracleKernel(None, TaskFacts(family=NARROW)).informed(episodes.truth)
-    answer = told.predict_targets(episodes.context.span(0, 0), episodes.targets.x)
+    oracle = OracleKernel(None, TaskFacts(family=NARROW)).informed(episodes.truth)
+    answer = oracle.predict_targets(episodes.context.span(0, 0), episodes.targets.x)
     assert not answer.mean.any() and torch.allclose(answer.marginals.std, torch.tensor(1.04).double().sqrt())
 
 
 @pytest.mark.parametrize("shift", ["none", "ood-lengthscale"])
-def test_the_joint_score_of_the_kernel_oracle_is_scipys_density(shift: str) -> None:
+def test_the_joint_score_of_oracle_kernel_equals_the_density_of_scipy(shift: str) -> None:
     family = GPMixture(GPParameters(targets=10))
     episodes = episodes_of(family, 12, 9, shift=shift)
-    told = OracleKernel(None, TaskFacts(family=family)).informed(episodes.truth)
+    oracle = OracleKernel(None, TaskFacts(family=family)).informed(episodes.truth)
     targets, scored = episodes.targets, torch.rand(12, 10, generator=torch.Generator().manual_seed(1)) < 0.7
-    answer = told.predict_targets(episodes.context, targets.x)
-    found = told.joint_scores(answer, episodes.context, targets, scored)["log_likelihood_joint"]
-    asked = [(x[m], y[m]) for (x, y), m in zip(points_of(targets), scored.numpy(), strict=True)]
-    for e, ((x, y), (xt, yt)) in enumerate(zip(points_of(episodes.context), asked, strict=True)):
+    answer = oracle.predict_targets(episodes.context, targets.x)
+    scores = oracle.joint_scores(answer, episodes.context, targets, scored)["log_likelihood_joint"]
+    scored_points = [(x[m], y[m]) for (x, y), m in zip(points_of(targets), scored.numpy(), strict=True)]
+    for e, ((x, y), (xt, yt)) in enumerate(zip(points_of(episodes.context), scored_points, strict=True)):
         kernel = sklearn_kernel(int(episodes.truth["kernel"][e]), float(episodes.truth["lengthscale"][e]))
-        both = kernel(np.concatenate([x, xt])) + 0.04 * np.eye(len(x) + len(xt))
+        gram = kernel(np.concatenate([x, xt])) + 0.04 * np.eye(len(x) + len(xt))
         n = len(x)
-        gain = both[n:, :n] @ np.linalg.inv(both[:n, :n])
-        exact = multivariate_normal(gain @ y, both[n:, n:] - gain @ both[:n, n:]).logpdf(yt)
-        assert float(found[e]) == pytest.approx(exact / len(xt), abs=1e-6)
+        gain = gram[n:, :n] @ np.linalg.inv(gram[:n, :n])
+        exact = multivariate_normal(gain @ y, gram[n:, n:] - gain @ gram[:n, n:]).logpdf(yt)
+        assert float(scores[e]) == pytest.approx(exact / len(xt), abs=1e-6)
 
 
-def test_the_joint_score_of_who_infers_the_kernel_is_what_its_answers_say_one_after_the_other() -> None:
-    """By the chain rule: each target given the context and the true targets before it."""
+def test_the_joint_score_of_oracle_bayes_follows_the_chain_rule() -> None:
+    """It is the sum of the scores of each target given the context and all earlier targets."""
     oracle = bayes(rbf_nodes=60, spacing=0.02, components=10_000)
     episodes = episodes_of(count=3)
     targets, related = episodes.targets, episodes.related
-    for beside in (None, first_related(related, 2)):
-        answer = oracle.predict_targets(episodes.context, targets.x, beside)
-        found = oracle.joint_scores(answer, episodes.context, targets, targets.mask, beside)
-        known, total = episodes.context, torch.zeros(3, dtype=torch.float64)
+    for related_sets in (None, first_related(related, 2)):
+        answer = oracle.predict_targets(episodes.context, targets.x, related_sets)
+        scores = oracle.joint_scores(answer, episodes.context, targets, targets.mask, related_sets)
+        context, total = episodes.context, torch.zeros(3, dtype=torch.float64)
         for q in range(targets.count):
-            one = targets.span(q, q + 1)
-            total += oracle.predict_targets(known, one.x, beside).log_likelihood(one.y)[:, 0]
-            known = known.append(one)
-        torch.testing.assert_close(found["log_likelihood_joint"], total / targets.count, atol=2e-4, rtol=0)
+            target = targets.span(q, q + 1)
+            total += oracle.predict_targets(context, target.x, related_sets).log_likelihood(target.y)[:, 0]
+            context = context.append(target)
+        torch.testing.assert_close(scores["log_likelihood_joint"], total / targets.count, atol=2e-4, rtol=0)
 
 
-# Those that ask about part of the episodes do not fit an oracle, which is told the truth of all of them.
+# Contracts that query a subset of the episodes do not apply to oracles, which get the truth of all episodes.
 @pytest.mark.parametrize(
     "name",
     [
@@ -146,12 +148,12 @@ def test_the_joint_score_of_who_infers_the_kernel_is_what_its_answers_say_one_af
     ],
 )
 @pytest.mark.parametrize("cls", [OracleKernel, PeriodicMean])
-def test_whoever_is_told_the_kernel_keeps_the_contracts(cls: type[OracleKernel], name: str) -> None:
+def test_oracles_with_access_to_the_kernel_fulfil_the_contracts(cls: type[OracleKernel], name: str) -> None:
     kernels, means = torch.tensor([0, 1, 0]), torch.tensor([0.0, 0.3, 0.0]).double()
     truth = {"kernel": kernels, "lengthscale": torch.tensor([0.5, 2.0, 1.0]).double(), "mean": means}
-    told = cls(None, TaskFacts(family=NARROW)).informed(truth)
+    oracle = cls(None, TaskFacts(family=NARROW)).informed(truth)
     contract = next(c for c in CONTRACTS if c.name == name)
-    contract.check(told, example_episodes(dim=1, points=7), Tolerance())
+    contract.check(oracle, example_episodes(dim=1, points=7), Tolerance())
 
 
 @pytest.mark.parametrize("shift", ["none", "ood-lengthscale"])
@@ -161,16 +163,16 @@ def test_the_evidence_is_the_density_of_the_data(shift: str) -> None:
     evidence = Evidence(nodes, 0.2, family.span)
     episodes = episodes_of(family, 2, 4, shift=shift, related=1)
     for x, y in points_of(episodes.related.map(lambda t: t[:, 0])):
-        found = evidence(torch.tensor(x[:, 0]), torch.tensor(y))
-        for s in range(0, len(found), 41):
+        values = evidence(torch.tensor(x[:, 0]), torch.tensor(y))
+        for s in range(0, len(values), 41):
             covariance = sklearn_kernel(int(nodes.kernel[s]), float(nodes.lengthscale[s]))(x) + 0.04 * np.eye(len(x))
-            assert abs(found[s] - multivariate_normal(cov=covariance).logpdf(y)) < 1e-3
+            assert abs(values[s] - multivariate_normal(cov=covariance).logpdf(y)) < 1e-3
 
 
 @pytest.mark.parametrize("shift", ["none", "ood-lengthscale"])
 @pytest.mark.parametrize("kernel", [RBF, PERIODIC], ids=KERNELS)
-def test_nodes_carry_the_prior(shift: str, kernel: int) -> None:
-    """Probability and moments of log l against the uniform distribution on the intervals."""
+def test_nodes_have_the_prior_distribution(shift: str, kernel: int) -> None:
+    """The moments of log l equal those of the uniform distribution on the intervals."""
     prior = GPMixture(GPParameters()).prior(shift)
     nodes = Nodes.of(prior, 400, 0.00235)
     weight = nodes.log_prior.exp()[nodes.kernel == kernel].numpy()
@@ -183,11 +185,11 @@ def test_nodes_carry_the_prior(shift: str, kernel: int) -> None:
 
 def test_a_single_kernel_needs_a_single_node() -> None:
     for kernel in (RBF, PERIODIC):
-        nodes = Nodes.of(KernelPrior.only(kernel, 1.3), 400, 0.00235)
+        nodes = Nodes.of(KernelPrior.single_kernel(kernel, 1.3), 400, 0.00235)
         assert nodes.kernel.tolist() == [kernel] and math.isclose(float(nodes.lengthscale), 1.3)
 
 
-# Both kernels on a grid in log l that is finer than any posterior below; the trapezoid rule halves its ends.
+# Both kernels on a grid in log l that is finer than the posteriors below, with the weights of the trapezoidal rule.
 LOGS = np.linspace(math.log(0.7), math.log(2.0), 401)
 GRID = [sklearn_kernel(kernel, math.exp(log)) for kernel in (RBF, PERIODIC) for log in LOGS]
 TRAPEZOID = np.tile([0.5, *np.ones(len(LOGS) - 2), 0.5], 2)
@@ -210,7 +212,7 @@ def predictions(x: np.ndarray, y: np.ndarray, x_target: np.ndarray) -> tuple[np.
     return np.array(means), np.sqrt(variances)
 
 
-def test_the_bayes_oracle_is_brute_force_quadrature() -> None:
+def test_oracle_bayes_equals_brute_force_quadrature() -> None:
     episodes = episodes_of(count=2, shift="points-12", related=2)
     sets = [points_of(episodes.context), *(points_of(episodes.related.map(lambda t, j=j: t[:, j])) for j in range(2))]
     oracle = bayes(components=10_000)
@@ -228,35 +230,34 @@ def test_the_bayes_oracle_is_brute_force_quadrature() -> None:
             np.testing.assert_allclose(answer.log_likelihood(episodes.targets.y)[e], log_density, atol=2e-3)
 
 
-@pytest.mark.parametrize("kind", [RBF, PERIODIC], ids=KERNELS)
-def test_the_oracles_of_a_task_with_one_kind_of_kernel(kind: int) -> None:
-    """Brute force over that kind alone, which is all that a predictor may believe in."""
-    changed = NARROW.parameters.model_copy(update={"kernels": (KERNELS[kind],)})
-    family = GPMixture(changed)
+@pytest.mark.parametrize("kernel_index", [RBF, PERIODIC], ids=KERNELS)
+def test_oracles_of_tasks_with_one_type_of_kernel(kernel_index: int) -> None:
+    """The prediction equals brute-force quadrature over this type."""
+    family = GPMixture(NARROW.parameters.model_copy(update={"kernels": (KERNELS[kernel_index],)}))
     episodes = episodes_of(family, count=2, shift="points-12", related=1)
-    assert episodes.truth["kernel"].tolist() == [kind, kind]
-    oracle, told = bayes(family, components=10_000), OracleKernel(None, TaskFacts(family=family))
+    assert episodes.truth["kernel"].tolist() == [kernel_index, kernel_index]
+    oracle, kernel_oracle = bayes(family, components=10_000), OracleKernel(None, TaskFacts(family=family))
     answer = oracle.predict_targets(episodes.context, episodes.targets.x, episodes.related)
-    exact = told.informed(episodes.truth).predict_targets(episodes.context, episodes.targets.x)
+    exact = kernel_oracle.informed(episodes.truth).predict_targets(episodes.context, episodes.targets.x)
     sets = [points_of(episodes.context), points_of(episodes.related.map(lambda t: t[:, 0]))]
-    only = slice(kind * len(LOGS), (kind + 1) * len(LOGS))
+    rows = slice(kernel_index * len(LOGS), (kernel_index + 1) * len(LOGS))
     for e in range(2):
         x = episodes.targets.x[e].numpy()
-        evidence = sum(log_evidence(*points[e])[only] for points in sets)
-        weights = TRAPEZOID[only] * np.exp(evidence - evidence.max())
-        mean = predictions(*sets[0][e], x)[0][only]
+        evidence = sum(log_evidence(*points[e])[rows] for points in sets)
+        weights = TRAPEZOID[rows] * np.exp(evidence - evidence.max())
+        mean = predictions(*sets[0][e], x)[0][rows]
         np.testing.assert_allclose(answer.mean[e, :, 0], weights @ mean / weights.sum(), atol=2e-4)
-        kernel = sklearn_kernel(kind, float(episodes.truth["lengthscale"][e]))
+        kernel = sklearn_kernel(kernel_index, float(episodes.truth["lengthscale"][e]))
         gp = GaussianProcessRegressor(kernel, alpha=0.04, optimizer=None).fit(*sets[0][e])
         np.testing.assert_allclose(exact.mean[e, :, 0], gp.predict(x), atol=1e-6)
 
 
 @pytest.mark.slow
-def test_related_datasets_tell_the_kernel() -> None:
+def test_related_datasets_determine_the_kernel() -> None:
     family = GPMixture(GPParameters(max_related=2, targets=40))
     episodes = episodes_of(family, 8, 32, related=2)
-    told = OracleKernel(None, TaskFacts(family=family)).informed(episodes.truth)
-    best = told.predict_targets(episodes.context, episodes.targets.x).log_likelihood(episodes.targets.y)
+    kernel_oracle = OracleKernel(None, TaskFacts(family=family)).informed(episodes.truth)
+    best = kernel_oracle.predict_targets(episodes.context, episodes.targets.x).log_likelihood(episodes.targets.y)
     oracle = bayes(family, rbf_nodes=200, spacing=0.005, components=300)
     answers = oracle.predict_by_related(episodes.context, episodes.targets.x, episodes.related, [0, 2])
     without, with_two = (a.scores(episodes.targets.y) for a in answers)
@@ -265,33 +266,33 @@ def test_related_datasets_tell_the_kernel() -> None:
         assert abs((best - with_two[metric]).mean()) < 0.015
 
 
-def test_fewer_components_answer_nearly_the_same() -> None:
+def test_fewer_components_give_similar_predictions() -> None:
     episodes = episodes_of(count=4, points=3)
-    every, few = (bayes(components=n).predict_targets(episodes.context, episodes.targets.x) for n in (10_000, 300))
-    assert few.logits.shape[-1] < every.logits.shape[-1]
-    assert (few.mean - every.mean).abs().max() < 0.01
+    full, reduced = (bayes(components=n).predict_targets(episodes.context, episodes.targets.x) for n in (10_000, 300))
+    assert reduced.logits.shape[-1] < full.logits.shape[-1]
+    assert (reduced.mean - full.mean).abs().max() < 0.01
     y = episodes.targets.y
-    assert (few.log_likelihood(y) - every.log_likelihood(y)).abs().max() < 0.02
+    assert (reduced.log_likelihood(y) - full.log_likelihood(y)).abs().max() < 0.02
 
 
-def test_episodes_masks_and_empty_sets_do_not_disturb_each_other() -> None:
+def test_episodes_are_independent_and_masked_or_empty_sets_are_ignored() -> None:
     episodes = episodes_of(count=3, related=2)
     x, y = episodes.targets.x, episodes.targets.y
     oracle = bayes(rbf_nodes=50, spacing=0.02)
-    whole = oracle.predict_targets(episodes.context, x, episodes.related).log_likelihood(y)
-    alone = oracle.predict_targets(episodes[1:2].context, x[1:2], episodes[1:2].related).log_likelihood(y[1:2])
-    assert torch.allclose(whole[1:2], alone, atol=1e-9)
-    one = oracle.predict_targets(episodes.context, x, first_related(episodes.related, 1)).log_likelihood(y)
-    masked = episodes.related.mask.clone()
-    masked[:, 1] = False
-    absent = Points(episodes.related.x, episodes.related.y, masked)
-    assert torch.allclose(oracle.predict_targets(episodes.context, x, absent).log_likelihood(y), one, atol=1e-9)
-    nothing = oracle.predict_targets(episodes.context.span(0, 0), x)
-    assert nothing.log_likelihood(y).isfinite().all()
-    assert torch.allclose(nothing.std, torch.tensor(1.04).double().sqrt(), atol=1e-9)
+    batch = oracle.predict_targets(episodes.context, x, episodes.related).log_likelihood(y)
+    single = oracle.predict_targets(episodes[1:2].context, x[1:2], episodes[1:2].related).log_likelihood(y[1:2])
+    assert torch.allclose(batch[1:2], single, atol=1e-9)
+    expected = oracle.predict_targets(episodes.context, x, first_related(episodes.related, 1)).log_likelihood(y)
+    mask = episodes.related.mask.clone()
+    mask[:, 1] = False
+    masked = Points(episodes.related.x, episodes.related.y, mask)
+    assert torch.allclose(oracle.predict_targets(episodes.context, x, masked).log_likelihood(y), expected, atol=1e-9)
+    prior = oracle.predict_targets(episodes.context.span(0, 0), x)
+    assert prior.log_likelihood(y).isfinite().all()
+    assert torch.allclose(prior.std, torch.tensor(1.04).double().sqrt(), atol=1e-9)
 
 
-def test_who_is_not_told_believes_in_the_distribution_that_is_evaluated() -> None:
+def test_the_assumed_prior_of_shifts() -> None:
     family = GPMixture(GPParameters())
     for shift, expected in {
         "none": "none",
@@ -319,39 +320,37 @@ def test_who_is_not_told_believes_in_the_distribution_that_is_evaluated() -> Non
         ("periodic-0.24", ["oracle", "baseline"]),
     ],
 )
-def test_who_infers_the_kernel_is_an_oracle_only_where_kernels_are_distributed_as_it_assumes(
-    shift: str, kinds: list[str]
-) -> None:
+def test_oracle_bayes_is_an_oracle_only_if_its_assumed_prior_is_true(shift: str, kinds: list[str]) -> None:
     prompts = PromptSet(resolve_task("gp-mixture", "smoke")[0], "smoke", shift=shift)
-    assert [each.kind for each in baselines(prompts, ["oracle-kernel", "oracle-bayes"])] == kinds
+    assert [baseline.kind for baseline in baselines(prompts, ["oracle-kernel", "oracle-bayes"])] == kinds
 
 
-def test_related_datasets_of_another_process_mislead_who_infers_the_kernel() -> None:
-    """It is not an oracle there: its answers without related datasets are better."""
+def test_related_datasets_of_another_process_mislead_oracle_bayes() -> None:
+    """Its predictions without related datasets are better."""
     shift = "mismatch-rbf"
     episodes = episodes_of(count=16, shift=shift, related=2)
     oracle = bayes(shift=shift, rbf_nodes=40, spacing=0.05)
-    without, misled = (
+    without_related, with_related = (
         oracle.predict_targets(episodes.context, episodes.targets.x, related).log_likelihood(episodes.targets.y).mean()
         for related in (None, episodes.related)
     )
-    assert misled < without - 0.1
+    assert with_related < without_related - 0.1
 
 
-def test_what_an_oracle_cannot_answer_is_one_line() -> None:
+def test_invalid_uses_of_oracles_are_refused() -> None:
     linear = Linear(Linear.Parameters())
     for cls in (OracleKernel, OracleBayes):
-        with pytest.raises(UsageError, match="gp-mixture"):
+        with refused("not-applicable", cls.__name__, "gp-mixture"):
             cls(None, TaskFacts(family=linear))
     episodes = episodes_of()
-    with pytest.raises(UsageError, match="informed"):
+    with refused("missing-value", "oracle-kernel", "informed"):
         OracleKernel(None, TaskFacts(family=NARROW)).predict_targets(episodes.context, episodes.targets.x)
     wide = Points(10 * episodes.context.x, episodes.context.y, episodes.context.mask)
-    with pytest.raises(UsageError, match="apart"):
+    with refused("bad-value", 8):
         bayes(rbf_nodes=5, spacing=0.5).predict_targets(wide, episodes.targets.x)
 
 
-def test_draws_of_who_infers_the_kernel_have_the_moments_of_its_answers_and_are_functions() -> None:
+def test_samples_of_oracle_bayes_are_functions_with_the_moments_of_its_predictions() -> None:
     oracle = bayes(rbf_nodes=60, spacing=0.02, components=10_000)
     episodes = episodes_of(count=2)
     x = episodes.targets.x.clone()
@@ -360,7 +359,7 @@ def test_draws_of_who_infers_the_kernel_have_the_moments_of_its_answers_and_are_
     draws = oracle.sample_targets(episodes.context, x, 20_000, torch.Generator().manual_seed(0))
     torch.testing.assert_close(draws.mean(0), answer.mean, atol=0.04, rtol=0)
     torch.testing.assert_close(draws.std(0), answer.std, atol=0.04, rtol=0)
-    # Two outputs at one place differ by their noise alone.
+    # Two outputs at almost the same input differ only by their noise.
     torch.testing.assert_close(
         (draws[:, :, 1] - draws[:, :, 0]).std(0), torch.full((2, 1), 0.08**0.5).double(), atol=0.01, rtol=0
     )

@@ -10,19 +10,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from iclbench.core.errors import DataError, UnknownNameError, UsageError
-from iclbench.core.settings import validate
 from iclbench.families.request import Request
 from iclbench.families.tabular.table_file import Table
 from iclbench.families.tabular.tabular import Tabular, distinct_rows
+from tests.refusals import refused
 
 
-def stream(seed=0):
+def new_generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def table(rows=60, features=3, seed=0, name="made"):
+def table(rows=60, features=3, seed=0, name="random"):
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(rows, features)) * 10.0 ** np.arange(features) + 5
     y = 1000 + 30 * (x @ rng.normal(size=features)) + rng.normal(size=rows)
@@ -37,98 +37,104 @@ def family(*tables, **parameters):
 def folder(tmp_path):
     (tmp_path / "tabular").mkdir()
     for name, rows in (("large", 50), ("tiny", 8)):
-        made = table(rows)
-        lines = [",".join(repr(float(v)) for v in (*x, y)) for x, y in zip(made.x, made.y, strict=True)]
+        values = table(rows)
+        lines = [",".join(repr(float(v)) for v in (*x, y)) for x, y in zip(values.x, values.y, strict=True)]
         (tmp_path / "tabular" / f"{name}.csv.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
     (tmp_path / "tabular" / "LICENSE.txt").write_text("not a table")
     return tmp_path
 
 
-def test_an_episode_holds_distinct_rows_of_the_table_standardised_and_padded():
-    made = table()
-    episodes = family(made).sample(Request(40, 20, stream()))
+def test_episodes_have_distinct_standardised_and_padded_rows():
+    data_table = table()
+    episodes = family(data_table).sample(Request(40, 20, new_generator()))
     rows = episodes.truth["rows"].numpy()
     assert all(len(set(r)) == 20 for r in rows.tolist())
-    standard = (made.x - made.x.mean(0)) / made.x.std(0)
+    standard = (data_table.x - data_table.x.mean(0)) / data_table.x.std(0)
     np.testing.assert_allclose(episodes.context.x[..., :3], standard[rows], rtol=1e-4, atol=1e-5)
     assert not episodes.context.x[..., 3:].any()
-    opening = made.y[rows[:, :10]]
-    expected = (made.y[rows] - opening.mean(1, keepdims=True)) / opening.std(1, keepdims=True)
+    opening = data_table.y[rows[:, :10]]
+    expected = (data_table.y[rows] - opening.mean(1, keepdims=True)) / opening.std(1, keepdims=True)
     np.testing.assert_allclose(episodes.context.y[..., 0], expected, rtol=1e-4, atol=1e-5)
     assert episodes.scored.tolist() == [[n >= 10 for n in range(20)]] * 40
 
 
-def test_values_in_the_units_of_the_file_are_labels_also_where_the_opening_is_flat():
-    made = table(rows=200)
-    zeros = np.where(np.arange(200) % 5 > 0, 0.0, made.y)
-    here = family(Table("made", made.x, zeros, made.features, "y"), table(seed=1), opening=3)
-    episodes = here.sample(Request(200, 12, stream()))
-    which, rows = (episodes.truth[name].numpy() for name in ("table", "rows"))
-    values = np.stack([here.tables[at].y[of] for at, of in zip(which, rows, strict=True)])
-    flat = (which == 0) & (values[:, :3] == 0).all(1)
-    assert 20 < flat.sum() < 100
+def test_in_episodes_converts_values_to_labels_also_with_constant_openings():
+    data_table = table(rows=200)
+    zeros = np.where(np.arange(200) % 5 > 0, 0.0, data_table.y)
+    episode_family = family(Table("random", data_table.x, zeros, data_table.features, "y"), table(seed=1), opening=3)
+    episodes = episode_family.sample(Request(200, 12, new_generator()))
+    table_index, rows = (episodes.truth[name].numpy() for name in ("table", "rows"))
+    values = np.stack([episode_family.tables[index].y[row] for index, row in zip(table_index, rows, strict=True)])
+    is_constant = (table_index == 0) & (values[:, :3] == 0).all(1)
+    assert 20 < is_constant.sum() < 100
     labels = episodes.context.y[..., 0].numpy()
-    np.testing.assert_allclose(here.in_episodes(values, which, rows), labels, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(episode_family.in_episodes(values, table_index, rows), labels, rtol=1e-4, atol=1e-4)
 
 
-def test_an_opening_that_is_flat_in_single_precision_is_flat_for_values_in_the_units_of_the_file_too():
-    made = table(rows=200)
-    dwarfed = np.where(np.arange(200) % 5 > 0, made.y / 1e12, made.y)
-    here = family(Table("made", made.x, dwarfed, made.features, "y"), opening=3)
-    episodes = here.sample(Request(200, 12, stream()))
-    which, rows = (episodes.truth[name].numpy() for name in ("table", "rows"))
+def test_in_episodes_uses_single_precision_to_find_constant_openings():
+    data_table = table(rows=200)
+    small = np.where(np.arange(200) % 5 > 0, data_table.y / 1e12, data_table.y)
+    episode_family = family(Table("random", data_table.x, small, data_table.features, "y"), opening=3)
+    episodes = episode_family.sample(Request(200, 12, new_generator()))
+    table_index, rows = (episodes.truth[name].numpy() for name in ("table", "rows"))
     labels = episodes.context.y[..., 0].numpy()
     assert (labels[:, :3] == 0).all(1).sum() > 20
-    np.testing.assert_allclose(here.in_episodes(dwarfed[rows], which, rows), labels, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(episode_family.in_episodes(small[rows], table_index, rows), labels, rtol=1e-4, atol=1e-4)
 
 
-def test_no_label_after_the_opening_enters_another_points_label():
-    made = table()
-    changed = made.y.copy()
+def test_labels_after_the_opening_do_not_affect_other_labels():
+    data_table = table()
+    changed = data_table.y.copy()
     changed[13] += 1e5
-    one = family(made).sample(Request(200, 20, stream()))
-    two = family(Table("made", made.x, changed, made.features, "y")).sample(Request(200, 20, stream()))
-    where = (one.truth["rows"] == 13).double()
-    outside = where[:, :10].sum(1) == 0
-    moved = outside & (where.sum(1) == 1)
-    assert moved.sum() > 10
-    same = (one.context.y - two.context.y).abs()[..., 0] < 1e-3 * one.context.y.abs()[..., 0] + 1e-2
-    assert (same[outside] | where[outside].bool()).all()
-    assert not same[moved][where[moved].bool()].any()
+    before = family(data_table).sample(Request(200, 20, new_generator()))
+    after = family(Table("random", data_table.x, changed, data_table.features, "y")).sample(
+        Request(200, 20, new_generator())
+    )
+    is_changed_row = (before.truth["rows"] == 13).double()
+    not_in_opening = is_changed_row[:, :10].sum(1) == 0
+    is_later = not_in_opening & (is_changed_row.sum(1) == 1)
+    assert is_later.sum() > 10
+    difference = (before.context.y - after.context.y).abs()[..., 0]
+    is_equal = difference < 1e-3 * before.context.y.abs()[..., 0] + 1e-2
+    assert (is_equal[not_in_opening] | is_changed_row[not_in_opening].bool()).all()
+    assert not is_equal[is_later][is_changed_row[is_later].bool()].any()
 
 
-def test_labels_do_not_depend_on_their_unit():
-    made = table()
-    other = Table("made", made.x * 1e-3 + 7, 1e-6 * made.y - 40, made.features, "y")
-    one, two = (family(t).sample(Request(30, 20, stream())).context for t in (made, other))
-    torch.testing.assert_close(one.y, two.y, atol=1e-2, rtol=1e-2)
-    torch.testing.assert_close(one.x, two.x, atol=1e-4, rtol=1e-4)
+def test_labels_do_not_depend_on_units():
+    data_table = table()
+    other = Table("random", data_table.x * 1e-3 + 7, 1e-6 * data_table.y - 40, data_table.features, "y")
+    context, other_context = (family(t).sample(Request(30, 20, new_generator())).context for t in (data_table, other))
+    torch.testing.assert_close(context.y, other_context.y, atol=1e-2, rtol=1e-2)
+    torch.testing.assert_close(context.x, other_context.x, atol=1e-4, rtol=1e-4)
 
 
-def test_the_zero_predictors_score_is_that_of_the_docstring():
+def test_the_zero_predictor_scores_as_documented():
     rng = np.random.default_rng(0)
-    made = Table("noise", rng.normal(size=(5000, 2)), rng.normal(size=5000), ("a", "b"), "y")
-    y = family(made).sample(Request(20_000, 20, stream())).context.y[:, 10:, 0].double()
-    each = y.square().mean(1)
-    assert abs(each.mean() - 11 / 10 * 10 / 7) < 4 * each.std() / math.sqrt(len(each)) + 0.01
+    data_table = Table("noise", rng.normal(size=(5000, 2)), rng.normal(size=5000), ("a", "b"), "y")
+    y = family(data_table).sample(Request(20_000, 20, new_generator())).context.y[:, 10:, 0].double()
+    errors = y.square().mean(1)
+    assert abs(errors.mean() - 11 / 10 * 10 / 7) < 4 * errors.std() / math.sqrt(len(errors)) + 0.01
 
 
-def test_labels_can_be_brought_to_the_scale_of_the_trained_task():
-    plain, scaled = family().sample(Request(5, 20, stream())), family(variance=5.0).sample(Request(5, 20, stream()))
+def test_the_parameter_variance_scales_the_labels():
+    plain, scaled = (
+        family().sample(Request(5, 20, new_generator())),
+        family(variance=5.0).sample(Request(5, 20, new_generator())),
+    )
     torch.testing.assert_close(scaled.context.y, math.sqrt(5) * plain.context.y)
     assert family(variance=5.0).normaliser == 5
 
 
 def test_the_opening_is_at_most_half_of_the_points():
-    assert family().sample(Request(2, 6, stream())).scored.sum(1).tolist() == [3, 3]
+    assert family().sample(Request(2, 6, new_generator())).scored.sum(1).tolist() == [3, 3]
     for points in (1, 2, 3):
-        assert family().sample(Request(2, points, stream())).context.y.isfinite().all()
+        assert family().sample(Request(2, points, new_generator())).context.y.isfinite().all()
 
 
-def test_a_flat_opening_keeps_the_tables_scale():
+def test_constant_openings_use_the_scale_of_the_table():
     y = np.r_[np.zeros(199), 1.0]
-    made = Table("rare", np.arange(200.0)[:, None], y, ("a",), "y")
-    episodes = family(made).sample(Request(300, 20, stream()))
+    data_table = Table("rare", np.arange(200.0)[:, None], y, ("a",), "y")
+    episodes = family(data_table).sample(Request(300, 20, new_generator()))
     assert episodes.context.y.isfinite().all()
     later = (episodes.truth["rows"][:, 10:] == 199).nonzero()
     step = 1 / y.std()
@@ -137,81 +143,81 @@ def test_a_flat_opening_keeps_the_tables_scale():
     assert len(later)
 
 
-def test_more_features_than_dimensions_give_a_random_subset_per_episode_in_pad():
-    made = table(features=8)
-    x = family(made).sample(Request(60, 10, stream()))
-    standard = (made.x - made.x.mean(0)) / made.x.std(0)
+def test_pad_selects_a_random_subset_of_many_features():
+    data_table = table(features=8)
+    episodes = family(data_table).sample(Request(60, 10, new_generator()))
+    standard = (data_table.x - data_table.x.mean(0)) / data_table.x.std(0)
     subsets = set()
     for b in range(60):
-        rows = standard[x.truth["rows"][b].numpy()]
-        found = [int(np.abs(rows - x.context.x[b, :, j : j + 1].numpy()).max(0).argmin()) for j in range(5)]
-        assert found == sorted(set(found))
-        np.testing.assert_allclose(x.context.x[b], rows[:, found], atol=1e-4)
-        subsets.add(tuple(found))
+        rows, x = standard[episodes.truth["rows"][b].numpy()], episodes.context.x[b]
+        features = [int(np.abs(rows - x[:, j : j + 1].numpy()).max(0).argmin()) for j in range(5)]
+        assert features == sorted(set(features))
+        np.testing.assert_allclose(x, rows[:, features], atol=1e-4)
+        subsets.add(tuple(features))
     assert len(subsets) > 20, "out of 56"
 
 
 @pytest.mark.parametrize("features", [3, 8])
 def test_projection_mixes_all_features_linearly_with_variance_one(features):
-    made = table(rows=400, features=features)
-    episodes = family(made, encoding="project").sample(Request(300, 20, stream()))
+    data_table = table(rows=400, features=features)
+    episodes = family(data_table, encoding="project").sample(Request(300, 20, new_generator()))
     x = episodes.context.x.double()
-    standard = torch.from_numpy((made.x - made.x.mean(0)) / made.x.std(0))[episodes.truth["rows"]]
+    standard = torch.from_numpy((data_table.x - data_table.x.mean(0)) / data_table.x.std(0))[episodes.truth["rows"]]
     fitted = standard @ torch.linalg.lstsq(standard, x).solution
     torch.testing.assert_close(fitted, x, atol=1e-4, rtol=0)
-    each = x.square().mean((1, 2))
-    assert abs(each.mean() - 1) < 4 * each.std() / math.sqrt(300)
+    variances = x.square().mean((1, 2))
+    assert abs(variances.mean() - 1) < 4 * variances.std() / math.sqrt(300)
 
 
-def test_every_table_is_equally_likely():
+def test_tables_are_equally_likely():
     counts = torch.bincount(
-        family(table(), table(500), table(features=7)).sample(Request(3000, 5, stream())).truth["table"]
+        family(table(), table(500), table(features=7)).sample(Request(3000, 5, new_generator())).truth["table"]
     )
     assert (counts - 1000).abs().max() < 4 * math.sqrt(3000 * 2 / 9)
 
 
-def test_distinct_rows_are_uniform_in_every_place():
-    drawn = distinct_rows(20_000, 3, 5, stream())
-    assert (drawn.sort(1).values.diff(dim=1) > 0).all()
-    for place in range(3):
-        share = torch.bincount(drawn[:, place], minlength=5) / 20_000
+def test_distinct_rows_are_uniform_in_every_position():
+    rows = distinct_rows(20_000, 3, 5, new_generator())
+    assert (rows.sort(1).values.diff(dim=1) > 0).all()
+    for position in range(3):
+        share = torch.bincount(rows[:, position], minlength=5) / 20_000
         assert (share - 0.2).abs().max() < 4 * math.sqrt(0.16 / 20_000)
-    subsets = drawn.sort(1).values @ torch.tensor([25, 5, 1])
+    subsets = rows.sort(1).values @ torch.tensor([25, 5, 1])
     _, counts = subsets.unique(return_counts=True)
     assert len(counts) == 10
     assert (counts - 2000).abs().max() < 4 * math.sqrt(20_000 * 0.09)
-    assert (distinct_rows(10, 4, 4, stream()).sort(1).values == torch.arange(4)).all()
+    assert (distinct_rows(10, 4, 4, new_generator()).sort(1).values == torch.arange(4)).all()
 
 
-def test_tables_are_found_by_name_in_the_data_folder(folder):
+def test_tables_are_read_by_name_from_the_data_folder(folder):
     named = Tabular(Tabular.Parameters(dim=5, tables=["large"]), folder)
     assert [t.name for t in named.tables] == ["large"]
-    everything = Tabular(Tabular.Parameters(dim=5), folder)
-    assert [t.name for t in everything.tables] == ["large", "tiny"]
-    assert named.fingerprint != everything.fingerprint
+    unnamed = Tabular(Tabular.Parameters(dim=5), folder)
+    assert [t.name for t in unnamed.tables] == ["large", "tiny"]
+    assert named.fingerprint != unnamed.fingerprint
     assert named.fingerprint == Tabular(Tabular.Parameters(dim=5, tables=["large.csv.gz"]), folder).fingerprint
-    assert named.sample(Request(3, 11, stream())).context.y.isfinite().all()
+    assert named.sample(Request(3, 11, new_generator())).context.y.isfinite().all()
 
 
-def test_missing_data_is_one_clear_line_and_only_on_use(tmp_path, folder):
-    with pytest.raises(DataError, match="--data-dir or ICLBENCH_DATA"):
-        Tabular(Tabular.Parameters()).sample(Request(1, 5, stream()))
-    with pytest.raises(DataError, match=r"cannot read .*tabular: No such file.*ICLBENCH_DATA"):
-        Tabular(Tabular.Parameters(), tmp_path / "nowhere").sample(Request(1, 5, stream()))
-    with pytest.raises(UnknownNameError, match="unknown table 'larg'; did you mean 'large'"):
-        Tabular(Tabular.Parameters(tables=["larg"]), folder).sample(Request(1, 5, stream()))
-    with pytest.raises(DataError, match="'tiny' has 8 rows, fewer than the 11 points"):
-        Tabular(Tabular.Parameters(), folder).sample(Request(1, 11, stream()))
+def test_missing_data_are_refused_on_first_use(tmp_path, folder):
+    with refused("missing-data", "--data-dir", "ICLBENCH_DATA"):
+        Tabular(Tabular.Parameters()).sample(Request(1, 5, new_generator()))
+    with refused("missing-data", tmp_path / "nowhere" / "tabular", "ICLBENCH_DATA"):
+        Tabular(Tabular.Parameters(), tmp_path / "nowhere").sample(Request(1, 5, new_generator()))
+    with refused("unknown-name", "'larg'", "'large'", folder / "tabular"):
+        Tabular(Tabular.Parameters(tables=["larg"]), folder).sample(Request(1, 5, new_generator()))
+    with refused("not-applicable", "'tiny'", 8, 11):
+        Tabular(Tabular.Parameters(), folder).sample(Request(1, 11, new_generator()))
     for file in (folder / "tabular").glob("*.gz"):
         file.unlink()
-    with pytest.raises(DataError, match="holds no table"):
-        Tabular(Tabular.Parameters(), folder).sample(Request(1, 5, stream()))
+    with refused("missing-data", folder / "tabular", ".parquet"):
+        Tabular(Tabular.Parameters(), folder).sample(Request(1, 5, new_generator()))
 
 
 @pytest.mark.parametrize("name", ["../secret", "a/b", "/etc/passwd", "..", ""])
 def test_table_names_cannot_leave_the_folder(name):
-    with pytest.raises(UsageError, match=r"tables.0"):
-        validate(Tabular.Parameters, {"tables": [name]}, "card")
+    with pytest.raises(ValidationError, match="tables"):
+        Tabular.Parameters.model_validate({"tables": [name]})
 
 
 @settings(max_examples=60, deadline=None)
@@ -222,29 +228,29 @@ def test_table_names_cannot_leave_the_folder(name):
 )
 def test_any_finite_table_gives_finite_inputs_and_labels(rows):
     values = np.array(rows)
-    made = Table("any", values[:, :1], values[:, 1], ("a",), "y")
-    context = family(made, dim=2).sample(Request(4, len(rows), stream())).context
+    data_table = Table("any", values[:, :1], values[:, 1], ("a",), "y")
+    context = family(data_table, dim=2).sample(Request(4, len(rows), new_generator())).context
     assert context.x.isfinite().all()
     assert context.y.isfinite().all()
 
 
 @pytest.mark.skipif("ICLBENCH_DATA" not in os.environ, reason="ICLBENCH_DATA is not set: real tables are elsewhere")
 def test_real_tables_are_learnable_in_context():
-    """Least squares from 30 rows beats the mean of the labels on airfoil, a table known to be roughly linear."""
+    """Least squares on 30 rows has a lower error than the mean of the labels on airfoil, which is roughly linear."""
     real = Tabular(Tabular.Parameters(dim=5, tables=["airfoil"]), Path(os.environ["ICLBENCH_DATA"]))
-    episodes = real.sample(Request(500, 31, stream()))
+    episodes = real.sample(Request(500, 31, new_generator()))
     x, y = episodes.context.x.double(), episodes.context.y.double()
     weights = torch.linalg.lstsq(x[:, :30], y[:, :30]).solution
     assert (x[:, 30:] @ weights - y[:, 30:]).square().mean() < 0.8 * y[:, 30:].square().mean()
-    everything = Tabular(Tabular.Parameters(dim=5), Path(os.environ["ICLBENCH_DATA"]))
-    assert everything.sample(Request(50, 21, stream())).context.y.isfinite().all()
+    all_tables = Tabular(Tabular.Parameters(dim=5), Path(os.environ["ICLBENCH_DATA"]))
+    assert all_tables.sample(Request(50, 21, new_generator())).context.y.isfinite().all()
 
 
-def test_remarks_of_several_tables_name_none_of_their_targets():
+def test_remarks_on_several_tables_do_not_name_targets():
     wide, narrow = table(rows=60, features=13, name="wide"), table(rows=40, features=5, name="narrow")
-    told = family(wide, narrow, variance=5.0).remarks(9)
+    remarks = family(wide, narrow, variance=5.0).remarks(9)
     named = ", ".join(f"f{i}" for i in range(12))
-    assert told == [
+    assert remarks == [
         f"wide: a random 5 of 13 features ({named}, ...), others in every episode, of 60 rows",
         "narrow: all 5 features (f0, f1, f2, f3, f4), of 40 rows",
         "an episode: 10 rows of one table drawn at random, in random order; features standardised over the whole "
@@ -253,10 +259,10 @@ def test_remarks_of_several_tables_name_none_of_their_targets():
     ]
 
 
-def test_remarks_say_what_is_not_scored_and_how_features_are_mixed():
-    told = family(table(features=12), encoding="project", opening=4).remarks(10)
+def test_remarks_describe_the_opening_and_the_projection():
+    remarks = family(table(features=12), encoding="project", opening=4).remarks(10)
     named = ", ".join(f"f{i}" for i in range(12))
-    assert told[0] == f"made: 5 random projections of 12 features ({named}), others in every episode, of 60 rows"
-    assert "; 'y' by mean and deviation of its first 4 rows, which are not scored" in told[1]
-    episodes = family(table(features=12), encoding="project", opening=4).sample(Request(3, 11, stream()))
-    assert told[2].endswith(": 4 to 10") and episodes.scored.nonzero()[:, 1].unique().tolist() == list(range(4, 11))
+    assert remarks[0] == f"random: 5 random projections of 12 features ({named}), others in every episode, of 60 rows"
+    assert "; 'y' by mean and deviation of its first 4 rows, which are not scored" in remarks[1]
+    episodes = family(table(features=12), encoding="project", opening=4).sample(Request(3, 11, new_generator()))
+    assert remarks[2].endswith(": 4 to 10") and episodes.scored.nonzero()[:, 1].unique().tolist() == list(range(4, 11))

@@ -1,4 +1,4 @@
-"""Files of event sequences, one module for each format."""
+"""Readers of event sequences, one module per file format."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from iclbench.core.errors import DataError
 from iclbench.families.events.event_data import EventData
 from iclbench.families.events.readers import jodie, json_lines, meta_tpp
 
-# The format that a suffix stands for.
+# The format of each suffix.
 SUFFIXES = {".npz": "npz", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
 
 
@@ -16,19 +16,28 @@ def read_events(path: Path, form: str | None = None, marks: int | None = None, t
     """Read the sequences of a file.
 
     Args:
-        path: of the file.
-        form: `npz`, `jsonl` or `csv`; None: what the suffix says.
-        marks: number of marks K; None: as many as there are in the file.
-        times: whether the times of an `.npz` are `gaps` or `absolute`; None: gaps, refused where they look absolute.
+        path: the file.
+        form: `npz`, `jsonl` or `csv` (default: by suffix).
+        marks: number of marks K (default: as many as the file has).
+        times: whether the times of an `.npz` file are `gaps` or `absolute` (default: gaps, with an error if they look
+            absolute).
 
     Raises:
-        DataError: the file cannot be read as sequences of events, in one line with the place.
+        DataError: the file cannot be read as sequences of events; the message has the position.
     """
-    suffix = form or SUFFIXES.get(path.suffix.lower())
-    if suffix is None:
-        raise DataError(f"{path}: expected a file that ends in .npz, .jsonl or .csv, or -o task.format=jsonl as well")
-    if times is not None and suffix != "npz":
-        raise DataError(f"{path}: task.times is for .npz files; those of .{suffix} files are absolute; leave it out")
-    if suffix == "npz":
+    file_format = form or SUFFIXES.get(path.suffix.lower())
+    if file_format is None:
+        raise DataError(
+            f"{path}: expected a file that ends in .npz, .jsonl or .csv; use one, or name its format: -o "
+            "task.format=jsonl",
+            code="bad-syntax",
+        )
+    if times is not None and file_format != "npz":
+        raise DataError(
+            f"{path}: task.times is for .npz files, and the times of .{file_format} files are absolute; remove "
+            "task.times",
+            code="conflict",
+        )
+    if file_format == "npz":
         return meta_tpp.read(path, marks, times)
-    return (json_lines if suffix == "jsonl" else jodie).read(path, marks)
+    return (json_lines if file_format == "jsonl" else jodie).read(path, marks)

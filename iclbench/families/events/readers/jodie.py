@@ -3,13 +3,13 @@
     user_id,item_id,timestamp,state_label,comma_separated_list_of_features
     0,0,0.0,0,-0.319991,-0.435701,0.106784,-0.067309
 
-The header names fewer columns than the rows have, as published; fields after the time are not read. Sequences are
-in the order in which their users first appear; so are marks, unless all items are numbered 0, 1, ... in the
-file, in which case these numbers are the marks (Mooc: 97, Reddit: 984). Times count from the time 0 of the file, where
-its recording began, for all users.
+As in the published files, the header has fewer names than the rows have fields; fields after the time are not read.
+Sequences are in the order of the first events of their users. Marks are in the order of the first events of their
+items, unless the items are the numbers 0, 1, ..., which are then the marks (Mooc: 97, Reddit: 984). For all users,
+times count from the time 0 of the file, when its recording began.
 
-A user may well have several events at one time, since clocks tell seconds; the parameter `ties` says what becomes of
-them (`iclbench.families.events.sequences`).
+A user can have several events at one time, since clocks count seconds; see the parameter `ties`
+(`iclbench.families.events.sequences`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from iclbench.core.errors import DataError, shortened
-from iclbench.families.events.event_data import MOST_MARKS, EventData
+from iclbench.families.events.event_data import MAX_MARKS, EventData
 from iclbench.families.events.readers.lines import check_size, decoded, numbered
 from iclbench.families.tabular.numerals import number
 
@@ -29,15 +29,15 @@ _HEADER = "user_id,item_id,timestamp,state_label,comma_separated_list_of_feature
 
 
 def read(path: Path, marks: int | None) -> EventData:
-    """The sequences of a file; `marks` is K, None: as many as there are items.
+    """Read the sequences of a file; `marks` is the number of marks K (default: the number of items).
 
     Raises:
-        DataError: see the module; with the line, from 1.
+        DataError: the file has another format; the message has the line, from 1.
     """
     users: dict[str, int] = {}
     items: dict[str, int] = {}
     user_numbers, item_numbers, timestamps, lines = array("q"), array("q"), array("d"), array("q")
-    most = marks or MOST_MARKS
+    max_marks = marks or MAX_MARKS
     for line, text in numbered(path):
         fields = decoded(path, line, b",".join(text.split(b",", 3)[:3])).split(",")
         if not timestamps and not lines:
@@ -49,9 +49,12 @@ def read(path: Path, marks: int | None) -> EventData:
         item_numbers.append(items.setdefault(item, len(items)))
         timestamps.append(time)
         lines.append(line)
-        if len(items) > most:
-            raised = "; raise -o task.marks" if marks else ""
-            raise DataError(f"{path}, line {line}: item '{shortened(item)}' is more than the {most:,} marks{raised}")
+        if len(items) > max_marks:
+            advice = "; raise -o task.marks" if marks else ""
+            raise DataError(
+                f"{path}, line {line}: item '{shortened(item)}' exceeds the number of marks, {max_marks:,}{advice}",
+                code="too-large",
+            )
         if not len(timestamps) % 4096:
             check_size(path, len(timestamps))
     if not timestamps:
@@ -60,40 +63,44 @@ def read(path: Path, marks: int | None) -> EventData:
     order = np.argsort(np.array(user_numbers), kind="stable")
     counts = np.bincount(np.array(user_numbers))
     times = np.array(timestamps)[order]
-    before = np.concatenate([[0.0], times[:-1]])
-    before[np.cumsum(counts) - counts] = 0.0
-    numbers = np.array(lines[1:])[order]
+    previous_times = np.concatenate([[0.0], times[:-1]])
+    previous_times[np.cumsum(counts) - counts] = 0.0
+    line_numbers = np.array(lines[1:])[order]
+    event_marks = _item_marks(items)[np.array(item_numbers)][order]
 
     def place(event: int) -> str:
-        return f"{path}, line {numbers[event]}"
+        return f"{path}, line {line_numbers[event]}"
 
-    return EventData.of(
-        times - before, _numbered(items)[np.array(item_numbers)][order], counts, marks or len(items), place
-    )
+    return EventData.of(times - previous_times, event_marks, counts, marks or len(items), place)
 
 
 def _check_header(path: Path, line: int, fields: list[str]) -> None:
     names = [field.strip().lower() for field in fields]
     if len(names) < 3 or any(name not in spellings for name, spellings in zip(names, _COLUMNS, strict=True)):
-        raise DataError(f"{path}, line {line}: expected the header {_HEADER}, or at least its first three columns")
+        raise DataError(
+            f"{path}, line {line}: expected the header {_HEADER}, or at least its first three columns",
+            code="bad-syntax",
+        )
 
 
 def _event(place: str, fields: list[str]) -> tuple[str, str, float]:
     """User, item and time of a row."""
     if len(fields) < 3:
-        raise DataError(f"{place}: {len(fields)} fields, expected user, item, time and whatever follows")
+        raise DataError(f"{place}: expected at least user, item and time, got {len(fields)} fields", code="bad-syntax")
     user, item, time_text = (field.strip() for field in fields)
     if not user or not item or '"' in user + item:
         name = "user" if not user or '"' in user else "item"
-        raise DataError(f"{place}: no plain name of the {name}; write a number or a word without quotes")
+        raise DataError(
+            f"{place}: the {name} has no plain name; write a number or a word without quotes", code="bad-syntax"
+        )
     time = number(time_text)
     if time is None:
-        raise DataError(f"{place}: the time '{shortened(time_text)}' is not a number; write seconds, or another unit")
+        raise DataError(f"{place}: the time '{shortened(time_text)}' is not a number; write seconds or another unit")
     return user, item, time
 
 
-def _numbered(items: dict[str, int]) -> np.ndarray:
-    """The mark of every item, by the order of first appearance."""
+def _item_marks(items: dict[str, int]) -> np.ndarray:
+    """The marks of the items, which are in the order of their first events."""
     if set(items) == {str(index) for index in range(len(items))}:
         return np.array([int(item) for item in items])
     return np.arange(len(items))

@@ -1,9 +1,8 @@
 """One sequence per line, as JSON: `{"times": [0.5, 1.25], "marks": [0, 2], "end": 3.0}`.
 
-Times are absolute and count from the start of the observation, marks are 0-based. `marks` may be left out (of all
-lines: there is one mark then), and so may `end`, the end of the observation. With `end` a sequence may have no events:
-nothing happened in its window. Any other key is an error: it is nearly
-always one of these in another spelling.
+Times are absolute and count from the start of the observation; marks are 0-based. Without `marks`, on all lines, there
+is one mark. `end`, the end of the observation, is optional. Sequences with `end` can have no events. Other keys are
+errors, since they are usually misspelled.
 """
 
 from __future__ import annotations
@@ -17,119 +16,125 @@ import numpy as np
 
 from iclbench.core.errors import DataError, UnknownNameError, shortened
 from iclbench.core.json_text import parse_json
-from iclbench.families.events.event_data import MOST_MARKS, EventData
+from iclbench.families.events.event_data import MAX_MARKS, EventData
 from iclbench.families.events.readers.lines import check_size, decoded, numbered
 
 _KEYS = ("times", "marks", "end")
+_EXAMPLE = '{"times": [0.5, 1.25], "marks": [0, 2]}'
 
 
 def read(path: Path, marks: int | None) -> EventData:
-    """The sequences of a file; `marks` is K, None: the largest mark and 1.
+    """Read the sequences of a file; `marks` is the number of marks K (default: the largest mark plus 1).
 
     Raises:
-        DataError: see the module; with line and event, both counted from 1.
+        DataError: the file has another format; the message has the line and the event, both from 1.
     """
-    gaps, kinds, lines, counts, open_after = [], [], [], [], []
-    marked: bool | None = None
+    gaps, sequence_marks, lines, counts, open_intervals = [], [], [], [], []
+    marks_expected: bool | None = None
     total = 0
     for number, line in numbered(path):
         location = f"{path}, line {number}"
         record = _record(location, decoded(path, number, line))
-        times = _numbers(location, record, "times")
+        times = _times(location, record["times"])
         if not len(times) and "end" not in record:
             raise DataError(
-                f'{location}: a sequence without events; remove the line, or say with "end" how long it was'
+                f'{location}: the sequence has no events; remove the line, or give the "end" of its observation'
             )
-        if marked is None and len(times):
-            marked = "marks" in record
-        if len(times) and marked != ("marks" in record):
-            has, first = ("has", "has none") if not marked else ("has no", "has them")
-            raise DataError(f'{location}: {has} "marks" where the first sequence {first}; give all marks or none')
         has_marks = "marks" in record
-        sequence_marks = (
-            _marks(location, record, len(times), marks) if has_marks else np.zeros(len(times), dtype=np.int64)
+        if marks_expected is None and len(times):
+            marks_expected = has_marks
+        if len(times) and marks_expected != has_marks:
+            problem = '"marks" is missing' if marks_expected else 'unexpected "marks"'
+            raise DataError(
+                f"{location}: {problem}, unlike in the first sequence; give all sequences marks or none",
+                code="bad-syntax",
+            )
+        sequence_marks.append(
+            _marks(location, record["marks"], len(times), marks) if has_marks else np.zeros(len(times), dtype=np.int64)
         )
         total += len(times)
         check_size(path, total)
-        with np.errstate(over="ignore"):  # an infinite gap is an error with its place
+        with np.errstate(over="ignore"):  # infinite gaps raise an error with their position
             gaps.append(np.diff(times, prepend=0.0))
-        kinds.append(sequence_marks)
         counts.append(len(times))
         lines.append(number)
-        open_after.append(_open(location, record, times))
+        open_intervals.append(_open_interval(location, record, times))
     ends = np.cumsum(counts)
 
     def place(event: int) -> str:
         sequence = int(np.searchsorted(ends, event, side="right"))
         return f"{path}, line {lines[sequence]}, event {event - int(ends[sequence]) + counts[sequence] + 1}"
 
-    flat = np.concatenate(kinds)
-    if not len(flat):
-        raise DataError(f"{path}: no sequence has an event; expected events on some lines")
+    event_marks = np.concatenate(sequence_marks)
+    if not len(event_marks):
+        raise DataError(f"{path}: all sequences are empty; expected events on at least one line")
+    mark_count = marks or int(event_marks.max()) + 1
     return EventData.of(
-        np.concatenate(gaps), flat, np.array(counts), marks or int(flat.max()) + 1, place, np.array(open_after)
+        np.concatenate(gaps), event_marks, np.array(counts), mark_count, place, np.array(open_intervals)
     )
 
 
 def _record(location: str, text: str) -> dict[str, Any]:
     record = parse_json(text, location)
     if not isinstance(record, dict):
-        raise DataError(f'{location}: expected a JSON object like {{"times": [0.5, 1.25], "marks": [0, 2]}}')
+        raise DataError(f"{location}: expected a JSON object like {_EXAMPLE}", code="bad-syntax")
     for key in record:
         if key not in _KEYS:
-            raise DataError(f"{location}: {UnknownNameError('key', key, _KEYS)}")
+            error = UnknownNameError("key", key, _KEYS)
+            raise DataError(f"{location}: {error}", code=error.code)
     if "times" not in record:
-        raise DataError(f'{location}: no "times"; expected an object like {{"times": [0.5, 1.25], "marks": [0, 2]}}')
+        raise DataError(f'{location}: "times" is missing; expected an object like {_EXAMPLE}', code="bad-syntax")
     return record
 
 
-def _numbers(location: str, record: dict[str, Any], key: str) -> np.ndarray:
-    """A list of finite numbers."""
-    values = record[key]
+def _times(location: str, values: Any) -> np.ndarray:
+    """A list of finite numbers as an array."""
     if not isinstance(values, list):
-        raise DataError(f'{location}: "{key}" is not a list of numbers; write [...]')
+        raise DataError(f'{location}: "times" is not a list of numbers; write [...]', code="bad-syntax")
     for index, value in enumerate(values):
-        _number(f"{location}, event {index + 1}", value)
+        _finite_number(f"{location}, event {index + 1}", value)
     return np.array(values, dtype=np.float64)
 
 
-def _number(location: str, value: Any) -> float:
+def _finite_number(location: str, value: Any) -> float:
     if type(value) not in (int, float):
-        raise DataError(f"{location}: {shortened(json.dumps(value))} is not a number")
+        raise DataError(f"{location}: {shortened(json.dumps(value))} is not a number; write a time like 0.5")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise DataError(f"{location}: a time that is not finite; remove the event or fix its time")
+        raise DataError(f"{location}: the time is not finite; remove the event or fix its time")
     return number
 
 
-def _marks(location: str, record: dict[str, Any], events: int, most: int | None) -> np.ndarray:
-    values = record["marks"]
+def _marks(location: str, values: Any, events: int, mark_count: int | None) -> np.ndarray:
     if not isinstance(values, list) or len(values) != events:
-        given = f"{len(values)} of them" if isinstance(values, list) else "no list"
-        raise DataError(f'{location}: "marks" must be a list of {events}, one for each time, got {given}')
+        length = len(values) if isinstance(values, list) else "no list"
+        raise DataError(
+            f'{location}: "marks" must be a list of {events}, one per time, got {length}', code="bad-syntax"
+        )
+    largest = (mark_count or MAX_MARKS) - 1
     for index, value in enumerate(values):
-        if type(value) is not int or not 0 <= value < (most or MOST_MARKS):
-            allowed = f"0 to {(most or MOST_MARKS) - 1}"
-            more = "; raise -o task.marks" if most and type(value) is int and value >= most else ""
+        if type(value) is not int or not 0 <= value <= largest:
+            advice = "; raise -o task.marks" if mark_count and type(value) is int and value > largest else ""
             raise DataError(
-                f"{location}, event {index + 1}: mark {shortened(json.dumps(value))} is none of {allowed}{more}"
+                f"{location}, event {index + 1}: mark {shortened(json.dumps(value))} is not an integer from 0 to "
+                f"{largest}{advice}"
             )
     return np.array(values, dtype=np.int64)
 
 
-def _open(location: str, record: dict[str, Any], times: np.ndarray) -> float:
-    """How long the observation went on after the last event; NaN: not longer."""
+def _open_interval(location: str, record: dict[str, Any], times: np.ndarray) -> float:
+    """The time of observation after the last event; NaN if the observation ends with it."""
     if "end" not in record:
         return math.nan
-    end = _number(f'{location}, "end"', record["end"])
+    end = _finite_number(f'{location}, "end"', record["end"])
     if not len(times):
         if end <= 0:
             raise DataError(f'{location}: "end" is {end:g} for a sequence without events; expected a time after 0')
         return end
-    open_after = end - float(times[-1])
-    if open_after < 0:
-        raise DataError(f'{location}: "end" is {end:g}, before the last event at {times[-1]:g}')
-    return open_after or math.nan
+    open_interval = end - float(times[-1])
+    if open_interval < 0:
+        raise DataError(f'{location}: "end" is {end:g}, before the last event at {times[-1]:g}; give a later end')
+    return open_interval or math.nan

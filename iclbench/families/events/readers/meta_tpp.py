@@ -1,12 +1,12 @@
-"""The `.npz` of Meta TPP (Bae et al. 2023): `times`, `marks` and `masks`, all `(sequences, longest)`.
+"""The `.npz` files of Meta TPP (Bae et al. 2023): `times`, `marks` and `masks`, all `(sequences, longest)`.
 
-`times` are gaps, `marks` are 1-based with 0 as padding, `masks` are 1 where there is an event. As in the released code,
-without `marks` there is one mark, and without `masks` nothing is padded except where `marks` are 0. Object arrays,
-which that code loads as pickles, can run any code and are refused.
+`times` are gaps, `marks` are 1-based with 0 for padding, and `masks` are 1 for events. As in the released code, there
+is one mark without `marks`, and without `masks` only positions with mark 0 are padding. Object arrays, which that code
+loads as pickles, can run arbitrary code and are refused.
 
-The files that this format comes from are not all gaps: users of the code that Mooc, Reddit and Wikipedia were first
-released with found times there that only grow (`mbilos/neural-flows-experiments`, issue 5). Gaps that never shrink in
-any sequence are refused until `-o task.times` says what they are.
+Some published files of this format contain absolute times instead of gaps: users of the code with which Mooc, Reddit
+and Wikipedia were first released reported times that only increase (`mbilos/neural-flows-experiments`, issue 5). Times
+that do not decrease in any sequence are refused unless `-o task.times` is given.
 """
 
 from __future__ import annotations
@@ -21,28 +21,30 @@ from typing import IO, Any
 import numpy as np
 
 from iclbench.core import limits
-from iclbench.core.errors import DataError, UnknownNameError, one_line
-from iclbench.families.events.event_data import MOST_MARKS, EventData
-from iclbench.families.events.readers.lines import unreadable
+from iclbench.core.errors import DataError, one_line
+from iclbench.core.formats import in_a_line
+from iclbench.families.events.event_data import MAX_MARKS, EventData
+from iclbench.families.file_errors import cannot_read
 
 ARRAYS = ("times", "marks", "masks")
-# Times with at least this many pairs of neighbours that grow, and none that shrinks, are not gaps.
-_SURE = 100
-_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError, ValueError)
+# Times with at least this number of increases and no decrease are not gaps.
+_MIN_INCREASES = 100
+_ARCHIVE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError, ValueError)
 
 
 def read(path: Path, marks: int | None, times: str | None) -> EventData:
-    """The sequences of a file; `marks` is K, None: the largest mark. `times`: see `read_events`.
+    """Read the sequences of a file; `marks` is the number of marks K (default: the largest mark). `times`: see
+    `read_events`.
 
     Raises:
-        DataError: see the module; with the array and its indices, from 0.
+        DataError: the file has another format; the message has the array and its indices, from 0.
     """
     arrays = _arrays(path)
     values = arrays["times"].astype(np.float64)
     mask = _mask(path, arrays)
-    short = np.flatnonzero(~mask[:, 0])
-    if len(short):
-        raise DataError(f"{path}, times[{short[0]}]: a sequence without events; remove the row")
+    empty = np.flatnonzero(~mask[:, 0])
+    if len(empty):
+        raise DataError(f"{path}, times[{empty[0]}]: the sequence has no events; remove the row")
     rows, columns = np.nonzero(mask)
 
     def place(event: int) -> str:
@@ -52,45 +54,49 @@ def read(path: Path, marks: int | None, times: str | None) -> EventData:
     gaps = values[mask]
     if times == "absolute":
         gaps = np.diff(values, axis=1, prepend=0.0)[mask]
-    elif times is None and _look_absolute(values, mask):
+    elif times is None and _is_increasing(values, mask):
         raise DataError(
-            f"{path}: 'times' only grow in every sequence, so that they are no gaps; -o task.times=absolute takes "
-            "differences, -o task.times=gaps takes them as they are"
+            f"{path}: 'times' never decrease, so they seem to be absolute; give -o task.times=absolute to convert them "
+            "to gaps, or -o task.times=gaps if they are gaps",
+            code="missing-value",
         )
     return EventData.of(gaps, event_marks, mask.sum(1), marks or int(event_marks.max()) + 1, place)
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays that there are, all of the shape of `times`."""
+    """The arrays of a file, all of the shape of `times`."""
     try:
         with limits.opened(path) as file:
-            arrays = _unpacked(path, file)
+            arrays = _unpack(path, file)
     except OSError as error:
-        raise unreadable(path, error) from None
+        raise cannot_read(path, error) from None
     shape = arrays["times"].shape
     if len(shape) != 2 or not all(shape):
-        raise DataError(f"{path}: 'times' has the shape {shape}; expected (sequences, longest), none of them 0")
+        raise DataError(f"{path}: 'times' has the shape {shape}, expected (sequences, longest) without a 0")
     for name, array in arrays.items():
         if array.shape != shape:
-            raise DataError(f"{path}: '{name}' has the shape {array.shape}, and 'times' {shape}; give both one shape")
+            raise DataError(f"{path}: '{name}' has the shape {array.shape}, expected that of 'times', {shape}")
     return arrays
 
 
-def _unpacked(path: Path, file: IO[bytes]) -> dict[str, np.ndarray]:
+def _unpack(path: Path, file: IO[bytes]) -> dict[str, np.ndarray]:
     try:
         with zipfile.ZipFile(file) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
             if duplicates := [name for name in ARRAYS if names.count(name) > 1]:
-                raise DataError(f"{path}: two arrays are named '{duplicates[0]}'; write the file again with one")
+                raise DataError(f"{path}: two arrays are named '{duplicates[0]}'; remove one", code="duplicate")
             if "times" not in names:
-                raise DataError(f"{path}: no array 'times'; {UnknownNameError('array', 'times', names)}")
+                arrays = f"arrays {', '.join(in_a_line(name) for name in names)}" if names else "no arrays"
+                raise DataError(f"{path}: expected an array 'times', got {arrays}")
             return {name: _array(path, archive, name) for name in ARRAYS if name in names}
-    except _BROKEN as error:
-        raise DataError(f"{path} is not a complete .npz file ({one_line(error)}); write it again") from None
+    except _ARCHIVE_ERRORS as error:
+        raise DataError(
+            f"{path} is not a complete .npz file ({one_line(error)}); write it again", code="unreadable-file"
+        ) from None
 
 
 def _array(path: Path, archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    """One array of numbers, which is as large as it says."""
+    """An array of numbers, whose size is that of its header."""
     with archive.open(f"{name}.npy") as member:
         version = np.lib.format.read_magic(member)
         readers: dict[Any, Callable[..., Any]] = {
@@ -98,61 +104,62 @@ def _array(path: Path, archive: zipfile.ZipFile, name: str) -> np.ndarray:
             (2, 0): np.lib.format.read_array_header_2_0,
         }
         if version not in readers:
-            raise DataError(f"{path}: the array '{name}' holds no plain numbers; save it as floats or integers")
+            raise DataError(f"{path}: the array '{name}' does not have plain numbers; save it as floats or integers")
         shape, _, dtype = readers[version](member)
     if dtype.hasobject:
         raise DataError(
-            f"{path}: the array '{name}' holds Python objects, which are not read; save padded arrays of numbers"
+            f"{path}: the array '{name}' has Python objects, which are not read; save padded arrays of numbers"
         )
     if dtype.kind not in "fiub":
-        raise DataError(f"{path}: the array '{name}' holds {dtype}, not numbers; save it as floats or integers")
+        raise DataError(f"{path}: the array '{name}' has the type {dtype}; save it as floats or integers")
     limits.check(math.prod(shape) * max(dtype.itemsize, 8), f"{path}: the array '{name}' takes")
     with archive.open(f"{name}.npy") as member:
         array: np.ndarray = np.lib.format.read_array(member, allow_pickle=False)
         if member.read(1):
-            raise ValueError(f"'{name}' is longer than it says")
+            raise ValueError(f"'{name}' is longer than its header says")
     return array
 
 
 def _mask(path: Path, arrays: dict[str, np.ndarray]) -> np.ndarray:
-    """Where there is an event: from the beginning of every row on, without a hole."""
-    by_mark = arrays["marks"] != 0 if "marks" in arrays else np.ones(arrays["times"].shape, dtype=bool)
+    """Whether positions have events, which must precede all padding of their row."""
+    has_mark = arrays["marks"] != 0 if "marks" in arrays else np.ones(arrays["times"].shape, dtype=bool)
     if "masks" not in arrays:
-        mask = by_mark
+        mask = has_mark
     else:
         masks = arrays["masks"]
-        _refuse_any(path, "masks", masks, (masks != 0) & (masks != 1), "neither 0 nor 1")
+        _refuse_any(path, "masks", masks, (masks != 0) & (masks != 1), "expected 0 or 1")
         mask = masks == 1
         if "marks" in arrays:
-            _refuse_any(path, "masks", masks, mask & ~by_mark, "but the mark there is 0, which is padding")
-            _refuse_any(path, "masks", masks, ~mask & by_mark, "but there is a mark; padding has the mark 0")
+            _refuse_any(path, "masks", masks, mask & ~has_mark, "but its mark is 0, which is padding")
+            _refuse_any(path, "masks", masks, ~mask & has_mark, "but it has a mark; padding has the mark 0")
     name = "masks" if "masks" in arrays else "marks"
-    holes = ~mask[:, :-1] & mask[:, 1:]
-    if holes.any():
-        row, column = np.argwhere(holes)[0]
-        raise DataError(f"{path}, {name}[{row}, {column}]: padding before an event; padding comes last in a sequence")
+    is_misplaced = ~mask[:, :-1] & mask[:, 1:]
+    if is_misplaced.any():
+        row, column = np.argwhere(is_misplaced)[0]
+        raise DataError(f"{path}, {name}[{row}, {column}]: padding before an event; move it to the end of the row")
     return mask
 
 
-def _marks(path: Path, arrays: dict[str, np.ndarray], mask: np.ndarray, most: int | None) -> np.ndarray:
-    """The marks as whole numbers from 1 on, 0 where there is none."""
+def _marks(path: Path, arrays: dict[str, np.ndarray], mask: np.ndarray, mark_count: int | None) -> np.ndarray:
+    """The marks as integers from 1 on, 0 for padding."""
     if "marks" not in arrays:
         return mask.astype(np.int64)
     marks = arrays["marks"].astype(np.float64)
-    _refuse_any(path, "marks", arrays["marks"], ~(marks == np.floor(marks)), "no whole number")
-    _refuse_any(path, "marks", arrays["marks"], marks < 0, "negative; marks are 1, 2, ..., and 0 is padding")
-    raised = f"more than the {most} marks of -o task.marks; raise it" if most else f"more than {MOST_MARKS:,} marks"
-    _refuse_any(path, "marks", arrays["marks"], marks > (most or MOST_MARKS), raised)
+    _refuse_any(path, "marks", arrays["marks"], ~(marks == np.floor(marks)), "not an integer")
+    _refuse_any(path, "marks", arrays["marks"], marks < 0, "a negative number; marks are 1, 2, ..., and 0 is padding")
+    largest = mark_count or MAX_MARKS
+    advice = "; raise -o task.marks" if mark_count else ""
+    _refuse_any(path, "marks", arrays["marks"], marks > largest, f"expected at most {largest:,}{advice}")
     return marks.astype(np.int64)
 
 
-def _refuse_any(path: Path, name: str, array: np.ndarray, wrong: np.ndarray, problem: str) -> None:
-    """Raise `DataError` about the first wrong place, if there is one."""
-    if wrong.any():
-        row, column = np.argwhere(wrong)[0]
+def _refuse_any(path: Path, name: str, array: np.ndarray, is_wrong: np.ndarray, problem: str) -> None:
+    """Raise `DataError` for the first wrong value, if there is one."""
+    if is_wrong.any():
+        row, column = np.argwhere(is_wrong)[0]
         raise DataError(f"{path}, {name}[{row}, {column}] is {array[row, column]}, {problem}")
 
 
-def _look_absolute(values: np.ndarray, mask: np.ndarray) -> bool:
-    growth = np.diff(values, axis=1)[mask[:, 1:]]
-    return int((growth > 0).sum()) >= _SURE and not (growth < 0).any()
+def _is_increasing(values: np.ndarray, mask: np.ndarray) -> bool:
+    differences = np.diff(values, axis=1)[mask[:, 1:]]
+    return int((differences > 0).sum()) >= _MIN_INCREASES and not (differences < 0).any()

@@ -1,4 +1,4 @@
-"""Random numbers without a state: each is a hash of the seed, the name of what it decides, and integer indices.
+"""Random numbers without a state: each is a hash of the seed, the name of the variable, and integer indices.
 
 The hash is the finaliser of splitmix64 (Steele, Lea and Flood 2014) applied once per index.
 """
@@ -20,9 +20,9 @@ def uniform(seed: int, name: str, *index: Index) -> Float[np.ndarray, "..."]:
 
 
 def normal(seed: int, name: str, *index: Index) -> Float[np.ndarray, "..."]:
-    """About standard normal: the sum of the four 16-bit parts of one hash, so never beyond 3.47.
+    """Approximately standard normal numbers, at most 3.47: sums of the four 16-bit parts of one hash.
 
-    Without a logarithm or an exponential, whose last bits differ from one machine to another.
+    This avoids logarithms and exponentials, whose last bits differ between machines.
     """
     bits = _bits(seed, name, *index)
     parts = sum((bits >> np.uint64(shift)) & np.uint64(0xFFFF) for shift in (0, 16, 32, 48))
@@ -30,7 +30,7 @@ def normal(seed: int, name: str, *index: Index) -> Float[np.ndarray, "..."]:
 
 
 def _bits(seed: int, name: str, *index: Index) -> UInt64[np.ndarray, "..."]:
-    """64 random bits. Counters wrap around modulo 2^64, which is what hashing wants."""
+    """64 random bits. Counters wrap around modulo 2^64, as the hash requires."""
     with np.errstate(over="ignore"):
         bits = _mix(np.array([seed], np.uint64) ^ _mix(np.array([zlib.crc32(name.encode())], np.uint64)))
         for i in index:

@@ -1,7 +1,7 @@
-"""Drawers: what each of them makes of a class's motor program.
+"""Drawings of characters: variation of the motor program of a class between drawers and drawings.
 
-A drawing changes every parameter of every stroke a little, lets strokes miss their places, and slants, stretches and
-moves the glyph. A part of this is the drawer's own hand, the same for all characters of an alphabet.
+A drawing perturbs every parameter of every stroke and the positions of strokes, and slants, stretches and moves the
+glyph. One component of the variation is the hand of the drawer, which is the same for all characters of an alphabet.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from iclbench.families.images.glyphs.programs import alphabet_of, programs, stro
 from iclbench.families.images.glyphs.raster import ink
 from iclbench.families.images.glyphs.strokes import Strokes, Trace, trace
 
-# How far a drawing strays from the program: relative and absolute standard deviations of each parameter of a stroke.
+# Relative and absolute standard deviations of the parameters of a stroke between drawings.
 _RELATIVE = {"arc": 0.11, "swing": 0.15, "corner": 0.09, "second": 0.09, "hook": 0.13, "length": 0.12}
 _ABSOLUTE = {"heading": 0.0135, "arc": 0.016, "at_corner": 0.045, "at_second": 0.045}
 _SLIP = 0.021
-# Standard deviations of the whole glyph's changes: of the hand (alphabet, drawer), of the single drawing.
+# Standard deviations of the transformations of a glyph: by hand (alphabet, drawer) and by drawing.
 _TURN, _SLANT = (0.05, 0.05), (0.09, 0.05)
 _WIDTH, _HEIGHT = (0.11, 0.08), (0.11, 0.08)
 _SHIFT = (0.03, 0.035)
-# Some drawers are careful, some hasty: what all deviations are multiplied by, least and range.
+# Smallest value and range of the factor of all deviations, which is small for careful and large for hasty drawers.
 _HASTE = (0.3, 1.3)
-# Glyphs drawn at once: their points stay in the processor's cache.
+# Number of classes drawn at once, so that their points fit into the processor's cache.
 _CHUNK = 32
 
 Drawers: TypeAlias = Int[np.ndarray, " drawers"]
@@ -41,14 +41,14 @@ def glyphs(
     *,
     jitter: float = 1.0,
 ) -> UInt8[np.ndarray, "classes drawings size size"]:
-    """Draw characters; any subset equals the same part of the full set, bit for bit.
+    """Draw characters. A subset is bit-identical to that part of the full set.
 
     Args:
-        seed: another seed, other alphabets.
-        classes: how many classes, or which ones, numbered from 0 without end.
-        drawings: how many drawings of each, or which ones; drawing i of all classes is by drawer i.
+        seed: seed of the alphabets.
+        classes: number of classes, or their numbers, from 0 without an upper limit.
+        drawings: number of drawings per class, or their numbers; drawing i of every class is by drawer i.
         size: height and width in pixels.
-        jitter: how much drawings of a class differ; 0: not at all.
+        jitter: factor of the variation between drawings of a class; 0 for none.
 
     Returns:
         Images with ink 255 on paper 0.
@@ -63,12 +63,12 @@ def glyphs(
 def _indices(indices: int | Sequence[int] | np.ndarray) -> Int[np.ndarray, " _"]:
     numbers = np.arange(indices) if isinstance(indices, int) else np.asarray(indices, dtype=np.int64).reshape(-1)
     if (numbers < 0).any():
-        raise ValueError("classes and drawings are numbered from 0")
+        raise ValueError(f"classes and drawings are numbered from 0, got {numbers.min()}")
     return numbers
 
 
 def _by_strokes(counts: Int[np.ndarray, " classes"]) -> Iterator[tuple[int, Int[np.ndarray, " _"]]]:
-    """Chunks of classes with equally many strokes, so that there is nothing to mask."""
+    """Chunks of classes with equal numbers of strokes, which need no masks."""
     for strokes in np.unique(counts):
         members = np.flatnonzero(counts == strokes)
         for start in range(0, len(members), _CHUNK):
@@ -80,25 +80,25 @@ def _draw(
 ) -> tuple[Trace, Trace]:
     """Points of all drawings within the unit square, `(classes, drawers, strokes, points)`."""
     program = Strokes(*(value[:, None] for value in programs(seed, classes, strokes)))
-    middle, scale = _placement(seed, classes, program)
+    centre, scale = _placement(seed, classes, program)
     c, d, s = classes[:, None, None], drawers[:, None], np.arange(strokes)
 
     haste = jitter * (_HASTE[0] + _HASTE[1] * uniform(seed, "haste", alphabet_of(classes)[:, None], drawers))
 
-    def stray(name: str) -> Float[np.ndarray, "classes drawers strokes"]:
+    def deviation(name: str) -> Float[np.ndarray, "classes drawers strokes"]:
         return haste[..., None] * normal(seed, f"drawn {name}", c, d, s)
 
-    changed = {name: getattr(program, name) * (1 + by * stray(name)) for name, by in _RELATIVE.items()}
-    for name, by in _ABSOLUTE.items():
-        changed[name] = changed.get(name, getattr(program, name)) + by * stray(f"{name} offset")
-    slips = (_SLIP / scale * stray(f"slip {axis}") for axis in "xy")
-    x, y = trace(program._replace(**changed), *slips)
-    x, y = (x - middle[0][..., None]) * scale[..., None], (y - middle[1][..., None]) * scale[..., None]
+    parameters = {name: getattr(program, name) * (1 + std * deviation(name)) for name, std in _RELATIVE.items()}
+    for name, std in _ABSOLUTE.items():
+        parameters[name] = parameters.get(name, getattr(program, name)) + std * deviation(f"{name} offset")
+    slips = (_SLIP / scale * deviation(f"slip {axis}") for axis in "xy")
+    x, y = trace(program._replace(**parameters), *slips)
+    x, y = (x - centre[0][..., None]) * scale[..., None], (y - centre[1][..., None]) * scale[..., None]
 
     def variation(name: str, spread: tuple[float, float]) -> Float[np.ndarray, "classes drawers 1 1"]:
         hand = normal(seed, f"hand {name}", alphabet_of(classes)[:, None], drawers)
-        single = normal(seed, f"drawing {name}", classes[:, None], drawers)
-        return (haste * (spread[0] * hand + spread[1] * single))[..., None, None]
+        drawing = normal(seed, f"drawing {name}", classes[:, None], drawers)
+        return (haste * (spread[0] * hand + spread[1] * drawing))[..., None, None]
 
     slant, turn = variation("slant", _SLANT), variation("turn", _TURN)
     x, y = x * (1 + variation("width", _WIDTH)) + slant * y, y * (1 + variation("height", _HEIGHT))
@@ -108,7 +108,7 @@ def _draw(
 def _placement(
     seed: int, classes: Int[np.ndarray, " classes"], program: Strokes
 ) -> tuple[Float[np.ndarray, "2 classes 1 1"], Float[np.ndarray, "classes 1 1"]]:
-    """Middle of the undisturbed glyph, and what brings it to 56 to 82 % of the page; tiny glyphs stay small."""
+    """Centre of the unperturbed glyph, and the factor that scales it to most of the page; tiny glyphs stay small."""
     traced = np.stack(trace(program))
     low, high = traced.min((-2, -1)), traced.max((-2, -1))
     extent = np.maximum((high - low).max(0), 0.25)

@@ -1,7 +1,7 @@
-"""Which strokes a character class is made of: its motor program.
+"""Motor programs: the strokes of every character class.
 
-Classes belong to alphabets. An alphabet is more angular or more curved, has simpler or richer characters, and a small
-library of stroke shapes, from which half of the strokes of its characters are taken.
+Classes belong to alphabets. Alphabets differ in how angular and how complex their characters are. Each alphabet has a
+small library of stroke shapes, which half of the strokes of its characters are taken from.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from iclbench.families.images.glyphs.counters import normal, uniform
 from iclbench.families.images.glyphs.strokes import POINTS, Strokes
 
 STROKES = 5
-# Sizes of alphabets in their order, repeated for ever: those of Omniglot lie between 14 and 55 characters too.
+# Sizes of alphabets in their order, repeated without end; those of Omniglot are also between 14 and 55 characters.
 ALPHABETS = (14, 16, 20, 22, 24, 26, 26, 26, 28, 33, 40, 41, 42, 43, 46, 47, 48, 52, 55, 20, 24, 26, 30)
 LIBRARY = 6
 
-# Kinds of stroke, how likely each is in an angular and in a curved alphabet, and how long it is.
+# Kinds of stroke, their probabilities in an angular and in a curved alphabet, and their relative lengths.
 LINE, ARC, LOOP, S, CORNER, U, Z, HOOK, DOT = range(9)
 _ANGULAR = np.array([0.36, 0.07, 0.04, 0.03, 0.22, 0.12, 0.08, 0.05, 0.03])
 _CURVED = np.array([0.16, 0.28, 0.14, 0.12, 0.07, 0.04, 0.03, 0.12, 0.04])
@@ -37,21 +37,21 @@ def alphabet_of(classes: Classes) -> Classes:
 
 
 def stroke_counts(seed: int, classes: Classes) -> Classes:
-    """How many strokes each class has, 1 to 5."""
+    """The number of strokes of each class, 1 to 5."""
     rich = uniform(seed, "richness", alphabet_of(classes))
     share = 0.8 * uniform(seed, "strokes", classes) + 0.3 * rich - 0.06
     return 1 + np.searchsorted(_COUNTS, share, side="right")
 
 
 def programs(seed: int, classes: Classes, strokes: int) -> Strokes:
-    """The first `strokes` strokes of the classes, every field `(classes, strokes)`."""
+    """The first `strokes` strokes of the classes; every field is `(classes, strokes)`."""
     c, s = classes[:, None], np.arange(strokes)[None]
     alphabet = np.broadcast_to(alphabet_of(classes)[:, None], (len(classes), strokes))
 
     def draw(name: str) -> Float[np.ndarray, "classes strokes"]:
         return uniform(seed, name, c, s)
 
-    # A shape from the alphabet's library, or one of its own: the key is all that the shape depends on.
+    # The shape is a function of the key: a shape of the library of the alphabet or a unique one.
     shared = alphabet * LIBRARY + (draw("which of the library") * LIBRARY).astype(np.int64)
     key = np.where(draw("from the library") < 0.5, shared, (1 << 40) + c * STROKES + s)
     kind = _kind(uniform(seed, "kind", key), uniform(seed, "curvature", alphabet))
@@ -66,7 +66,7 @@ def programs(seed: int, classes: Classes, strokes: int) -> Strokes:
     eighth = (draw("direction") * 8).astype(np.int64)
     upright = draw("upright") < 0.72
     place = draw("joint")
-    # At the ends of the earlier stroke, or anywhere on it.
+    # The start, the end or any point of the earlier stroke.
     joint = np.where(
         place < 0.24, 0, np.where(place < 0.44, POINTS - 1, (draw("joint within") * POINTS).astype(np.int64))
     )
@@ -94,6 +94,6 @@ def programs(seed: int, classes: Classes, strokes: int) -> Strokes:
 def _kind(
     u: Float[np.ndarray, "classes strokes"], curvature: Float[np.ndarray, "classes strokes"]
 ) -> Int[np.ndarray, "classes strokes"]:
-    """The kind that a uniform number stands for, between the two tables of probabilities."""
+    """The kind for a uniform number, with probabilities interpolated between the two tables."""
     shares = curvature[..., None] * _CURVED + (1 - curvature[..., None]) * _ANGULAR
     return np.minimum((u[..., None] >= np.cumsum(shares, -1)).sum(-1), DOT)

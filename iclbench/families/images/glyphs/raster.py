@@ -1,8 +1,8 @@
-"""From points to ink.
+"""Rasterisation: from points to ink.
 
-Every point leaves ink on its four nearest pixels in proportion to the length of line it stands for. The pen is as wide
-as Omniglot's, about 4 of 105 pixels. Where that is less than a pixel or so, the ink of a pixel is the share of it that
-the line covers, as in a scan that was reduced; where it is more, the line is widened and its edges made sharp.
+Every point puts ink on its four nearest pixels in proportion to the length of its part of the line. The pen is as wide
+as that of Omniglot, about 4 of 105 pixels. In small images, where the pen is narrower than about a pixel, the ink of a
+pixel is its covered area, as in a downscaled scan. In larger images the line is widened and its edges are sharpened.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ PEN = 0.044
 
 
 def ink(x: Trace, y: Trace, size: int) -> UInt8[np.ndarray, "*glyphs size size"]:
-    """Draw glyphs whose points lie in the unit square; what lies outside is drawn at its edge. 255 is ink, 0 paper."""
+    """Draw glyphs given points in the unit square; points outside are moved to its edge. 255 is ink, 0 paper."""
     columns, rows = (np.clip(axis * size - 0.5, 0, size - 1.001) for axis in (x, y))
     pen = PEN * size
-    # A dot has no length, but the width of the pen.
+    # A dot has the width of the pen as its length.
     weight = np.maximum(_lengths(columns, rows), pen / x.shape[-1])
-    finer = math.ceil(size / 16)  # points stay about a pixel apart
-    weight = np.repeat(weight / finer, finer, -1)
-    drawn = _splat(_between(columns, finer), _between(rows, finer), weight, size)
+    factor = math.ceil(size / 16)  # about one point per pixel
+    weight = np.repeat(weight / factor, factor, -1)
+    line = _splat(_interpolated(columns, factor), _interpolated(rows, factor), weight, size)
     if pen < 1.25:
-        covered = drawn * np.float32(pen)
+        covered = line * np.float32(pen)
     else:
-        # Blurred by half the pen's width, a line is down to exp(-1/2) of its middle at the pen's edge.
+        # After blurring by half the width of the pen, the profile at the edge of the pen is exp(-1/2) of its maximum.
         sigma = pen / 2
-        profile = _blur(drawn, sigma) * np.float32(sigma * math.sqrt(2 * math.pi))
+        profile = _blur(line, sigma) * np.float32(sigma * math.sqrt(2 * math.pi))
         covered = (profile - np.float32(math.exp(-0.5))) * np.float32(pen) + np.float32(0.5)
     return (np.clip(covered, 0, 1) * 255).astype(np.uint8).reshape(*x.shape[:-2], size, size)
 
 
 def _lengths(x: Trace, y: Trace) -> Trace:
-    """Half the way from the point before plus half the way to the next."""
-    way = np.sqrt(np.square(np.diff(x)) + np.square(np.diff(y))) / 2
+    """Half of the distance to the previous point plus half of the distance to the next point."""
+    half = np.sqrt(np.square(np.diff(x)) + np.square(np.diff(y))) / 2
     ends = np.zeros_like(x[..., :1])
-    return np.concatenate([ends, way], -1) + np.concatenate([way, ends], -1)
+    return np.concatenate([ends, half], -1) + np.concatenate([half, ends], -1)
 
 
-def _between(values: Trace, times: int) -> Float[np.ndarray, "*glyphs strokes fine"]:
-    """`times` points for each one, on the straight line to the next."""
+def _interpolated(values: Trace, factor: int) -> Float[np.ndarray, "*glyphs strokes fine"]:
+    """`factor` points for each point, on the straight line to the next point."""
     following = np.concatenate([values[..., 1:], values[..., -1:]], -1)
-    share = np.arange(times) / times
+    share = np.arange(factor) / factor
     fine = values[..., None] + share * (following - values)[..., None]
     return fine.reshape(*values.shape[:-1], -1)
 
 
 def _splat(x: Trace, y: Trace, weight: Trace, size: int) -> Float32[np.ndarray, "count size size"]:
-    """Bilinear: a point's weight goes to the four pixels around it."""
+    """Distribute the weight of every point bilinearly to the four nearest pixels."""
     count = math.prod(x.shape[:-2])
     column, row = x.astype(np.int64), y.astype(np.int64)
     right, down = x - column, y - row
@@ -68,7 +68,7 @@ def _splat(x: Trace, y: Trace, weight: Trace, size: int) -> Float32[np.ndarray, 
 
 
 def _blur(images: Float32[np.ndarray, "count size size"], sigma: float) -> Float32[np.ndarray, "count size size"]:
-    """Gaussian blur, one axis after the other, as sums in a fixed order (a matrix product has none)."""
+    """Gaussian blur along both axes, with sums in a fixed order, unlike a matrix product."""
     reach = math.ceil(2.6 * sigma)
     taps = np.exp(-0.5 * np.square(np.arange(-reach, reach + 1) / sigma))
     taps = np.round(taps / taps.sum(), 9).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Strokes: from a heading profile to points in the plane.
+"""Strokes: from the direction of the pen to points in the plane.
 
 A pen moves at constant speed, t from 0 to 1, in the direction
 
@@ -18,7 +18,7 @@ POINTS = 36
 
 _T = (np.arange(POINTS) + 0.5) / POINTS
 _HOOK = np.clip((_T - 0.62) / 0.38, 0, 1)
-# Directions are looked up: a table rounded far above the last bit is the same on every machine.
+# Sines and cosines come from a rounded table, which is the same on every machine.
 _DIRECTIONS = 4096
 _TURN = 2 * np.pi * np.arange(_DIRECTIONS) / _DIRECTIONS
 _COS, _SIN = np.round(np.cos(_TURN), 12), np.round(np.sin(_TURN), 12)
@@ -29,10 +29,10 @@ Trace: TypeAlias = Float[np.ndarray, "*glyphs strokes points"]
 
 
 class Strokes(NamedTuple):
-    """The strokes of glyphs in the order in which they are drawn.
+    """The strokes of glyphs in drawing order.
 
-    A stroke after the first is moved so that its point `pivot` lies on point `joint` of the stroke `parent`, or, when
-    `floating`, at `away` from the middle of the strokes before it.
+    A stroke after the first is moved so that its point `pivot` is at point `joint` of the stroke `parent` or, if it is
+    `floating`, at the offset `away` from the centre of the earlier strokes.
     """
 
     heading: PerStroke
@@ -53,26 +53,26 @@ class Strokes(NamedTuple):
 
 
 def trace(strokes: Strokes, slip_x: PerStroke | float = 0.0, slip_y: PerStroke | float = 0.0) -> tuple[Trace, Trace]:
-    """x and y of every point; `slip` is by how much a stroke misses its place. y points down the page."""
+    """x and y of every point (y points down); `slip` is the offset of a stroke from its exact position."""
     column = Strokes(*(value[..., None] for value in strokes))
     turns = column.heading + column.arc * _T + column.swing * _SWING + column.hook * _HOOK
     turns = turns + column.corner * (column.at_corner < _T) + column.second * (column.at_second < _T)
-    # The offset keeps the number positive, where truncation rounds to nearest.
-    toward = ((turns + 64) * _DIRECTIONS + 0.5).astype(np.int64) % _DIRECTIONS
+    # The offset makes the number positive, so that truncation after adding 0.5 rounds to the nearest integer.
+    direction = ((turns + 64) * _DIRECTIONS + 0.5).astype(np.int64) % _DIRECTIONS
     step = column.length / POINTS
-    x, y = np.cumsum(_COS[toward] * step, -1), np.cumsum(_SIN[toward] * step, -1)
+    x, y = np.cumsum(_COS[direction] * step, -1), np.cumsum(_SIN[direction] * step, -1)
     for i in range(x.shape[-2]):
         for axis, slip, away in ((x, slip_x, strokes.away_x), (y, slip_y, strokes.away_y)):
             pivot = _point(axis[..., i, :], strokes.pivot[..., i])
-            place = np.zeros(())
+            position = np.zeros(())
             if i:
                 earlier = axis[..., :i, :].reshape(*axis.shape[:-2], i * POINTS)
-                # The middle of the extent, not the mean: it does not depend on an order of summation.
+                # Unlike the mean, the centre of the extent does not depend on the order of summation.
                 middle = (earlier.min(-1) + earlier.max(-1)) / 2
                 joint = _point(earlier, strokes.parent[..., i] * POINTS + strokes.joint[..., i])
-                place = np.where(strokes.floating[..., i], middle + away[..., i], joint)
+                position = np.where(strokes.floating[..., i], middle + away[..., i], joint)
             slip_offset = np.broadcast_to(slip, axis.shape[:-1])[..., i]
-            axis[..., i, :] += (place - pivot + slip_offset)[..., None]
+            axis[..., i, :] += (position - pivot + slip_offset)[..., None]
     return x, y
 
 

@@ -1,4 +1,4 @@
-"""Files of sequences in every format, written the way their formats are described, without the code that reads them."""
+"""Files of event sequences in all formats, written independently of the readers."""
 
 import json
 
@@ -8,8 +8,8 @@ HEADER = "user_id,item_id,timestamp,state_label,comma_separated_list_of_features
 
 
 def sequences(count=12, longest=9, kinds=4, seed=0):
-    """Times and marks of `count` sequences of 1 to `longest` events; times are multiples of 1/64, so that sums and
-    differences of them are exact."""
+    """Times and marks of `count` sequences of 1 to `longest` events. Times are multiples of 1/64, so that sums and
+    differences are exact."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, longest + 1, count)
     times = [np.cumsum(rng.integers(1, 200, n)) / 64 for n in lengths]
@@ -19,13 +19,13 @@ def sequences(count=12, longest=9, kinds=4, seed=0):
 
 
 def npz_arrays(times, marks):
-    """The arrays of Meta TPP's format."""
+    """The arrays of the format of Meta TPP."""
     longest = max(map(len, times))
     arrays = {name: np.zeros((len(times), longest), dtype=np.float32) for name in ("times", "marks", "masks")}
-    for row, (when, what) in enumerate(zip(times, marks, strict=True)):
-        gaps = when - np.concatenate([[0.0], when[:-1]])
-        for name, values in (("times", gaps), ("marks", what + 1), ("masks", np.ones(len(when)))):
-            arrays[name][row, : len(when)] = values
+    for row, (row_times, row_marks) in enumerate(zip(times, marks, strict=True)):
+        gaps = row_times - np.concatenate([[0.0], row_times[:-1]])
+        for name, values in (("times", gaps), ("marks", row_marks + 1), ("masks", np.ones(len(gaps)))):
+            arrays[name][row, : len(gaps)] = values
     return arrays
 
 
@@ -35,7 +35,7 @@ def write_npz(path, times, marks):
 
 
 def write_jsonl(path, times, marks=None, ends=None):
-    records = [{"times": list(map(float, when))} for when in times]
+    records = [{"times": list(map(float, sequence))} for sequence in times]
     for index, record in enumerate(records):
         if marks is not None:
             record["marks"] = list(map(int, marks[index]))
@@ -46,11 +46,11 @@ def write_jsonl(path, times, marks=None, ends=None):
 
 
 def write_jodie(path, times, marks, features=4):
-    """Rows of all users by time, with so many features, of which the header names one."""
+    """Rows of all users by time, with `features` features, only one of which is in the header."""
     rows = [
         (float(t), index, user, k)
-        for user, (when, what) in enumerate(zip(times, marks, strict=True))
-        for index, (t, k) in enumerate(zip(when, what, strict=True))
+        for user, sequence in enumerate(zip(times, marks, strict=True))
+        for index, (t, k) in enumerate(zip(*sequence, strict=True))
     ]
     lines = [f"u{user},{k},{t!r},0,{','.join(['0.5'] * features)}" for t, _, user, k in sorted(rows)]
     path.write_text("\n".join([HEADER, *lines]) + "\n", encoding="utf-8")

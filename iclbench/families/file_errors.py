@@ -1,0 +1,21 @@
+"""Errors for data files that cannot be read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from iclbench.core.errors import DataError, said
+
+
+def cannot_read(path: Path, error: OSError, advice: str = "", missing: str = "missing-file") -> DataError:
+    """The error for a file or folder that cannot be opened or read.
+
+    Args:
+        path: the file or folder.
+        error: the reason.
+        advice: what the user can do.
+        missing: the code if it does not exist.
+    """
+    code = missing if isinstance(error, FileNotFoundError) else "unreadable-file"
+    message = f"cannot read {path}: {error.strerror or said(error)}"
+    return DataError(f"{message}; {advice}" if advice else message, code=code)
