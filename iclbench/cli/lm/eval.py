@@ -86,8 +86,8 @@ def command(
     from iclbench.core.context import Context
     from iclbench.deep_thinking.methods import method_as_typed
     from iclbench.language.models import loading
-    from iclbench.language.tasks.chosen import language_tasks
     from iclbench.language.tasks.ranges import parse
+    from iclbench.language.tasks.selection import language_tasks
     from iclbench.store.runs import check_name
 
     for option, value, names in (("--dtype", dtype, _DTYPES), ("--overlength", overlength, _OVERLENGTH)):
@@ -135,7 +135,7 @@ def command(
                 device=torch_device,
                 trust_remote_code=trust_remote_code,
                 offline=offline,
-                called=name,
+                contestant_name=name,
             )
             failed += evaluate_model(
                 Context(results, data_dir), loaded, available_tasks, context_method, cells, options

@@ -284,10 +284,10 @@ def test_a_folder_has_no_revisions(folder: Path) -> None:
 
 def test_the_name_is_the_last_part_or_the_one_that_is_given(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert load(f"{folder}/").name == "my-llama"
-    assert load(str(folder), called="another").name == "another"
+    assert load(str(folder), contestant_name="another").name == "another"
     monkeypatch.chdir(folder)
     assert load(".").name == "my-llama"
-    assert "leave out slashes" in refused(UsageError, folder, called="a/b")
+    assert "leave out slashes" in refused(UsageError, folder, contestant_name="a/b")
 
 
 def test_the_identity_is_that_of_what_defines_the_model_wherever_it_lies(folder: Path, tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 from iclbench.core.errors import UsageError
 from iclbench.language.prompting.prompts import LanguagePrompts
 from iclbench.language.tasks.cards import LanguageCard, LanguageTask
-from iclbench.language.tasks.chosen import language_tasks
 from iclbench.language.tasks.pools import Example, Pool
+from iclbench.language.tasks.selection import language_tasks
 
 LABELS = ("no", "yes", "so")
 

@@ -10,7 +10,7 @@ from iclbench.config.cards import cards_folder, names
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.language.prompting.text import example
 from iclbench.language.tasks.cards import LanguageCard, load_language_card, load_suite, shipped_tasks, suites, tasks_of
-from iclbench.language.tasks.chosen import language_tasks
+from iclbench.language.tasks.selection import language_tasks
 
 CARDS = {name: load_language_card(name)[1] for name in names("tasks/language")}
 SUITES = {name: load_suite(name)[1] for name in names("tasks/language/suites")}

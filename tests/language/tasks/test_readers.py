@@ -12,9 +12,9 @@ import pytest
 from iclbench.config.cards import cards_folder
 from iclbench.core.errors import DataError, UsageError
 from iclbench.language.tasks.cards import LanguageCard, LanguageTask, shipped_tasks
-from iclbench.language.tasks.chosen import language_tasks
 from iclbench.language.tasks.pools import Example
 from iclbench.language.tasks.readers.mapping import read_pairs
+from iclbench.language.tasks.selection import language_tasks
 
 SHIPPED = {task.name: task for task in shipped_tasks()}
 OURS = sorted(name for name, task in SHIPPED.items() if not task.reader.needs_data)

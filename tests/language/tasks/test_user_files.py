@@ -7,8 +7,8 @@ import pytest
 from iclbench.core.errors import UsageError
 from iclbench.language.prompting.prompts import LanguagePrompts
 from iclbench.language.prompting.text import prompt
-from iclbench.language.tasks.chosen import language_tasks
-from iclbench.language.tasks.own import own_task
+from iclbench.language.tasks.selection import language_tasks
+from iclbench.language.tasks.user_files import own_task
 
 
 def rows(count):
