@@ -114,10 +114,10 @@ def command(
     models_by_name: dict[str, str] = {}
     for each in model:  # check the models before large packages are imported
         source = loading.find(each, revision=revision, trust_remote_code=trust_remote_code, offline=offline)
-        if (other := models_by_name.setdefault(source.called, each)) != each:
+        if (other := models_by_name.setdefault(source.model_name, each)) != each:
             raise UsageError(
-                f"'{other}' and '{each}' have the same name '{source.called}' in the tables; use single commands with "
-                "--model and --name"
+                f"'{other}' and '{each}' have the same name '{source.model_name}' in the tables; use single commands "
+                "with --model and --name"
             )
     available_tasks, failed = _with_data(named_tasks, data_dir)
     torch_device = set_up_torch(device, threads)
