@@ -135,7 +135,7 @@ def test_an_interrupted_training_does_not_go_on_with_other_data(tmp_path, monkey
     words = [*EVENTS, "-o", f"task.path={file}", "--name", "mine", "--results", str(results)]
 
     with monkeypatch.context() as patched:
-        kept = training._keeping
+        kept = training._checkpointing
 
         def keeping(*args):
             keep = kept(*args)
@@ -147,7 +147,7 @@ def test_an_interrupted_training_does_not_go_on_with_other_data(tmp_path, monkey
 
             return keep_and_stop
 
-        patched.setattr(training, "_keeping", keeping)
+        patched.setattr(training, "_checkpointing", keeping)
         assert main(words) == 130
     assert find(results, "mine").reached == 2
     grow(file)

@@ -28,8 +28,8 @@ from iclbench.tables.evaluators import HEADLINE
 
 @dataclass(frozen=True)
 class ValidationSet(PromptSet):
-    """Validation episodes. They are drawn like a prompt set, from a separate random stream and, if the family has
-    them, from separate validation data."""
+    """Validation episodes, drawn like a prompt set, but from a separate random stream and, if the family has it, from
+    separate validation data."""
 
     stream: ClassVar[str] = "validation"
 
@@ -92,7 +92,7 @@ class Objective:
 
     @property
     def sign(self) -> int:
-        """1 if less is better, else -1."""
+        """1 if lower is better, else -1."""
         return 1 if metric(self.metric).lower_is_better else -1
 
     @property
@@ -115,7 +115,7 @@ class Objective:
             scores = scores[scores["kind"].eq("backbone")]
             if (failures := set_rows[set_rows["status"].eq("failed")]).size:
                 raise NonFiniteError(str(failures["reason"].iloc[0]))
-            most = scores["n_related"].max()
-            scores = scores if pd.isna(most) else scores[scores["n_related"].eq(most)]
+            max_related = scores["n_related"].max()
+            scores = scores if pd.isna(max_related) else scores[scores["n_related"].eq(max_related)]
             means.append(float(scores["value"].mean()))  # for a metric without an area, over all context sizes
         return sum(means) / len(means)

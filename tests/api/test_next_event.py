@@ -64,13 +64,13 @@ def test_an_empty_sequence_asks_for_the_first_event(model: Backbone) -> None:
         ([1.0], [0.5], "whole numbers"),
         ([1.0, 2.0], [1], "2 whole numbers"),
         ([1.0, 2.0], [[1], [1, 2]], "marks: expected an array of whole numbers"),
-        ([1.0, 1e300], None, r"event 1: time is 1e\+300, and the gap of 1e\+300 to event 0 is beyond what the model"),
+        ([1.0, 1e300], None, r"event 1: time is 1e\+300, and its gap of 1e\+300 to event 0"),
         (
             [1e-300, 1.0],
             None,
             "event 0: time is 1e-300, and the gap of 1e-300 to the start .* is beyond what",
         ),
-        ([1.0, 1e38], None, "the model has no finite answer"),
+        ([1.0, 1e38], None, "not finite"),
     ],
 )
 def test_what_is_no_sequence_is_one_line(model: Backbone, times: list[float], marks: list[int], line: str) -> None:
@@ -112,7 +112,7 @@ def test_what_a_model_computes_with_is_measured_in_its_unit(model: Backbone, mon
     alone = icl.next_event(model, [1.0, 2.0])
     monkeypatch.setattr("iclbench.api.next_event._clock", lambda *_: Clock(0.0, 1e39))
     np.testing.assert_allclose(icl.next_event(model, [1e39, 2e39])["time"], 1e39 * alone["time"], rtol=1e-5)
-    with pytest.raises(UsageError, match="beyond what the model computes with"):
+    with pytest.raises(UsageError, match="gap"):
         icl.next_event(model, [1e39, 1e78])
 
 
@@ -153,7 +153,7 @@ def test_no_answer_is_infinite(name: str, dated: dict[str, Trained]) -> None:
     try:
         found = icl.next_event(dated[name], 1.7e9 + 40 * TIMES, MARKS, start=0.0)
     except UsageError as error:
-        assert "no finite answer" in str(error) and "\n" not in str(error)
+        assert "not finite" in str(error) and "\n" not in str(error)
     else:
         assert np.isfinite(found.to_numpy(float)).all()
 
