@@ -7,8 +7,8 @@ stores its points, and the state is recomputed from them
 
 - if `remove` refuses because too little would remain
 - if the estimated error exceeds `TOLERATED`
-- after `EVERY` steps, regardless of the estimate (measured in `benchmarks/streaming.md`)
-- if that is cheaper than sliding: for a window of at most `AFRESH` points, or not larger than the change.
+- after `MAX_STEPS` steps, regardless of the estimate (measured in `benchmarks/streaming.md`)
+- if that is cheaper than sliding: for a window of at most `CHEAP_SIZE` points, or not larger than the change.
 
 Memory is that of the points in the window and one state.
 """
@@ -32,9 +32,9 @@ from iclbench.core.predictor import State
 from iclbench.registry import BACKBONES
 
 # Number of steps (an update and a removal) after which the state is recomputed.
-EVERY = 4096
+MAX_STEPS = 4096
 # Number of points for which recomputing costs as much as an update and a removal.
-AFRESH = 128
+CHEAP_SIZE = 128
 # Tolerated relative error of the sums in a state, by precision: in single precision a few times the rounding error of
 # recomputing, in double precision a bound that rarely causes recomputing.
 TOLERATED = {torch.float32: 1e-5, torch.float64: 1e-8}
@@ -67,14 +67,14 @@ class Window:
     Args:
         backbone: a backbone that `removes_points`.
         size: number of points N.
-        every: see `EVERY`.
-        afresh: see `AFRESH`.
+        max_steps: see `MAX_STEPS`.
+        cheap_size: see `CHEAP_SIZE`.
 
     Raises:
         UsageError: the backbone cannot forget points.
     """
 
-    def __init__(self, backbone: Backbone, size: int, every: int = EVERY, afresh: int = AFRESH) -> None:
+    def __init__(self, backbone: Backbone, size: int, max_steps: int = MAX_STEPS, cheap_size: int = CHEAP_SIZE) -> None:
         if not backbone.removes_points:
             raise UsageError(
                 f"--window: this model cannot forget points, {_names_with_window()} can; without --window all points "
@@ -83,8 +83,8 @@ class Window:
             )
         self.backbone = backbone
         self.size = size
-        self.every = every
-        self.afresh = afresh
+        self.max_steps = max_steps
+        self.cheap_size = cheap_size
 
     def condition(self, context: Points, related: Points | None = None) -> WindowState:
         """The state after the last N points of a context."""
@@ -96,7 +96,7 @@ class Window:
         """The state after further points, without the oldest points that no longer fit into the window."""
         all_points = state.points.append(points)
         surplus = max(0, all_points.count - self.size)
-        if surplus and self.size <= max(self.afresh, points.count + surplus):
+        if surplus and self.size <= max(self.cheap_size, points.count + surplus):
             return self.condition(all_points, state.related)
         learned = self.backbone.update(state.state, points)
         longer = replace(state, points=all_points, state=learned, highest=_higher(state.highest, learned.log_weight()))
@@ -115,7 +115,7 @@ class Window:
         except UsageError:
             return None
         steps, weight = window.steps + 1, remaining_state.log_weight()
-        if steps >= self.every or _drifted(steps, window.highest, weight):
+        if steps >= self.max_steps or _drifted(steps, window.highest, weight):
             return None
         return replace(window, points=window.points.span(count), state=remaining_state, steps=steps)
 

@@ -51,7 +51,7 @@ def test_an_empty_sequence_asks_for_the_first_event(model: Backbone) -> None:
 @pytest.mark.parametrize(
     ("times", "marks", "line"),
     [
-        ([1.0, 1.0], None, "event 1: time is 1, the same as that of event 0"),
+        ([1.0, 1.0], None, "event 1: time is 1, .* event 0"),
         ([-1.0], None, "event 0: time is -1, before the 0 of the start of the observation"),
         ([1.0, np.nan], None, "finite numbers"),
         ([[1.0]], None, r"shape \(1, 1\)"),
@@ -68,7 +68,7 @@ def test_an_empty_sequence_asks_for_the_first_event(model: Backbone) -> None:
         (
             [1e-300, 1.0],
             None,
-            "event 0: time is 1e-300, and the gap of 1e-300 to the start .* is beyond what",
+            "event 0: time is 1e-300, .* gap of 1e-300 to the start",
         ),
         ([1.0, 1e38], None, "not finite"),
     ],

@@ -67,21 +67,21 @@ def assert_equal(a: State, b: State) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "afresh"),
+    ("name", "size", "cheap_size"),
     [
         # Other sizes are tested with `cnp`, which takes a tenth of the time of `cmanp`.
-        pytest.param(name, size, afresh, marks=pytest.mark.slow if name == "cmanp" and size != 3 else [])
+        pytest.param(name, size, cheap_size, marks=pytest.mark.slow if name == "cmanp" and size != 3 else [])
         for name in ("cmanp", "cnp", "icicl-cnp")
         for size in (1, 3, 100)
-        for afresh in (0, window_module.AFRESH)
+        for cheap_size in (0, window_module.CHEAP_SIZE)
     ],
 )
 @torch.no_grad()
-def test_every_state_is_that_of_the_last_points(name: str, size: int, afresh: int) -> None:
+def test_every_state_is_that_of_the_last_points(name: str, size: int, cheap_size: int) -> None:
     """Against a naive loop; the largest window is never full. Related datasets are not forgotten."""
     backbone, points, x = model(name, related=2), stream_of(25), torch.randn(1, 3, 2).double()
     related = Points.full(torch.randn(1, 2, 5, 2).double(), torch.randn(1, 2, 5, 1).double())
-    window = Window(backbone, size, afresh=afresh)
+    window = Window(backbone, size, cheap_size=cheap_size)
     for sizes in ((1,), (1, 4, 2, 9)):
         for state, past in slide(window, points, sizes, related):
             assert torch.equal(state.points.x, last_points(past, size).x) and torch.equal(
@@ -123,7 +123,7 @@ def worst(dtype: torch.dtype, slides: int, **rule: int) -> tuple[float, float]:
     """The largest distance of answers and of states of a peaked model from those after conditioning on the points of
     the window, in the same precision."""
     backbone, points, x = peaked(dtype), stream_of(slides + 20, dtype), torch.randn(1, 8, 2, dtype=dtype)
-    window, distances = Window(backbone, 20, afresh=0, **rule), [(0.0, 0.0)]
+    window, distances = Window(backbone, 20, cheap_size=0, **rule), [(0.0, 0.0)]
     for step, (state, past) in enumerate(slide(window, points)):
         if step % 20 == 0 or step == slides + 19:
             recomputed = backbone.condition(last_points(past, 20))
@@ -143,7 +143,7 @@ def test_rounding_errors_are_small_after_many_steps(dtype: torch.dtype, slides: 
 @pytest.mark.slow
 def test_rounding_errors_are_large_if_the_state_is_never_recomputed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window_module, "TOLERATED", {torch.float32: float("inf")})
-    answers, states = worst(torch.float32, 400, every=NEVER)
+    answers, states = worst(torch.float32, 400, max_steps=NEVER)
     assert answers > 5e-5
     assert states > 5e-3
 
@@ -153,7 +153,7 @@ def test_the_state_is_recomputed_if_sums_decrease_slowly() -> None:
     """Values halve from point to point: each removal is accurate, but the errors of the first values accumulate."""
     backbone, points = model("cnp").float(), stream_of(60, torch.float32)
     points.y.mul_(1e7 * 0.5 ** torch.arange(60).clamp(max=24).unsqueeze(-1))
-    *_, (state, past) = slide(Window(backbone, 20, afresh=0), points)
+    *_, (state, past) = slide(Window(backbone, 20, cheap_size=0), points)
     recomputed = backbone.condition(last_points(past, 20))
     assert (state.state.total - recomputed.total).norm() < 1e-5 * recomputed.total.norm()
     assert 0 < state.steps < 40
@@ -176,7 +176,7 @@ def test_estimated_errors_grow_with_the_steps_and_with_the_decrease_of_the_sums(
 @torch.no_grad()
 def test_the_state_is_recomputed_after_every_so_many_steps() -> None:
     backbone, points = model().float(), stream_of(40, torch.float32)
-    for state, past in slide(Window(backbone, 10, every=6, afresh=0), points):
+    for state, past in slide(Window(backbone, 10, max_steps=6, cheap_size=0), points):
         removed = max(0, past.count - 10)
         assert state.steps == removed % 6
         if removed and removed % 6 == 0:
@@ -193,7 +193,7 @@ def test_the_state_is_recomputed_if_too_little_would_remain() -> None:
     shares = [(backbone.condition(points.span(n, n + 1)).log_c - log_total).max().item() for n in range(30)]
     heaviest = shares.index(max(shares))
     points = points.span(heaviest, heaviest + 1).append(points.span(0, heaviest)).append(points.span(heaviest + 1))
-    *_, (before, _), (state, _) = slide(Window(backbone, 29, afresh=0), points)
+    *_, (before, _), (state, _) = slide(Window(backbone, 29, cheap_size=0), points)
     with pytest.raises(UsageError):
         backbone.remove(backbone.update(before.state, points.span(29)), points.span(0, 1))
     assert state.steps == 0
@@ -206,14 +206,14 @@ def test_the_state_is_recomputed_for_a_small_window_and_for_a_large_chunk() -> N
     backbone, points = model().float(), stream_of(200, torch.float32)
     *_, (small, _) = slide(Window(backbone, 64), points)
     assert_equal(small.state, backbone.condition(points.span(200 - 64)))
-    *_, (large, _) = slide(Window(backbone, 90, afresh=0), points, (50,))
+    *_, (large, _) = slide(Window(backbone, 90, cheap_size=0), points, (50,))
     assert_equal(large.state, backbone.condition(points.span(110)))
 
 
 @torch.no_grad()
 def test_memory_is_that_of_the_window() -> None:
     backbone, points = model().float(), stream_of(100, torch.float32)
-    window = Window(backbone, 30, afresh=0)
+    window = Window(backbone, 30, cheap_size=0)
     states = [state for state, _ in slide(window, points)]
     (size,) = {state.nbytes for state in states[30:]}
     assert size == states[0].state.nbytes + 30 * (3 * 4 + 1) + states[0].highest.nbytes
@@ -231,7 +231,7 @@ def test_memory_is_that_of_the_window() -> None:
 def test_a_saved_window_continues_exactly(name: str, tmp_path: Path) -> None:
     backbone, points = model(name, related=2), stream_of(60)
     related = Points.full(torch.randn(1, 2, 5, 2).double(), torch.randn(1, 2, 5, 1).double())
-    window = Window(backbone, 10, every=12, afresh=0)
+    window = Window(backbone, 10, max_steps=12, cheap_size=0)
     state = window.condition(points.span(0, 0), related if name == "icicl-cnp" else None)
     for n in range(25):
         state = window.update(state, points.span(n, n + 1))

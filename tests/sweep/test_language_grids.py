@@ -247,7 +247,7 @@ def test_other_weights_or_settings_are_other_cells_and_what_is_no_model_fails_al
     tiny("gpt2", tmp_path / "lm", seed=1)
     assert next(iter(language_cells(grid))).hash != one.hash
     outcome = work(nowhere, Context(tmp_path / "results"))
-    assert outcome.status == "failed" and "there is no folder './nowhere'" in (outcome.reason or "")
+    assert outcome.status == "failed" and "'./nowhere'" in (outcome.reason or "")
 
 
 def test_a_model_that_cannot_be_had_is_asked_for_once_however_many_tasks_it_was_to_answer(
