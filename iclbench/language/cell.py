@@ -41,7 +41,7 @@ def cell_tables(
     if method.settings.thinks:
         outcome = session.outcome(prompts, tokenised)
         with Measure(model.device) as cost:  # the cost in use: no answers after earlier passes
-            session.after(prompts, tokenised, {outcome.passes_used})
+            session.answers_by_passes(prompts, tokenised, {outcome.passes_used})
     else:
         with Measure(model.device) as cost:
             outcome = session.outcome(prompts, tokenised)
@@ -116,11 +116,11 @@ def _trace_rows(
         "kl_to_icl": trace.divergence,
         "memory_change": trace.change,
     }
-    at = shared | {"axis": "passes", "axis_value": passes}
+    trace_columns = shared | {"axis": "passes", "axis_value": passes}
     if bad := trace.answers.nonfinite:
-        return [at | {"metric": "accuracy", "status": "failed", "reason": _nonfinite(bad, trace.answers)}]
+        return [trace_columns | {"metric": "accuracy", "status": "failed", "reason": _nonfinite(bad, trace.answers)}]
     return [
-        at | {"metric": metric} | summarised(metric, values, seed, queries)
+        trace_columns | {"metric": metric} | summarised(metric, values, seed, queries)
         for metric, values in scores.items()
         if np.isfinite(values).any()
     ]

@@ -79,8 +79,8 @@ def _means(shared: dict[str, object], cells: Sequence[pd.DataFrame]) -> Iterator
     for (evaluator, passes, metric), of_seeds in finished[~failed].groupby(
         ["evaluator", "passes", "metric"], sort=False
     ):
-        at = {"axis": "passes", "axis_value": passes} if passes else {}
-        row = shared | at | {"evaluator": evaluator, "metric": metric}
+        axis_columns = {"axis": "passes", "axis_value": passes} if passes else {}
+        row = shared | axis_columns | {"evaluator": evaluator, "metric": metric}
         reasons = list(dict.fromkeys(of_seeds["reason"].dropna()))
         n_answers = int(of_seeds["n_episodes"].sum())
         if problems := [*failures, *failed_groups.get((evaluator, passes), [])]:

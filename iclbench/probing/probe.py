@@ -184,18 +184,18 @@ def _row(contestant: PredictorContestant, prompts: ProbeSet) -> dict[str, object
 
 def _along(shared: dict[str, object], axis: Sequence[float], scores: Float[Tensor, "B axis"], seed: int) -> Rows:
     """Mean over tasks, with interval, at each value of the axis."""
-    return _means(shared, [{"axis_value": at} for at in axis], scores, seed)
+    return _means(shared, [{"axis_value": axis_value} for axis_value in axis], scores, seed)
 
 
 def _means(
-    shared: dict[str, object], at: Sequence[dict[str, object]], scores: Float[Tensor, "B at"], seed: int
+    shared: dict[str, object], axis_columns: Sequence[dict[str, object]], scores: Float[Tensor, "B at"], seed: int
 ) -> Rows:
     """Mean over tasks, with interval, of each column; a failed row if the score of a task is not finite."""
     wide = scores.to(torch.float64).numpy()
     nonfinite = (~np.isfinite(wide)).sum(0)
     return [
         shared | columns | ({"status": "failed", "reason": _nonfinite(int(count), len(wide))} if count else summary)
-        for columns, count, summary in zip(at, nonfinite, summaries(wide, seed), strict=True)
+        for columns, count, summary in zip(axis_columns, nonfinite, summaries(wide, seed), strict=True)
     ]
 
 

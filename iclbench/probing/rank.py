@@ -184,9 +184,9 @@ def _ranks(contestant: PredictorContestant, prompts: RankSet) -> Tables:
     shared = _row(contestant, prompts) | {"normaliser": 1.0}
     rows: Rows = []
     for count in numbers_of_contexts(prompts.contexts):
-        at = shared | {"axis": "contexts", "axis_value": float(count), "n_episodes": count}
-        rows.append(at | {"metric": "effective_rank", "value": effective_rank(matrix[:count])})
-        rows.append(at | {"metric": "rank", "value": float(numerical_rank(matrix[:count]))})
+        count_columns = shared | {"axis": "contexts", "axis_value": float(count), "n_episodes": count}
+        rows.append(count_columns | {"metric": "effective_rank", "value": effective_rank(matrix[:count])})
+        rows.append(count_columns | {"metric": "rank", "value": float(numerical_rank(matrix[:count]))})
     values = torch.linalg.svdvals(matrix)
     spectrum = shared | {"axis": "singular_value", "metric": "singular_value", "n_episodes": prompts.contexts}
     if values[0] > 0:

@@ -43,7 +43,7 @@ from iclbench.store.runs import Run
 
 EVALUATOR = "representation"
 # Number of inputs for fitting H, and of held-out inputs; number of held-out inputs over which the curves are averaged.
-INPUTS, DRAWN = 2048, 64
+INPUTS, AVERAGED = 2048, 64
 # Coordinates of the curves, in standard deviations of the inputs.
 GRID = np.linspace(-3, 3, 61)
 
@@ -74,7 +74,7 @@ class RepresentationSet(PromptSet):
 
     def along(self, direction: Float[Tensor, " Dx"]) -> Float[Tensor, "grid drawn Dx"]:
         """Held-out inputs whose coordinate along this direction is replaced by each coordinate of the grid."""
-        inputs = self.inputs[INPUTS : INPUTS + DRAWN]
+        inputs = self.inputs[INPUTS : INPUTS + AVERAGED]
         inputs = inputs - (inputs @ direction)[:, None] * direction
         return inputs + torch.from_numpy(GRID)[:, None, None] * direction
 
@@ -90,8 +90,8 @@ def probe_representation(context: Context, run: Run, *, seed: int = 0) -> Iterat
     prompts = RepresentationSet(run.config.task, run.config.preset, "none", seed, context.data_dir)
     if prompts.family.features(torch.zeros(1, prompts.family.x_dim)) is None:
         raise NotProbedError(
-            f"family '{prompts.task.family}' of run '{run.name}' has no true features; the families combination, "
-            "relu-network-shared and linear have"
+            f"family '{prompts.task.family}' of run '{run.name}' has no true features; probe a run of combination, "
+            "relu-network-shared or linear"
         )
     trained = model.predictor
     if not (isinstance(trained, Backbone) and isinstance(trained, Representing)):
@@ -115,7 +115,7 @@ def probe_representation(context: Context, run: Run, *, seed: int = 0) -> Iterat
         (inputs_contestant, lambda x: x),
     ]
     for contestant, represent in representations:
-        work = partial(_scored, contestant, prompts, represent, drawn=contestant is model)
+        work = partial(_score_cell, contestant, prompts, represent, with_curves=contestant is model)
         yield cached_cell(context.results, contestant, prompts, cells.row(contestant, prompts, EVALUATOR), work)
 
 
@@ -144,17 +144,19 @@ def r_squared(fitted: np.ndarray, true: np.ndarray, weights: np.ndarray | None =
 
 def _representation(backbone: Backbone) -> _Represent:
     """The representation, computed in float64."""
-    wide = backbone.double()
-    assert isinstance(wide, Representing)
+    double_backbone = backbone.double()
+    assert isinstance(double_backbone, Representing)
 
     def represent(x: Tensor) -> Tensor:
         with torch.inference_mode():
-            return wide.represent(x.unsqueeze(0)).squeeze(0)
+            return double_backbone.represent(x.unsqueeze(0)).squeeze(0)
 
     return represent
 
 
-def _scored(contestant: PredictorContestant, prompts: RepresentationSet, represent: _Represent, drawn: bool) -> Tables:
+def _score_cell(
+    contestant: PredictorContestant, prompts: RepresentationSet, represent: _Represent, with_curves: bool
+) -> Tables:
     learned, true = represent(prompts.inputs), _features(prompts, prompts.inputs)
     if not learned.isfinite().all():
         bad = int((~learned.isfinite()).any(1).sum())
@@ -176,7 +178,7 @@ def _scored(contestant: PredictorContestant, prompts: RepresentationSet, represe
     (mean_low,), (mean_high,) = percentiles(resampled.mean(1, keepdims=True))
     rows.append(shared | {"value": float(value.mean()), "low": float(mean_low), "high": float(mean_high)})
     directions = prompts.family.feature_directions()
-    if not drawn or directions is None:
+    if not with_curves or directions is None:
         return {"values": rows}
     directions = directions.double()
     curves = _curves(contestant, prompts, lambda x: represent(x) @ h, directions)
@@ -196,15 +198,15 @@ def _curves(
     rows: Rows = []
     for output, direction in enumerate(directions):
         x = prompts.along(direction)
-        flat, shape = x.flatten(0, 1), x.shape[:2]
-        predicted = fitted(flat)[:, output].view(shape).numpy()
-        true = _features(prompts, flat)[:, output].view(shape)[:, 0].numpy()
+        flat_x, shape = x.flatten(0, 1), x.shape[:2]
+        predicted = fitted(flat_x)[:, output].view(shape).numpy()
+        true = _features(prompts, flat_x)[:, output].view(shape)[:, 0].numpy()
         low, high = percentiles(predicted.T, 0.9)
         for point, t in enumerate(GRID):
-            at = shared | {"output": output, "point": point, "x1": float(t)}
+            point_columns = shared | {"output": output, "point": point, "x1": float(t)}
             band = {"low": float(low[point]), "high": float(high[point])}
-            rows.append(at | {"role": "function", "value": float(true[point])})
-            rows.append(at | {"role": "predicted", "value": float(predicted[point].mean())} | band)
+            rows.append(point_columns | {"role": "function", "value": float(true[point])})
+            rows.append(point_columns | {"role": "predicted", "value": float(predicted[point].mean())} | band)
     return rows
 
 
@@ -218,7 +220,7 @@ def _dimensions(
     shared = _example_columns(contestant, prompts) | {"role": "dimension"}
     rows: Rows = []
     for index, direction in enumerate(directions):
-        means = represent(prompts.along(direction).flatten(0, 1)).unflatten(0, (len(GRID), DRAWN)).mean(1)
+        means = represent(prompts.along(direction).flatten(0, 1)).unflatten(0, (len(GRID), AVERAGED)).mean(1)
         rows += [
             shared | {"set": index, "output": output, "point": point, "x1": float(GRID[point]), "value": float(value)}
             for output, along in enumerate(means.T)

@@ -130,9 +130,7 @@ class LineFormat:
         if not math.isfinite(value):
             raise DataError(f"{column} is {field}; write finite numbers only")
         if abs(value) > self.largest:
-            raise DataError(
-                f"the absolute value of {column} is over {self.largest:.2g}; scale the data or try --float64"
-            )
+            raise DataError(f"{column} is {field}, beyond +-{self.largest:.2g}; scale the data or try --float64")
         return value
 
 

@@ -143,9 +143,9 @@ class Curve:
         return dict(zip(zip(rows["variant"], rows["seed"].astype(int), strict=True), values, strict=True))
 
 
-def choose(curve: Curve, choice: Chosen, how: str) -> None:
+def choose(curve: Curve, choice: Chosen, objective_text: str) -> None:
     """Write the choice for a contestant on a task into the table of the results folder. It replaces the earlier choice,
-    also for the tasks that follow this one. `how` names the objective."""
+    also for the tasks that follow this one. `objective_text` names the objective."""
     base = curve.base
     path, task, contestant = own_path(curve.results, base.preset), base.task.name, base.backbone.name
     tasks = [task, *follower_tasks(curve)]
@@ -155,7 +155,7 @@ def choose(curve: Curve, choice: Chosen, how: str) -> None:
         steps=base.train.steps,
         budget=curve.budget,
         seeds=curve.seeds,
-        how=how,
+        how=objective_text,
         train={contestant: choice},
     )
     with _rates_lock(curve.results):

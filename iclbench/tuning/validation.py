@@ -1,8 +1,7 @@
-"""The objective of the choice of learning rates: validation episodes, which no result uses, and the metric that ranks
-a family.
+"""The objective for choosing learning rates: the metric that ranks a family, on separate validation episodes.
 
-The validation episodes of `tabular` differ from those of its prompts, but they are made of the same rows, since the
-family holds no rows out of training.
+The validation episodes of `tabular` are other episodes than those of its prompt sets, but have the same table rows,
+because the family has no held-out rows.
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ class ValidationSet(PromptSet):
 class Objective:
     """The quality of a training as one number.
 
-    - Question `next`: the area under the learning curve of the normalised squared error, or for events of the negative
-      log-likelihood.
-    - A family with its own tests: the mean accuracy over the tests in tables over several tasks.
-    - Question `targets` otherwise: the log-likelihood if the head predicts distributions, else the squared error or the
-      accuracy, with all related datasets.
+    - For question `next`: the area under the learning curve of the normalised squared error, or of the negative
+      log-likelihood for events.
+    - For a family with its own tests: the mean accuracy over its main tests.
+    - For question `targets` of other families: the log-likelihood if the head predicts distributions, otherwise the
+      squared error or the accuracy, with all related datasets.
 
     Attributes:
         metric: name of the metric.

@@ -52,10 +52,10 @@ def letters() -> LanguageTask:
 def model_of(tmp_path_factory: pytest.TempPathFactory):
     """Cached tiny models with a token for each letter."""
 
-    def make(kind: str) -> LanguageModel:
-        longer = {"n_positions": 400} if kind == "gpt2" else {"max_position_embeddings": 400}
+    def make(architecture: str) -> LanguageModel:
+        longer = {"n_positions": 400} if architecture == "gpt2" else {"max_position_embeddings": 400}
         folder = tmp_path_factory.mktemp("models") / "model"
-        return load(str(tiny(kind, folder, "chars", **({} if kind == "mamba" else longer))))
+        return load(str(tiny(architecture, folder, "chars", **({} if architecture == "mamba" else longer))))
 
     return cache(make)
 
@@ -83,7 +83,7 @@ def values(results: Path, query: str = "") -> pd.DataFrame:
     return frame.query(query) if query else frame
 
 
-def one(frame: pd.DataFrame, column: str = "value") -> float:
+def single_value(frame: pd.DataFrame, column: str = "value") -> float:
     assert len(frame) == 1, frame
     return frame[column].iloc[0]
 
@@ -213,7 +213,7 @@ def test_summaries_are_those_of_the_last_evaluation(reviews, tmp_path: Path) -> 
     model = right([prompts(reviews)])
     for episodes in (4, 8):
         run(tmp_path, model, [reviews], episodes=episodes, controls=False)
-    assert one(values(tmp_path, "axis.isna() and metric == 'accuracy'"), "n_episodes") == 8
+    assert single_value(values(tmp_path, "axis.isna() and metric == 'accuracy'"), "n_episodes") == 8
 
 
 def test_a_failed_cell_is_a_row_and_the_other_cells_are_computed(reviews, letters, tmp_path: Path) -> None:
@@ -224,8 +224,8 @@ def test_a_failed_cell_is_a_row_and_the_other_cells_are_computed(reviews, letter
     assert [bool(cell.reason) for cell in cells] == [True, False]
     assert "smaller --shots" in cells[0].reason
     failed_rows = values(tmp_path, "status == 'failed'")
-    assert one(failed_rows, "reason") == cells[0].reason and one(failed_rows, "metric") == "accuracy"
-    assert one(failed_rows, "n_context") == 1000
+    assert single_value(failed_rows, "reason") == cells[0].reason and single_value(failed_rows, "metric") == "accuracy"
+    assert single_value(failed_rows, "n_context") == 1000
 
 
 class Broken(Scripted):
@@ -275,9 +275,9 @@ def test_the_number_of_passes_is_selected_on_the_chosen_split(settings: dict, re
     model = right([prompts(reviews), development], only_after=3)
     run(tmp_path, model, [reviews], "deep-thinking", settings={"max_passes": 4, **settings}, controls=False)
     final = values(tmp_path, CELL)
-    assert one(final) == 1.0
-    assert one(final, "reason").startswith("T = 3 of 1..4")
-    assert ("development" in one(final, "reason")) is ("dev" in settings.values())
+    assert single_value(final) == 1.0
+    assert single_value(final, "reason").startswith("T = 3 of 1..4")
+    assert ("development" in single_value(final, "reason")) is ("dev" in settings.values())
     other_passes = {1.0, 2.0, 4.0}
     for evaluator in ("choice", "development") if "dev" in settings.values() else ("choice",):
         trace = values(tmp_path, f"axis == 'passes' and metric == 'accuracy' and evaluator == '{evaluator}'")
@@ -290,7 +290,7 @@ def test_the_number_of_passes_is_not_selected_on_the_test_split(reviews, tmp_pat
     model = right([prompts(reviews, split="development", episodes=400)], only_after=2)
     settings = {"passes": "dev", "eta": 1.0, "max_passes": 3}
     run(tmp_path, model, [reviews], "deep-thinking", settings=settings, controls=False)
-    assert one(values(tmp_path, CELL), "reason").startswith("T = 2 of 1..3")
+    assert single_value(values(tmp_path, CELL), "reason").startswith("T = 2 of 1..3")
 
 
 def test_the_reason_tells_if_development_prompts_have_other_demonstrations(tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ def test_the_reason_tells_if_development_prompts_have_other_demonstrations(tmp_p
     model.longest = max(len(q.demonstrations) + q.query_length for q in tokenised.questions) - 1
     settings = {"passes": "dev", "max_passes": 2}
     run(tmp_path, model, [task], "deep-thinking", settings=settings, shots=[4], controls=False, overlength="drop")
-    selection, dropped = one(values(tmp_path, CELL), "reason").split("; ")
+    selection, dropped = single_value(values(tmp_path, CELL), "reason").split("; ")
     assert selection.startswith("T = ") and "(no demonstrations dropped" in selection
     assert dropped.startswith("up to 1 of 4 demonstrations")
 
@@ -326,7 +326,9 @@ def test_the_divergence_of_the_released_setting_is_from_plain_icl_and_not_from_i
         settings = {"setting": setting, "passes": 2}
         run(tmp_path / setting, model_of("gpt2"), [letters], "deep-thinking", settings=settings, controls=False)
     first = {
-        setting: one(values(tmp_path / setting, "metric == 'kl_to_icl' and axis_value == 1 and not prompt_set.isna()"))
+        setting: single_value(
+            values(tmp_path / setting, "metric == 'kl_to_icl' and axis_value == 1 and not prompt_set.isna()")
+        )
         for setting in ("released", "paper")
     }
     assert first["released"] > first["paper"] == 0
@@ -410,8 +412,8 @@ def test_prompts_that_do_not_fit_are_skipped(reviews, tmp_path: Path) -> None:
     run(tmp_path, model, [reviews], episodes=30, controls=False, overlength="skip")
     row = values(tmp_path, CELL)
     answered = tables.read_all("answers", tmp_path / "tables")
-    assert 0 < one(row, "n_episodes") == len(answered) < 30
-    assert "skipped" in one(row, "reason") and one(row) == 1.0
+    assert 0 < single_value(row, "n_episodes") == len(answered) < 30
+    assert "skipped" in single_value(row, "reason") and single_value(row) == 1.0
     repeated = [run(tmp_path, model, [reviews], episodes=30, controls=False, overlength=o)[0] for o in ("skip", "drop")]
     assert [cell.cached for cell in repeated] == [True, False]
 
@@ -428,7 +430,7 @@ def test_demonstrations_are_dropped_from_the_front_until_the_prompt_fits(
     cells = run(tmp_path, model, [language_task], name, shots=[4], controls=False, overlength="drop")
     assert cells[0].reason is None and "demonstrations dropped" in cells[0].note
     row = values(tmp_path, CELL)
-    assert one(row) == 1.0 and one(row, "n_context") == 4 and one(row, "n_episodes") == 8
+    assert single_value(row) == 1.0 and single_value(row, "n_context") == 4 and single_value(row, "n_episodes") == 8
     text = tables.read_all("answers", tmp_path)["prompt"].iloc[0]
     inputs = [f"{e.x}" for e in prompt_set.drawn[0].demonstrations if text.count(f"{e.x}\n") + text.count(f"{e.x}->")]
     assert len(text) + 1 <= model.longest
@@ -524,7 +526,7 @@ def test_published_rows_are_in_a_separate_file(letters, tmp_path: Path) -> None:
     rows = tables.read("values", tmp_path / "tables" / "published" / "simple.values.parquet")
     mamba = rows.query("contestant == 'Mamba-2.8B' and n_context == 5")
     assert set(rows["kind"]) == {"published"} and set(rows["preset"]) == {"language"}
-    assert one(mamba) == 0.85
+    assert single_value(mamba) == 0.85
 
 
 def test_evaluation_is_deterministic(reviews, model_of, tmp_path: Path) -> None:

@@ -43,8 +43,10 @@ def branch(run: Run, steps: int) -> dict[str, torch.Tensor]:
     return load_file(run.branch(steps))
 
 
-def are_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+def are_equal(weights_a: dict[str, torch.Tensor], weights_b: dict[str, torch.Tensor]) -> bool:
+    return weights_a.keys() == weights_b.keys() and all(
+        torch.equal(weights_a[name], weights_b[name]) for name in weights_a
+    )
 
 
 @pytest.fixture(scope="module")

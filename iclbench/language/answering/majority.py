@@ -26,16 +26,16 @@ def majority(card: LanguageCard, episodes: Sequence[LanguageEpisode]) -> tuple[A
     answers = [_judged(card, e, word) for e in episodes]
     if card.answers == "choice":
         places = range(max(len(e.candidates) for e in episodes))
-        rights = {n: sum(_at(e, n) == e.query.y for e in episodes) for n in places}
+        rights = {n: sum(_candidate_at(e, n) == e.query.y for e in episodes) for n in places}
         place = min(places, key=lambda n: (-rights[n], n))
         if rights[place] > counts[word]:
             fewer = " (or the last)" if any(len(e.candidates) <= place for e in episodes) else ""
             reason = f"always candidate {place + 1}{fewer}, right for {rights[place]} of {len(episodes)}"
-            answers = [_judged(card, e, _at(e, place)) for e in episodes]
+            answers = [_judged(card, e, _candidate_at(e, place)) for e in episodes]
     return Answers.of(answers), reason
 
 
-def _at(episode: LanguageEpisode, place: int) -> str:
+def _candidate_at(episode: LanguageEpisode, place: int) -> str:
     return episode.candidates[min(place, len(episode.candidates) - 1)]
 
 

@@ -62,10 +62,13 @@ def candidate_scores(
         normaliser = logits.logsumexp(-1)
         if at_end is not None:
             with_first = [(b, r.question, r.first) for b, r in enumerate(batch_rows) if 0 in r.candidates]
-            at = [questions[q].continuations[0].start - 1 - first for _, q, first in with_first]
+            positions = [questions[q].continuations[0].start - 1 - first for _, q, first in with_first]
             batch_index = [b for b, _, _ in with_first]
             if batch_index:
-                at_end([q for _, q, _ in with_first], logits[batch_index, at] - normaliser[batch_index, at, None])
+                at_end(
+                    [q for _, q, _ in with_first],
+                    logits[batch_index, positions] - normaliser[batch_index, positions, None],
+                )
         wanted_logits = [
             (number, candidate, batch, place - row.first, token)
             for batch, (number, row) in enumerate(zip(numbers, batch_rows, strict=True))

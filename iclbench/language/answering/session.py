@@ -41,7 +41,7 @@ class Outcome:
         answers: the final answers.
         reason: a note on how they were obtained; empty for plain evaluation.
         passes: the answers after each number of Deep-Thinking passes.
-        development: the same on the development split, if the number of passes is selected on it.
+        development: these answers on the development split, if it selects the number of passes; otherwise empty.
         texts: the prompt of each episode; "" if it was skipped.
         passes_used: number of passes over the demonstrations before the final answers.
     """
@@ -74,9 +74,9 @@ class Session:
         texts = _texts(tokenised, prompts)
         settings = self.method.settings
         all_passes, reason = set(range(1, settings.most + 1)), ""
-        on_development: dict[int, Pass] = {}
+        development_by_passes: dict[int, Pass] = {}
         if settings.selection == "best":
-            by_passes = self.after(prompts, tokenised, all_passes)
+            by_passes = self.answers_by_passes(prompts, tokenised, all_passes)
             best_passes = _best(by_passes)
             reason = f"T = {best_passes} of 1..{settings.most}, best T on the evaluation data"
         else:
@@ -84,19 +84,19 @@ class Session:
             if settings.selection == "dev":
                 held_out = development.development(prompts)
                 development_prompts = self.tokenised(held_out)
-                on_development = self.after(held_out, development_prompts, all_passes)
-                best_passes = _best(on_development)
-                scores = on_development[best_passes].answers.scores["accuracy"]
+                development_by_passes = self.answers_by_passes(held_out, development_prompts, all_passes)
+                best_passes = _best(development_by_passes)
+                scores = development_by_passes[best_passes].answers.scores["accuracy"]
                 count = np.isfinite(scores).sum()
                 reason = f"T = {best_passes} of 1..{settings.most}, chosen on {count} development episodes"
                 if development_prompts.note != tokenised.note:  # development prompts may be longer or shorter
                     reason += f" ({development_prompts.note or 'no demonstrations dropped from their prompts'})"
-            by_passes = self.after(prompts, tokenised, all_passes if settings.traced else {1, best_passes})
+            by_passes = self.answers_by_passes(prompts, tokenised, all_passes if settings.traced else {1, best_passes})
         reason = "; ".join(filter(None, [reason, tokenised.note]))
         passes = by_passes if settings.thinks else {}
-        return Outcome(by_passes[best_passes].answers, reason, passes, on_development, texts, best_passes)
+        return Outcome(by_passes[best_passes].answers, reason, passes, development_by_passes, texts, best_passes)
 
-    def after(
+    def answers_by_passes(
         self, prompts: LanguagePrompts, tokenised: TokenisedPrompts, pass_counts: Collection[int]
     ) -> dict[int, Pass]:
         """The answers after each of these numbers of passes; a single pass is plain ICL."""
@@ -107,17 +107,17 @@ class Session:
                 return candidate_scores(self.model, questions, self.batches, memory, at_end)
             return generate(self.model, questions, self.batches, tokenised.tokens, endings(card), memory, at_end)
 
-        def judged(place: int, replied: Any) -> Answer:
+        def judge(place: int, replied: Any) -> Answer:
             episode = prompts.drawn[tokenised.episodes[place]]
             if card.answers == "choice":
                 return answers.best_candidate(episode, tokenised.questions[place], replied)
             return answers.written(card, episode.query.y, replied, self.model.text, tokenised.one_token[place])
 
-        def over_episodes(round_: Round) -> Pass:
+        def over_all_episodes(round_: Round) -> Pass:
             judged_answers: list[Answer | None] = [None] * len(prompts.drawn)
             divergence, change = (np.full(len(judged_answers), np.nan) for _ in range(2))
             for place, number in enumerate(tokenised.episodes):
-                judged_answers[number] = judged(place, round_.replies[place])
+                judged_answers[number] = judge(place, round_.replies[place])
             numbers = list(tokenised.episodes)
             divergence[numbers], change[numbers] = round_.divergence, round_.change
             return Pass(Answers.of(judged_answers), divergence, change)
@@ -126,7 +126,7 @@ class Session:
         rounds = run_rounds(
             self.model, self.method, tokenised.questions, reply, self.batches, shared=shared, pass_counts=pass_counts
         )
-        return {passes: over_episodes(round_result) for passes, round_result in rounds.items()}
+        return {passes: over_all_episodes(round_result) for passes, round_result in rounds.items()}
 
 
 def _best(by_passes: Mapping[int, Pass]) -> int:

@@ -56,7 +56,7 @@ class Batches:
                 self.size = min(
                     self.size, (len(rows) + 1) // 2
                 )  # outside the handler, which holds references to tensors
-                _free()
+                _release_cached_memory()
                 log.info("out of memory with %d rows: the batch size is now %d", len(rows), self.size)
 
 
@@ -80,7 +80,7 @@ def out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
-def _free() -> None:
+def _release_cached_memory() -> None:
     """Release the cached memory of the accelerator."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -208,7 +208,7 @@ class LanguageModel:
         keep = keep.to(self.device)
         with self._only(keep) as computed:
             logits = self._module(**arguments).logits
-        return (logits if computed else _at(logits, keep)).float()
+        return (logits if computed else _select_positions(logits, keep)).float()
 
     def _check_reach(self, reach: int) -> None:
         if self.longest is not None and reach > self.longest:
@@ -223,14 +223,16 @@ class LanguageModel:
         if self._head is None:
             yield False
             return
-        hook = self._head.register_forward_pre_hook(lambda _, arguments: (_at(arguments[0], keep), *arguments[1:]))
+        hook = self._head.register_forward_pre_hook(
+            lambda _, arguments: (_select_positions(arguments[0], keep), *arguments[1:])
+        )
         try:
             yield True
         finally:
             hook.remove()
 
 
-def _at(sequence: Float[Tensor, "B T D"], places: Int[Tensor, "B K"]) -> Float[Tensor, "B K D"]:
+def _select_positions(sequence: Float[Tensor, "B T D"], places: Int[Tensor, "B K"]) -> Float[Tensor, "B K D"]:
     return sequence.gather(1, places[..., None].expand(-1, -1, sequence.shape[-1]))
 
 

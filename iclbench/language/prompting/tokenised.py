@@ -61,12 +61,12 @@ class Question:
 
     def _split(self, length: int) -> Question:
         """The same question with only the first `length` tokens as demonstrations."""
-        moved = self.demonstrations[length:]
-        later = (Continuation((*moved, *c.ids), c.start + len(moved)) for c in self.continuations)
-        return Question(self.demonstrations[:length], tuple(later))
+        query_tokens = self.demonstrations[length:]
+        continuations = (Continuation((*query_tokens, *c.ids), c.start + len(query_tokens)) for c in self.continuations)
+        return Question(self.demonstrations[:length], tuple(continuations))
 
 
-def questions(tokens: Tokenise, prompts: Sequence[Prompt], shared: bool) -> list[Question]:
+def questions(tokenise: Tokenise, prompts: Sequence[Prompt], shared: bool) -> list[Question]:
     """The prompts in tokens.
 
     Args:
@@ -77,42 +77,42 @@ def questions(tokens: Tokenise, prompts: Sequence[Prompt], shared: bool) -> list
     Raises:
         DataError: a prompt has no token before its answer.
     """
-    tokenised = [_question(tokens, prompt) for prompt in prompts]
+    tokenised = [_question(tokenise, prompt) for prompt in prompts]
     if shared and tokenised:
-        common = _common(q.demonstrations for q in tokenised)
-        tokenised = [q._split(common) for q in tokenised]
+        common_length = _common_prefix_length(q.demonstrations for q in tokenised)
+        tokenised = [q._split(common_length) for q in tokenised]
     return tokenised
 
 
-def answer_tokens(tokens: Tokenise, prompt: Prompt, answer: str) -> tuple[int, bool]:
+def answer_tokens(tokenise: Tokenise, prompt: Prompt, answer: str) -> tuple[int, bool]:
     """The number of tokens of this answer, and whether the tokens of the prompt do not change when the answer follows,
     so that a model can generate it."""
-    prompt_tokens, full_tokens = tokens(prompt.text), tokens(prompt.text + answer)
-    start = _reach(full_tokens, len(prompt.text))
+    prompt_tokens, full_tokens = tokenise(prompt.text), tokenise(prompt.text + answer)
+    start = _count_tokens_within(full_tokens, len(prompt.text))
     return len(full_tokens.ids) - start, full_tokens.ids[:start] == prompt_tokens.ids
 
 
-def _question(tokens: Tokenise, prompt: Prompt) -> Question:
-    texts = [tokens(prompt.text + answer) for answer in prompt.answers or ("",)]
-    starts = [_reach(text, len(prompt.text)) for text in texts]
+def _question(tokenise: Tokenise, prompt: Prompt) -> Question:
+    texts = [tokenise(prompt.text + answer) for answer in prompt.answers or ("",)]
+    starts = [_count_tokens_within(text, len(prompt.text)) for text in texts]
     if min(starts) == 0:
         raise DataError(
             f"the prompt {prompt.text[-40:]!r} has no token before its answer; give a template with text before {{y}}",
             code="bad-value",
         )
-    ends = (_reach(text, len(prompt.demonstrations)) for text in texts)
-    length = _common(text.ids[:end] for text, end in zip(texts, ends, strict=True))
+    ends = (_count_tokens_within(text, len(prompt.demonstrations)) for text in texts)
+    length = _common_prefix_length(text.ids[:end] for text, end in zip(texts, ends, strict=True))
     length = min(length, min(starts) - 1)  # the last token before the answer predicts its first token
     continuations = (Continuation(t.ids[length:], start - length) for t, start in zip(texts, starts, strict=True))
     return Question(texts[0].ids[:length], tuple(continuations))
 
 
-def _reach(tokens: Tokens, characters: int) -> int:
+def _count_tokens_within(tokens: Tokens, characters: int) -> int:
     """The number of tokens that end within the first `characters` characters."""
     return sum(1 for _ in takewhile(lambda end: end <= characters, tokens.ends))
 
 
-def _common(sequences: Iterable[tuple[int, ...]]) -> int:
+def _common_prefix_length(sequences: Iterable[tuple[int, ...]]) -> int:
     """Length of the longest common prefix, which is that of the first and the last sequence in sorted order."""
     ordered = sorted(sequences)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ordered[0], ordered[-1], strict=False)))

@@ -65,17 +65,17 @@ class Pool:
         queries, demonstrations = self.queries, self.demonstrations
         if queries == demonstrations:
             half = len(queries) // 2
-            mixed = fixed_shuffle(queries, "language-queries")
-            queries, demonstrations = mixed[:half], mixed[half:]
+            shuffled = fixed_shuffle(queries, "language-queries")
+            queries, demonstrations = shuffled[:half], shuffled[half:]
         used = {e.question for e in queries}
         development = tuple(e for e in self.development if e.question not in used)
         used |= {e.question for e in development}
-        demonstrated = tuple(e for e in demonstrations if e.question not in used)
+        remaining = tuple(e for e in demonstrations if e.question not in used)
         if not development:
-            mixed = fixed_shuffle(demonstrated, "language-development")
-            half = (len(demonstrated) + 1) // 2
-            demonstrated, development = mixed[:half], mixed[half:]
-        return queries, demonstrated, development
+            shuffled = fixed_shuffle(remaining, "language-development")
+            half = (len(remaining) + 1) // 2
+            remaining, development = shuffled[:half], shuffled[half:]
+        return queries, remaining, development
 
     @cached_property
     def fingerprint(self) -> str:

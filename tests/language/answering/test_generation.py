@@ -31,12 +31,16 @@ NEVER = ("\N{SNOWMAN}",)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory):
-    return cache(lambda kind: tiny(kind, tmp_path_factory.mktemp("models") / kind, seed=int(kind == "qwen2")))
+    return cache(
+        lambda architecture: tiny(
+            architecture, tmp_path_factory.mktemp("models") / architecture, seed=int(architecture == "qwen2")
+        )
+    )
 
 
 @pytest.fixture(scope="module")
 def model(folder):
-    return cache(lambda kind: load(str(folder(kind))))
+    return cache(lambda architecture: load(str(folder(architecture))))
 
 
 def written(model, shared: bool, tokens: int = TOKENS, size: int = 64) -> list[tuple[int, ...]]:
@@ -50,33 +54,33 @@ def written(model, shared: bool, tokens: int = TOKENS, size: int = 64) -> list[t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [*MEMORY, *RECURRENT, "mistral"])
-def test_tokens_equal_those_of_transformers(kind: str, folder, model) -> None:
-    module = AutoModelForCausalLM.from_pretrained(folder(kind), dtype=torch.float32).eval()
+@pytest.mark.parametrize("architecture", [*MEMORY, *RECURRENT, "mistral"])
+def test_tokens_equal_those_of_transformers(architecture: str, folder, model) -> None:
+    module = AutoModelForCausalLM.from_pretrained(folder(architecture), dtype=torch.float32).eval()
     expected = []
     for x in INPUTS:
-        ids = torch.tensor([model(kind).tokens(prompt(UPPER, DEMONSTRATIONS, x).text).ids])
+        ids = torch.tensor([model(architecture).tokens(prompt(UPPER, DEMONSTRATIONS, x).text).ids])
         sequences = module.generate(
             ids, attention_mask=torch.ones_like(ids), max_new_tokens=TOKENS, do_sample=False, pad_token_id=0
         )
         expected.append(tuple(sequences[0, ids.shape[1] :].tolist()))
     assert len(set(expected)) > 1
     for shared in (True, False):
-        assert written(model(kind), shared) == expected
+        assert written(model(architecture), shared) == expected
 
 
-@pytest.mark.parametrize("kind", ["mamba", "mistral"])
-def test_a_model_without_a_memory_reads_every_token_once(kind: str, folder, model) -> None:
+@pytest.mark.parametrize("architecture", ["mamba", "mistral"])
+def test_a_model_without_a_memory_reads_every_token_once(architecture: str, folder, model) -> None:
     """Generation settings of the checkpoint have no effect: a repetition penalty would change the answers."""
-    expected = written(model(kind), shared=False, size=2)
-    penalised = load(str(folder(kind)))
+    expected = written(model(architecture), shared=False, size=2)
+    penalised = load(str(folder(architecture)))
     module, sizes = penalised._module, []
     module.generation_config.repetition_penalty = 5.0
     module.register_forward_pre_hook(
         lambda _, __, arguments: sizes.append(arguments["input_ids"].numel()), with_kwargs=True
     )
     assert written(penalised, shared=False, size=2) == expected
-    lengths = [len(model(kind).tokens(prompt(UPPER, DEMONSTRATIONS, x).text).ids) for x in INPUTS]
+    lengths = [len(model(architecture).tokens(prompt(UPPER, DEMONSTRATIONS, x).text).ids) for x in INPUTS]
     assert sum(sizes) == sum(lengths) + len(INPUTS) * (TOKENS - 1)
 
 
@@ -90,9 +94,13 @@ def test_a_wrong_cache_is_not_used(folder) -> None:
     assert not LanguageModel(module, tokenizer, "damaged", "0").generates
 
 
-@pytest.mark.parametrize("kind", ["llama", "gpt2", "mamba"])
-def test_answers_do_not_depend_on_the_batch_size(kind: str, model) -> None:
-    assert written(model(kind), True, size=1) == written(model(kind), False, size=2) == written(model(kind), True)
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "mamba"])
+def test_answers_do_not_depend_on_the_batch_size(architecture: str, model) -> None:
+    assert (
+        written(model(architecture), True, size=1)
+        == written(model(architecture), False, size=2)
+        == written(model(architecture), True)
+    )
 
 
 def test_an_answer_ends_at_an_ending_an_end_token_or_the_limit() -> None:

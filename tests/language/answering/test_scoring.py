@@ -31,12 +31,12 @@ CANDIDATES = [" good", " bad", " g", " positive", " é"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory):
-    return cache(lambda kind: tiny(kind, tmp_path_factory.mktemp("models") / kind))
+    return cache(lambda architecture: tiny(architecture, tmp_path_factory.mktemp("models") / architecture))
 
 
 @pytest.fixture(scope="module")
 def model(folder):
-    return cache(lambda kind: load(str(folder(kind))))
+    return cache(lambda architecture: load(str(folder(architecture))))
 
 
 def prompts() -> list[Prompt]:
@@ -84,28 +84,28 @@ def plain(folder) -> list[list[float]]:
     return all_scores
 
 
-@pytest.mark.parametrize("kind", [*MEMORY, *RECURRENT, "mistral"])
-def test_scores_equal_those_of_a_plain_loop(kind: str, folder, model) -> None:
-    expected = plain(folder(kind))
+@pytest.mark.parametrize("architecture", [*MEMORY, *RECURRENT, "mistral"])
+def test_scores_equal_those_of_a_plain_loop(architecture: str, folder, model) -> None:
+    expected = plain(folder(architecture))
     assert np.ptp(expected, axis=0).max() > 0.01  # they depend on the query
     for shared in (True, False):
-        np.testing.assert_allclose(scores(model(kind), shared), expected, rtol=2e-5, atol=2e-5)
+        np.testing.assert_allclose(scores(model(architecture), shared), expected, rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("kind", ["llama", "gpt2", "rwkv"])
-def test_scores_do_not_depend_on_the_batch_size(kind: str, model) -> None:
-    expected = scores(model(kind), True)
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "rwkv"])
+def test_scores_do_not_depend_on_the_batch_size(architecture: str, model) -> None:
+    expected = scores(model(architecture), True)
     for size in (1, 2):
-        np.testing.assert_allclose(scores(model(kind), True, size), expected, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(scores(model(architecture), True, size), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_deep_thinking_has_the_same_scores_with_shared_and_separate_demonstrations(kind: str, model) -> None:
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+def test_deep_thinking_has_the_same_scores_with_shared_and_separate_demonstrations(architecture: str, model) -> None:
     shared, separate = (
-        scores(model(kind), is_shared, name="deep-thinking", eta=0.3, passes=3) for is_shared in (True, False)
+        scores(model(architecture), is_shared, name="deep-thinking", eta=0.3, passes=3) for is_shared in (True, False)
     )
     np.testing.assert_allclose(separate, shared, rtol=1e-5, atol=1e-5)
-    assert np.abs(np.array(shared) - scores(model(kind), True)).max() > 1e-4
+    assert np.abs(np.array(shared) - scores(model(architecture), True)).max() > 1e-4
 
 
 def test_every_query_is_scored_after_its_own_demonstrations(model) -> None:

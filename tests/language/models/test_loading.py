@@ -36,7 +36,7 @@ from iclbench.language.models.model import load
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory):
-    return cache(lambda kind: tiny(kind, tmp_path_factory.mktemp("loading") / f"tiny-{kind}"))
+    return cache(lambda architecture: tiny(architecture, tmp_path_factory.mktemp("loading") / f"tiny-{architecture}"))
 
 
 @pytest.fixture
@@ -316,8 +316,8 @@ def test_a_generic_tokenizer_is_read_from_its_file(tmp_path: Path) -> None:
 
 
 def test_loading_is_silent(shared, capfd: pytest.CaptureFixture[str]) -> None:
-    for kind in ("mamba", "rwkv"):
-        load(str(shared(kind)))
+    for architecture in ("mamba", "rwkv"):
+        load(str(shared(architecture)))
     captured = capfd.readouterr()
     assert captured.out == captured.err == "" or "shards" in captured.err
 

@@ -23,17 +23,19 @@ ALL = (*REMEMBERS, *RECURRENT, "mistral")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory):
-    return cache(lambda kind: tiny(kind, tmp_path_factory.mktemp("models") / kind))
+    return cache(lambda architecture: tiny(architecture, tmp_path_factory.mktemp("models") / architecture))
 
 
 @pytest.fixture(scope="module")
 def model(folder):
-    return cache(lambda kind: load(str(folder(kind))))
+    return cache(lambda architecture: load(str(folder(architecture))))
 
 
 @pytest.fixture(scope="module")
 def plain_module(folder):
-    return cache(lambda kind: AutoModelForCausalLM.from_pretrained(folder(kind), dtype=torch.float32).eval())
+    return cache(
+        lambda architecture: AutoModelForCausalLM.from_pretrained(folder(architecture), dtype=torch.float32).eval()
+    )
 
 
 def draw(rows: int, length: int, seed: int = 0) -> Tensor:
@@ -60,71 +62,75 @@ def assert_same(actual: Tensor, expected: Tensor) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", REMEMBERS)
-def test_a_query_after_the_memory_has_the_logits_of_one_plain_pass(kind: str, model, plain_module) -> None:
+@pytest.mark.parametrize("architecture", REMEMBERS)
+def test_a_query_after_the_memory_has_the_logits_of_one_plain_pass(architecture: str, model, plain_module) -> None:
     demonstrations, query = draw(1, 23), draw(1, 9, seed=1)
-    logits = model(kind).logits(query, full_mask(query), model(kind).read(demonstrations))
-    assert_same(logits, plain_logits(plain_module(kind), torch.cat([demonstrations, query], 1))[:, 23:])
+    logits = model(architecture).logits(query, full_mask(query), model(architecture).read(demonstrations))
+    assert_same(logits, plain_logits(plain_module(architecture), torch.cat([demonstrations, query], 1))[:, 23:])
 
 
-@pytest.mark.parametrize("kind", REMEMBERS)
-def test_queries_of_different_lengths_share_a_memory_and_do_not_see_each_other(kind: str, model, plain_module) -> None:
+@pytest.mark.parametrize("architecture", REMEMBERS)
+def test_queries_of_different_lengths_share_a_memory_and_do_not_see_each_other(
+    architecture: str, model, plain_module
+) -> None:
     demonstrations = draw(1, 17)
     queries = [draw(1, length, seed=length)[0] for length in (9, 4, 1, 7, 9)]
-    memory = model(kind).read(demonstrations)
-    logits = model(kind).logits(*padded(queries), memory)
-    first_four = torch.cat([model(kind).logits(*padded(queries[:4])[:2], memory), logits[4:]])
+    memory = model(architecture).read(demonstrations)
+    logits = model(architecture).logits(*padded(queries), memory)
+    first_four = torch.cat([model(architecture).logits(*padded(queries[:4])[:2], memory), logits[4:]])
     for row, query in enumerate(queries):
-        expected = plain_logits(plain_module(kind), torch.cat([demonstrations[0], query])[None])[:, 17:]
+        expected = plain_logits(plain_module(architecture), torch.cat([demonstrations[0], query])[None])[:, 17:]
         assert_same(logits[row : row + 1, : len(query)], expected)
         assert_same(first_four[row : row + 1, : len(query)], expected)
 
 
-@pytest.mark.parametrize("kind", ALL)
-def test_padded_prompts_have_the_logits_of_single_prompts(kind: str, model, plain_module) -> None:
+@pytest.mark.parametrize("architecture", ALL)
+def test_padded_prompts_have_the_logits_of_single_prompts(architecture: str, model, plain_module) -> None:
     prompts = [draw(1, length, seed=length)[0] for length in (21, 12, 3)]
-    logits = model(kind).logits(*padded(prompts))
+    logits = model(architecture).logits(*padded(prompts))
     for row, prompt in enumerate(prompts):
-        assert_same(logits[row : row + 1, : len(prompt)], plain_logits(plain_module(kind), prompt[None]))
+        assert_same(logits[row : row + 1, : len(prompt)], plain_logits(plain_module(architecture), prompt[None]))
 
 
-@pytest.mark.parametrize("kind", ("gpt2", "llama", "bloom"))
-def test_each_row_can_have_its_own_memory(kind: str, model, plain_module) -> None:
+@pytest.mark.parametrize("architecture", ("gpt2", "llama", "bloom"))
+def test_each_row_can_have_its_own_memory(architecture: str, model, plain_module) -> None:
     demonstrations, queries = draw(3, 14), draw(3, 5, seed=1)
-    memory = model(kind).read(demonstrations)
+    memory = model(architecture).read(demonstrations)
     assert (memory.batch, memory.length) == (3, 14)
-    expected = plain_logits(plain_module(kind), torch.cat([demonstrations, queries], 1))
-    assert_same(model(kind).logits(queries, full_mask(queries), memory), expected[:, 14:])
-    single_row = model(kind).logits(queries[1:2], full_mask(queries[1:2]), memory.rows([1]))
+    expected = plain_logits(plain_module(architecture), torch.cat([demonstrations, queries], 1))
+    assert_same(model(architecture).logits(queries, full_mask(queries), memory), expected[:, 14:])
+    single_row = model(architecture).logits(queries[1:2], full_mask(queries[1:2]), memory.rows([1]))
     assert_same(single_row, expected[1:2, 14:])
 
 
-@pytest.mark.parametrize("kind", REMEMBERS)
-def test_reading_in_two_steps_gives_the_keys_and_values_of_one_pass(kind: str, model, plain_module) -> None:
+@pytest.mark.parametrize("architecture", REMEMBERS)
+def test_reading_in_two_steps_gives_the_keys_and_values_of_one_pass(architecture: str, model, plain_module) -> None:
     ids, cached = draw(1, 12), DynamicCache()
     with torch.no_grad():
-        plain_module(kind)(input_ids=torch.cat([ids, ids], 1), use_cache=True, **as_memory(plain_module(kind), cached))
-    first = model(kind).read(ids)
-    second = model(kind).read(ids, after=first)
+        plain_module(architecture)(
+            input_ids=torch.cat([ids, ids], 1), use_cache=True, **as_memory(plain_module(architecture), cached)
+        )
+    first = model(architecture).read(ids)
+    second = model(architecture).read(ids, after=first)
     for layer, memory in enumerate((cached.layers[0], cached.layers[1])):
         assert_same(first.keys[layer], memory.keys[:, :, :12])
         assert_same(second.keys[layer], memory.keys[:, :, 12:])
         assert_same(second.values[layer], memory.values[:, :, 12:])
 
 
-@pytest.mark.parametrize("kind", MEMORY)
-def test_tokens_can_be_read_again_at_the_same_positions(kind: str, model, plain_module) -> None:
+@pytest.mark.parametrize("architecture", MEMORY)
+def test_tokens_can_be_read_again_at_the_same_positions(architecture: str, model, plain_module) -> None:
     ids, cached = draw(1, 12), DynamicCache()
     repeated_ids = torch.cat([ids, ids], 1)
     with torch.no_grad():
-        plain_module(kind)(
+        plain_module(architecture)(
             input_ids=repeated_ids,
             attention_mask=torch.ones_like(repeated_ids),
             use_cache=True,
             position_ids=torch.arange(12).repeat(2)[None],
-            **as_memory(plain_module(kind), cached),
+            **as_memory(plain_module(architecture), cached),
         )
-    second = model(kind).read(ids, after=model(kind).read(ids), first=0)
+    second = model(architecture).read(ids, after=model(architecture).read(ids), first=0)
     for layer in range(2):
         assert_same(second.keys[layer], cached.layers[layer].keys[:, :, 12:])
 
@@ -136,26 +142,28 @@ def test_positions_of_a_model_without_explicit_positions_are_refused(model) -> N
         model("bloom").read(draw(1, 5), after=memory, first=0)
 
 
-@pytest.mark.parametrize("kind", ("gpt2", "llama"))
-def test_queries_do_not_change_the_memory(kind: str, model) -> None:
-    memory = model(kind).read(draw(1, 11))
+@pytest.mark.parametrize("architecture", ("gpt2", "llama"))
+def test_queries_do_not_change_the_memory(architecture: str, model) -> None:
+    memory = model(architecture).read(draw(1, 11))
     copies = [t.clone() for t in memory.tensors().values()]
     query = draw(4, 6)
-    first, second = (model(kind).logits(query, full_mask(query), memory) for _ in range(2))
+    first, second = (model(architecture).logits(query, full_mask(query), memory) for _ in range(2))
     assert torch.equal(first, second)
-    model(kind).read(draw(1, 11), after=memory)
+    model(architecture).read(draw(1, 11), after=memory)
     assert all(torch.equal(a, b) for a, b in zip(copies, memory.tensors().values(), strict=True))
 
 
-@pytest.mark.parametrize("kind", ALL)
-def test_logits_at_selected_positions_equal_those_of_all_and_the_others_are_not_computed(kind: str, model) -> None:
+@pytest.mark.parametrize("architecture", ALL)
+def test_logits_at_selected_positions_equal_those_of_all_and_the_others_are_not_computed(
+    architecture: str, model
+) -> None:
     ids, mask = padded([draw(1, length, seed=length)[0] for length in (12, 8, 10)])
     keep = torch.tensor([[11, 3], [7, 0], [2, 2]])
     head_lengths: list[int] = []
-    head = model(kind)._module.get_output_embeddings()
+    head = model(architecture)._module.get_output_embeddings()
     hook = head.register_forward_hook(lambda _, inputs, __: head_lengths.append(inputs[0].shape[1]))
     try:
-        selected, all_logits = model(kind).logits(ids, mask, keep=keep), model(kind).logits(ids, mask)
+        selected, all_logits = model(architecture).logits(ids, mask, keep=keep), model(architecture).logits(ids, mask)
     finally:
         hook.remove()
     assert head_lengths == [2, 12]
@@ -172,14 +180,14 @@ def test_positions_are_selected_from_all_logits_if_the_head_does_not_support_the
     assert_same(model("gpt2").logits(ids, full_mask(ids), keep=keep), expected)
 
 
-@pytest.mark.parametrize(("kind", "name"), [("mamba", "mamba"), ("rwkv", "rwkv"), ("mistral", "window of 8")])
-def test_models_without_a_memory_give_the_reason(kind: str, name: str, model) -> None:
-    assert not model(kind).remembers
-    assert name in model(kind).forgets
+@pytest.mark.parametrize(("architecture", "name"), [("mamba", "mamba"), ("rwkv", "rwkv"), ("mistral", "window of 8")])
+def test_models_without_a_memory_give_the_reason(architecture: str, name: str, model) -> None:
+    assert not model(architecture).remembers
+    assert name in model(architecture).forgets
     with refused("not-applicable", name):
-        model(kind).read(draw(1, 4))
+        model(architecture).read(draw(1, 4))
     with refused("not-applicable", name):
-        model(kind).logits(draw(1, 4), full_mask(draw(1, 4)), model("llama").read(draw(1, 4)))
+        model(architecture).logits(draw(1, 4), full_mask(draw(1, 4)), model("llama").read(draw(1, 4)))
 
 
 def test_an_architecture_with_a_sliding_window_has_a_memory_without_its_window(tmp_path: Path) -> None:
@@ -204,22 +212,22 @@ def test_loading_detects_a_memory_that_does_not_work(
     assert "llama" in load(str(folder("llama"))).forgets
 
 
-@pytest.mark.parametrize("kind", ("gpt2", "llama"))
-def test_a_text_beyond_the_context_length_is_refused(kind: str, model) -> None:
-    language_model: LanguageModel = model(kind)
+@pytest.mark.parametrize("architecture", ("gpt2", "llama"))
+def test_a_text_beyond_the_context_length_is_refused(architecture: str, model) -> None:
+    language_model: LanguageModel = model(architecture)
     assert language_model.longest == LENGTH
     memory = language_model.read(draw(1, LENGTH - 3))
     last_tokens = draw(2, 3)
     assert language_model.logits(last_tokens, full_mask(last_tokens), memory).isfinite().all()
-    with refused("too-large", LENGTH + 1, LENGTH, kind):
+    with refused("too-large", LENGTH + 1, LENGTH, architecture):
         language_model.logits(draw(2, 4), full_mask(draw(2, 4)), memory)
-    with refused("too-large", LENGTH, kind):
+    with refused("too-large", LENGTH, architecture):
         language_model.read(draw(1, LENGTH - 3), after=memory)
 
 
 def test_context_lengths_are_those_of_the_architecture(model) -> None:
-    limits = {kind: model(kind).longest for kind in ALL}
-    assert {kind for kind, limit in limits.items() if limit is None} == {"bloom", "mamba"}
+    limits = {architecture: model(architecture).longest for architecture in ALL}
+    assert {architecture for architecture, limit in limits.items() if limit is None} == {"bloom", "mamba"}
     assert {limit for limit in limits.values() if limit is not None} == {LENGTH}
 
 
@@ -234,7 +242,9 @@ def test_half_precision_has_a_memory_in_half_precision_and_logits_in_float32(fol
 
 
 def test_logits_of_the_tiny_models_depend_on_earlier_tokens(model) -> None:
-    for kind in ALL:
+    for architecture in ALL:
         query = draw(1, 6)
-        first, second = (checks.plain(model(kind), torch.cat([draw(1, 9, seed=s), query], 1))[:, -1] for s in (1, 2))
+        first, second = (
+            checks.plain(model(architecture), torch.cat([draw(1, 9, seed=s), query], 1))[:, -1] for s in (1, 2)
+        )
         assert float((first - second).abs().max()) > 0.01 * float(first.abs().max())

@@ -23,8 +23,8 @@ MAPPINGS = sorted(name for name, task in SHIPPED.items() if task.card.reader == 
 real = pytest.mark.skipif("ICLBENCH_DATA" not in os.environ, reason="ICLBENCH_DATA is not set: corpora are elsewhere")
 
 
-def pool(name, data=None):
-    return SHIPPED[name].pool(data)
+def pool(name, data_dir=None):
+    return SHIPPED[name].pool(data_dir)
 
 
 def make_task(reader="classification", labels=None, answers="choice", **parameters):
@@ -41,16 +41,16 @@ def make_task(reader="classification", labels=None, answers="choice", **paramete
     return LanguageTask("mine", card)
 
 
-def read_refused(task, code, *names, data=None, subset=None):
+def read_refused(task, code, *names, data_dir=None, subset=None):
     """Reading the pool must raise an error with this code and these names."""
     with refused(code, *names):
-        LanguageTask(task.name, task.card, subset or task.subset, folder=task.folder).pool(data)
+        LanguageTask(task.name, task.card, subset or task.subset, folder=task.folder).pool(data_dir)
 
 
-def assert_error_names(task, *names, data=None):
+def assert_error_names(task, *names, data_dir=None):
     """Reading the pool must raise a one-line error with these names; its code belongs to another package."""
     with pytest.raises(UsageError) as error:
-        task.pool(data)
+        task.pool(data_dir)
     message = str(error.value)
     assert all(str(name) in message for name in names) and "\n" not in message, message
 
@@ -185,14 +185,14 @@ def test_json_that_is_not_in_utf_8_is_refused(tmp_path, encoding):
     (tmp_path / "pairs.json").write_bytes('{"caf\u00e9": "th\u00e9", "a": "b"}'.encode(encoding))
     (tmp_path / "sst2.jsonl").write_bytes('{"text": "caf\u00e9", "label": "positive"}\n'.encode(encoding))
     read_refused(make_task("mapping", file=str(tmp_path / "pairs.json")), "unreadable-file", tmp_path, "UTF-8")
-    read_refused(SHIPPED["sst2"], "unreadable-file", tmp_path, "UTF-8", data=tmp_path)
+    read_refused(SHIPPED["sst2"], "unreadable-file", tmp_path, "UTF-8", data_dir=tmp_path)
     (tmp_path / "pairs.json").write_bytes(b"\xef\xbb\xbf" + '{"caf\u00e9": "th\u00e9", "a": "b"}'.encode())
     assert read_pairs(tmp_path / "pairs.json")[0] == ("caf\u00e9", "th\u00e9")
 
 
 def test_duplicate_keys_in_json_are_refused(tmp_path):
     (tmp_path / "sst2.jsonl").write_text('{"text": "a", "label": "positive", "label": "negative"}\n')
-    assert_error_names(SHIPPED["sst2"], "'label'", "line 1", data=tmp_path)
+    assert_error_names(SHIPPED["sst2"], "'label'", "line 1", data_dir=tmp_path)
     (tmp_path / "bad.json").write_text('[{"input": "a", "output": "b", "output": "c"}, {"input": "d", "output": "e"}]')
     read_refused(make_task("mapping", file=str(tmp_path / "bad.json")), "bad-data", "bad.json", "pair 1")
 
@@ -200,7 +200,7 @@ def test_duplicate_keys_in_json_are_refused(tmp_path):
 def test_a_number_of_thousands_of_digits_in_json_is_refused(tmp_path):
     """Python raises a `ValueError` that is not a `JSONDecodeError`."""
     (tmp_path / "sst2.jsonl").write_text('{"text": "a", "label": ' + "9" * 5000 + "}\n")
-    assert_error_names(SHIPPED["sst2"], "sst2.jsonl", "line 1", data=tmp_path)
+    assert_error_names(SHIPPED["sst2"], "sst2.jsonl", "line 1", data_dir=tmp_path)
 
 
 def test_trec_is_the_same_in_both_file_formats(tmp_path):
@@ -263,7 +263,7 @@ def test_labels_without_words_are_candidates(tmp_path):
 )
 def test_bad_lines_are_refused(tmp_path, text, names):
     sst(tmp_path, train=text)
-    read_refused(SHIPPED["sst2"], "bad-data", tmp_path / "stsa.binary.train", *names, data=tmp_path)
+    read_refused(SHIPPED["sst2"], "bad-data", tmp_path / "stsa.binary.train", *names, data_dir=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -282,13 +282,13 @@ def test_bad_lines_are_refused(tmp_path, text, names):
 )
 def test_bad_json_lines_are_refused(tmp_path, text, names):
     (tmp_path / "sst2.jsonl").write_text(text, encoding="utf-8")
-    read_refused(SHIPPED["sst2"], "bad-data", tmp_path / "sst2.jsonl", *names, data=tmp_path)
+    read_refused(SHIPPED["sst2"], "bad-data", tmp_path / "sst2.jsonl", *names, data_dir=tmp_path)
 
 
 @pytest.mark.parametrize("text", ['{"text": \n', "\x81"])
 def test_lines_that_are_not_json_are_refused(tmp_path, text):
     (tmp_path / "sst2.jsonl").write_text(text, encoding="utf-8")
-    assert_error_names(SHIPPED["sst2"], "sst2.jsonl", "line 1", "JSON", data=tmp_path)
+    assert_error_names(SHIPPED["sst2"], "sst2.jsonl", "line 1", "JSON", data_dir=tmp_path)
 
 
 def test_a_single_label_and_too_many_labels_are_refused(tmp_path):
@@ -297,7 +297,7 @@ def test_a_single_label_and_too_many_labels_are_refused(tmp_path):
         ([{"text": f"t{i}", "label": str(i)} for i in range(8)], 8),
     ):
         (tmp_path / "mine.jsonl").write_text(lines(*rows))
-        read_refused(make_task(layout="jsonl", file="mine"), "bad-data", "mine.jsonl", name, data=tmp_path)
+        read_refused(make_task(layout="jsonl", file="mine"), "bad-data", "mine.jsonl", name, data_dir=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_a_single_label_and_too_many_labels_are_refused(tmp_path):
     ],
 )
 def test_missing_files_are_refused_with_the_searched_folders(tmp_path, task, names):
-    read_refused(SHIPPED[task], "missing-data", tmp_path, *names, data=tmp_path)
+    read_refused(SHIPPED[task], "missing-data", tmp_path, *names, data_dir=tmp_path)
 
 
 def test_files_without_a_data_folder_are_refused():
@@ -319,13 +319,13 @@ def test_files_without_a_data_folder_are_refused():
 def test_an_incomplete_set_of_files_is_refused(tmp_path):
     sst(tmp_path)
     (tmp_path / "stsa.binary.dev").unlink()
-    read_refused(SHIPPED["sst2"], "missing-data", "stsa.binary.dev", tmp_path / "stsa.binary.train", data=tmp_path)
+    read_refused(SHIPPED["sst2"], "missing-data", "stsa.binary.dev", tmp_path / "stsa.binary.train", data_dir=tmp_path)
 
 
 def test_a_corpus_in_an_unknown_encoding_is_refused(tmp_path):
     (tmp_path / "TREC.train.all").write_bytes(b"0 \x81\n")
     (tmp_path / "TREC.test.all").write_text("0 What ?\n")
-    read_refused(SHIPPED["trec"], "unreadable-file", "UTF-8", "Latin-1", data=tmp_path)
+    read_refused(SHIPPED["trec"], "unreadable-file", "UTF-8", "Latin-1", data_dir=tmp_path)
 
 
 def mmlu(folder, header=False, dev="What?,a,b,c,d,B\n", test='"Who, me?",e,f,g,h,A\n"Same?",7,7,8,9,B\n', val=None):
@@ -358,7 +358,7 @@ def test_mmlu_is_the_same_with_a_header_and_without(tmp_path):
 )
 def test_bad_questions_are_refused(tmp_path, dev, names):
     mmlu(tmp_path, dev=dev)
-    read_refused(SHIPPED["mmlu-virology"], "bad-data", "virology_dev.csv", *names, data=tmp_path)
+    read_refused(SHIPPED["mmlu-virology"], "bad-data", "virology_dev.csv", *names, data_dir=tmp_path)
 
 
 def bbh(folder, name, examples, **parameters):
@@ -441,32 +441,32 @@ def test_without_options_the_targets_are_the_candidates_if_there_are_few(tmp_pat
     ],
 )
 def test_bad_examples_are_refused(tmp_path, examples, names):
-    read_refused(bbh(tmp_path, "bad", examples), "bad-data", "bad.json", *names, data=tmp_path, subset="bad")
+    read_refused(bbh(tmp_path, "bad", examples), "bad-data", "bad.json", *names, data_dir=tmp_path, subset="bad")
 
 
 @real
 def test_real_corpora_have_the_published_sizes():
     """Tables 4 and 5 of Deep-Thinking; table 4 counts one example too many for SST-2 and AG News."""
-    data = Path(os.environ["ICLBENCH_DATA"])
+    data_dir = Path(os.environ["ICLBENCH_DATA"])
     sizes = {"sst2": (6911, 872), "sst5": (8534, 2210), "trec": (5381, 500), "mr": (8530, 1066)}
     for name, expected in sizes.items():
-        task_pool = pool(name, data)
+        task_pool = pool(name, data_dir)
         assert (len(task_pool.demonstrations), len(task_pool.queries)) == expected
     subjects = {"astronomy": 152, "college-physics": 102, "moral-scenarios": 895, "professional-law": 1534}
     for subject, expected in subjects.items():
-        assert len(pool(f"mmlu-{subject}", data).queries) == expected
-        assert len(pool(f"mmlu-{subject}", data).demonstrations) == 5
+        assert len(pool(f"mmlu-{subject}", data_dir).queries) == expected
+        assert len(pool(f"mmlu-{subject}", data_dir).demonstrations) == 5
     # Labels checked by hand.
-    answers = {e.x: e.y for e in pool("trec", data).queries}
+    answers = {e.x: e.y for e in pool("trec", data_dir).queries}
     assert answers["How far is it from Denver to Aspen ?"] == "Number"
     assert answers["Who was Galileo ?"] == "Person"
 
 
 @real
 def test_every_real_task_has_answers_among_its_candidates():
-    data = Path(os.environ["ICLBENCH_DATA"])
+    data_dir = Path(os.environ["ICLBENCH_DATA"])
     for task in language_tasks(["mmlu", "bbh", "sst2", "sst5", "mr", "trec"]):
-        task_pool = task.pool(data)
+        task_pool = task.pool(data_dir)
         assert all(e.y in (e.candidates or task_pool.labels) for e in all_examples(task_pool))
 
 

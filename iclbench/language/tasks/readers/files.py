@@ -28,12 +28,12 @@ def missing(file_names: str, folders: Sequence[Path]) -> DataError:
 def read_text(path: Path, corpus: bool = False) -> str:
     """The text of a UTF-8 file; a public `corpus` may also be in Windows-1252, as older ones labelled Latin-1 are."""
     try:
-        data = limits.read_bytes(path)
+        content = limits.read_bytes(path)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}", code="unreadable-file") from None
     for encoding in ("utf-8-sig", "cp1252") if corpus else ("utf-8-sig",):
         try:
-            return data.decode(encoding)
+            return content.decode(encoding)
         except UnicodeDecodeError:
             continue
     expected = "neither UTF-8 nor Latin-1" if corpus else "not UTF-8"
