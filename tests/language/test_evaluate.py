@@ -15,6 +15,7 @@ from sklearn.metrics import balanced_accuracy_score
 
 from iclbench import tables
 from iclbench.core.context import Context
+from iclbench.core.errors import UsageError
 from iclbench.core.measure import Measure
 from iclbench.deep_thinking.methods import method
 from iclbench.evaluation.cells import CellResult
@@ -475,6 +476,14 @@ def test_requests_that_do_not_fit_are_refused_before_the_evaluation(
         run(tmp_path, model, [reviews], **options)
     assert model.tokens_read == 0
     assert not tmp_path.joinpath("tables").exists()
+
+
+def test_a_name_that_cannot_be_a_run_name_is_refused(reviews, tmp_path: Path) -> None:
+    model = right([prompts(reviews)])
+    model.name = "../up"
+    with pytest.raises(UsageError, match="up"):
+        run(tmp_path, model, [reviews])
+    assert model.tokens_read == 0 and not tmp_path.joinpath("tables").exists()
 
 
 def test_missing_data_are_refused_before_another_task_is_evaluated(letters, tmp_path: Path) -> None:
