@@ -208,7 +208,7 @@ def test_ranges_are_read_as_python_counts(text: str, numbers: list[int]) -> None
 
 @pytest.mark.parametrize("text", ["", "a", "3:3", "3:1", "-1", "1,,2", "0:99999", "1.5"])
 def test_what_is_no_range_names_the_option(text: str) -> None:
-    with pytest.raises(UsageError, match="--orders takes whole numbers"):
+    with pytest.raises(UsageError, match="--orders"):
         parse(text, "--orders")
 
 
