@@ -44,7 +44,7 @@ from iclbench.store.runs import find
 from iclbench.streaming import window as rules
 from iclbench.streaming.lines import LineFormat
 from iclbench.streaming.stream import Stream
-from iclbench.streaming.window import EVERY, Window, WindowState
+from iclbench.streaming.window import MAX_STEPS, Window, WindowState
 
 SHAPE = TaskShape(x_dim=2, points=200, y_dim=3, head="gaussian", question="targets")
 # Released code, MB at 256, 1,024 and 4,096 points.
@@ -235,7 +235,7 @@ def slid(results: Path, dtype: torch.dtype, size: int, slides: int, every: int) 
     y = torch.sin(2 * x.sum(-1, keepdim=True)) + 0.3 * torch.randn(*x.shape[:2], 1, dtype=torch.float64)
     double = Points.full(x, y)
     points, asked = double.to(dtype=dtype), x[:, :16]
-    window = Counted(own, size, every=every)
+    window = Counted(own, size, max_steps=every)
     state, worst, memory = window.condition(points.span(0, size)), [0.0] * 3, []
     for n in range(slides):
         state = window.update(state, points.span(size + n, size + n + 1))
@@ -260,10 +260,10 @@ def costs() -> list[str]:
         state = window.condition(points.span(0, size))
 
         def slide(window: Window = window, state: WindowState = state, size: int = size) -> None:
-            for n in range(size, size + EVERY):
+            for n in range(size, size + MAX_STEPS):
                 state = window.update(state, points.span(n, n + 1))
 
-        sliding = 1e3 * cpu_seconds(slide) / EVERY
+        sliding = 1e3 * cpu_seconds(slide) / MAX_STEPS
         anew = 1e3 * min(cpu_seconds(lambda size=size: own.condition(points.span(0, size))) for _ in range(5))
         report.append(f"| {size:,} | {sliding:.2f} | {anew:.2f} | {anew / sliding:.1f} |")
     asking = 1e3 * min(cpu_seconds(lambda: own.query(state.state, points.x[:, :1])) for _ in range(20))
@@ -278,7 +278,8 @@ def window_table(slides: int) -> tuple[list[str], bool]:
         "A trained `cmanp` of 25 thousand parameters (`gp-mixture`, 1,500 steps), at a thousand of the slides. Errors "
         "of answers and of e are largest distances from those of conditioning on the points of the window in the same "
         "precision; the last column is that of the answers from float64, for scale. `--window` conditions afresh where "
-        f"`remove` refuses, where rounding errors may be too large by the state's own sums, and after {EVERY:,} steps; "
+        "`remove` refuses, where rounding errors may be too large by the state's own sums, and after "
+        f"{MAX_STEPS:,} steps; "
         "the other rules do without that estimate.",
         "",
         "| precision | afresh | how often | errors of answers | of e | fresh answers against float64 |",
@@ -290,9 +291,9 @@ def window_table(slides: int) -> tuple[list[str], bool]:
         results = trained(Path(folder))
         for dtype in (torch.float32, torch.float64):
             for rule, tolerated, every in (
-                ("`--window`", shipped, EVERY),
+                ("`--window`", shipped, MAX_STEPS),
                 ("every 256 steps", nothing, 256),
-                (f"every {EVERY:,} steps", nothing, EVERY),
+                (f"every {MAX_STEPS:,} steps", nothing, MAX_STEPS),
                 ("where `remove` refuses", nothing, 10**9),
             ):
                 rules.TOLERATED = tolerated
@@ -308,7 +309,7 @@ def window_table(slides: int) -> tuple[list[str], bool]:
         f"{growth:.1f} MB at most between the first tenth of the way and its end (promised: at most 5 MB).",
         "",
         "What a point that comes and one that goes cost at the paper's size, the fresh conditioning that it takes "
-        f"every {EVERY:,} steps included, beside the rival that conditions on the window at every query:",
+        f"every {MAX_STEPS:,} steps included, beside the rival that conditions on the window at every query:",
         "",
         *costs(),
         "",

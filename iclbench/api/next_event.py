@@ -18,7 +18,7 @@ from iclbench.core.guard import guarded
 from iclbench.core.predictor import as_used
 from iclbench.store.runs import Run
 from iclbench.streaming.answers import answers
-from iclbench.streaming.clock import Clock, started_at
+from iclbench.streaming.clock import Clock, parse_start
 from iclbench.streaming.event_lines import EventFormat
 from iclbench.streaming.lines import Line
 
@@ -102,7 +102,7 @@ def _clock(model: Backbone | Trained | Run, start: float | str | None) -> Clock:
         model = Trained(model)
     if isinstance(model, Trained):
         return Clock.of_family(model.family, start)
-    return Clock(0.0 if start is None else started_at(start))
+    return Clock(0.0 if start is None else parse_start(start))
 
 
 def _times(values: Any) -> np.ndarray:

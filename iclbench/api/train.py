@@ -104,7 +104,7 @@ def fit(
         def show(training_state: Training) -> None:
             nonlocal finished_steps
             finished_steps = training_state.progress.step
-            if training_state.due(training.log_every):
+            if training_state.is_due(training.log_every):
                 update(training_state.progress.step, f"loss {training_state.progress.losses[-1]:.4f}")
 
         try:

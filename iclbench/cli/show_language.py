@@ -9,7 +9,7 @@ from iclbench.config.cards import names, read_toml
 from iclbench.core.formats import canonical
 from iclbench.core.hashing import content_hash
 from iclbench.language.tasks.cards import load_language_card, load_suite, shipped_tasks, tasks_of
-from iclbench.language.tasks.chosen import language_tasks
+from iclbench.language.tasks.selection import language_tasks
 from iclbench.sweep.language_grids import grid_tasks, is_language_grid, load_language_grid
 
 

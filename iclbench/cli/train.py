@@ -63,7 +63,7 @@ def command(
     from iclbench.core.context import Context
     from iclbench.core.trust import typed
     from iclbench.store.runs import Run, check_name, run_name, with_started_rates
-    from iclbench.training.processes import Processes, check_count, joined, own_device, started
+    from iclbench.training.processes import Processes, check_count, device_of_process, joined, started
     from iclbench.training.trackers import check_trackers
 
     typed(backbone)
@@ -74,7 +74,7 @@ def command(
     run_folder = Run(results / "runs" / (check_name(name) if name else run_name(frozen)))
     if not run_folder.is_started:  # a run that is continued has a size
         check_size(task, backbone, preset, tables.get("backbone", {}))
-    was_finished, context = run_folder.finished, Context(results, data_dir, own_device(torch_device), threads)
+    was_finished, context = run_folder.finished, Context(results, data_dir, device_of_process(torch_device), threads)
     run_config = with_started_rates(results, frozen, name, tables.get("train", {}))
     words = ["train", task, backbone, "--preset", preset, "--seed", str(seed), "--name", run_folder.name]
     words += ["--results", str(results), "--device", device, "--threads", str(threads)]

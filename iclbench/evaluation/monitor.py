@@ -50,7 +50,7 @@ class Monitor:
         Raises:
             TrainingDivergedError: a score is NaN or infinite.
         """
-        if not self._names or not training.due(self._every):
+        if not self._names or not training.is_due(self._every):
             return
         with training.paused():
             try:

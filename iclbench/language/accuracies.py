@@ -1,4 +1,4 @@
-"""Accuracies with their intervals: Wilson's for the share that is right, the bootstrap for the mean over classes."""
+"""Accuracies with 95% intervals: Wilson's for a share of correct answers, the bootstrap for a mean over classes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ from iclbench.evaluation.bootstrap import LEVEL, percentiles, resampled_counts, 
 def summarised(
     metric: str, scores: Float[np.ndarray, " E"], seed: int, queries: Int[np.ndarray, " E"] | None = None
 ) -> dict[str, Any]:
-    """Columns `value`, `low`, `high` and `n_episodes`: of 0 and 1 with Wilson's interval, of others with a bootstrap
-    interval; NaN does not count. Where `queries` come again (with other demonstrations), they are what is resampled: an
-    episode that asks a query again makes little surer."""
+    """Columns `value`, `low`, `high` and `n_episodes` of a metric, without the episodes where it is NaN.
+
+    Scores of 0 and 1 get Wilson's interval, other scores a bootstrap interval. `queries` holds the index of each
+    episode's query if queries repeat with other demonstrations. The bootstrap then resamples queries, because episodes
+    with the same query are not independent.
+    """
     if queries is not None:
         return over_queries(scores, queries, seed)
     if not metrics.metric(metric).yes_or_no:
@@ -27,7 +30,7 @@ def summarised(
 
 
 def over_queries(scores: Float[np.ndarray, " E"], queries: Int[np.ndarray, " E"], seed: int) -> dict[str, Any]:
-    """The mean over episodes, with the bootstrap's interval over queries."""
+    """The mean over episodes, with a bootstrap interval over queries."""
     finite = np.isfinite(scores)
     distinct, index = np.unique(queries[finite], return_inverse=True)
     indicator = np.eye(len(distinct))[index]
@@ -39,7 +42,7 @@ def over_queries(scores: Float[np.ndarray, " E"], queries: Int[np.ndarray, " E"]
 
 
 def wilson(right: int, count: int) -> dict[str, Any]:
-    """The share that is right, with Wilson's score interval (1927)."""
+    """The share of correct answers, with Wilson's score interval (1927)."""
     from scipy.stats import binomtest
 
     ends = binomtest(right, count).proportion_ci(LEVEL, method="wilson")
@@ -49,9 +52,11 @@ def wilson(right: int, count: int) -> dict[str, Any]:
 def balanced(
     correct: Float[np.ndarray, " E"], targets: Sequence[str], seed: int, queries: Int[np.ndarray, " E"] | None = None
 ) -> dict[str, Any]:
-    """The mean over classes of the share that is right, classes being the right answers; with the bootstrap's interval
-    over episodes (over `queries` where these come again), in which a class that a resample has none of does not count.
-    A single question has no interval."""
+    """Balanced accuracy: the mean recall over classes, where the correct answers are the classes.
+
+    The bootstrap interval resamples episodes, or `queries` if queries repeat. A class without an episode in a resample
+    is left out of the mean of that resample. A single query has no interval.
+    """
     finite = np.isfinite(correct)
     classes, index = np.unique(np.array(targets, dtype=object)[finite].astype(str), return_inverse=True)
     indicator = np.eye(len(classes))[index]

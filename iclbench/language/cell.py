@@ -1,4 +1,4 @@
-"""One cell of an evaluation of language models: a contestant on one prompt set, as rows of the tables."""
+"""One cell of a language-model evaluation: the table rows of one contestant on one prompt set."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ def cell_tables(
     overlength: Overlength,
     cache: PromptCache,
 ) -> tuple[cells.Tables, str]:
-    """The tables of a cell, and how its answers were found where that is not plain.
+    """The tables of a cell, and a note on how its answers were obtained (empty for plain evaluation).
 
     Raises:
-        UsageError: a prompt is too long; nothing has been computed then.
+        UsageError: a prompt is too long; nothing is computed.
     """
-    prompts.drawn  # noqa: B018  (drawn before the clock starts: everyone shares them)
+    prompts.drawn  # noqa: B018  (all contestants share the episodes, so drawing them is not timed)
     if contestant.model is None or contestant.method is None:
         always, reason = majority.majority(prompts.task.card, prompts.drawn)
         inputs = [e.query.x for e in prompts.drawn]
         return _tables(contestant, prompts, Outcome(always, reason, texts=inputs), []), reason
     model, method = contestant.model, contestant.method
-    session = Session(model, method, batches, overlength, cache, contestant.beside)
+    session = Session(model, method, batches, overlength, cache, contestant.compared)
     tokenised = session.tokenised(prompts)
     if method.settings.thinks:
         outcome = session.outcome(prompts, tokenised)
-        with Measure(model.device) as cost:  # as it is used: without answers after the passes before the last
-            session.after(prompts, tokenised, {outcome.made})
+        with Measure(model.device) as cost:  # the cost in use: no answers after earlier passes
+            session.answers_by_passes(prompts, tokenised, {outcome.passes_used})
     else:
         with Measure(model.device) as cost:
             outcome = session.outcome(prompts, tokenised)
@@ -65,11 +65,10 @@ def _tables(
 
 
 def value_rows(contestant: Contestant, prompts: LanguagePrompts, outcome: Outcome) -> cells.Rows:
-    """Rows of `values`: every metric of the answers that count, and the trace of Deep-Thinking.
+    """Rows of `values`: every metric of the final answers, and the trace of Deep-Thinking over passes.
 
     Raises:
-        NonFiniteError: the log-probabilities of the answers that count are not finite. Of others in the trace they make
-            a failed row.
+        NonFiniteError: a log-probability of the final answers is not finite. In the trace, this gives a failed row.
     """
     shared = shared_columns(contestant, prompts)
     if bad := outcome.answers.nonfinite:
@@ -99,7 +98,7 @@ def value_rows(contestant: Contestant, prompts: LanguagePrompts, outcome: Outcom
 
 
 def shared_columns(contestant: Contestant, prompts: LanguagePrompts) -> dict[str, object]:
-    """What all rows of a cell share."""
+    """The columns that are the same in all rows of a cell."""
     drawn = {"n_context": prompts.shots, "demo_seed": prompts.demo_seed, "demo_order": prompts.order}
     return cells.row(contestant, prompts, prompts.task.card.answers) | drawn
 
@@ -117,11 +116,11 @@ def _trace_rows(
         "kl_to_icl": trace.divergence,
         "memory_change": trace.change,
     }
-    at = shared | {"axis": "passes", "axis_value": passes}
+    trace_columns = shared | {"axis": "passes", "axis_value": passes}
     if bad := trace.answers.nonfinite:
-        return [at | {"metric": "accuracy", "status": "failed", "reason": _nonfinite(bad, trace.answers)}]
+        return [trace_columns | {"metric": "accuracy", "status": "failed", "reason": _nonfinite(bad, trace.answers)}]
     return [
-        at | {"metric": metric} | summarised(metric, values, seed, queries)
+        trace_columns | {"metric": metric} | summarised(metric, values, seed, queries)
         for metric, values in scores.items()
         if np.isfinite(values).any()
     ]

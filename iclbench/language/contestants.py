@@ -1,5 +1,4 @@
-"""The contestants of an evaluation of language models: a model under a method, and the baseline that always says the
-same."""
+"""The contestants of a language-model evaluation: a model with a method, and the majority baseline."""
 
 from __future__ import annotations
 
@@ -16,30 +15,30 @@ from iclbench.language.models.model import LanguageModel
 from iclbench.language.prompting.fitting import Overlength
 from iclbench.store import identity
 
-# Raised whenever a change of tokenising, scoring or judging gives other values for the same model and prompts.
+# Increase it if a change of tokenising, scoring or judging changes values for the same model and prompts.
 VERSION = 2
 
 
 @dataclass(frozen=True)
 class LanguageContestant(Contestant):
-    """A language model under a method, or the baseline that always gives the same answer.
+    """A language model with a method, or the baseline that always gives the same answer.
 
     Attributes:
         model: None for the baseline.
-        method: likewise.
-        beside: the methods that it is compared with, which see the same demonstrations.
+        method: None for the baseline.
+        compared: methods that it is compared with on the same demonstrations.
     """
 
     model: LanguageModel | None = None
     method: Method | None = None
-    beside: tuple[Method, ...] = ()
+    compared: tuple[Method, ...] = ()
 
 
 def contestant(
-    model: LanguageModel, method: Method, overlength: Overlength, beside: Sequence[Method] = ()
+    model: LanguageModel, method: Method, overlength: Overlength, compared: Sequence[Method] = ()
 ) -> LanguageContestant:
-    """A model under a method, compared with the methods `beside`."""
-    others = tuple({other.hash: other for other in beside if other.hash != method.hash}.values())
+    """A model with a method, compared with other methods."""
+    others = tuple({other.hash: other for other in compared if other.hash != method.hash}.values())
     budgets = {(other.times, min(other.passes, 2)) for other in others} - {(method.times, min(method.passes, 2))}
     budget_key = sorted(budgets) if overlength == "drop" else []
     libraries = {name: version(name) for name in ("transformers", "tokenizers")} | {"torch": torch.__version__}
@@ -56,10 +55,10 @@ def contestant(
         libraries=libraries,
         model=model,
         method=method,
-        beside=others,
+        compared=others,
     )
 
 
 def constant() -> LanguageContestant:
-    """The most frequent answer."""
+    """The majority baseline, which always gives the most frequent answer."""
     return LanguageContestant("majority", "majority", "baseline", identity.majority_id(majority.VERSION))

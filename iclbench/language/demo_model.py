@@ -1,9 +1,9 @@
-"""A small language model for users without weights: a Llama trained from nothing on letters, in a few minutes.
+"""A small demo model for users without a checkpoint: a Llama that is trained on letter tasks in a few minutes.
 
-It reads what the algorithmic tasks write, `example:{x}->{y}`, one task per sequence, and has to find out from the
-examples which: what a letter is mapped to (upper case, the next one, the one before, itself) cannot be told from the
-letter alone. Copying is trained besides the tasks and more often, so that without demonstrations the best guess is none
-of them. The folder it is saved to is one like any other for `iclbench lm eval`.
+Each training sequence has examples of one task in the format of the algorithmic cards, `example:{x}->{y}`. The model
+has to infer the task from the examples, because the letter alone does not determine the output (upper case, the next
+letter, the previous letter or the letter itself). Copying is trained most often, so that without demonstrations the
+best guess is not the answer of a task. `iclbench lm eval` takes the saved folder like any other checkpoint.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from iclbench.language.prompting.text import example
 from iclbench.language.tasks.cards import LanguageCard, load_language_card
 from iclbench.store.runs import writing
 
-# At most. When the tasks are told apart differs from seed to seed by a factor of two: 900 to 2,000 steps.
+# Maximum. The model learns to infer the task after 900 to 2,000 steps, depending on the seed.
 STEPS = 4000
 BATCH, LENGTH = 24, 96
 LEARNING_RATE, WARMUP, FINAL = 3e-3, 100, 0.05
-# Once the mean of so many steps' accuracies in the second halves of sequences is that high, the learning rate falls to
-# its end in so many steps.
+# If the mean of `late_accuracy` over WINDOW steps reaches LEARNED, the learning rate decays over the next FALL steps
+# and training ends.
 WINDOW, LEARNED, FALL = 50, 0.97, 300
 WIDTH, LAYERS, HEADS, CONTEXT = 64, 2, 4, 512
 
-# How often a sequence is one of each: six tasks, and copies.
+# Sampling weights of the six tasks and of two copying tasks.
 SHARES = {
     "to-upper": 12,
     "next-letter": 13,
@@ -54,7 +54,14 @@ VOCABULARY = (_UNKNOWN, _START, _OPENING, _ARROW, _END, ",", *ascii_lowercase, *
 
 @dataclass(frozen=True)
 class DemoModel:
-    """Where it lies, and what it took."""
+    """A trained demo model.
+
+    Attributes:
+        path: its folder.
+        steps: training steps taken.
+        parameters: number of its parameters.
+        loss: training loss of the last step, in nats.
+    """
 
     path: Path
     steps: int
@@ -68,16 +75,16 @@ def train(
     """Train the model and save it with its tokenizer to the folder `out`.
 
     Args:
-        out: a folder that does not exist yet, or is empty.
-        seed: of weights and training data.
-        steps: of 24 sequences each, at most.
-        report: called with the steps done and the loss.
+        out: a folder that does not exist or is empty.
+        seed: seed of weights and training data.
+        steps: maximum number of steps, of 24 sequences each.
+        report: called after each step with the number of steps taken and the loss.
 
     Raises:
-        UsageError: there is something in the folder.
+        UsageError: the folder is not empty.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"{out} is there already; name another folder, or delete it first")
+        raise UsageError(f"{out} exists already; give another folder, or delete it first", code="exists")
     tokenizer, model = make_tokenizer(), make_model(seed)
     _, card = load_language_card(TASKS[0])
     optimiser = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)
@@ -108,7 +115,7 @@ def train(
 
 
 def make_tokenizer() -> Any:
-    """A token for every letter, one for `example:` and one for the arrow; a text begins with `<s>`."""
+    """A tokenizer with a token for each letter, for `example:` and for the arrow; a text begins with `<s>`."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -144,7 +151,7 @@ def make_model(seed: int) -> Any:
         bos_token_id=VOCABULARY.index(_START),
         eos_token_id=None,
         pad_token_id=None,
-        # Attention of a narrow model starts nearly uniform with the usual 0.02.
+        # With the usual 0.02, attention of a narrow model is almost uniform at initialisation.
         initializer_range=0.1,
         use_cache=False,
     )
@@ -154,7 +161,7 @@ def make_model(seed: int) -> Any:
 
 
 def answer_mask(ids: Int[Tensor, "B T"]) -> Bool[Tensor, "B T"]:
-    """Which tokens belong to an answer: those behind an arrow, up to the end of the line and with it."""
+    """Mask of the answer tokens: those after an arrow, up to and including the end of the line."""
     places = torch.arange(1, ids.shape[1] + 1).expand_as(ids)
     arrow = (places * (ids == VOCABULARY.index(_ARROW))).cummax(1).values
     end = (places * (ids == VOCABULARY.index(_END))).cummax(1).values
@@ -163,8 +170,7 @@ def answer_mask(ids: Int[Tensor, "B T"]) -> Bool[Tensor, "B T"]:
 
 
 def late_accuracy(logits: Float[Tensor, "B T V"], ids: Int[Tensor, "B T"]) -> float:
-    """The share of answers in the second half of the sequences that the model would have written; the logits at a token
-    are those of the next one."""
+    """Next-token accuracy on the answers in the second half of the sequences."""
     late = answer_mask(ids) & (ids != VOCABULARY.index(_END))
     late[:, : ids.shape[1] // 2] = False
     right = logits[:, :-1].argmax(-1) == ids[:, 1:]
@@ -172,7 +178,7 @@ def late_accuracy(logits: Float[Tensor, "B T V"], ids: Int[Tensor, "B T"]) -> fl
 
 
 def draw(task: str, rng: random.Random) -> tuple[str, str]:
-    """An input of one of `SHARES`, and its output."""
+    """A random input of one of the tasks in `SHARES`, and its output."""
     if task.startswith("list"):
         letters = rng.choices(ascii_lowercase, k=rng.randint(2, 4))
         return ",".join(letters), letters[0 if task == "list-first" else -1]
@@ -188,7 +194,7 @@ def draw(task: str, rng: random.Random) -> tuple[str, str]:
 
 
 def _batch(tokenizer: Any, card: LanguageCard, rng: random.Random) -> Int[Tensor, "B T"]:
-    """Sequences of one task each, all of the same length: nothing is padded."""
+    """Sequences of one task each, cut to the same length, so that none is padded."""
     tasks = rng.choices(list(SHARES), weights=list(SHARES.values()), k=BATCH)
     # An example has at least five tokens.
     texts = ["".join(example(card, *draw(task, rng)) for _ in range(LENGTH // 5 + 1)) for task in tasks]

@@ -1,10 +1,14 @@
 """Evaluation of a pretrained language model on in-context tasks, with controls for every accuracy.
 
-`evaluate_model` yields one cell after the other; what is already there is not computed again. Controls, all on the same
-questions (those that come again with demonstrations of their own are asked once without any): plain ICL; the
-demonstrations with their outputs exchanged; none at all; where the method is Deep-Thinking, written twice (is it more
-than repetition?) and thought over with eta = 0, which has to be plain ICL to the last digit (under `setting=released`
-but for its memory in bfloat16); and the most frequent answer.
+`evaluate_model` yields one cell after the other and does not recompute cells that exist. The controls use the same
+queries as the method:
+
+- plain ICL
+- ICL with shuffled outputs of the demonstrations
+- no demonstrations (a query that repeats with other demonstrations is evaluated once)
+- for Deep-Thinking, demonstrations written twice, which tests whether it does more than repetition
+- for Deep-Thinking, eta = 0, which must equal plain ICL exactly (with `setting=released`, up to the memory in bfloat16)
+- the most frequent answer
 """
 
 from __future__ import annotations
@@ -36,19 +40,19 @@ from iclbench.store.runs import check_name
 
 @dataclass(frozen=True)
 class Comparison:
-    """Contestants on prompt sets that differ in nothing but their demonstrations.
+    """Contestants on prompt sets that differ only in their demonstrations.
 
     Attributes:
         sets: the prompt sets.
-        contestants: every one of them answers all prompt sets.
-        plain: plain ICL, where it is among these and others are compared with it.
-        summed: whether there is a summary over the sets.
+        contestants: the contestants; each answers all prompt sets.
+        plain: plain ICL, if the other contestants are compared with it.
+        is_summarised: whether a summary over the sets is written.
     """
 
     sets: tuple[LanguagePrompts, ...]
     contestants: tuple[LanguageContestant, ...]
     plain: LanguageContestant | None = None
-    summed: bool = True
+    is_summarised: bool = True
 
 
 def evaluate_model(
@@ -66,25 +70,25 @@ def evaluate_model(
     batch: int = 64,
     overlength: Overlength = "error",
 ) -> Iterator[CellResult]:
-    """Evaluate a model under a method, yielding every cell when it is done; a cell that fails is a failed row, and the
-    others go on.
+    """Evaluate a model with a method and yield each finished cell. A cell that fails becomes a failed row, and the
+    evaluation continues.
 
     Args:
-        context: results folder, and where the user's copies of data sets lie.
+        context: results folder, and folder of the user's data sets.
         model: the model.
         tasks: the tasks.
-        method: how it takes in its demonstrations.
-        shots: numbers of demonstrations; None: those of the cards.
-        episodes: queries of a prompt set, at most; None: those of the cards.
-        demo_seeds: which demonstrations are drawn.
-        orders: which orders these have; 0: as they were drawn.
-        seed: evaluation seed: which queries.
-        controls: whether the controls are evaluated, too.
-        batch: rows that go through the model at a time, at most.
-        overlength: what is done about prompts that are too long for the model.
+        method: how the model processes the demonstrations.
+        shots: numbers of demonstrations (default: that of each card).
+        episodes: maximum number of queries of a prompt set (default: that of each card).
+        demo_seeds: seeds of the demonstrations.
+        orders: orders of the demonstrations; 0 is the order in which they are drawn.
+        seed: evaluation seed, which selects the queries.
+        controls: whether the controls are evaluated.
+        batch: maximum number of rows in a batch.
+        overlength: what is done with prompts that are too long for the model.
 
     Raises:
-        UsageError: the model cannot do what the method asks, or a task has no data; nothing has been computed then.
+        UsageError: the model does not support the method, or a task has no data; nothing is computed.
     """
     _refuse(model, method)
     comparisons: list[Comparison] = []
@@ -100,14 +104,14 @@ def evaluate_model(
 
 
 class _Contestants:
-    """The contestants: the model under the method, and the controls."""
+    """The contestants: the model with the method, and the controls."""
 
     def __init__(self, model: LanguageModel, method: Method, controls: bool, overlength: Overlength) -> None:
         self.controls, self.method = controls, method
         icl, more = method_named("icl"), method.controls if controls else ()
         compared = [method, icl, *more] if controls else [method]
-        self.asked = contestant(model, method, overlength, compared)
-        self.plain = contestant(model, icl, overlength, compared) if controls else self.asked
+        self.main = contestant(model, method, overlength, compared)
+        self.plain = contestant(model, icl, overlength, compared) if controls else self.main
         control_contestants = [
             contestant(model, each, overlength, compared) for each in more if each.hash != method.hash
         ]
@@ -115,8 +119,8 @@ class _Contestants:
 
     @property
     def paired(self) -> tuple[LanguageContestant, ...]:
-        """The method and plain ICL; one contestant where they are the same."""
-        return tuple({contestant.run: contestant for contestant in (self.asked, self.plain)}.values())
+        """The model with the method and with plain ICL; one contestant if the method is plain ICL."""
+        return tuple({contestant.run: contestant for contestant in (self.main, self.plain)}.values())
 
 
 def _comparisons(
@@ -126,11 +130,10 @@ def _comparisons(
     demo_seeds: Sequence[int],
     orders: Sequence[int],
 ) -> Iterator[Comparison]:
-    """What is evaluated of a task, of which `zero` are the prompts without demonstrations.
+    """The comparisons of one task; `zero` are its prompts without demonstrations.
 
     Raises:
-        UsageError: the method needs demonstrations, or examples to choose settings on, and there are none; or there is
-            nothing to choose answers from.
+        UsageError: the method needs demonstrations or development examples and has none, or a choice has no candidates.
     """
 
     def sets(count: int, order: int, shift: str = "none") -> tuple[LanguagePrompts, ...]:
@@ -141,17 +144,18 @@ def _comparisons(
 
     if 0 in shots and contestants.method.name != "icl":
         raise UsageError(
-            f"task '{zero.task.name}': method '{contestants.method.name}' needs demonstrations; give --shots from 1 on"
+            f"task '{zero.task.name}': method '{contestants.method.name}' needs demonstrations; give --shots 1 or more",
+            code="conflict",
         )
     if contestants.method.settings.selection == "dev":
-        development(zero).queries  # noqa: B018  (raises where there are none)
-    zero.drawn  # noqa: B018  (raises where there is nothing to choose answers from)
+        development(zero).queries  # noqa: B018  (raises without development examples)
+    zero.drawn  # noqa: B018  (raises without candidates)
     plain = contestants.plain if contestants.controls else None
     for count in filter(None, dict.fromkeys(shots)):
         prompt_sets = sets(count, orders[0])
         yield Comparison(prompt_sets, (*contestants.paired, *contestants.others), plain)
         for order in orders[1:]:
-            yield Comparison(sets(count, order), contestants.paired, summed=False)
+            yield Comparison(sets(count, order), contestants.paired, is_summarised=False)
         if contestants.controls and prompt_sets[0].can_shuffle:
             yield Comparison(sets(count, orders[0], "shuffled-labels"), contestants.paired, plain)
     if contestants.controls or 0 in shots:
@@ -163,7 +167,7 @@ def _cells(results: Path, comparison: Comparison, batches: Batches, overlength: 
         cache = PromptCache()
         for member in comparison.contestants:
             yield _cell(results, member, prompts, partial(cell_tables, member, prompts, batches, overlength, cache))
-    if comparison.summed:
+    if comparison.is_summarised:
         for member in comparison.contestants:
             plain = None if member is comparison.plain or member.model is None else comparison.plain
             write_summary(results, member, comparison.sets, plain)
@@ -175,9 +179,9 @@ def _cell(
     prompts: LanguagePrompts,
     tables_of: Callable[[], tuple[cells.Tables, str]],
 ) -> CellResult:
-    """The cell that is already there, or else computed."""
+    """The cell from the results folder, or computed if it is not there."""
     if cells.is_done(results, model, prompts):
-        return CellResult(model, prompts, True, None, _kept_note(results, model, prompts))
+        return CellResult(model, prompts, True, None, _cached_note(results, model, prompts))
     notes = [""]
 
     def work() -> cells.Tables:
@@ -188,15 +192,21 @@ def _cell(
     return CellResult(model, prompts, False, reason, notes[0])
 
 
-def _kept_note(results: Path, contestant: LanguageContestant, prompts: LanguagePrompts) -> str:
+def _cached_note(results: Path, contestant: LanguageContestant, prompts: LanguagePrompts) -> str:
     """The note of a cached cell, so that dropped demonstrations are reported again."""
     reasons = tables.read("values", cells.cell_path(results, contestant, prompts))["reason"].dropna()
     return str(reasons.iloc[0]) if len(reasons) else ""
 
 
 def _refuse(model: LanguageModel, method: Method) -> None:
-    """Raise `UsageError` for what cannot be done whatever the task."""
+    """Raise `UsageError` if the model cannot be evaluated on any task."""
     if check_name(model.name) == constant().name or model.name.startswith("published-"):
-        raise UsageError(f"'{model.name}' is the name of other rows in the tables; choose another with --name")
+        raise UsageError(
+            f"the name '{model.name}' is reserved for other rows of the tables; choose another with --name",
+            code="bad-value",
+        )
     if method.settings.thinks and model.forgets:
-        raise UsageError(f"'{model.name}' cannot do Deep-Thinking: {model.forgets}; give --method icl or repeat")
+        raise UsageError(
+            f"'{model.name}' does not support Deep-Thinking: {model.forgets}; give --method icl or repeat",
+            code="not-applicable",
+        )

@@ -1,7 +1,7 @@
-"""Summaries over demonstration seeds: how much an accuracy depends on which demonstrations were drawn, and what a
-method gains over plain ICL on the same questions.
+"""Summaries over demonstration seeds: mean and standard deviation of the accuracy, and the gain of a method over plain
+ICL on the same queries.
 
-`tables.means` says what a mean over seeds is. Its `n_episodes` counts answers here, over all seeds.
+`tables.means` defines the mean over seeds. `n_episodes` is the number of answers over all seeds.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from iclbench.store import identity
 from iclbench.store.runs import writing
 from iclbench.tables.means import student
 
-# Metrics whose distribution over seeds is reported besides their mean.
+# Metrics whose standard deviation over seeds is reported next to their mean.
 _SPREAD = {"accuracy": "accuracy_sd"}
 
 
 def write_summary(
     results: Path, contestant: Contestant, sets: Sequence[LanguagePrompts], plain: Contestant | None = None
 ) -> None:
-    """One file with the means over prompt sets that differ in nothing but their demonstrations; it takes the place of
-    summaries of other episodes. None where every cell failed.
+    """Write the means over prompt sets that differ only in their demonstrations, and remove summaries of other
+    episodes. If all cells failed, no file is written.
 
     Args:
         results: results folder.
-        contestant: whose cells they are.
+        contestant: the contestant of the cells.
         sets: the prompt sets, one for each demonstration seed.
-        plain: plain ICL of the same model; None: no gain is reported.
+        plain: plain ICL of the same model; if None, no gain is reported.
     """
     example = sets[0]
     path = summary_path(results, contestant.run, example)
@@ -50,14 +50,15 @@ def write_summary(
     with writing(results):
         if rows:
             tables.write("values", rows, path, {})
-        # Behind it, so that there is always one; others who sum up the same may remove them first.
+        # After the new file is written, so that there always is a summary; another process may remove the old ones
+        # first.
         for older in (results / "tables").glob(f"{_stem(example)}-{'[0-9a-f]' * 8}/summary/{path.name}"):
             if older != path or not rows:
                 older.unlink(missing_ok=True)
 
 
 def summary_path(results: Path, run: str, prompts: LanguagePrompts) -> Path:
-    """Where the means are of prompt sets that differ from this one in nothing but their demonstrations."""
+    """Path of the means over the prompt sets that differ from this one only in their demonstrations."""
     shared = identity.language_prompts_id(data=prompts.pool.fingerprint, episodes=prompts.episodes, seed=prompts.seed)
     folder = results / "tables" / f"{_stem(prompts)}-{shared}"
     return folder / "summary" / f"{run}.values.parquet"
@@ -68,8 +69,8 @@ def _stem(prompts: LanguagePrompts) -> str:
 
 
 def _means(shared: dict[str, object], cells: Sequence[pd.DataFrame]) -> Iterator[dict[str, object]]:
-    """A row for every metric, and for every metric after every number of passes; a failed one where a set of
-    demonstrations failed there: a mean over the others would flatter."""
+    """A row for each metric, and for each metric after each number of passes. If one set of demonstrations failed, the
+    row is failed, because a mean over the other sets would be biased."""
     failures = [reason for cell in cells if (reason := _lost(cell)) is not None]
     finished = pd.concat([cell for cell in cells if _lost(cell) is None] or [cells[0].iloc[:0]], ignore_index=True)
     finished["passes"] = finished["axis_value"].where(finished["axis"] == "passes").astype(float).fillna(0.0)
@@ -78,8 +79,8 @@ def _means(shared: dict[str, object], cells: Sequence[pd.DataFrame]) -> Iterator
     for (evaluator, passes, metric), of_seeds in finished[~failed].groupby(
         ["evaluator", "passes", "metric"], sort=False
     ):
-        at = {"axis": "passes", "axis_value": passes} if passes else {}
-        row = shared | at | {"evaluator": evaluator, "metric": metric}
+        axis_columns = {"axis": "passes", "axis_value": passes} if passes else {}
+        row = shared | axis_columns | {"evaluator": evaluator, "metric": metric}
         reasons = list(dict.fromkeys(of_seeds["reason"].dropna()))
         n_answers = int(of_seeds["n_episodes"].sum())
         if problems := [*failures, *failed_groups.get((evaluator, passes), [])]:
@@ -103,8 +104,8 @@ def _gain(
     plain: Contestant,
     sets: Sequence[LanguagePrompts],
 ) -> list[dict[str, object]]:
-    """How much more is right than under plain ICL, question by question: a row, failed where one of the two failed on a
-    set of demonstrations; none where no prompt set has both."""
+    """The difference in accuracy to plain ICL, paired by query, as one row: failed if one of the two contestants failed
+    on a set of demonstrations, and left out if no prompt set has answers of both."""
     frames = [_values(results, each, prompts) for prompts in sets for each in (contestant, plain)]
     per_set = [_lost(frame) or _lost(plain_frame) for frame, plain_frame in zip(frames[::2], frames[1::2], strict=True)]
     failures = [reason for reason in per_set if reason is not None]
@@ -129,12 +130,12 @@ def _gain(
 
 
 def _lost(cell: pd.DataFrame) -> str | None:
-    """Why a cell failed as a whole; None: it did not."""
+    """The reason if all rows of a cell failed, else None."""
     return str(cell.iloc[0]["reason"]) if cell["status"].eq("failed").all() else None
 
 
 def _failed(reasons: Sequence[str], sets: int) -> dict[str, Any]:
-    """Columns of a failed row over `sets` sets of demonstrations."""
+    """The columns of a failed row over `sets` sets of demonstrations."""
     count_text = f"{len(reasons)} of {sets} sets of demonstrations failed: " if sets > 1 else ""
     return {"status": "failed", "reason": count_text + reasons[0]}
 
@@ -144,7 +145,7 @@ def _values(results: Path, contestant: Contestant, prompts: LanguagePrompts) -> 
 
 
 def _errors(results: Path, contestant: Contestant, prompts: LanguagePrompts) -> pd.Series:
-    """Right or wrong, by episode; empty where the cell failed."""
+    """1 (correct) or 0 (wrong) by episode; empty if the cell failed."""
     path = cell_path(results, contestant, prompts, "errors")
     errors = tables.read("errors", path) if path.exists() else tables.frame("errors", [])
     return errors[errors["metric"] == "accuracy"].set_index("episode")["value"].astype(float)

@@ -1,9 +1,10 @@
-"""Gradient descent and GD++, compared with the layers of a model, where the functions are linear in x.
+"""Gradient descent (GD) and GD++, which are compared with the layers of a model if the functions are linear in x.
 
-As many steps as the paper's Mamba has layers. GD++ comes in the paper's two readings: the step 2/(L + mu) from the
-covariance of the raw inputs (its code) or of the transformed ones (theoretically optimal, its text). Its gamma is
-searched for the smallest mean error after the last step (figure 11). The paper searches on the tasks that it then
-scores; here the search has as many tasks of its own, drawn independently, so that the scored ones stay unseen.
+The number of steps is the number of layers of Mamba in the paper (Grazzi et al. 2024). GD++ has two step sizes 2/(L +
+mu): from the covariance of the raw inputs, as in the code of the paper, or of the transformed inputs, which is
+theoretically optimal, as in its text. Its gamma minimises the mean error after the last step (figure 11). The paper
+searches gamma on the scored tasks; we search on as many independently drawn tasks, so that the scored tasks are held
+out.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from iclbench.probing.probe_set import ProbeSet
 from iclbench.store import identity
 
 STEPS = 24
-# The stated search: 300 candidates from 1e-6 to 1e-3, a hundred per decade. It was made for d = 20 and 40 examples;
-# with smaller X'X the best gamma is larger, and the grid goes on by decades until the best lies below its end. With far
-# larger X'X it would be smaller than the first candidate, which is used instead.
+# The search of the paper for d = 20 and 40 examples: 300 candidates from 1e-6 to 1e-3, 100 per decade. For smaller X'X
+# the best gamma is larger, so the grid is extended by decades until the best candidate is not the last one. For much
+# larger X'X, the best gamma could be smaller than the first candidate, which is used then.
 _DECADES = (-6, -3)
 _LAST_DECADE = 2
 _PER_DECADE = 100
@@ -30,14 +31,14 @@ _PER_DECADE = 100
 
 @dataclass(frozen=True)
 class Descent:
-    """GD (`step_size` None) or GD++ with one of its step sizes, under its name in the tables."""
+    """GD (`step_size` None) or GD++ with one of its step sizes, and its name in the tables."""
 
     name: str
     step_size: StepSize | None = None
 
     @property
     def contestant(self) -> PredictorContestant:
-        """A baseline; gamma belongs to the probe set and is found there."""
+        """The baseline; gamma is not one of its settings, because it is searched for each probe set."""
         return PredictorContestant(
             self.name,
             self.name,
@@ -56,7 +57,7 @@ DESCENTS = (
 
 
 def step_errors(prompts: ProbeSet, gamma: float = 0.0, step_size: StepSize = "raw") -> Float[Tensor, "B steps"]:
-    """Squared error over the normaliser on the test queries after 1, 2, ... steps, without scale and shift."""
+    """The squared error on the test queries after 1, 2, ... steps, over the normaliser, without scale and shift."""
     episodes, test = prompts.episodes, slice(prompts.fit, None)
     answers = descent_curve(episodes.context, episodes.asked.x[:, test], STEPS, gamma, step_size)
     return (answers - episodes.asked.y[:, test].double()).square().mean(1) / prompts.family.normaliser
@@ -64,7 +65,7 @@ def step_errors(prompts: ProbeSet, gamma: float = 0.0, step_size: StepSize = "ra
 
 @dataclass(frozen=True)
 class GammaSearch:
-    """The best gamma, the candidates and their errors over the normaliser, `(candidates,)` each."""
+    """The best gamma, the candidates, and their errors over the normaliser."""
 
     best: float
     grid: Float[Tensor, " G"]
@@ -72,7 +73,7 @@ class GammaSearch:
 
 
 def tune_gamma(prompts: ProbeSet, step_size: StepSize) -> GammaSearch:
-    """Search on the tuning episodes of a probe set."""
+    """Search gamma on the tuning episodes of a probe set."""
     context, targets = prompts.tuning.context, prompts.tuning.asked.span(prompts.fit)
     low, high = _DECADES
     while True:

@@ -1,8 +1,8 @@
-"""Probes of layers: each output, decoded by the model's own read-out, up to a scale and a shift per task.
+"""Probes of layers: the read-out of the model decodes each layer, up to a scale and a shift for each task.
 
-The read-out was trained for the last layer alone, so each task gets two free numbers per layer, a scale and a shift,
-fitted by least squares on queries of their own (Geva et al. 2021; Grazzi et al. 2024, section 3.2). These are all the
-degrees of freedom of the probe.
+The read-out is trained for the last layer only. So each layer has two free parameters per task, a scale and a shift,
+which are fitted by least squares on separate queries (Geva et al. 2021; Grazzi et al. 2024, section 3.2). The probe has
+no other degrees of freedom.
 """
 
 from __future__ import annotations
@@ -17,20 +17,19 @@ from iclbench.backbones.base import Backbone
 from iclbench.core.answers import check_answer
 from iclbench.probing.probe_set import ProbeSet
 
-# Predictions of one task that differ by less than this fraction are the same number up to float32's rounding.
+# Predictions of one task that differ by less than this fraction are equal up to float32 rounding.
 _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
 class LayerProbe:
-    """Results per task and layer, `(tasks, layers)` each; several output dimensions are averaged (scale,
-    shift) or summed (errors).
+    """Results for each task and layer. Over output dimensions, scale and shift are averaged and errors are summed.
 
     Attributes:
-        scale: what the decoded output is multiplied by.
-        shift: what is then added.
+        scale: the factor of the decoded output.
+        shift: the constant that is added to the scaled output.
         error: squared error on the test queries after scale and shift, over the normaliser.
-        raw_error: the same before scale and shift.
+        raw_error: squared error on the test queries before scale and shift, over the normaliser.
     """
 
     scale: Float[Tensor, "B L"]
@@ -40,7 +39,7 @@ class LayerProbe:
 
 
 def decode_layers(backbone: Backbone, prompts: ProbeSet, device: str = "cpu") -> Float[Tensor, "L B Q Dy"]:
-    """The mean prediction of every layer at all queries, each context taken in once, in float64 on the CPU."""
+    """The mean prediction of each layer at all queries, in float64 on the CPU; each context is read once."""
     parts = []
     for block in prompts.blocks():
         episodes = block.without_truth().to(device)
@@ -55,7 +54,7 @@ def decode_layers(backbone: Backbone, prompts: ProbeSet, device: str = "cpu") ->
 def probe_layers(
     decoded: Float[Tensor, "L B Q Dy"], y: Float[Tensor, "B Q Dy"], fit: int, normaliser: float = 1.0
 ) -> LayerProbe:
-    """Fit scale and shift per layer, task and output on the first `fit` queries, and score the others."""
+    """Fit scale and shift of each layer, task and output on the first `fit` queries, and score the other queries."""
     scale, shift = fit_scale_and_shift(decoded[:, :, :fit], y[:, :fit])
     test, truth = decoded[:, :, fit:], y[:, fit:]
     adjusted = scale.unsqueeze(2) * test + shift.unsqueeze(2)
@@ -69,12 +68,12 @@ def probe_layers(
 def fit_scale_and_shift(
     predicted: Float[Tensor, "*layers B M Dy"], y: Float[Tensor, "B M Dy"]
 ) -> tuple[Float[Tensor, "*layers B Dy"], Float[Tensor, "*layers B Dy"]]:
-    """Least squares of y on (predicted, 1) over the M queries; the solution of minimum norm where the predictions are
-    constant."""
+    """Least-squares fit of y by scale * predicted + shift over the M queries; for constant predictions, the solution of
+    minimum norm."""
     centre, mean = predicted.mean(-2), y.mean(-2)
     spread = predicted - centre.unsqueeze(-2)
     varies = spread.abs().amax(-2) > _ROUNDING * predicted.abs().amax(-2)
     variance = spread.square().sum(-2).masked_fill(~varies, 1)
-    # Constant predictions c ask for scale * c + shift = mean: the point of that line nearest to the origin.
+    # For constant predictions c, the point on the line scale * c + shift = mean that is nearest to the origin.
     scale = torch.where(varies, (spread * y).sum(-2) / variance, centre * mean / (1 + centre.square()))
     return scale, mean - scale * centre

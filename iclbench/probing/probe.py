@@ -1,10 +1,10 @@
-"""Probing runs: every layer of the model, gradient descent and reference levels on the same queries.
+"""Probing of runs: the layers of the model, gradient descent and reference levels on the same queries.
 
-Rows of `values`, all with evaluator `probe` and `n_context` k: axis `layer` (squared_error after scale and shift,
-squared_error_raw before, scale, shift and their standard deviations over tasks), axis `gd_step` (squared_error) and no
-axis for reference levels (squared_error). Evaluator `gamma_search` holds the search for GD++'s gamma: axis `gamma`
-(squared_error), and the best of them (metric gamma). Intervals are over tasks. Errors per task are not stored: the
-table `errors` has no column for the layer.
+Rows of `values` have evaluator `probe` and `n_context` k. Axis `layer` has squared_error after scale and shift,
+squared_error_raw before them, scale, shift, and the standard deviations of scale and shift over tasks. Axis `gd_step`
+has squared_error. Reference levels have squared_error and no axis. Evaluator `gamma_search` has the search for the
+gamma of GD++: squared_error along axis `gamma`, and the best value (metric gamma). Intervals are over tasks. Errors per
+task are not stored, because the table `errors` has no column for the layer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EVALUATOR, SEARCH = "probe", "gamma_search"
 
 
 class NotProbedError(UsageError):
-    """A run that there is nothing to probe of."""
+    """The probe does not apply to a run."""
 
     code = "not-applicable"
 
@@ -52,31 +52,30 @@ def probe(
     shift: str = "none",
     seed: int = 0,
 ) -> Iterator[CellResult]:
-    """Probe a run at each context size, yielding every cell when it is done.
+    """Probe a run at each context size and yield each finished cell.
 
     Args:
-        context: results folder, data sets, and the device of the backbone.
-        run: a finished run with layers.
-        contexts: examples in context; None: the trained number.
-        fit: queries on which scale and shift are fitted.
-        test: queries that are scored.
-        tasks: episodes.
-        shift: change of the distribution.
+        context: results folder, data sets, and device of the backbone.
+        run: a finished run.
+        contexts: numbers of examples in context (default: that of the training).
+        fit: number of queries on which scale and shift are fitted.
+        test: number of scored queries.
+        tasks: number of episodes.
+        shift: the shift of the distribution.
         seed: seed of the probe set.
 
     Raises:
-        NotProbedError: the run has no layers, or answers with class labels or events.
-        UsageError: it is not finished.
+        NotProbedError: the backbone has no `predict_by_layer`, or predicts class labels or events.
+        UsageError: the run is not finished.
     """
     model = contestants.backbone(run, context.device, context.data_dir)
     if not (isinstance(model.predictor, Backbone) and model.predictor.layered):
         raise NotProbedError(
-            f"run '{run.name}' has no layers to probe: its backbone '{model.name}' does not write predict_by_layer"
+            f"run '{run.name}' has no layers to probe: its backbone '{model.name}' does not define predict_by_layer"
         )
-    if run.config.task.head == "categorical":
-        raise NotProbedError(f"run '{run.name}' answers with class labels; the probe reads numbers")
-    if run.config.task.head == "event":
-        raise NotProbedError(f"run '{run.name}' answers with events; the probe reads numbers")
+    if run.config.task.head in ("categorical", "event"):
+        predicted = "class labels" if run.config.task.head == "categorical" else "events"
+        raise NotProbedError(f"run '{run.name}' predicts {predicted}; the probe needs a regression task")
     shift = run.config.task.shift_name(shift)
     sizes = list(dict.fromkeys(contexts or [run.config.task.points]))
     for size in sizes:
@@ -91,7 +90,7 @@ def probe(
             test=test,
             tasks=tasks,
         )
-        for contestant, work in _field(model, prompts):
+        for contestant, work in _cells(model, prompts):
             yield cached_cell(context.results, contestant, prompts, _row(contestant, prompts), work)
 
 
@@ -102,7 +101,7 @@ def cached_cell(
     shared: dict[str, object],
     work: Callable[[], Tables],
 ) -> CellResult:
-    """The cached cell, or else the cell computed by `work`; skipped where the contestant does not take this many
+    """The cached cell, or the cell computed by `work`; a skipped cell if the contestant does not support this number of
     examples. `shared` as in `cells.compute_cell`."""
     cached = cells.is_done(results, contestant, prompts)
     if reason := contestant.predictor.too_long(prompts.context_points):
@@ -112,13 +111,13 @@ def cached_cell(
 
 
 def references(prompts: ProbeSet) -> list[str]:
-    """The baselines and oracles whose levels are drawn beside the layers."""
+    """The baselines and oracles whose levels are drawn next to the layers."""
     exact = ["least-squares"] if prompts.family.linear_in_x else []
     return list(dict.fromkeys(["zero", *exact, *prompts.task.oracles]))
 
 
-def _field(model: PredictorContestant, prompts: ProbeSet) -> Iterator[tuple[PredictorContestant, Callable[[], Tables]]]:
-    """The contestants on this probe set, and what there is to do for each."""
+def _cells(model: PredictorContestant, prompts: ProbeSet) -> Iterator[tuple[PredictorContestant, Callable[[], Tables]]]:
+    """The contestants on this probe set, each with the function that computes its cell."""
     yield model, partial(_layers, model, prompts)
     for reference in contestants.baselines(prompts, references(prompts)):
         yield reference, partial(_level, reference, prompts)
@@ -169,11 +168,11 @@ def _descent(descent: Descent, prompts: ProbeSet) -> Tables:
         candidates = zip(search.grid.tolist(), search.errors.tolist(), strict=True)
         searched = shared | {"evaluator": SEARCH, "n_episodes": prompts.tasks}
         rows += [searched | {"axis": "gamma", "axis_value": g, "value": e} for g, e in candidates if np.isfinite(e)]
-        how = (
+        reason = (
             f"the best of {len(search.grid)} from {search.grid[0]:.0e} to {search.grid[-1]:.0e} after {STEPS} steps on "
             f"{prompts.tasks} tasks of an independent draw"
         )
-        rows.append(searched | {"metric": "gamma", "normaliser": 1.0, "value": gamma, "reason": how})
+        rows.append(searched | {"metric": "gamma", "normaliser": 1.0, "value": gamma, "reason": reason})
     errors = step_errors(prompts, gamma, descent.step_size or "raw")
     rows += _along(shared | {"axis": "gd_step"}, [float(step) for step in range(1, STEPS + 1)], errors, prompts.seed)
     return {"values": rows}
@@ -184,19 +183,19 @@ def _row(contestant: PredictorContestant, prompts: ProbeSet) -> dict[str, object
 
 
 def _along(shared: dict[str, object], axis: Sequence[float], scores: Float[Tensor, "B axis"], seed: int) -> Rows:
-    """Mean over tasks and interval at every value of the axis."""
-    return _means(shared, [{"axis_value": at} for at in axis], scores, seed)
+    """Mean over tasks, with interval, at each value of the axis."""
+    return _means(shared, [{"axis_value": axis_value} for axis_value in axis], scores, seed)
 
 
 def _means(
-    shared: dict[str, object], at: Sequence[dict[str, object]], scores: Float[Tensor, "B at"], seed: int
+    shared: dict[str, object], axis_columns: Sequence[dict[str, object]], scores: Float[Tensor, "B at"], seed: int
 ) -> Rows:
-    """Mean over tasks and interval of every column; a failed row where the score of some task is not finite."""
+    """Mean over tasks, with interval, of each column; a failed row if the score of a task is not finite."""
     wide = scores.to(torch.float64).numpy()
     nonfinite = (~np.isfinite(wide)).sum(0)
     return [
         shared | columns | ({"status": "failed", "reason": _nonfinite(int(count), len(wide))} if count else summary)
-        for columns, count, summary in zip(at, nonfinite, summaries(wide, seed), strict=True)
+        for columns, count, summary in zip(axis_columns, nonfinite, summaries(wide, seed), strict=True)
     ]
 
 

@@ -1,4 +1,4 @@
-"""Frozen probe sets: per episode a context, queries to fit scale and shift on, and queries to score."""
+"""Frozen probe sets, whose episodes have a context, queries for fitting scale and shift, and scored queries."""
 
 from __future__ import annotations
 
@@ -12,12 +12,9 @@ from iclbench.core.errors import UsageError
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.store import identity
 
-# Raised whenever a change of the probe gives other numbers for the same episodes.
-VERSION = 1
-# Points per forward pass: bounds memory, and is a function of the sizes alone so that results do not depend on the
-# machine.
+# Number of points in a forward pass. It bounds memory, and is the same on all machines, so that results are, too.
 POINTS = 64 * 41
-# Shifts whose queries belong to one prefix each.
+# Shifts whose queries depend on a prefix of the context.
 _NOT_PROBED = {
     "orthogonal-query": "its queries are orthogonal to one prefix each",
     "repeated-query": "its queries repeat points of one prefix each",
@@ -26,16 +23,16 @@ _NOT_PROBED = {
 
 @dataclass(frozen=True)
 class ProbeSet(PromptSet):
-    """The episodes of (task, shift, seed) at one context size; k, m and n of the paper.
+    """The episodes of a task, shift and seed at one context size, with k, m and n of Grazzi et al. (2024).
 
     Attributes:
-        context: k, the examples in context.
-        fit: m, the queries on which scale and shift are fitted.
-        test: n, the queries that are scored.
-        tasks: episodes.
+        context: k, the number of examples in context.
+        fit: m, the number of queries on which scale and shift are fitted.
+        test: n, the number of scored queries.
+        tasks: the number of episodes.
 
     Raises:
-        UsageError: the shift does not apply to the task, or has no queries of their own.
+        UsageError: the shift does not apply to the task, or its queries depend on a prefix of the context.
     """
 
     context: int = field(kw_only=True)
@@ -46,9 +43,13 @@ class ProbeSet(PromptSet):
     def __post_init__(self) -> None:
         shift = self.family.parse_shift(self.shift)
         if shift.examples is not None:
-            raise UsageError(f"the shift '{self.shift}' cannot be probed: for more examples write --context N instead")
+            raise UsageError(
+                f"the shift '{self.shift}' cannot be probed; for more examples give --context N", code="not-applicable"
+            )
         if query_part := shift.part(*_NOT_PROBED):
-            raise UsageError(f"the shift '{self.shift}' cannot be probed: {_NOT_PROBED[query_part.kind]}")
+            raise UsageError(
+                f"the shift '{self.shift}' cannot be probed: {_NOT_PROBED[query_part.kind]}", code="not-applicable"
+            )
 
     @property
     def context_points(self) -> int:
@@ -63,16 +64,16 @@ class ProbeSet(PromptSet):
 
     @cached_property
     def episodes(self) -> Episodes:
-        """Contexts of k points; the targets are the m queries to fit on and then the n to score."""
+        """Contexts of k points; the targets are the m queries for fitting, then the n scored queries."""
         return self._split("probe", self.tasks)
 
     @cached_property
     def tuning(self) -> Episodes:
-        """Validation episodes: as many, independent, of the same distribution, to tune a method on."""
+        """Independent episodes of the same distribution and number, on which a method is tuned."""
         return self._split("probe-tuning", self.tasks)
 
     def blocks(self) -> Iterator[Episodes]:
-        """The episodes in the portions in which they are computed."""
+        """The episodes in blocks of about `POINTS` points."""
         size = max(1, POINTS // (self.context + self.fit + self.test))
         return (self.episodes[start : start + size] for start in range(0, self.tasks, size))
 
@@ -84,7 +85,8 @@ class ProbeSet(PromptSet):
         return replace(drawn, context=drawn.context.span(0, self.context), targets=targets, scored=targets.mask)
 
     def _split_targets(self, stream: str, tasks: int) -> Episodes:
-        """The family gives contexts of exactly k points; its first m + n targets are the queries."""
+        """Episodes of a family that draws its own targets: contexts of k points; the first m + n targets are
+        queries."""
         shift = self.family.parse_shift(self.shift).with_examples(self.context)
         prompts = PromptSet(self.task, self.preset, shift.name, self.seed, self.data_dir, self.given)
         drawn = prompts.draw(stream, tasks, self.context)
@@ -92,8 +94,8 @@ class ProbeSet(PromptSet):
         available = int(targets.counts.min())
         if available < self.fit + self.test:
             raise UsageError(
-                f"an episode of task '{self.task.name}' has {available} targets, but {self.fit} to fit and "
-                f"{self.test} to "
-                "score are asked; use smaller --fit and --test"
+                f"an episode of task '{self.task.name}' has {available} targets, fewer than {self.fit} + {self.test}; "
+                "give smaller --fit and --test",
+                code="bad-value",
             )
         return replace(drawn, targets=targets, scored=targets.mask)

@@ -1,13 +1,14 @@
-"""The rank of a predictor's answers: all queries after all contexts, as one matrix (CoQE, theorem 3.10).
+"""The rank of the prediction matrix of a model: its predictions for all queries after all contexts (CoQE, theorem
+3.10).
 
-A predictor that answers <task vector of the context, features of the query> has a matrix of predictions, contexts x
-queries, whose rank is at most the width of the features, however many contexts there are; so have linear
-self-attention and least squares. That of softmax attention grows with the contexts. Every context belongs to a function
-of its own; all of them are asked the same queries.
+If the prediction is <task vector of the context, features of the query>, the rank of the matrix (contexts x queries) is
+at most the number of features, for any number of contexts. This holds for linear self-attention and for least squares.
+For softmax attention, the rank grows with the number of contexts. Each context has its own function, and all contexts
+have the same queries.
 
-Rows of `values`, evaluator `rank`, `n_context` k: axis `contexts` (metrics effective_rank and rank of the first so many
-rows of the matrix), axis `singular_value` (metric singular_value, counted from 1, over the largest, of the whole
-matrix). Everything is computed in float64 on the CPU: in float32 rounding has full rank.
+Rows of `values` have evaluator `rank` and `n_context` k. Axis `contexts` has the metrics effective_rank and rank of the
+first rows of the matrix. Axis `singular_value` has the singular values of the complete matrix over the largest one,
+numbered from 1. The probe computes in float64 on the CPU, because in float32 rounding errors have full rank.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ from iclbench.store.runs import Run
 EVALUATOR = "rank"
 # Singular values below this fraction of the largest count as 0.
 TOLERANCE = 1e-6
-# The test of a classification family whose sequences all admit the same kind of answer: one of two labels.
+# The evaluator of a classification family whose sequences have two possible labels.
 _TWO_LABELS = "icl"
 
 
 @dataclass(frozen=True)
 class RankSet(ProbeSet):
-    """Contexts of `context` points, a function each, and queries that are put to all of them.
+    """Contexts of `context` points, each with its own function, and queries for all of them.
 
     Attributes:
-        contexts: rows of the matrix.
-        queries: columns: the first query of as many episodes.
+        contexts: number of contexts, the rows of the matrix.
+        queries: number of queries, the columns of the matrix; each is the first query of an episode.
     """
 
     fit: int = field(default=0, kw_only=True)
@@ -66,14 +67,9 @@ class RankSet(ProbeSet):
 
     @cached_property
     def episodes(self) -> Episodes:
-        """Episodes: the larger of the numbers of contexts and queries, with one query each."""
-        if self.evaluator:
-            return self.draw("rank", self._drawn, self.context)
-        return self._split("rank", self._drawn)
-
-    @property
-    def _drawn(self) -> int:
-        return max(self.contexts, self.queries)
+        """As many episodes as contexts or queries, whichever are more, with one query each."""
+        count = max(self.contexts, self.queries)
+        return self.draw("rank", count, self.context) if self.evaluator else self._split("rank", count)
 
 
 def probe_rank(
@@ -86,41 +82,41 @@ def probe_rank(
     shift: str = "none",
     seed: int = 0,
 ) -> Iterator[CellResult]:
-    """Measure the rank of the matrix of predictions of a run, of least squares and of the oracles.
+    """Measure the rank of the prediction matrix of a run, of least squares and of the oracles.
 
     Args:
         context: results folder and data sets; the probe computes on the CPU.
         run: a finished run.
-        sizes: examples in each context; None: the trained number, of class labels that of the test.
-        contexts: rows of the largest matrix.
-        queries: columns.
-        shift: change of the distribution.
+        sizes: numbers of examples in context (default: that of the training; for classification that of the test).
+        contexts: number of rows of the largest matrix.
+        queries: number of columns.
+        shift: the shift of the distribution.
         seed: seed of the probe set.
 
     Raises:
-        NotProbedError: a classification family without sequences of two labels, or event sequences.
-        UsageError: the run is not finished, or its test has another number.
+        NotProbedError: a classification family has no sequences of two labels, or the run predicts events.
+        UsageError: the run is not finished, or `sizes` differs from the size of the classification test.
     """
     model = contestants.backbone(run, "cpu", context.data_dir)
     assert isinstance(model.predictor, Backbone)
     model.predictor.double()
     task, categorical = run.config.task, run.config.task.head == "categorical"
     if task.head == "event":
-        raise NotProbedError(f"run '{run.name}' answers with events, which have no inputs that a matrix could act on")
+        raise NotProbedError(f"run '{run.name}' predicts events, whose queries have no inputs")
     context_sizes, shift = list(dict.fromkeys(sizes or [task.points])), task.shift_name(shift)
     if categorical:
         family = task.build(context.data_dir)
         if _TWO_LABELS not in family.evaluators():
             raise NotProbedError(
-                f"run '{run.name}' answers with class labels, and family '{task.family}' has no sequences of two "
-                f"labels (evaluator '{_TWO_LABELS}') whose log-odds could be the matrix; probe the rank of a run that "
-                "answers with numbers"
+                f"run '{run.name}' predicts class labels, and family '{task.family}' has no sequences of two labels "
+                f"(evaluator '{_TWO_LABELS}') for the log-odds; probe the rank of a regression run"
             )
         test_size = family.sample_test(_TWO_LABELS, 1, generator(seed, "rank")).context.count
         if sizes and context_sizes != [test_size]:
             raise UsageError(
-                f"run '{run.name}' answers with class labels, and the sequences of two labels (evaluator "
-                f"'{_TWO_LABELS}') of family '{task.family}' have {test_size} examples; leave --context out"
+                f"run '{run.name}' predicts class labels, and the sequences of two labels (evaluator '{_TWO_LABELS}') "
+                f"of family '{task.family}' have {test_size} examples; leave --context out",
+                code="not-applicable",
             )
         context_sizes = [test_size]
     for size in context_sizes:
@@ -142,8 +138,8 @@ def probe_rank(
 
 
 def prediction_matrix(predictor: Predictor, contexts: Episodes, x_query: Float[Tensor, "Q Dx"]) -> Float[Tensor, "C _"]:
-    """What is answered to every query after every context, several outputs side by side; of classification the
-    log-odds of the second of a sequence's two labels (`choices`)."""
+    """The predictions for each query after each context, with several outputs as further columns. For classification,
+    the log-odds of the second of the two labels of a sequence (`choices`)."""
     answer = predictor.informed(contexts.truth).predict_targets(
         contexts.context, x_query.expand(len(contexts), -1, -1), contexts.related
     )
@@ -157,22 +153,22 @@ def prediction_matrix(predictor: Predictor, contexts: Episodes, x_query: Float[T
 
 
 def effective_rank(matrix: Float[Tensor, "rows columns"]) -> float:
-    """exp(entropy of the singular values over their sum) (Roy and Vetterli 2007); 0 of a matrix of zeros."""
+    """exp(entropy of the normalised singular values) (Roy and Vetterli 2007); 0 for a matrix of zeros."""
     values = torch.linalg.svdvals(matrix)
     share = values / values.sum().clamp_min(torch.finfo(values.dtype).tiny)
     return float(torch.special.entr(share).sum().exp()) if values.any() else 0.0
 
 
 def numerical_rank(matrix: Float[Tensor, "rows columns"], tolerance: float = TOLERANCE) -> int:
-    """The number of singular values above this fraction of the largest."""
+    """The number of singular values above `tolerance` times the largest."""
     values = torch.linalg.svdvals(matrix)
     return int((values > tolerance * values[0]).sum())
 
 
-def numbers_of_contexts(most: int) -> list[int]:
-    """4, 8, 16, ... and the last."""
-    doubled = [4 * 2**n for n in range(most.bit_length()) if 4 * 2**n < most]
-    return [*doubled, most]
+def numbers_of_contexts(maximum: int) -> list[int]:
+    """4, 8, 16, ..., up to and including the maximum."""
+    doubled = [4 * 2**n for n in range(maximum.bit_length()) if 4 * 2**n < maximum]
+    return [*doubled, maximum]
 
 
 def _ranks(contestant: PredictorContestant, prompts: RankSet) -> Tables:
@@ -184,15 +180,13 @@ def _ranks(contestant: PredictorContestant, prompts: RankSet) -> Tables:
         matrix = torch.cat([prediction_matrix(contestant.predictor, block, x_query) for block in blocks])
     if not matrix.isfinite().all():
         bad = int((~matrix.isfinite()).any(1).sum())
-        raise NonFiniteError(
-            f"the answers after {bad} of {len(matrix)} contexts are not finite; their rank is undefined"
-        )
+        raise NonFiniteError(f"the predictions after {bad} of {len(matrix)} contexts are not finite")
     shared = _row(contestant, prompts) | {"normaliser": 1.0}
     rows: Rows = []
     for count in numbers_of_contexts(prompts.contexts):
-        at = shared | {"axis": "contexts", "axis_value": float(count), "n_episodes": count}
-        rows.append(at | {"metric": "effective_rank", "value": effective_rank(matrix[:count])})
-        rows.append(at | {"metric": "rank", "value": float(numerical_rank(matrix[:count]))})
+        count_columns = shared | {"axis": "contexts", "axis_value": float(count), "n_episodes": count}
+        rows.append(count_columns | {"metric": "effective_rank", "value": effective_rank(matrix[:count])})
+        rows.append(count_columns | {"metric": "rank", "value": float(numerical_rank(matrix[:count]))})
     values = torch.linalg.svdvals(matrix)
     spectrum = shared | {"axis": "singular_value", "metric": "singular_value", "n_episodes": prompts.contexts}
     if values[0] > 0:

@@ -1,16 +1,18 @@
-"""What a sample representation has learned: true features read off it by linear regression, and drawn (CoQE, figure 6).
+"""Linear regression of the true features of a task on the sample representation of a model (CoQE, figure 6).
 
-Where f(x) = <w, Phi(x)> with the same Phi in all tasks, a representation phi serves as well as Phi does if and only if
-Phi(x) = H phi(x) for some matrix H. So H is fitted by least squares on inputs of their own, without an intercept, and
-each feature is scored by R² on others. The model is compared with the inputs themselves (in which `least-squares` is
-linear) and with the same model before training: a wide random representation alone explains much.
+If f(x) = <w, Phi(x)> with the same Phi in all tasks, a representation phi is as useful as Phi if and only if
+Phi(x) = H phi(x) for some matrix H. So H is fitted by least squares, without an intercept, and each feature is scored
+by R² on held-out inputs. The model is compared with the raw inputs (contestant `least-squares`) and with the same model
+before training, because a wide random representation explains much of the features.
 
-Rows of `values`, evaluator `representation`, metric r_squared: axis `feature`, counted from 1, and without an axis the
-mean over features; intervals are over the held-out inputs. Table `examples`, for the model: along the direction that a
-feature depends on, its value (role function) and what is read off the representation (role predicted: the mean over
-the other directions, low and high the central 90 % of them); x1 the coordinate, `output` the feature, from 0. Where the
-representation has no more dimensions than there are features, its dimensions are included, as in the paper's figure
-(role dimension: `output` the dimension, `set` the feature along whose direction it is drawn).
+Rows of `values` have evaluator `representation` and metric r_squared: one row for each feature (axis `feature`,
+numbered from 1), and one without an axis for the mean over features. Intervals are over the held-out inputs.
+
+Rows of `examples` have the curves of the model along the direction on which a feature depends: `x1` is the coordinate
+and `output` the feature, numbered from 0. Role `function` is the true feature. Role `predicted` is the regression on
+the representation: its mean over the other directions, with the central 90 % as `low` and `high`. If the representation
+has at most as many dimensions as there are features, role `dimension` has its dimensions, as in the paper's figure:
+`output` is the dimension, and `set` the feature whose direction is used.
 """
 
 from __future__ import annotations
@@ -40,9 +42,9 @@ from iclbench.store import identity
 from iclbench.store.runs import Run
 
 EVALUATOR = "representation"
-# Inputs to fit H on and as many to score it; those among them whose other directions are averaged over in a figure.
-INPUTS, DRAWN = 2048, 64
-# Coordinates at which a feature is drawn, in standard deviations of the inputs.
+# Number of inputs for fitting H, and of held-out inputs; number of held-out inputs over which the curves are averaged.
+INPUTS, AVERAGED = 2048, 64
+# Coordinates of the curves, in standard deviations of the inputs.
 GRID = np.linspace(-3, 3, 61)
 
 _Represent = Callable[[Float[Tensor, "N Dx"]], Float[Tensor, "N d"]]
@@ -50,15 +52,15 @@ _Represent = Callable[[Float[Tensor, "N Dx"]], Float[Tensor, "N d"]]
 
 @runtime_checkable
 class Representing(Protocol):
-    """A backbone with a sample representation of its own."""
+    """A backbone with a sample representation."""
 
     def represent(self, x: Tensor) -> Tensor:
-        """phi(x) of every input, `(B, N, Dx)` to `(B, N, d)`."""
+        """The representation phi(x) of each input, `(B, N, Dx)` to `(B, N, d)`."""
 
 
 @dataclass(frozen=True)
 class RepresentationSet(PromptSet):
-    """Frozen inputs of the task, the first half to fit on and the second to score."""
+    """Frozen inputs of the task: the first half for fitting, the second half held out."""
 
     @cached_property
     def id(self) -> str:
@@ -71,34 +73,34 @@ class RepresentationSet(PromptSet):
         return self.draw("representation", 2 * INPUTS, 1).context.x[:, 0].double()
 
     def along(self, direction: Float[Tensor, " Dx"]) -> Float[Tensor, "grid drawn Dx"]:
-        """Held-out inputs with their coordinate in this direction replaced by every one of the grid."""
-        inputs = self.inputs[INPUTS : INPUTS + DRAWN]
+        """Held-out inputs whose coordinate along this direction is replaced by each coordinate of the grid."""
+        inputs = self.inputs[INPUTS : INPUTS + AVERAGED]
         inputs = inputs - (inputs @ direction)[:, None] * direction
         return inputs + torch.from_numpy(GRID)[:, None, None] * direction
 
 
 def probe_representation(context: Context, run: Run, *, seed: int = 0) -> Iterator[CellResult]:
-    """Score the sample representation of a run, the inputs themselves and the untrained model.
+    """Score the sample representation of a run, the raw inputs and the untrained model.
 
     Raises:
-        NotProbedError: the backbone has none, or the family names no features.
+        NotProbedError: the backbone has no representation, or the family has no true features.
         UsageError: the run is not finished.
     """
     model = contestants.backbone(run, "cpu", context.data_dir)
     prompts = RepresentationSet(run.config.task, run.config.preset, "none", seed, context.data_dir)
     if prompts.family.features(torch.zeros(1, prompts.family.x_dim)) is None:
         raise NotProbedError(
-            f"family '{prompts.task.family}' of run '{run.name}' names no true features; those of combination, "
-            "relu-network-shared and linear do"
+            f"family '{prompts.task.family}' of run '{run.name}' has no true features; probe a run of combination, "
+            "relu-network-shared or linear"
         )
     trained = model.predictor
     if not (isinstance(trained, Backbone) and isinstance(trained, Representing)):
         raise NotProbedError(
-            f"run '{run.name}' has no sample representation: its backbone '{model.name}' does not write represent "
+            f"run '{run.name}' has no sample representation: its backbone '{model.name}' does not define represent "
             "(coqe does)"
         )
     untrained = run.config.build(run.config.task.build(context.data_dir)).eval()
-    before = PredictorContestant(
+    untrained_contestant = PredictorContestant(
         f"{model.name}-untrained",
         f"{run.name}-untrained",
         "baseline",
@@ -106,32 +108,32 @@ def probe_representation(context: Context, run: Run, *, seed: int = 0) -> Iterat
         libraries=model.libraries,
         predictor=untrained,
     )
-    (inputs,) = contestants.baselines(prompts, ["least-squares"])
-    field: list[tuple[PredictorContestant, _Represent]] = [
+    (inputs_contestant,) = contestants.baselines(prompts, ["least-squares"])
+    representations: list[tuple[PredictorContestant, _Represent]] = [
         (model, _representation(trained)),
-        (before, _representation(untrained)),
-        (inputs, lambda x: x),
+        (untrained_contestant, _representation(untrained)),
+        (inputs_contestant, lambda x: x),
     ]
-    for contestant, represent in field:
-        work = partial(_scored, contestant, prompts, represent, drawn=contestant is model)
+    for contestant, represent in representations:
+        work = partial(_score_cell, contestant, prompts, represent, with_curves=contestant is model)
         yield cached_cell(context.results, contestant, prompts, cells.row(contestant, prompts, EVALUATOR), work)
 
 
 def linear_map(learned: Float[Tensor, "N d"], true: Float[Tensor, "N features"]) -> Float[Tensor, "d features"]:
-    """H of least squares, of minimum norm."""
+    """The least-squares solution H of minimum norm."""
     return torch.linalg.lstsq(learned, true, driver="gelsd").solution
 
 
 def r_squared(fitted: np.ndarray, true: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-    """1 - residual over total sum of squares, per feature.
+    """R² of each feature: 1 - residual sum of squares / total sum of squares.
 
     Args:
-        fitted: `(inputs, features)`.
-        true: `(inputs, features)`.
-        weights: how often each input counts, `(resamples, inputs)`; None: once.
+        fitted: predicted features, `(inputs, features)`.
+        true: true features, `(inputs, features)`.
+        weights: weight of each input in each resample, `(resamples, inputs)` (default: a single resample of ones).
 
     Returns:
-        `(resamples, features)`; one row without weights.
+        R² of shape `(resamples, features)`.
     """
     weights = np.ones((1, len(true))) if weights is None else weights
     residual = weights @ (fitted - true) ** 2
@@ -142,17 +144,19 @@ def r_squared(fitted: np.ndarray, true: np.ndarray, weights: np.ndarray | None =
 
 def _representation(backbone: Backbone) -> _Represent:
     """The representation, computed in float64."""
-    wide = backbone.double()
-    assert isinstance(wide, Representing)
+    double_backbone = backbone.double()
+    assert isinstance(double_backbone, Representing)
 
     def represent(x: Tensor) -> Tensor:
         with torch.inference_mode():
-            return wide.represent(x.unsqueeze(0)).squeeze(0)
+            return double_backbone.represent(x.unsqueeze(0)).squeeze(0)
 
     return represent
 
 
-def _scored(contestant: PredictorContestant, prompts: RepresentationSet, represent: _Represent, drawn: bool) -> Tables:
+def _score_cell(
+    contestant: PredictorContestant, prompts: RepresentationSet, represent: _Represent, with_curves: bool
+) -> Tables:
     learned, true = represent(prompts.inputs), _features(prompts, prompts.inputs)
     if not learned.isfinite().all():
         bad = int((~learned.isfinite()).any(1).sum())
@@ -174,7 +178,7 @@ def _scored(contestant: PredictorContestant, prompts: RepresentationSet, represe
     (mean_low,), (mean_high,) = percentiles(resampled.mean(1, keepdims=True))
     rows.append(shared | {"value": float(value.mean()), "low": float(mean_low), "high": float(mean_high)})
     directions = prompts.family.feature_directions()
-    if not drawn or directions is None:
+    if not with_curves or directions is None:
         return {"values": rows}
     directions = directions.double()
     curves = _curves(contestant, prompts, lambda x: represent(x) @ h, directions)
@@ -189,20 +193,20 @@ def _curves(
     fitted: _Represent,
     directions: Float[Tensor, "features Dx"],
 ) -> Rows:
-    """Every feature and what is read off the representation for it, along its direction."""
+    """Each true feature and its regression on the representation, along its direction."""
     shared = _example_columns(contestant, prompts)
     rows: Rows = []
     for output, direction in enumerate(directions):
         x = prompts.along(direction)
-        flat, shape = x.flatten(0, 1), x.shape[:2]
-        read = fitted(flat)[:, output].view(shape).numpy()
-        true = _features(prompts, flat)[:, output].view(shape)[:, 0].numpy()
-        low, high = percentiles(read.T, 0.9)
+        flat_x, shape = x.flatten(0, 1), x.shape[:2]
+        predicted = fitted(flat_x)[:, output].view(shape).numpy()
+        true = _features(prompts, flat_x)[:, output].view(shape)[:, 0].numpy()
+        low, high = percentiles(predicted.T, 0.9)
         for point, t in enumerate(GRID):
-            at = shared | {"output": output, "point": point, "x1": float(t)}
+            point_columns = shared | {"output": output, "point": point, "x1": float(t)}
             band = {"low": float(low[point]), "high": float(high[point])}
-            rows.append(at | {"role": "function", "value": float(true[point])})
-            rows.append(at | {"role": "predicted", "value": float(read[point].mean())} | band)
+            rows.append(point_columns | {"role": "function", "value": float(true[point])})
+            rows.append(point_columns | {"role": "predicted", "value": float(predicted[point].mean())} | band)
     return rows
 
 
@@ -212,11 +216,11 @@ def _dimensions(
     represent: _Represent,
     directions: Float[Tensor, "features Dx"],
 ) -> Rows:
-    """Every dimension of the representation along every feature's direction: the mean over the other directions."""
+    """Each dimension of the representation along each feature's direction, averaged over the other directions."""
     shared = _example_columns(contestant, prompts) | {"role": "dimension"}
     rows: Rows = []
     for index, direction in enumerate(directions):
-        means = represent(prompts.along(direction).flatten(0, 1)).unflatten(0, (len(GRID), DRAWN)).mean(1)
+        means = represent(prompts.along(direction).flatten(0, 1)).unflatten(0, (len(GRID), AVERAGED)).mean(1)
         rows += [
             shared | {"set": index, "output": output, "point": point, "x1": float(GRID[point]), "value": float(value)}
             for output, along in enumerate(means.T)
@@ -226,7 +230,7 @@ def _dimensions(
 
 
 def _example_columns(contestant: PredictorContestant, prompts: RepresentationSet) -> dict[str, object]:
-    """What all rows of the table `examples` share."""
+    """The columns that are the same in all rows of the table `examples`."""
     shared = cells.row(contestant, prompts, EVALUATOR) | {"episode": 0}
     return {key: value for key, value in shared.items() if key in tables.EXAMPLES}
 

@@ -1,1 +1,1 @@
-"""Streaming: points come line by line, queries among them are answered at once."""
+"""Streaming: learning from points and answering queries, line by line."""

@@ -17,8 +17,8 @@ Columns = dict[str, list[float]]
 
 
 def heading(shape: TaskShape) -> list[str]:
-    """Names of all columns of a task's answers: mean1, mean2, ...; classes and marks count from 0. Of events the first
-    is the time at which the next one is expected (`Clock.answer`)."""
+    """The column names of a task's answers: mean1, mean2, ...; classes and marks are numbered from 0. For events, the
+    first column is the expected time of the next event (`Clock.answer`)."""
     blank = shape.prediction.from_raw(torch.zeros(1, 1, shape.raw_dim), shape.outputs, shape.head_settings)
     names = [] if shape.marks is None else ["time"]
     for group, values in blank.columns().items():
@@ -31,16 +31,16 @@ def heading(shape: TaskShape) -> list[str]:
 def answers(
     prediction: Prediction, clock: Clock | None = None, after: Sequence[float] | None = None
 ) -> Iterator[tuple[float | None, Columns]]:
-    """Every answer for the one episode of a prediction: of events the time at which the next one is expected, and the
-    columns in the user's unit of time.
+    """Yield each answer of a prediction for one episode: the expected time of the next event (None for points), and the
+    columns, in the user's unit of time.
 
     Args:
-        prediction: `(1, N)`.
-        clock: of events.
-        after: times of the last event before each answer; None: that of the clock.
+        prediction: a prediction of shape `(1, N)`.
+        clock: the clock of an event stream; None for points.
+        after: time of the last event before each answer (default: that of the clock).
 
     Raises:
-        DataError: an answer is not finite; those before it are given first.
+        DataError: an answer is not finite; the answers before it are yielded first.
     """
     parts = [t[0].isfinite().flatten(1).all(1) for t in prediction.tensors().values()]
     finite = torch.stack(parts).all(0).tolist()
@@ -51,5 +51,8 @@ def answers(
         if clock is not None:
             time, answer = clock.answer(answer, None if after is None else after[i])
         if not usable or not all(map(math.isfinite, [time or 0.0, *itertools.chain(*answer.values())])):
-            raise DataError(f"the model has no finite answer; is {input_name} on the scale of its task?")
+            raise DataError(
+                f"the answer of the model is not finite; check that {input_name} has the scale of its task",
+                code="not-finite",
+            )
         yield time, answer

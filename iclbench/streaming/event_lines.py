@@ -1,8 +1,8 @@
-"""The lines of a stream of events.
+"""The lines of an event stream.
 
-time,mark       a header, if there is one
-0.5,2           an event: the time, which increases from line to line, and the mark, an integer from 0
-?,?             a query: when does the next event come, and with what mark?
+time,mark       an optional header
+0.5,2           an event: its time, which increases from line to line, and its mark, an integer from 0
+?,?             a query for the time and the mark of the next event
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from iclbench.streaming.lines import Line, LineFormat
 
 @dataclass(frozen=True)
 class EventFormat(LineFormat):
-    """Columns of events; lines come with what a model reads of them: gap, mark and time since the start.
+    """The columns of events. Its lines hold the values that a model reads: gap, mark and time since the start.
 
     Attributes:
         marks: number of marks K.
-        smallest: the smallest gap that the model can compute with.
-        clock: of the stream.
-        options: what messages advise: to say when the observation started, and to compute with more digits.
+        smallest: the smallest gap that the model supports.
+        clock: the clock of the stream.
+        options: the options that messages name for the start of the observation and for double precision.
     """
 
     marks: int
@@ -33,8 +33,8 @@ class EventFormat(LineFormat):
     clock: Clock
     options: tuple[str, str] = ("--start", "--float64")
 
-    like: ClassVar[str] = "write one like 0.5, or ?,? for a query"
-    asking: ClassVar[str] = "?,? for a query"
+    number_advice: ClassVar[str] = "write a number such as 0.5, or ?,? for a query"
+    query_advice: ClassVar[str] = "?,? for a query"
 
     @classmethod
     def of_events(cls, shape: TaskShape, smallest: float, largest: float, clock: Clock) -> EventFormat:
@@ -46,57 +46,57 @@ class EventFormat(LineFormat):
         """The events and queries of a file.
 
         Raises:
-            DataError: a line cannot be read, or its time does not increase; the message names it.
+            DataError: a line cannot be read, or its time does not increase; the message names the line.
         """
         return self.events(super().read(lines, name), f"{name}, line", "the event of line")
 
     def events(self, lines: Iterable[Line], line_name: str, event_name: str) -> Iterator[Line]:
-        """Lines of a time and a mark as what the model reads: gap, mark and time since the start. A first line that
-        is the start of the observation is left out; queries stay as they are.
+        """Convert time and mark of each line into the values that the model reads: gap, mark and time since the start.
+        If the first line is the start of the observation, it is left out. Queries do not change.
 
         Args:
-            lines: in their order.
-            line_name: what messages call a line, before its number.
-            event_name: what messages call the event before, before its number.
+            lines: the lines, in order.
+            line_name: the name of a line in messages, which its number follows.
+            event_name: the name of the previous event in messages, which its number follows.
 
         Raises:
-            DataError: a time does not increase, or an event cannot be computed with; the message names it.
+            DataError: a time does not increase, or a value is not supported; the message names the line.
         """
-        before, origin = self.clock.last, self._origin()
+        previous_time, previous_name = self.clock.last, self._origin_name()
         for line in lines:
             if line.y is None:
                 yield line
                 continue
             time, mark = line.y
-            if before is None:
-                self.clock.started(time)
+            if previous_time is None:
+                self.clock.start_at(time)
             else:
                 try:
-                    yield self._event(line, time, mark, before, origin)
+                    yield self._event(line, time, mark, previous_time, previous_name)
                 except DataError as error:
-                    raise DataError(f"{line_name} {line.number}: {error}") from None
-            before, origin = time, f"{event_name} {line.number}"
+                    raise DataError(f"{line_name} {line.number}: {error}", code=error.code) from None
+            previous_time, previous_name = time, f"{event_name} {line.number}"
 
-    def _origin(self) -> str:
+    def _origin_name(self) -> str:
         return "the start of the observation" if self.clock.last == self.clock.start else "the last event of the state"
 
-    def _event(self, line: Line, time: float, mark: float, before: float, previous: str) -> Line:
+    def _event(self, line: Line, time: float, mark: float, previous_time: float, previous_name: str) -> Line:
         """A line with the values that the model reads."""
-        if not time > before:
-            relation = "the same as that of" if time == before else f"before the {before:.15g} of"
-            raise DataError(f"time is {time:.15g}, {relation} {previous}; times must increase{self._advice(previous)}")
+        if not time > previous_time:
+            relation = "equal to" if time == previous_time else f"before the {previous_time:.15g} of"
+            advice = self._start_advice(previous_name)
+            raise DataError(f"time is {time:.15g}, {relation} {previous_name}; times must increase{advice}")
         if not (mark.is_integer() and 0 <= mark < self.marks):
             raise DataError(f"mark is {mark:g}; write an integer from 0 to {self.marks - 1}")
         assert self.clock.start is not None
-        gap, since = (time - before) / self.clock.unit, (time - self.clock.start) / self.clock.unit
+        gap, since = (time - previous_time) / self.clock.unit, (time - self.clock.start) / self.clock.unit
         if not self.smallest <= gap <= since <= self.largest:
             raise DataError(
-                f"time is {time:.15g}, and the gap of {time - before:.3g} to {previous} is beyond what the model "
-                "computes "
-                f"with; try {self.options[1]}"
+                f"time is {time:.15g}, and its gap of {time - previous_time:.3g} to {previous_name} is outside the "
+                f"numbers of the model; try {self.options[1]}"
             )
         return replace(line, y=[gap, mark, since], time=time)
 
-    def _advice(self, previous: str) -> str:
-        can_say = previous.startswith("the start") and not self.clock.resumed
-        return f"; say when it started with {self.options[0]}" if can_say else ""
+    def _start_advice(self, previous_name: str) -> str:
+        can_choose = previous_name.startswith("the start") and not self.clock.resumed
+        return f"; give the start with {self.options[0]}" if can_choose else ""

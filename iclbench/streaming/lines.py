@@ -1,15 +1,15 @@
-"""The lines of a stream: input and output.
+"""The input lines of a stream.
 
-A line has the columns x1, ..., y1, ... of the task, separated by commas. It is a point to learn, or a query where all
-outputs are empty or `?`:
+A line has the columns x1, ..., y1, ... of the task, separated by commas. It is a point, or a query if all outputs are
+empty or `?`:
 
-    x1,x2,y1        a header, if there is one: a first line in which nothing is meant as a number; other names than
-                    these are reported, and their columns taken by position
+    x1,x2,y1        an optional header: a first line without numbers; unknown names are reported, and their columns are
+                    taken by position
     0.5,1,2.25      a point
     0.5,2,?         a query
 
-Blank lines mean nothing, and neither do quotation marks around a field. In classification the only output is `label`,
-an integer from 0. Of events see `event_lines`.
+Blank lines, and quotation marks around a field, are ignored. In classification, the only output is `label`, an integer
+from 0. For events, see `event_lines`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ log = logging.getLogger("iclbench")
 
 @dataclass(frozen=True)
 class Line:
-    """A point, or a query where `y` is None; `number` counts from 1 in its file. `time` is that of an event, as it
-    stands there."""
+    """A point, or a query if `y` is None. `number` counts from 1 in the file. `time` is the time of an event in the
+    file."""
 
     number: int
     x: list[float]
@@ -44,13 +44,15 @@ class Line:
 
 @dataclass(frozen=True)
 class LineFormat:
-    """Columns of a task's points.
+    """The columns of a task's points.
 
     Attributes:
-        inputs, outputs: names of the columns.
+        inputs: names of the input columns.
+        outputs: names of the output columns.
         classes: number of classes; None for regression.
-        largest: the largest number that the model can compute with.
-        like, asking: advice of messages: how a number is written, and how a query.
+        largest: the largest number that the model supports.
+        number_advice: the text in messages on how to write a number.
+        query_advice: the text in messages on how to write a query.
     """
 
     inputs: tuple[str, ...]
@@ -58,8 +60,8 @@ class LineFormat:
     classes: int | None
     largest: float
 
-    like: ClassVar[str] = "write one like 0.5 (? stands for outputs only)"
-    asking: ClassVar[str] = "? for the outputs of a query"
+    number_advice: ClassVar[str] = "write a number such as 0.5 (only outputs may be ?)"
+    query_advice: ClassVar[str] = "? for the outputs of a query"
 
     @classmethod
     def of(cls, shape: TaskShape, largest: float) -> LineFormat:
@@ -70,11 +72,11 @@ class LineFormat:
         """The points and queries of a file.
 
         Args:
-            lines: its lines, read as they are asked for.
+            lines: its lines, read lazily.
             name: name of the file.
 
         Raises:
-            DataError: a line cannot be read; the message names it.
+            DataError: a line cannot be read; the message names the line.
         """
         is_first = True
         for index, text in enumerate(lines, 1):
@@ -87,7 +89,7 @@ class LineFormat:
                 else:
                     yield self._line(index, fields)
             except DataError as error:
-                raise DataError(f"{name}, line {index}: {error}") from None
+                raise DataError(f"{name}, line {index}: {error}", code=error.code) from None
             is_first = False
 
     def _check_header(self, fields: list[str], name: str) -> None:
@@ -107,7 +109,7 @@ class LineFormat:
         if len(fields) != len(expected):
             raise DataError(
                 f"{len(fields)} column{'s' * (len(fields) != 1)} instead of {len(expected)}; "
-                f"write {','.join(expected)}, with {self.asking}"
+                f"write {','.join(expected)}, with {self.query_advice}"
             )
 
     def _line(self, index: int, fields: list[str]) -> Line:
@@ -124,13 +126,11 @@ class LineFormat:
     def _number(self, column: str, field: str) -> float:
         value = number(field)
         if value is None:
-            raise DataError(f"{column} is {field[:40]!r}, not a number; {self.like}")
+            raise DataError(f"{column} is {field[:40]!r}, which is not a number; {self.number_advice}")
         if not math.isfinite(value):
             raise DataError(f"{column} is {field}; write finite numbers only")
         if abs(value) > self.largest:
-            raise DataError(
-                f"{column} is {field}, more than {self.largest:.2g} in size; scale the data or try --float64"
-            )
+            raise DataError(f"{column} is {field}, beyond +-{self.largest:.2g}; scale the data or try --float64")
         return value
 
 
@@ -139,12 +139,12 @@ def _numbered(name: str, count: int) -> tuple[str, ...]:
 
 
 def _fields(text: str) -> list[str]:
-    """The fields of a line; none of a blank one."""
+    """The fields of a line; empty for a blank line."""
     text = text.removeprefix("\ufeff").strip()
     if '"' not in text:
         return [field.strip() for field in text.split(",")] if text else []
     try:
         (fields,) = csv.reader([text], skipinitialspace=True)
     except (csv.Error, ValueError) as error:
-        raise DataError(f"the fields cannot be told apart ({error})") from None
+        raise DataError(f"the line is not valid CSV ({error})", code="bad-syntax") from None
     return [field.strip() for field in fields]

@@ -1,4 +1,4 @@
-"""Related datasets from files, for a stream's model to be conditioned on."""
+"""Related datasets from files, on which the model of a stream is conditioned."""
 
 from __future__ import annotations
 
@@ -16,20 +16,24 @@ from iclbench.streaming.stream import as_points
 
 
 def read_related(backbone: Backbone, files: Sequence[Path], columns: LineFormat) -> Points:
-    """One dataset per file, in the stream's own format, `(1, J, N, .)`, padded to the longest.
+    """One dataset per file, in the format of the stream, of shape `(1, J, N, .)`, padded to the longest.
 
     Raises:
-        UsageError: the model does not use related datasets, or fewer than there are files.
-        DataError: a file cannot be read, has other columns, a query, or no point at all.
+        UsageError: the model does not use related datasets, or was trained with fewer than there are files.
+        DataError: a file cannot be read, has other columns, a query, or no points.
     """
-    most = backbone.shape.related if backbone.uses_related else 0
-    if not most:
+    max_related = backbone.shape.related if backbone.uses_related else 0
+    if not max_related:
         raise UsageError(
-            "--related: this model does not use related datasets; icicl-tnp, icicl-cnp and causal backbones do where "
-            "they were trained on a task with related datasets, like gp-mixture"
+            "--related: this model does not use related datasets; train icicl-tnp, icicl-cnp or a causal backbone on a "
+            "task with related datasets, such as gp-mixture",
+            code="not-applicable",
         )
-    if len(files) > most:
-        raise UsageError(f"--related: {len(files)} datasets, but this model was trained with {most} at most")
+    if len(files) > max_related:
+        raise UsageError(
+            f"--related: {len(files)} datasets, but this model was trained with at most {max_related}",
+            code="not-applicable",
+        )
     sets = [_read(backbone, file, columns) for file in files]
     x, y, mask = (
         pad_sequence([getattr(dataset, field)[0] for dataset in sets], batch_first=True) for field in ("x", "y", "mask")
@@ -42,10 +46,13 @@ def _read(backbone: Backbone, path: Path, columns: LineFormat) -> Points:
         with path.open(encoding="utf-8", errors="replace") as file:
             lines = list(columns.read(limits.lines(file, str(path)), str(path)))
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}; give --related a file of points") from error
-    query = next((line.number for line in lines if line.y is None), None)
-    if query is not None:
-        raise DataError(f"{path}, line {query}: a query; related datasets hold points only")
+        code = "missing-file" if isinstance(error, FileNotFoundError) else "unreadable-file"
+        raise DataError(
+            f"cannot read {path}: {error.strerror or error}; give --related a file of points", code=code
+        ) from error
+    query_number = next((line.number for line in lines if line.y is None), None)
+    if query_number is not None:
+        raise DataError(f"{path}, line {query_number}: related datasets may not have queries")
     if not lines:
-        raise DataError(f"{path} holds no point; leave this --related out")
+        raise DataError(f"{path} has no points; leave this --related out")
     return as_points(backbone, lines)

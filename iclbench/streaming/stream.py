@@ -1,9 +1,9 @@
 """A model that learns points one after the other and answers queries between them.
 
-A query sees all points before it and none after it. Points wait until a query wants them or enough have come to be
-learned together, queries of a file likewise; the answers are those of one line at a time, up to rounding. Memory is
-that of the model's state: constant for `cmanp`, `cnp` and recurrent models, growing where a model keeps the points. Of
-a window (`window`) only the last points count.
+The answer to a query depends on all points before it and on none after it. Points are buffered and learned in batches,
+at the latest before the next query; queries of a file are buffered, too. Up to rounding, the answers are those of one
+line at a time. Memory is that of the model's state: constant for `cmanp`, `cnp` and recurrent models, growing for
+models that store the points. With a window (`window`), the model uses the last points only.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from iclbench.streaming.window import Window, check_state
 
 log = logging.getLogger("iclbench")
 
-# Points that are learned at once, and queries of a file that are answered at once.
+# Number of points that are learned in one batch, and of queries of a file that are answered in one batch.
 BATCH = 128
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The query's line number and input, and the groups of columns of `Prediction.columns`; of events the time at which
-    the next one is expected."""
+    """The line number and input of a query, the column groups of the answer (`Prediction.columns`), and for events the
+    expected time of the next event."""
 
     number: int
     x: list[float]
@@ -50,16 +50,16 @@ class Stream:
 
     Args:
         backbone: a trained model.
-        state: to go on from; None: from nothing, or from related datasets.
-        related: datasets of the same kind, `(1, J, N, .)`, for a model that uses them; not together with a state.
-        at_once: every query is answered before the next line is read.
-        name: what messages call the stream.
-        window: how many points count, the last ones; None: all.
-        clock: of events.
+        state: initial state (default: that of no points).
+        related: related datasets of shape `(1, J, N, .)`, for a model that uses them; not with `state`.
+        at_once: whether each query is answered before the next line is read.
+        name: name of the stream in messages.
+        window: number of last points that the model uses (default: all points).
+        clock: the clock of an event stream.
 
     Raises:
-        UsageError: a window of a model that cannot forget points.
-        DataError: a state of a stream without such a window.
+        UsageError: the model cannot forget points, but `window` is given.
+        DataError: `state` has another window.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Stream:
         self.model = backbone if window is None else Window(backbone, window)
         if state is not None:
             check_state(state, window)
-        self.where = name
+        self.name = name
         self.clock = clock
         self.points = 0
         self.queries = 0
@@ -88,10 +88,11 @@ class Stream:
             self.state = self.model.condition(as_points(backbone, []), related) if state is None else state
 
     def run(self, lines: Iterable[Line]) -> Iterator[Answer]:
-        """Learn and answer; when this ends, in whatever way, `state` holds all points before the line that ended it.
+        """Learn the points and yield the answers. Afterwards, also after an error, `state` includes all points before
+        the line at which this stopped.
 
         Raises:
-            DataError: a line that cannot be read, learned or answered; those before it are learned and answered first.
+            DataError: a line cannot be read, learned or answered; the lines before it are processed first.
         """
         try:
             for line in lines:
@@ -106,7 +107,7 @@ class Stream:
                     self._waiting_points.append(line)
                     if len(self._waiting_points) >= BATCH:
                         self._learn()
-        except GeneratorExit:  # nobody listens any more: what waits is learned, and not answered
+        except GeneratorExit:  # the caller stopped: learn the buffered points, but do not answer queries
             self._learn()
             raise
         except BaseException:
@@ -117,19 +118,17 @@ class Stream:
         yield from self._answer()
 
     def _check_has_points(self, line: Line) -> None:
-        """Whether there is anything to answer from; of events the start of the observation is enough."""
+        """Raise `DataError` for a query before the first point, or before the start of an observation of events."""
         if self.clock is None and not self._has_points:
-            raise self._error_at(line, "a query before any point; give points first, or --state")
+            raise self._error_at(line, "a query before the first point; give points first, or --state")
         if self.clock is not None and self.clock.last is None:
-            raise self._error_at(
-                line, "a query before the first event, with which the observation starts; give that first"
-            )
+            raise self._error_at(line, "a query before the first event, which starts the observation; give that first")
 
-    def _error_at(self, line: Line, problem: str) -> DataError:
-        return DataError(f"{self.where}, line {line.number}: {problem}")
+    def _error_at(self, line: Line, problem: str, code: str = "") -> DataError:
+        return DataError(f"{self.name}, line {line.number}: {problem}", code=code)
 
     def _learn(self) -> None:
-        """Take in the points that wait, all or, if one of them cannot be, those before it."""
+        """Learn the buffered points; if one of them cannot be learned, those before it."""
         points = self._waiting_points
         if not points:
             return
@@ -140,7 +139,7 @@ class Stream:
             state, learned, problem = self._one_by_one(points)
         self.state, self._waiting_points = state, []
         if not self.points and self.model is self.backbone and state.nbytes > before:
-            log.info("the state of this model grows with the points that it learns; cmanp has one that does not")
+            log.info("the state of this model grows with the number of points; that of cmanp does not")
         self.points += learned
         if learned and self.clock is not None:
             self.clock.last = points[learned - 1].time
@@ -149,13 +148,13 @@ class Stream:
             raise problem
 
     def _one_by_one(self, lines: list[Line]) -> tuple[State, int, DataError | None]:
-        """The state after as many points as can be learned, their number, and what is wrong with the next."""
+        """The state after all points before the first one that cannot be learned, their number, and the error."""
         state = self.state
         for learned, line in enumerate(lines):
             try:
                 state = self._updated(state, [line])
             except DataError as error:
-                return state, learned, self._error_at(line, str(error))
+                return state, learned, self._error_at(line, str(error), error.code)
         return state, len(lines), None
 
     @guarded
@@ -165,13 +164,16 @@ class Stream:
             with named(self.backbone):
                 state = self.model.update(state, as_points(self.backbone, lines))
         except IclbenchError as error:
-            raise DataError(str(error)) from error
-        if not all(_usable(t) for t in state.tensors().values()):
-            raise DataError("the model cannot compute with this point; is it on the scale of its task?")
+            raise DataError(str(error), code=error.code) from error
+        if not all(_is_usable(t) for t in state.tensors().values()):
+            raise DataError(
+                "the state of the model is not finite after this point; check that it has the scale of its task",
+                code="not-finite",
+            )
         return state
 
     def _answer(self) -> Iterator[Answer]:
-        """Answer the queries that wait."""
+        """Answer the buffered queries."""
         queries, self._waiting_queries = self._waiting_queries, []
         if not queries:
             return
@@ -180,19 +182,19 @@ class Stream:
                 prediction = self.model.query(self.state, _inputs(self.backbone, queries))
             check_answer(self.backbone, "query", prediction, (1, len(queries)))
         except IclbenchError as error:
-            raise self._error_at(queries[0], str(error)) from error
+            raise self._error_at(queries[0], str(error), error.code) from error
         answer_columns = answers(prediction, self.clock)
         for line in queries:
             try:
                 time, columns = next(answer_columns)
             except DataError as error:
-                raise self._error_at(line, str(error)) from None
+                raise self._error_at(line, str(error), error.code) from None
             self.queries += 1
             yield Answer(line.number, line.x, columns, time)
 
 
 def as_points(backbone: Backbone, lines: list[Line]) -> Points:
-    """The lines of one episode, `(1, N, .)`, on the model's device and in its precision."""
+    """The lines as the points of one episode, `(1, N, .)`, on the model's device and in its precision."""
     weight = next(backbone.parameters())
     y = weight.new_tensor([line.y for line in lines])
     y = y.reshape(1, len(lines), -1 if lines else backbone.shape.y_dim)
@@ -204,6 +206,6 @@ def _inputs(backbone: Backbone, lines: list[Line]) -> Float[Tensor, "1 N Dx"]:
     return x.reshape(1, len(lines), backbone.shape.x_dim)
 
 
-def _usable(t: Tensor) -> bool:
-    """Neither NaN nor +inf; -inf is the logarithm of nothing."""
+def _is_usable(t: Tensor) -> bool:
+    """Whether a tensor has neither NaN nor +inf; -inf is a valid logarithm of 0."""
     return not t.is_floating_point() or not bool((t.isnan() | t.isposinf()).any())

@@ -22,8 +22,8 @@ from iclbench.core.errors import IclbenchError, UsageError
 from iclbench.core.formats import canonical
 from iclbench.core.settings import BaseSettings, PositiveInt
 from iclbench.language.tasks.cards import PRESET, LanguageTask
-from iclbench.language.tasks.chosen import language_tasks
 from iclbench.language.tasks.ranges import written
+from iclbench.language.tasks.selection import language_tasks
 from iclbench.store.identity import language_cell_id
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.grids import Once, Seeds, Texts

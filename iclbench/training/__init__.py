@@ -1,1 +1,1 @@
-"""Training: in memory, and runs in their folders with checkpoints."""
+"""Training in memory, and training of runs in folders with checkpoints."""

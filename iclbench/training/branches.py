@@ -1,13 +1,13 @@
-"""Branches: shorter trainings that share the beginning of a longer one, each with its own decay of the learning rate.
+"""Branches: shorter trainings that share the beginning of a longer one and have their own decay of the learning rate.
 
-With the schedule warm-up, constant, decay (`iclbench.training.schedule`) a training of n steps is the first part of a
-longer one up to where its last fifth begins. There the state is kept, the decay is trained, its weights are written
-(`Run.branch`), and the training goes on from the kept state: bit for bit as without branches. Steps of a branch draw
-the episodes that the training draws at these steps, and their curriculum and scheduled noise are the training's: where
-those are told in shares of the steps, a branch has not come as far with them as a training of its length.
+With the schedule warm-up, constant, decay (`iclbench.training.schedule`), a training of n steps equals a longer one
+until its last fifth begins. At that step the state is copied, the decay is trained, the weights of the branch are
+written (`Run.branch`), and the training continues from the copied state, bit for bit as without branches. A branch has
+the episodes, the curriculum and the scheduled noise of the training at the same steps. So if these are functions of the
+share of steps, a branch has not reached the same point as a separate training of its length.
 
-A branch that is interrupted goes on from checkpoints of its own. Until it is done the training stands where the branch
-left it: its newest checkpoint is of that step, and none of a later one is gone on from while a branch is missing.
+A branch that is interrupted continues from its own checkpoints. Until it is finished, the newest checkpoint of the
+training is that of the step at which the branch starts. A later checkpoint is not used while a branch is missing.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Weights = dict[str, Tensor]
 
 @contextmanager
 def restored_after(training: Training) -> Iterator[Progress]:
-    """Within the block the weights, the optimiser and the progress may go anywhere; afterwards they are what they were.
+    """Restore the weights, the optimiser and the progress after the block.
 
-    Yields the progress for a branch to go on from, which shares nothing with the training's.
+    Yields a copy of the progress, from which a branch continues.
     """
     progress, end, weights = training.progress, training.end, _copied(training)
     moments = copy.deepcopy(training.optimiser.state_dict())
@@ -38,7 +38,7 @@ def restored_after(training: Training) -> Iterator[Progress]:
             pending=progress.pending.clone(),
             steps=[*progress.steps],
             losses=[*progress.losses],
-            scored=[],  # of the training alone
+            scored=[],  # only the training is evaluated
         )
     finally:
         training.backbone.load_state_dict(weights)
@@ -47,7 +47,7 @@ def restored_after(training: Training) -> Iterator[Progress]:
 
 
 def train_branch(training: Training, progress: Progress, steps: int, callbacks: Sequence[Callback]) -> Weights:
-    """Train the branch that ends after `steps` steps; returns its weights.
+    """Train the branch that ends after `steps` steps and return its weights.
 
     Raises:
         TrainingDivergedError: the loss or a weight is NaN or infinite.

@@ -1,8 +1,7 @@
-"""Checkpoints: one safetensors file with everything a run needs to continue exactly, written atomically.
+"""Checkpoints: a safetensors file with everything that a run needs to continue exactly, written atomically.
 
-Weights, optimiser state, the loss log, and what evaluations have found. Random streams are counters of the step
-(`iclbench.core.seeds`) and the schedule and curriculum are functions of it, so the step is all that remains to be kept.
-Loading never executes code.
+A checkpoint has the weights, the optimiser state, the loss log, the scores of evaluations and the step. Random streams
+(`iclbench.core.seeds`), schedule and curriculum are functions of the step. Loading never executes code.
 """
 
 from __future__ import annotations
@@ -29,14 +28,15 @@ from iclbench.training.fit import Progress
 log = logging.getLogger("iclbench")
 
 KEEP = 2
-# What Adam and AdamW remember of a weight.
+# The optimiser state of a weight in Adam and AdamW.
 _MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
 
 
 def save(
     run: Run, model: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress, branch: int | None = None
 ) -> None:
-    """Write `step-N.safetensors` and drop all but the last two, of the training or of the branch of so many steps."""
+    """Write `step-N.safetensors` of the training, or of the branch of `branch` steps, and remove all but the last
+    two."""
     tensors = {f"model.{k}": v for k, v in model.state_dict().items()}
     for index, state in optimiser.state_dict()["state"].items():
         tensors |= {f"optimiser.{index}.{k}": v for k, v in state.items()}
@@ -53,8 +53,8 @@ def save(
         old.unlink()
 
 
-def forget(run: Run, branch: int) -> None:
-    """Remove the checkpoints of a branch that is done."""
+def remove_all(run: Run, branch: int) -> None:
+    """Remove the checkpoints of a finished branch."""
     for path in run.checkpoints_of(branch):
         path.unlink()
     folder = run.checkpoint_folder(branch)
@@ -63,13 +63,15 @@ def forget(run: Run, branch: int) -> None:
 
 
 def restore(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer, branch: int | None = None) -> Progress:
-    """Load the newest checkpoint that is whole, possible and belongs to this run, or to this branch of it; none is a
-    progress of no steps.
+    """Load the newest valid checkpoint of this run, or of a branch of it; without one, return a progress of 0 steps.
 
-    The others are named in a warning and set aside as `*.unusable`, so that they never take the place of a good one.
+    Checkpoints that are damaged or belong to another run are reported in a warning and renamed to `*.unusable`.
+
+    Raises:
+        IclbenchError: the file system does not give a checkpoint, which may be valid.
     """
     for path in reversed(run.checkpoints_of(branch)):
-        _refuse_unreadable(path)
+        _check_readable(path)
         try:
             with advised(IN_TRAINING), safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
@@ -79,35 +81,37 @@ def restore(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer, branch
                     raise ValueError(f"it belongs to {error}") from None
                 tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
             if metadata.pop("digest", None) != _digest(tensors, metadata):
-                raise ValueError("it is not as it was written: its digest is another")
+                raise ValueError("its content does not match its digest")
             progress = _progress(metadata, tensors)
-            _refuse_impossible(progress, branch or run.config.train.steps)
+            _check_possible(progress, branch or run.config.train.steps)
             if metadata.get("branch") != _branch_metadata(branch).get("branch"):
-                raise ValueError("it is of another branch")
-            if branch is None and (missing := _missing(run, progress.step)):
-                raise ValueError(f"it is past the branch of {missing[0]} steps, whose weights are gone")
+                raise ValueError("it belongs to another branch")
+            if branch is None and (missing := _missing_branches(run, progress.step)):
+                raise ValueError(f"it is past the branch of {missing[0]} steps, whose weights are missing")
             if path.name != _name(progress.step):
-                raise ValueError(f"it is of step {progress.step}")
+                raise ValueError(f"it belongs to step {progress.step}")
             with advised(IN_TRAINING):
                 _load(model, optimiser, tensors)
         except (SafetensorError, OSError, LookupError, ValueError, TypeError, ArithmeticError, RuntimeError) as error:
-            aside = path.replace(path.with_suffix(".unusable"))
+            renamed = path.replace(path.with_suffix(".unusable"))
             reason = next(iter(str(error).splitlines()), "") or type(error).__name__
-            log.warning("checkpoint %s cannot be used (%s); set aside as %s, going back", path, reason, aside.name)
+            log.warning("checkpoint %s cannot be used (%s); renamed to %s", path, reason, renamed.name)
             continue
         return progress
     return Progress()
 
 
-def _refuse_unreadable(path: Path) -> None:
-    """Raise `IclbenchError` where the file system does not give a file that is there: it may be whole."""
+def _check_readable(path: Path) -> None:
+    """Raise `IclbenchError` if the file exists but the file system does not give it; its content may be valid."""
     try:
         with path.open("rb") as file:
             file.read(1)
     except (FileNotFoundError, IsADirectoryError):
-        return  # not one, and so said later
+        return  # `restore` reports it
     except OSError as error:
-        raise IclbenchError(f"cannot read checkpoint {path}: {error.strerror}; the same command tries again") from error
+        raise IclbenchError(
+            f"cannot read checkpoint {path}: {error.strerror}; run the same command again", code="unreadable-file"
+        ) from error
 
 
 def _name(step: int) -> str:
@@ -115,17 +119,17 @@ def _name(step: int) -> str:
 
 
 def _branch_metadata(branch: int | None) -> dict[str, str]:
-    """Metadata of a checkpoint that name its branch."""
+    """The metadata of a checkpoint that name its branch."""
     return {} if branch is None else {"branch": str(branch)}
 
 
-def _missing(run: Run, step: int) -> list[int]:
-    """The branches that were left before this step and whose weights are not there."""
+def _missing_branches(run: Run, step: int) -> list[int]:
+    """The branches that start before this step and whose weights are missing."""
     return [end for end in run.config.train.branch_steps if decay_begins(end) < step and not run.has_branch(end)]
 
 
 def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
-    """SHA-256 of names, types, shapes and bytes of tensors on the CPU, and of what is said of them."""
+    """SHA-256 of the metadata, and of names, types, shapes and bytes of tensors on the CPU."""
     digest = hashlib.sha256(json.dumps(sorted(metadata.items())).encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
@@ -146,24 +150,24 @@ def _progress(metadata: Mapping[str, str], tensors: dict[str, Tensor]) -> Progre
     )
 
 
-def _refuse_impossible(progress: Progress, steps: int) -> None:
-    """Raise `ValueError` for what no training of so many steps has written."""
-    logged = [0, *progress.steps]
+def _check_possible(progress: Progress, steps: int) -> None:
+    """Raise `ValueError` if a training of so many steps cannot have this progress."""
+    logged_steps = [0, *progress.steps]
     if not 0 < progress.step <= steps:
-        raise ValueError(f"it says step {progress.step} of {steps}")
+        raise ValueError(f"it has step {progress.step} of {steps}")
     if not (math.isfinite(progress.seconds) and progress.seconds >= 0):
-        raise ValueError(f"it says {progress.seconds} seconds")
-    if len(progress.steps) != len(progress.losses) or any(a >= b for a, b in pairwise(logged)):
-        raise ValueError("its logged steps are in no order")
-    if logged[-1] > progress.step:
-        raise ValueError(f"it says step {progress.step} and has logged step {logged[-1]}")
+        raise ValueError(f"it has {progress.seconds} seconds")
+    if len(progress.steps) != len(progress.losses) or any(a >= b for a, b in pairwise(logged_steps)):
+        raise ValueError("its logged steps do not increase")
+    if logged_steps[-1] > progress.step:
+        raise ValueError(f"it has step {progress.step}, but logged step {logged_steps[-1]}")
     if progress.pending.shape != () or not all(map(math.isfinite, [float(progress.pending), *progress.losses])):
         raise ValueError("its losses are not finite")
     rows = progress.scored
     if not (isinstance(rows, list) and all(isinstance(row, dict) for row in rows)):
-        raise ValueError("its scores are no rows")
+        raise ValueError("its scores are not rows of a table")
     if not (progress.bytes is None or (type(progress.bytes) is int and progress.bytes >= 0)):
-        raise ValueError(f"it says {progress.bytes} bytes")
+        raise ValueError(f"it has {progress.bytes} bytes")
 
 
 def _load(model: nn.Module, optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
@@ -173,14 +177,14 @@ def _load(model: nn.Module, optimiser: torch.optim.Optimizer, tensors: dict[str,
         if key.startswith("optimiser."):
             _, number, name = key.split(".", 2)
             state.setdefault(int(number), {})[name] = value
-    # All that does not fit is found before anything is overwritten.
+    # Check everything before anything is overwritten.
     model_state = model.state_dict()
     if {k: v.shape for k, v in weights.items()} != {k: v.shape for k, v in model_state.items()}:
         raise ValueError("its weights have other names or shapes")
     parameters = [p for group in optimiser.param_groups for p in group["params"]]
     for index, moments in state.items():
         if not 0 <= index < len(parameters) or moments.keys() != _MOMENTS:
-            raise ValueError("the state of its optimiser is of other weights")
+            raise ValueError("the state of its optimiser belongs to other weights")
         if any(moments[name].shape not in ((), parameters[index].shape) for name in _MOMENTS):
             raise ValueError("the state of its optimiser has other shapes")
     model.load_state_dict(weights)

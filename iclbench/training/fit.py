@@ -1,9 +1,9 @@
-"""Training in memory: fresh episodes every step, a curriculum, and callbacks for everything else.
+"""Training in memory, with new episodes at each step, a curriculum, and callbacks.
 
-A step is a function of the settings, the weights and its own number: data and loss draw from streams counted by the
-step. A training that goes on from the weights, the optimiser and the `Progress` of another therefore equals one that
-was never stopped, bit for bit on a CPU with the same number of threads. Runs in folders, with checkpoints and
-evaluation, are trained by `iclbench.training.run`, out of the same parts.
+A step is a function of the settings, the weights and its number, because the random streams of data and loss are
+counted by the step. A training that continues from the weights, the optimiser and the `Progress` of another therefore
+equals an uninterrupted one, bit for bit on a CPU with the same number of threads. `iclbench.training.run` trains runs
+in folders, with checkpoints and evaluation.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class TrainingDivergedError(NonFiniteError):
     """The loss, a weight or a score is NaN or infinite.
 
     Args:
-        step: steps that were done.
-        what: what is not finite.
+        step: number of finished steps.
+        what: the value that is not finite, as a clause.
     """
 
     code = "diverged"
@@ -60,13 +60,13 @@ class Progress:
     """The progress of a training.
 
     Attributes:
-        step: steps done.
-        seconds: time spent on them.
+        step: number of finished steps.
+        seconds: time spent on these steps.
         pending: sum of the losses since the last logged step.
         steps: the logged steps.
-        losses: mean loss of the interval that ends at each of them.
+        losses: mean loss of the interval that ends at each logged step.
         scored: rows of the evaluations so far, see `iclbench.evaluation.monitor`.
-        bytes: peak memory, the largest of the processes that took part; None where it is not known of all of them.
+        bytes: peak memory, the maximum over processes; None if it is not known for all of them.
     """
 
     step: int = 0
@@ -90,75 +90,80 @@ def fit(
     device: str = "cpu",
     data_dir: Path | None = None,
 ) -> Progress:
-    """Train a backbone in place, without a folder; returns its learning curve and what it took.
+    """Train a backbone in place, without a folder, and return its learning curve and costs.
 
     Args:
-        backbone: what is trained; it is left on the device and in eval mode.
-        task: draws the episodes; of a family, with so many `points`.
-        settings: steps, batch, learning rate, curriculum and so on.
-        callbacks: called after every step, in this order.
-        points: points of an episode at full size, for a family; a task knows its own.
-        seed: of the episodes, and of whatever the loss draws.
-        device: where to train.
-        data_dir: where the family of a task finds its data sets.
+        backbone: the backbone; afterwards it is on the device and in eval mode.
+        task: a task or a family that draws the episodes.
+        settings: steps, batch, learning rate, curriculum and other settings.
+        callbacks: called after each step, in this order.
+        points: number of points in an episode at full size; required for a family.
+        seed: seed of the episodes and of random numbers in the loss.
+        device: the device of the training.
+        data_dir: folder of the data sets of a task's family.
 
     Raises:
-        TrainingDivergedError: the loss or a weight is NaN or infinite; found where the loss is logged, and at the end.
-        UsageError: it is not said how many points the episodes of a family have; or the settings ask for evaluations or
-            branches.
+        TrainingDivergedError: the loss or a weight is NaN or infinite. The loss is checked when it is logged, the
+            weights at the end.
+        UsageError: `points` is missing for a family, or the settings have evaluations or branches.
 
     >>> from iclbench.config.resolution import resolve_run
     >>> tiny = ["task.dim=2", "backbone.layers=1", "backbone.width=16", "train.steps=20", "train.log_every=10"]
     >>> config = resolve_run("linear", "gpt2", "smoke", seed=0, overrides=tiny)
-    >>> def trained():
+    >>> def train():
     ...     model = config.build(config.task.build())
     ...     return model, fit(model, config.task, config.train)
-    >>> (first, progress), (second, again) = trained(), trained()
-    >>> progress.steps, progress.losses == again.losses
+    >>> (first, first_progress), (second, second_progress) = train(), train()
+    >>> first_progress.steps, first_progress.losses == second_progress.losses
     ([10, 20], True)
     >>> all(map(torch.equal, first.state_dict().values(), second.state_dict().values()))
     True
     """
     if settings.evaluate_every:
-        raise UsageError("fit evaluates nothing by itself: leave evaluate_every at 0 and give a callback")
+        raise UsageError("fit does not evaluate: set evaluate_every to 0 and give a callback", code="bad-value")
     if settings.branches:
-        raise UsageError("fit keeps no branches: leave branches empty, or train a run in a folder")
+        raise UsageError(
+            "fit does not train branches: leave branches empty, or train a run in a folder", code="bad-value"
+        )
     if isinstance(task, TaskConfig):
         data = TrainingData.of(task, task.build(data_dir))
     elif points is None:
-        raise UsageError("say how many points the episodes of a family have: fit(backbone, family, ..., points=20)")
+        raise UsageError(
+            "a family needs the number of points of its episodes: fit(backbone, family, ..., points=20)",
+            code="missing-value",
+        )
     else:
         data = TrainingData(task, points)
     training = Training(backbone, data, settings, seed, device)
     try:
         training.run(callbacks)
         training.check()
-    finally:  # however it ends
+    finally:
         backbone.eval()
     return training.progress
 
 
 class Training:
-    """A training while it goes on, as callbacks see it.
+    """A training in progress, which callbacks get as their argument.
 
     Attributes:
-        backbone: what is trained, on the device.
-        progress: how far it is.
-        optimiser: its optimiser.
-        processes: this process among those that train it.
-        asked: tells whether somebody wants it to stop.
-        end: the step at which it ends: after all, or before, where it is on a branch.
+        backbone: the backbone, on the device.
+        progress: the progress.
+        optimiser: the optimiser.
+        processes: this process among those that train together.
+        stop_requested: function that returns whether the training should stop.
+        end: the last step; on a branch, that of the branch.
 
     Args:
-        backbone: what is trained.
-        data: where the episodes come from.
-        settings: steps, batch, learning rate, curriculum and so on.
-        seed: of the episodes, and of whatever the loss draws.
-        device: where to train.
-        processes: this process among those that train it together.
+        backbone: the backbone.
+        data: the source of the episodes.
+        settings: steps, batch, learning rate, curriculum and other settings.
+        seed: seed of the episodes and of random numbers in the loss.
+        device: the device of the training.
+        processes: this process among those that train together.
 
     Raises:
-        UsageError: several processes cannot.
+        UsageError: the backbone or the batch does not support several processes.
     """
 
     def __init__(
@@ -175,24 +180,24 @@ class Training:
         self.optimiser = make_optimiser(self.backbone, settings)
         self._loss = torch.compile(self.backbone.loss) if settings.compile else self.backbone.loss
         self.processes = processes
-        self.asked: Callable[[], bool] = lambda: False
+        self.stop_requested: Callable[[], bool] = lambda: False
         self._stopping = False
         processes.check(self.backbone, settings.batch)
-        self._infinite = not_finite(self.backbone)  # from the start, like a mask that is added to scores
+        self._initially_infinite = not_finite(self.backbone)  # such as a mask that is added to scores
         self.resume(Progress())
 
     def resume(self, progress: Progress, end: int | None = None) -> None:
-        """Go on from there, on a branch to its `end`; weights and optimiser are already in the state of that step."""
+        """Continue from this progress, on a branch up to its `end`; weights and optimiser already have its state."""
         self.end = self.settings.steps if end is None else end
         progress.pending = progress.pending.to(self.device)
         self.progress = progress
         self._meter = _Meter(progress, self.device)
 
     def run(self, callbacks: Sequence[Callback] = (), until: int | None = None) -> None:
-        """Train to the last step, or `until` so many are done.
+        """Train to the last step, or `until` this number of steps.
 
         Raises:
-            TrainingDivergedError: the loss that is logged is NaN or infinite.
+            TrainingDivergedError: a logged loss is NaN or infinite.
         """
         with self._meter, flushed():
             while self.progress.step < (self.end if until is None else until):
@@ -202,7 +207,7 @@ class Training:
                     callback(self)
 
     def step(self) -> None:
-        """Draw episodes, move the weights against the gradient of their loss."""
+        """Draw episodes and update the weights by the gradient of their loss."""
         step, settings = self.progress.step, self.settings
         batch = self.data.batch(settings, self.seed, step, self.device)
         shared = None if self.processes.alone else self.processes
@@ -222,58 +227,58 @@ class Training:
             loss = loss.detach()
         else:
             descend(loss * share, self.backbone, self.optimiser, settings.clip, shared.sum_gradients)
-            loss, self._stopping = shared.summed(loss.detach() * share, self.asked())
+            loss, self._stopping = shared.summed(loss.detach() * share, self.stop_requested())
         self.progress.pending += loss
         self.progress.step = step + 1
 
     def log(self) -> None:
-        """Note the mean loss, every `log_every` steps and after the last."""
-        if self.due(self.settings.log_every):
+        """Log the mean loss, every `log_every` steps and after the last step."""
+        if self.is_due(self.settings.log_every):
             mean = self.mean_loss()
             self.progress.losses.append(mean)
             self.progress.steps.append(self.progress.step)
             self.progress.pending.zero_()
 
-    def due(self, every: int) -> bool:
-        """Whether an action is due that happens every `every` steps and after the last."""
-        return self.progress.step % every == 0 or self.last
+    def is_due(self, every: int) -> bool:
+        """Whether an action is due that happens every `every` steps and after the last step."""
+        return self.progress.step % every == 0 or self.is_last
 
     @property
     def stopping(self) -> bool:
-        """Whether this process was `asked` to stop, of several any of them, when the last step was done."""
-        return self.asked() if self.processes.alone else self._stopping
+        """Whether a stop was requested, in any of the processes, at the end of the last step."""
+        return self.stop_requested() if self.processes.alone else self._stopping
 
     @property
-    def last(self) -> bool:
-        """Whether no step is left."""
+    def is_last(self) -> bool:
+        """Whether the last step is finished."""
         return self.progress.step == self.end
 
     def mean_loss(self) -> float:
-        """The mean loss since the last logged step; nothing else waits for the device.
+        """The mean loss since the last logged step; this synchronises with the device.
 
         Raises:
-            TrainingDivergedError: it is NaN or infinite.
+            TrainingDivergedError: the mean loss is NaN or infinite.
         """
-        logged = self.progress.steps[-1] if self.progress.steps else 0
-        mean = float(self.progress.pending) / max(1, self.progress.step - logged)
+        last_logged = self.progress.steps[-1] if self.progress.steps else 0
+        mean = float(self.progress.pending) / max(1, self.progress.step - last_logged)
         if not math.isfinite(mean):
             raise self.diverged(f"the loss is {mean}")
         return mean
 
     def check(self) -> None:
-        """Look at everything, and bring the seconds and bytes of `progress` up to date.
+        """Check loss and weights, and update the seconds and bytes of `progress`.
 
         Raises:
-            TrainingDivergedError: the loss or a weight is NaN or infinite, and the weight was not so from the start.
+            TrainingDivergedError: the loss is NaN or infinite, or a weight that was finite at the start.
         """
         self.mean_loss()
-        if worse := not_finite(self.backbone) - self._infinite:
-            raise self.diverged(f"weights are not finite ({min(worse)})")
+        if diverged := not_finite(self.backbone) - self._initially_infinite:
+            raise self.diverged(f"weights are not finite ({min(diverged)})")
         self._meter.read()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Pause the training in the block: the backbone is in eval mode, and its time does not count."""
+        """Within the block, the backbone is in eval mode, and time does not count as training time."""
         self.mean_loss()
         with self._meter.stopped():
             self.backbone.eval()
@@ -288,7 +293,7 @@ class Training:
 
 
 def not_finite(backbone: Backbone) -> set[str]:
-    """The weights and buffers with an element that is NaN or infinite."""
+    """The names of weights and buffers with an element that is NaN or infinite."""
     return {
         name
         for name, tensor in backbone.state_dict().items()
@@ -297,11 +302,11 @@ def not_finite(backbone: Backbone) -> set[str]:
 
 
 class _Meter:
-    """Seconds and bytes of a training, added to those that its progress begins with.
+    """Measures the seconds and bytes of a training, in addition to those of its initial progress.
 
     Args:
-        progress: what they are written to.
-        device: where the training is.
+        progress: the progress to which seconds and bytes are written.
+        device: the device of the training.
     """
 
     def __init__(self, progress: Progress, device: str) -> None:
@@ -317,7 +322,7 @@ class _Meter:
         self._memory.__exit__(*raised)
 
     def read(self) -> None:
-        """Bring the progress up to date."""
+        """Update seconds and bytes of the progress."""
         self._progress.seconds = time.perf_counter() - self._started
         self._read_peak()
 
@@ -327,7 +332,7 @@ class _Meter:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Neither the time nor the memory of the block counts."""
+        """Within the block, neither time nor memory counts."""
         self._read_peak()
         stopped = time.perf_counter()
         try:

@@ -1,9 +1,9 @@
-"""One training by several processes: each takes its share of every batch, and all have the same weights.
+"""Data-parallel training in several processes, each of which computes its share of every batch.
 
-All of them draw the whole batch, from the same counted stream, and take their part of it, so that the losses are those
-of one process to rounding, however many there are: each loss counts as much as its share, and gradients are summed up.
-Where a loss draws something, or weighs episodes otherwise, it would not be so, and several processes are refused. The
-first process writes; the others follow it.
+All processes draw the complete batch from the same counted stream and take their share. Losses are weighted by the
+share and gradients are summed, so that the training equals that of one process up to rounding. This does not hold if
+the loss draws random numbers or is not a mean over episodes; several processes are then refused. Only the first process
+writes files.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from iclbench.core.signals import end_with_parent
 
 log = logging.getLogger("iclbench")
 
-# What torchrun and `started` tell a process of its place.
+# The variables with the rank of a process, set by torchrun and by `started`.
 _RANK, _WORLD, _LOCAL = "RANK", "WORLD_SIZE", "LOCAL_RANK"
-# The process id of the first process, with which the others end.
+# The variable with the process id of the first process; the other processes end with it.
 _PARENT = "ICLBENCH_PARENT"
-# How long a process waits for the others: to begin, and then while the first one evaluates.
-_MEETING, _PATIENCE = timedelta(minutes=2), timedelta(hours=4)
-# Seconds after which a process says that it waits for the others to begin.
-_SILENCE = 5.0
-# Seconds that this process has to notice by itself that another one is gone.
-_NOTICE = 10.0
+# Timeouts for the start of the other processes, and for their answers (the first process may evaluate for hours).
+_START_TIMEOUT, _TIMEOUT = timedelta(minutes=2), timedelta(hours=4)
+# Seconds after which a process logs that it waits for the start of the others.
+_SECONDS_BEFORE_NOTE = 5.0
+# Seconds after which this process is ended if it does not notice that another one has ended.
+_SECONDS_TO_NOTICE = 10.0
 
 
 @dataclass(frozen=True)
 class Processes:
-    """A process among those of one training.
+    """A process among those that train together.
 
     Attributes:
-        rank: which one it is; 0 writes.
-        count: how many there are.
+        rank: its number, from 0; process 0 leads and writes files.
+        count: number of processes.
     """
 
     rank: int = 0
@@ -68,14 +68,14 @@ class Processes:
         return self.rank == 0
 
     def share(self, backbone: Backbone, batch: Episodes) -> tuple[Episodes, float]:
-        """The part of a batch that is this process's, and what its mean counts in that of all."""
+        """This process's part of a batch, and the weight of its mean loss in that of the batch."""
         size = len(batch.scored)
-        own_batch = batch[self.rank * size // self.count : (self.rank + 1) * size // self.count]
-        total = _counted(backbone, batch)
-        return own_batch, _counted(backbone, own_batch) / total if total else 0.0
+        part = batch[self.rank * size // self.count : (self.rank + 1) * size // self.count]
+        total = _loss_count(backbone, batch)
+        return part, _loss_count(backbone, part) / total if total else 0.0
 
     def sum_gradients(self, backbone: Backbone) -> None:
-        """Sum the gradients of all processes, in each of them."""
+        """Replace the gradients in each process by their sum over all processes."""
         gradients = [weight.grad for weight in backbone.parameters() if weight.grad is not None]
         for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
             same_dtype = [gradient for gradient in gradients if gradient.dtype == dtype]
@@ -88,18 +88,18 @@ class Processes:
                 gradient.copy_(summed.view_as(gradient))
 
     def summed(self, loss: Tensor, stop: bool) -> tuple[Tensor, bool]:
-        """The loss of all, and whether any was asked to stop."""
+        """The sum of the losses of all processes, and whether any of them should stop."""
         values = torch.stack([loss, loss.new_full((), float(stop))])
         with self.connected():
             dist.all_reduce(values)
         return values[0], bool(values[1] > 0)
 
     def agree(self, word: str | None = None) -> str:
-        """The word of the first process; only that one gives a word."""
+        """The word that the first process passes, in all processes."""
         return str(self.same(lambda: word))
 
     def same(self, compute: Callable[[], Any]) -> Any:
-        """A value computed by the first process for all of them, since files may become visible late to the others."""
+        """A value that the first process computes for all processes, which may see files later than the first one."""
         objects = [compute() if self.leads else None]
         if not self.alone:
             with self.connected():
@@ -108,81 +108,93 @@ class Processes:
 
     @contextmanager
     def connected(self) -> Iterator[None]:
-        """Raises `IclbenchError` where another process is gone."""
+        """Within the block, raise `IclbenchError` if another process has ended."""
         try:
             yield
         except RuntimeError as error:
             raise IclbenchError(
-                f"another of the {self.count} processes of this training is gone ({str(error).splitlines()[0]:.80}); "
-                "the same command goes on from the last checkpoint"
+                f"another of the {self.count} processes of this training has ended "
+                f"({str(error).splitlines()[0]:.80}); the same command continues from the last checkpoint",
+                code="worker-died",
             ) from None
 
     def check(self, backbone: Backbone, batch: int) -> None:
-        """Raises `UsageError` where the losses would not be those of one process."""
+        """Raise `UsageError` if the losses would not be those of one process."""
         if self.alone:
             return
         if batch < self.count:
-            raise UsageError(f"a batch of {batch} cannot be shared by {self.count} processes")
+            raise UsageError(
+                f"train.batch = {batch} is smaller than the number of processes, {self.count}", code="bad-value"
+            )
         if not backbone.shares_batches:
             raise UsageError(
-                "the loss of this backbone draws something, or is no mean over episodes: several processes would have "
-                "another one; train it in one process (shares_batches says of which it is so)"
+                "this backbone does not support several processes (shares_batches is False): its loss draws random "
+                "numbers or is not a mean over episodes; train it in one process",
+                code="not-applicable",
             )
         if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in backbone.modules()):
             raise UsageError(
-                "batch norm takes its means over the whole batch, which no process has: train this backbone in one "
-                "process, or choose an image encoder without it (contours-64)"
+                "batch norm does not support several processes; train this backbone in one process, or choose an image "
+                "encoder without batch norm (contours-64)",
+                code="not-applicable",
             )
 
 
 ALONE = Processes()
 
 
-def _counted(backbone: Backbone, batch: Episodes) -> int:
-    """What a mean over these episodes is divided by."""
+def _loss_count(backbone: Backbone, batch: Episodes) -> int:
+    """The denominator of the mean loss over these episodes."""
     scored = batch.scored
     if backbone.shape.marks is None:
         return int(scored.any(1).sum())
-    return max(1, int(scored.sum()))  # of windows without events the loss is a sum
+    return max(1, int(scored.sum()))  # without events, the loss is a sum
 
 
 def this_process() -> Processes:
-    """This process's place, as set by torchrun; alone without torchrun.
+    """This process, by the variables of torchrun; `ALONE` without them.
 
     Raises:
         UsageError: the variables are inconsistent.
     """
     settings = [os.environ.get(name, default) for name, default in ((_RANK, "0"), (_WORLD, "1"))]
     if not all(setting.isdigit() for setting in settings) or not int(settings[0]) < max(1, int(settings[1])):
-        raise UsageError(f"{_RANK}={settings[0]} and {_WORLD}={settings[1]} are no place among processes; unset them")
+        raise UsageError(
+            f"{_RANK}={settings[0]} and {_WORLD}={settings[1]} are not a rank and a number of processes; unset them",
+            code="bad-value",
+        )
     count = int(settings[1])
     if count > 1 and not os.environ.get("MASTER_ADDR"):
-        raise UsageError(f"{_WORLD}={count} without MASTER_ADDR: start the command with torchrun, or unset {_WORLD}")
+        raise UsageError(
+            f"{_WORLD}={count} without MASTER_ADDR: start the command with torchrun, or unset {_WORLD}",
+            code="missing-value",
+        )
     return Processes(int(settings[0]), count) if count > 1 else ALONE
 
 
 def check_count(count: int, device: str) -> None:
-    """Raises `UsageError` for more processes than there are cores to be used, or GPUs, which are one each's, and where
-    they would share one."""
+    """Raise `UsageError` for more processes than available cores or GPUs, or for several processes on one GPU."""
     if count > 1 and device.startswith("cuda:"):
-        raise UsageError(f"--processes {count} take a GPU each: --device cuda, not {device}")
-    most = torch.cuda.device_count() if device.startswith("cuda") else max(2, cores.available())
-    if count > most:
-        resource = "GPUs of this machine" if device.startswith("cuda") else "cores that it may use here"
-        raise UsageError(f"--processes {count} is more than the {most} {resource}")
+        raise UsageError(
+            f"--processes {count} needs a GPU for each process; give --device cuda, not {device}", code="conflict"
+        )
+    available = torch.cuda.device_count() if device.startswith("cuda") else max(2, cores.available())
+    if count > available:
+        resource = "GPUs of this machine" if device.startswith("cuda") else "available cores"
+        raise UsageError(f"--processes {count} is more than the {available} {resource}", code="bad-value")
 
 
-def own_device(device: str) -> str:
-    """The device of this process among several: of GPUs one each."""
+def device_of_process(device: str) -> str:
+    """The device of this process; with `cuda` and several processes, each has its own GPU."""
     return f"cuda:{os.environ.get(_LOCAL, '0')}" if device == "cuda" and not this_process().alone else device
 
 
 @contextmanager
 def joined(device: str) -> Iterator[Processes]:
-    """Within the block the processes that torchrun or `started` has started know each other.
+    """Within the block, the processes that torchrun or `started` has started are connected.
 
     Raises:
-        IclbenchError: not all of them begin within two minutes.
+        IclbenchError: not all processes start within two minutes.
     """
     process = this_process()
     if process.alone:
@@ -195,7 +207,7 @@ def joined(device: str) -> Iterator[Processes]:
         torch.cuda.set_device(int(os.environ.get(_LOCAL, "0")))
         backend = "cpu:gloo,cuda:nccl"
     store = _rendezvous(process)
-    dist.init_process_group(backend, store=store, rank=process.rank, world_size=process.count, timeout=_PATIENCE)
+    dist.init_process_group(backend, store=store, rank=process.rank, world_size=process.count, timeout=_TIMEOUT)
     try:
         yield process
     finally:
@@ -203,100 +215,104 @@ def joined(device: str) -> Iterator[Processes]:
 
 
 def _rendezvous(process: Processes) -> dist.Store:
-    """The store through which the processes exchange their addresses, once all of them have begun."""
+    """The store through which the processes exchange their addresses, after all of them have started."""
     address = f"{os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT', '')}"
     other_processes = (
         f"the other {process.count - 1} of {process.count} processes of this training at {address} (MASTER_ADDR)"
     )
-    patience = f"{_MEETING.total_seconds():g} seconds"
-    remark = Timer(_SILENCE, log.info, (f"waiting for {other_processes}, for at most {patience}",))
-    remark.daemon = True
-    remark.start()
-    result: Future[dist.Store] = Future()
+    timeout_text = f"{_START_TIMEOUT.total_seconds():g} seconds"
+    note = Timer(_SECONDS_BEFORE_NOTE, log.info, (f"waiting for {other_processes}, for at most {timeout_text}",))
+    note.daemon = True
+    note.start()
+    future_store: Future[dist.Store] = Future()
 
     def meet() -> None:
         try:
-            store, *_ = next(rendezvous("env://", process.rank, process.count, timeout=_MEETING))
+            store, *_ = next(rendezvous("env://", process.rank, process.count, timeout=_START_TIMEOUT))
             store.set(f"begun/{process.rank}", "")
-            store.wait([f"begun/{rank}" for rank in range(process.count)], _MEETING)
-            result.set_result(store)
+            store.wait([f"begun/{rank}" for rank in range(process.count)], _START_TIMEOUT)
+            future_store.set_result(store)
         except BaseException as error:
-            result.set_exception(error)
+            future_store.set_exception(error)
 
-    # In a thread, since torch waits without looking for Ctrl-C.
+    # In a thread, because torch does not react to Ctrl-C while it waits.
     Thread(target=meet, daemon=True).start()
     try:
-        store = result.result()
+        store = future_store.result()
     except (RuntimeError, ValueError) as error:
         raise IclbenchError(
-            f"waited {patience} for {other_processes}; start all {process.count} with the same address, or unset "
-            f"{_WORLD} to train "
-            f"in one process ({str(error).splitlines()[0]:.80})"
+            f"waited {timeout_text} for {other_processes}; start all {process.count} with the same address, or unset "
+            f"{_WORLD} to train in one process ({str(error).splitlines()[0]:.80})",
+            code="worker-died",
         ) from None
     finally:
-        remark.cancel()
-    store.set_timeout(_PATIENCE)
+        note.cancel()
+    store.set_timeout(_TIMEOUT)
     return store
 
 
 @contextmanager
 def started(count: int, words: Sequence[str]) -> Iterator[None]:
-    """Within the block this process is the first of so many; the others run `iclbench` with these words.
+    """Within the block, this process is the first of `count` processes; the others run `iclbench` with these words.
 
     Raises:
-        UsageError: somebody else, torchrun, has started several already.
+        UsageError: torchrun has started another number of processes.
     """
     if count == 1 or not this_process().alone:
         if count > 1 and this_process().count != count:
-            raise UsageError(f"--processes {count} under {this_process().count} processes of torchrun: leave it out")
+            raise UsageError(
+                f"torchrun has started {this_process().count} processes; leave out --processes {count}", code="conflict"
+            )
         yield
         return
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), _WORLD: str(count)}
+    with socket.socket() as free_socket:
+        free_socket.bind(("127.0.0.1", 0))
+        port = free_socket.getsockname()[1]
+    shared_variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), _WORLD: str(count)}
     command = [sys.executable, "-m", "iclbench", *words]
     errors = TemporaryFile()  # noqa: SIM115  # closed with the process
     others: list[subprocess.Popen[bytes]] = []
-    over = Event()
-    before = {name: os.environ.get(name) for name in (*place, _RANK, _LOCAL)}
+    finished = Event()
+    previous = {name: os.environ.get(name) for name in (*shared_variables, _RANK, _LOCAL)}
     try:
         for rank in range(1, count):
-            variables = place | {_RANK: str(rank), _LOCAL: str(rank), _PARENT: str(os.getpid())}
+            variables = shared_variables | {_RANK: str(rank), _LOCAL: str(rank), _PARENT: str(os.getpid())}
             others.append(
                 subprocess.Popen(command, env=os.environ | variables, stdout=subprocess.DEVNULL, stderr=errors)
             )
-        Thread(target=_follow, args=(others, errors, over), daemon=True).start()
-        os.environ |= place | {_RANK: "0", _LOCAL: "0"}
+        Thread(target=_watch, args=(others, errors, finished), daemon=True).start()
+        os.environ |= shared_variables | {_RANK: "0", _LOCAL: "0"}
         yield
-        over.set()
+        finished.set()
         for other in others:
-            with suppress(subprocess.TimeoutExpired):  # what it has to do is done
+            with suppress(subprocess.TimeoutExpired):  # its work is finished
                 other.wait(60)
     finally:
-        over.set()
+        finished.set()
         for other in others:
             other.kill()
             other.wait()
-        for name, value in before.items():
+        for name, value in previous.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
 
 
-def _follow(others: list[subprocess.Popen[bytes]], errors: IO[bytes], over: Event) -> None:
-    """End this process where another one is gone and it does not notice: it may be waiting for it, deaf to signals."""
-    while not over.wait(0.5):
+def _watch(others: list[subprocess.Popen[bytes]], errors: IO[bytes], finished: Event) -> None:
+    """End this process if another one has ended and this one does not notice, because it waits for the other one."""
+    while not finished.wait(0.5):
         dead = next((other for other in others if other.poll() not in (None, 0)), None)
         if dead is None:
             continue
-        if over.wait(_NOTICE):
+        if finished.wait(_SECONDS_TO_NOTICE):
             return
         errors.seek(0)
         last_line = errors.read().decode(errors="replace").strip().splitlines()[-1:]
         reason = last_line[0] if last_line else f"exit code {dead.returncode}"
-        sys.stderr.write(f"error: another process of this training is gone ({reason:.200}); the same command goes on\n")
+        sys.stderr.write(
+            f"error: another process of this training has ended ({reason:.200}); the same command continues\n"
+        )
         sys.stderr.flush()
         for other in others:
             other.kill()

@@ -1,4 +1,4 @@
-"""What a training leaves behind: its curve, its costs, and its weights, or why it came to no end."""
+"""The files of a finished or diverged training: learning curve, costs, and weights or the record of the divergence."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ Rows = list[dict[str, object]]
 
 
 def finish(run: Run, device: str, threads: int, backbone: Backbone, family: Family, progress: Progress) -> None:
-    """Write the training curves and the costs, and last the weights, whose presence says that the run is finished.
+    """Write the learning curve and the costs, and last the weights, which mark the run as finished.
 
-    The costs are of all that was trained, branches included.
+    The costs include those of branches.
 
     Raises:
-        IclbenchError: the weights of a branch are gone.
+        IclbenchError: the weights of a branch are missing.
     """
     config = run.config
     for steps in config.train.branch_steps:
         if not run.has_branch(steps):
             raise IclbenchError(
-                f"run '{run.name}': the weights of its branch of {steps} steps are gone ({run.branch(steps)}); the "
-                "same command trains it again"
+                f"run '{run.name}': the weights of its branch of {steps} steps are missing ({run.branch(steps)}); run "
+                "the same command again to train it",
+                code="missing-file",
             )
     shared, normaliser = _shared(run), _normaliser(run, family)
     scored = [shared | {"normaliser": 1.0} | row for row in progress.scored]
@@ -56,13 +57,14 @@ def finish(run: Run, device: str, threads: int, backbone: Backbone, family: Fami
     save_tensors(run.weights, backbone.state_dict(), run.signature, digest=True)
 
 
-def keep_branch(run: Run, steps: int, weights: Mapping[str, Tensor]) -> None:
-    """Write the weights of the branch that ends after so many steps."""
+def write_branch(run: Run, steps: int, weights: Mapping[str, Tensor]) -> None:
+    """Write the weights of the branch that ends after `steps` steps."""
     save_tensors(run.branch(steps), weights, run.branch_signature(steps), digest=True)
 
 
-def give_up(run: Run, family: Family, progress: Progress, error: DivergedError) -> None:
-    """Write the training curve as far as it goes, with a failed row where it ends, and last why it ended there."""
+def write_divergence(run: Run, family: Family, progress: Progress, error: DivergedError) -> None:
+    """Write the learning curve up to the divergence, with a failed row at its end, and last the record of the
+    divergence."""
     normaliser = _normaliser(run, family)
     end = _shared(run) | {
         "evaluator": "train",
@@ -85,7 +87,7 @@ def _about(run: Run) -> dict[str, object]:
 
 
 def _shared(run: Run) -> dict[str, object]:
-    """What all rows of a training share."""
+    """The columns that are the same in all rows of a training."""
     config = run.config
     return _about(run) | {
         "family": config.task.family,

@@ -1,4 +1,4 @@
-"""Training a run in its folder: checkpoints, exact resume, signals, and what it leaves behind."""
+"""Training of a run in its folder, with checkpoints, exact continuation and signals."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ from iclbench.training.step import TrainingData
 
 log = logging.getLogger("iclbench")
 
-# Called with the number of steps done and the mean loss since the last call.
+# Called with the number of finished steps and the mean loss since the last call.
 Report = Callable[[int, float], None]
+# Called with the number of steps of the branch, then as `Report`.
 ReportOfBranch = Callable[[int, int, float], None]
-# Makes the callback that evaluates the model of a run while it trains, see `iclbench.evaluation.monitor`.
+# Creates the callback that evaluates a model during training, see `iclbench.evaluation.monitor`.
 MonitorOf = Callable[[RunConfig, Family], Callback]
 
-# So many signals end a training at once, without a checkpoint: a step may take minutes.
-_HURRY = 3
+# This number of signals ends a training at once, without a checkpoint, because a step may take minutes.
+_SIGNALS_TO_END = 3
 
 
 @guarded
@@ -46,26 +47,26 @@ def train(
     report_branch: ReportOfBranch | None = None,
     processes: Processes = ALONE,
 ) -> None:
-    """Train a run to its last step, continuing from its newest checkpoint; does nothing when it is finished.
+    """Train a run to its last step from its newest checkpoint; does nothing if the run is finished.
 
     Args:
         run: a run folder with its configuration.
-        context: where to train, and where families find their data sets.
-        report: called with the number of steps done and the mean loss since the last call.
-        monitor: `iclbench.evaluation.monitor.Monitor`; needed where the configuration has `train.evaluate_every`.
-        wait: for another process that trains this run, and continue where it stopped.
-        report_branch: the same on branches, with the number of steps at which the branch ends before it.
+        context: the device, and the folder of the data sets.
+        report: called with the number of finished steps and the mean loss since the last call.
+        monitor: `iclbench.evaluation.monitor.Monitor`; required if the configuration has `train.evaluate_every`.
+        wait: whether to wait for another process that trains this run, and continue after it.
+        report_branch: as `report`, for branches; its first argument is the number of steps of the branch.
         processes: this process among those that train the run together; the first one writes.
 
     Raises:
-        DivergedError: the loss or a weight is NaN or infinite, now or when this configuration was trained before; the
-            last good checkpoint stays.
-        Interrupted: SIGINT or SIGTERM came; a checkpoint was written, or, in the last step, the finished run.
-        OutOfMemoryError: there is not enough of it.
-        IclbenchError: another process trains this run and `wait` is False; or there is no room on the disk.
+        DivergedError: the loss or a weight is NaN or infinite, now or in an earlier training of this configuration. The
+            last valid checkpoint is not removed.
+        Interrupted: SIGINT or SIGTERM was received. A checkpoint is written or, after the last step, the finished run.
+        OutOfMemoryError: memory is not sufficient.
+        IclbenchError: another process trains this run and `wait` is False, or the disk is full.
     """
     if run.config.train.evaluate_every and monitor is None:
-        raise ValueError(f"run '{run.name}' is to be evaluated while it trains: train(run, monitor=Monitor)")
+        raise ValueError(f"run '{run.name}' has train.evaluate_every: give train(run, monitor=Monitor)")
     context = context or Context()
     if not processes.leads:
         if processes.agree() == "train":
@@ -93,7 +94,7 @@ def _train(
     report_branch: ReportOfBranch | None,
     processes: Processes,
 ) -> None:
-    """The work of one process; only the leading one has a `hold`, and writes."""
+    """Train in one process; only the first process has a `hold` and writes."""
     config = run.config
     family = config.task.build(context.data_dir)
     family.check_data()
@@ -107,33 +108,33 @@ def _train(
     reporting = [_reporting(report)] if report is not None else []
     try:
         with _signals(run) as stop:
-            training.asked = lambda: bool(stop)
-            callbacks = [*evaluating, *reporting, _keeping(run, hold, stop)]
+            training.stop_requested = lambda: bool(stop)
+            callbacks = [*evaluating, *reporting, _checkpointing(run, hold, stop)]
             for steps in config.train.branch_steps:
                 training.run(callbacks, until=decay_begins(steps))
                 if training.progress.step == decay_begins(steps) and not processes.same(partial(run.has_branch, steps)):
                     reporting_branch = [_reporting(partial(report_branch, steps))] if report_branch is not None else []
                     _branch(run, hold, stop, training, steps, reporting_branch)
                 if hold is not None:
-                    checkpoint.forget(run, steps)
+                    checkpoint.remove_all(run, steps)
             training.run(callbacks)
     except TrainingDivergedError as diverged:
         error = DivergedError(run, diverged.step, diverged.what)
         if hold is None:
             raise error from diverged
         with _written(run, hold):
-            record.give_up(run, family, training.progress, error)
+            record.write_divergence(run, family, training.progress, error)
         raise error from diverged
     if hold is None:
         return
     with _written(run, hold):
         record.finish(run, context.device, context.threads, backbone, family, training.progress)
-    if stop:  # it came in the last step: whoever asked for this run was to go on with others
+    if stop:  # the signal came in the last step; the caller must not continue with other runs
         raise Interrupted(f"interrupted; run '{run.name}' is finished")
 
 
 def _restored(run: Run, training: Training, branch: int | None = None) -> Progress:
-    """The newest checkpoint, in the weights and the optimiser of all processes."""
+    """Restore the newest checkpoint in all processes and return its progress."""
     processes = training.processes
 
     def restore() -> tuple[Progress, Any, Any]:
@@ -151,10 +152,10 @@ def _restored(run: Run, training: Training, branch: int | None = None) -> Progre
 
 
 def _reporting(report: Report) -> Callback:
-    """Pass on what is logged."""
+    """A callback that reports each logged loss."""
 
     def report_step(training: Training) -> None:
-        if training.due(training.settings.log_every):
+        if training.is_due(training.settings.log_every):
             report(training.progress.step, training.progress.losses[-1])
 
     return report_step
@@ -163,24 +164,24 @@ def _reporting(report: Report) -> Callback:
 def _branch(
     run: Run, hold: Hold | None, stop: _Stop, training: Training, steps: int, callbacks: Sequence[Callback] = ()
 ) -> None:
-    """Train the branch that ends after so many steps, keep its weights, and leave the training as it is.
+    """Train the branch that ends after `steps` steps, write its weights, and restore the training.
 
-    Its seconds are told to the training, whose checkpoint is written with them before the weights say that it is done:
-    whenever it is killed, they are counted once.
+    The seconds of the branch are added to the training. Its checkpoint is written before the weights of the branch,
+    which mark the branch as finished, so that a killed process counts the seconds exactly once.
     """
     log.info("run '%s': branch of %d steps, from step %d", run.name, steps, training.progress.step)
     training.check()
     _save(run, hold, stop, training)
     with restored_after(training) as progress:
         restored = _restored(run, training, steps)
-        keeping = _keeping(run, hold, stop, steps)
-        weights = train_branch(training, restored if restored.step else progress, steps, [*callbacks, keeping])
-        at_end = training.progress
-    training.progress.seconds, training.progress.bytes = at_end.seconds, at_end.bytes
+        checkpointing = _checkpointing(run, hold, stop, steps)
+        weights = train_branch(training, restored if restored.step else progress, steps, [*callbacks, checkpointing])
+        branch_progress = training.progress
+    training.progress.seconds, training.progress.bytes = branch_progress.seconds, branch_progress.bytes
     _save(run, hold, stop, training)
     if hold is not None:
         with stop.held(), _written(run, hold):
-            record.keep_branch(run, steps, weights)
+            record.write_branch(run, steps, weights)
 
 
 def _save(run: Run, hold: Hold | None, stop: _Stop, training: Training, branch: int | None = None) -> None:
@@ -191,30 +192,30 @@ def _save(run: Run, hold: Hold | None, stop: _Stop, training: Training, branch: 
         checkpoint.save(run, training.backbone, training.optimiser, training.progress, branch)
 
 
-def _keeping(run: Run, hold: Hold | None, stop: _Stop, branch: int | None = None) -> Callback:
-    """Write checkpoints of what is finite, the last one before training stops for a signal."""
+def _checkpointing(run: Run, hold: Hold | None, stop: _Stop, branch: int | None = None) -> Callback:
+    """A callback that checks the training, writes checkpoints, and raises `Interrupted` after a signal."""
 
-    def keep(training: Training) -> None:
-        if training.stopping or training.due(training.settings.checkpoint_every):
+    def write_checkpoint(training: Training) -> None:
+        if training.stopping or training.is_due(training.settings.checkpoint_every):
             training.check()
             _save(run, hold, stop, training, branch)
-        if training.stopping and not training.last:
-            at = f"step {training.progress.step}" + (f" of its branch of {branch} steps" if branch else "")
-            raise Interrupted(f"interrupted; the same command continues run '{run.name}' from {at}")
+        if training.stopping and not training.is_last:
+            position = f"step {training.progress.step}" + (f" of its branch of {branch} steps" if branch else "")
+            raise Interrupted(f"interrupted; the same command continues run '{run.name}' from {position}")
 
-    return keep
+    return write_checkpoint
 
 
 @contextlib.contextmanager
 def _written(run: Run, hold: Hold) -> Iterator[None]:
-    """Write into the folder of the run in the block; the folder is recreated if it is gone."""
+    """Within the block, files are written into the folder of the run, which is recreated if it was removed."""
     with writing(run.path):
         hold.restore()
         yield
 
 
 class _Stop:
-    """Whether SIGINT or SIGTERM has come: true from the first on.
+    """True after the first SIGINT or SIGTERM.
 
     Args:
         run: the run that is trained.
@@ -226,16 +227,18 @@ class _Stop:
     def __bool__(self) -> bool:
         return self._signals_seen > 0
 
-    def ask(self, number: int, frame: FrameType | None) -> None:
-        """A signal has come. Raises `Interrupted` at the third, which is the user's who waits for a long step."""
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Count a signal; raise `Interrupted` at the third one, for a user who does not wait for a long step."""
         self._signals_seen += 1
-        if self._signals_seen >= _HURRY and not self._held:
-            at = self._run.checkpoint_step
-            raise Interrupted(f"interrupted at once; the same command continues run '{self._run.name}' from step {at}")
+        if self._signals_seen >= _SIGNALS_TO_END and not self._held:
+            step = self._run.checkpoint_step
+            raise Interrupted(
+                f"interrupted at once; the same command continues run '{self._run.name}' from step {step}"
+            )
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """A checkpoint is being written, which is short and nothing to be interrupted."""
+        """Within the block, signals do not interrupt, because a checkpoint is written."""
         self._held = True
         try:
             yield
@@ -245,11 +248,12 @@ class _Stop:
 
 @contextlib.contextmanager
 def _signals(run: Run) -> Iterator[_Stop]:
-    """Collect SIGINT and SIGTERM instead of dying of them, so that the loop can stop between two steps."""
+    """Within the block, SIGINT and SIGTERM are counted instead of ending the process, so that the training stops
+    between two steps."""
     stop = _Stop(run)
     try:
-        previous = {s: signal.signal(s, stop.ask) for s in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: whoever runs the thread decides when to stop
+        previous = {s: signal.signal(s, stop.handle) for s in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread, which cannot have signal handlers
         yield stop
         return
     try:

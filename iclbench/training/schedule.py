@@ -1,4 +1,4 @@
-"""Learning rates over a run."""
+"""Learning-rate schedules."""
 
 import math
 
@@ -6,17 +6,17 @@ from iclbench.config.cards import TrainSettings, decay_begins
 
 
 def learning_rate(settings: TrainSettings, step: int, end: int | None = None) -> float:
-    """The learning rate of `step` (from 0): linear warm-up, then constant, cosine to 0, inverse square root, or
-    constant and linear to 0 over the last fifth.
+    """The learning rate at `step`: linear warm-up, then constant, cosine decay to 0, inverse square root, or constant
+    with linear decay to 0 over the last fifth.
 
     The inverse square root starts from the peak at the end of the warm-up (Chan et al. 2022). Warm-up, constant, decay
-    is that of Hu et al. 2024 (MiniCPM, section 4): a shorter training is the first part of a longer one and a decay of
-    its own (Hägele et al. 2024). The rate is the lower of the two where warm-up reaches into the decay.
+    is the schedule of Hu et al. 2024 (MiniCPM, section 4): a shorter training is the first part of a longer one with
+    its own decay (Hägele et al. 2024). If warm-up and decay overlap, the lower rate applies.
 
     Args:
-        settings: rate, warm-up, schedule and steps.
-        step: from 0.
-        end: where the last fifth ends, of a branch of the training; None: after all steps.
+        settings: rate, warm-up, schedule and number of steps.
+        step: number of the step, from 0.
+        end: number of steps at which the decay of a branch ends (default: all steps).
     """
     if settings.schedule == "warmup-stable-decay":
         end = settings.steps if end is None else end

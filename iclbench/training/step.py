@@ -25,8 +25,8 @@ class TrainingData:
 
     Attributes:
         family: the family, with its parameters.
-        points: points of an episode at full size.
-        context_targets: whether the context points are asked, too.
+        points: number of points in an episode at full size.
+        context_targets: whether the context points are targets, too.
     """
 
     family: Family
@@ -35,11 +35,11 @@ class TrainingData:
 
     @classmethod
     def of(cls, task: TaskConfig, family: Family) -> TrainingData:
-        """The training data of a task and its family, which may hold data sets."""
+        """The training data of a task with its family."""
         return cls(family, task.point_count(task.points), task.context_targets)
 
     def batch(self, settings: TrainSettings, seed: int, step: int, device: str = "cpu") -> Episodes:
-        """The episodes of one step: a function of seed and step alone, at the size that the curriculum has reached."""
+        """The episodes of one step, a function of seed and step, with the size given by the curriculum."""
         curriculum, family = settings.curriculum, self.family
         dims = curriculum.dims.at(step, family.x_dim) if curriculum.dims else None
         size = curriculum.points.at(step, self.points) if curriculum.points else self.points
@@ -51,14 +51,14 @@ class TrainingData:
 
 
 def make_optimiser(backbone: Backbone, settings: TrainSettings) -> torch.optim.Optimizer:
-    """Adam or AdamW over the backbone's parameter groups, fused where the device has it."""
+    """A fused Adam or AdamW optimiser over the backbone's parameter groups."""
     cls = torch.optim.AdamW if settings.optimiser == "adamw" else torch.optim.Adam
     groups = backbone.parameter_groups()
     return cls(groups, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay, fused=True)
 
 
 def autocast(settings: TrainSettings, device: str) -> contextlib.AbstractContextManager[object]:
-    """The precision that the forward pass of a training step computes in."""
+    """The context manager that sets the precision of the forward pass."""
     if settings.precision == "float32":
         return contextlib.nullcontext()
     return torch.autocast(torch.device(device).type, torch.bfloat16)
@@ -69,14 +69,21 @@ def descend(
     backbone: Backbone,
     optimiser: torch.optim.Optimizer,
     clip: float,
-    completed: Callable[[Backbone], None] = lambda backbone: None,
+    sum_gradients: Callable[[Backbone], None] = lambda backbone: None,
 ) -> None:
-    """Move the backbone against the gradients of the loss, together of norm `clip` at most (0: of any); `completed`
-    makes those of a part of the batch those of all."""
+    """Update the backbone by the gradient of the loss.
+
+    Args:
+        loss: the loss of this process's part of the batch.
+        backbone: the backbone.
+        optimiser: its optimiser.
+        clip: maximum norm of the gradient; 0 for no limit.
+        sum_gradients: sums the gradients over all processes.
+    """
     optimiser.zero_grad(set_to_none=True)
     with named(backbone):
         loss.backward()
-    completed(backbone)
+    sum_gradients(backbone)
     if clip:
         torch.nn.utils.clip_grad_norm_(backbone.parameters(), clip)
     optimiser.step()

@@ -1,7 +1,7 @@
-"""Trackers: a run's losses and scores for TensorBoard, Weights & Biases or MLflow, in addition to our own tables.
+"""Trackers, which log the losses and scores of a run to TensorBoard, Weights & Biases or MLflow, in addition to our
+tables.
 
-Everything is written to files next to the run: nothing leaves the machine unless the tracker's own environment
-variables (`WANDB_MODE`, `MLFLOW_TRACKING_URI`) say so.
+Trackers write local files, unless their environment variables (`WANDB_MODE`, `MLFLOW_TRACKING_URI`) name a server.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from iclbench.store.runs import Run
 
 
 class Tracker(Protocol):
-    """Takes what is measured of one run.
+    """Logs the values of one run.
 
     Attributes:
-        package: what must be installed, and the extra of iclbench that brings it.
+        package: the required package; the extra of iclbench has the name of the tracker.
     """
 
     package: ClassVar[str]
 
     def __init__(self, run: Run, begun: int) -> None:
-        """Open it for a run that has done so many steps; what was noted of later ones is to be forgotten."""
+        """Open the tracker for a run with `begun` finished steps; values of later steps are discarded."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Note values, by name, after so many steps."""
+        """Log values, by name, at a step."""
 
     def close(self) -> None:
-        """Write all that is left."""
+        """Write all values and close the tracker."""
 
 
 class TensorBoard:
@@ -58,7 +58,7 @@ class TensorBoard:
 
 
 class WandB:
-    """Weights & Biases, offline unless `WANDB_MODE` says otherwise: `wandb sync` sends the folder later."""
+    """Weights & Biases, offline unless `WANDB_MODE` is set; `wandb sync` uploads the folder later."""
 
     package: ClassVar[str] = "wandb"
 
@@ -82,7 +82,7 @@ class WandB:
 
 
 class MLflow:
-    """The database `mlflow.db` in the results folder, or what `MLFLOW_TRACKING_URI` names; experiments are tasks."""
+    """The database `mlflow.db` in the results folder, or the store in `MLFLOW_TRACKING_URI`; experiments are tasks."""
 
     package: ClassVar[str] = "mlflow"
 
@@ -91,14 +91,14 @@ class MLflow:
         self._client = tracking.MlflowClient(tracking_uri=mlflow_store(run.path.parents[1]))
         name = run.config.task.name
         experiment = self._client.get_experiment_by_name(name)
-        place = self._client.create_experiment(name) if experiment is None else experiment.experiment_id
+        experiment_id = self._client.create_experiment(name) if experiment is None else experiment.experiment_id
         query = f"tags.`iclbench.run` = '{run.name}' and tags.`iclbench.config` = '{run.hash}'"
-        matching = self._client.search_runs([place], query, max_results=1)
-        if matching:
-            self._id = matching[0].info.run_id
+        matching_runs = self._client.search_runs([experiment_id], query, max_results=1)
+        if matching_runs:
+            self._id = matching_runs[0].info.run_id
         else:
             tags = {"mlflow.runName": run.name, "iclbench.run": run.name, "iclbench.config": run.hash}
-            self._id = self._client.create_run(place, tags=tags).info.run_id
+            self._id = self._client.create_run(experiment_id, tags=tags).info.run_id
             for key, value in _flat(run.config.dump()).items():
                 self._client.log_param(self._id, key, str(value)[:500])
 
@@ -111,8 +111,8 @@ class MLflow:
 
 
 def mlflow_store(results: Path) -> str:
-    """Where MLflow keeps the runs of a results folder: a database in it, which `mlflow ui --backend-store-uri` shows,
-    or what `MLFLOW_TRACKING_URI` names."""
+    """The URI of the MLflow store of a results folder, for `mlflow ui --backend-store-uri`: a database in the folder,
+    or `MLFLOW_TRACKING_URI`."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{results.absolute() / 'mlflow.db'}"
 
 
@@ -120,36 +120,38 @@ TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "wandb": WandB
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Raise `UsageError` for a tracker that is not known or not installed."""
+    """Raise `UsageError` for a tracker that is unknown or not installed."""
     for name in names:
         if name not in TRACKERS:
             raise UnknownNameError("tracker", name, TRACKERS)
         package = TRACKERS[name].package
         if find_spec(package) is None:
-            raise UsageError(f"--log {name}: {package} is not installed; pip install 'iclbench[{name}]'")
+            raise UsageError(
+                f"--log {name}: {package} is not installed; pip install 'iclbench[{name}]'", code="missing-package"
+            )
 
 
 @contextmanager
 def tracked(run: Run, names: Sequence[str]) -> Iterator[list[Tracker]]:
-    """The trackers of these names, open for a run until the block ends, however it ends.
+    """Within the block, the trackers of these names are open for a run.
 
     Raises:
-        UsageError: as `check_trackers`.
+        UsageError: a tracker is unknown or not installed.
     """
     check_trackers(names)
-    opened: list[Tracker] = []
+    trackers: list[Tracker] = []
     with ExitStack() as stack:
         for name in names:
             tracker = TRACKERS[name](run, 0 if run.finished else run.checkpoint_step)
             stack.callback(tracker.close)
-            opened.append(tracker)
-        yield opened
+            trackers.append(tracker)
+        yield trackers
 
 
-def _flat(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as `a.b` keys; published numbers, which are no part of how a run was trained, are left out."""
+def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables with keys `a.b`, without published numbers, which are not settings of the run."""
     flat: dict[str, Any] = {}
-    for key, value in plain.items():
+    for key, value in nested.items():
         if key == "published":
             continue
         if isinstance(value, Mapping):

@@ -120,7 +120,7 @@ class Curve:
         return [point for point in points if point is not None]
 
     def rates(self) -> list[Point]:
-        """The points at which nothing but the learning rate differs from the preset."""
+        """The points at which only the learning rate differs from the preset."""
         return [point for point in self.points() if point.settings.keys() == {"lr"}]
 
     def _choices(self) -> list[dict[str, Any]]:
@@ -143,9 +143,9 @@ class Curve:
         return dict(zip(zip(rows["variant"], rows["seed"].astype(int), strict=True), values, strict=True))
 
 
-def choose(curve: Curve, choice: TunedSettings, how: str) -> None:
+def choose(curve: Curve, choice: TunedSettings, objective_text: str) -> None:
     """Write the choice for a contestant on a task into the table of the results folder. It replaces the earlier choice,
-    also for the tasks that follow this one. `how` names the objective."""
+    also for the tasks that follow this one. `objective_text` names the objective."""
     base = curve.base
     path, task, contestant = results_path(curve.results, base.preset), base.task.name, base.backbone.name
     tasks = [task, *follower_tasks(curve)]
@@ -155,7 +155,7 @@ def choose(curve: Curve, choice: TunedSettings, how: str) -> None:
         steps=base.train.steps,
         budget=curve.budget,
         seeds=curve.seeds,
-        how=how,
+        how=objective_text,
         train={contestant: choice},
     )
     with _rates_lock(curve.results):
@@ -169,8 +169,8 @@ def choose(curve: Curve, choice: TunedSettings, how: str) -> None:
 
 
 def follower_tasks(curve: Curve) -> list[str]:
-    """The other tasks that use the rate of this one in the shipped table, as other classes of functions use the rate of
-    linear functions. Tasks on which the contestant itself was tuned are left out."""
+    """The other tasks that use the rate of this one in the shipped table, such as other function classes that use the
+    rate of linear functions. Tasks on which the contestant was tuned directly are left out."""
     base, preset = curve.base, curve.base.preset
     task, contestant = base.task.name, base.backbone.name
     shipped = read_table(shipped_path(preset)).tuned
@@ -199,8 +199,8 @@ def _merged(tunings: Sequence[Tuning]) -> list[Tuning]:
     groups: dict[str, Tuning] = {}
     for tuning in tunings:
         key = tuning.model_copy(update={"train": {}}).model_dump_json()
-        before = groups[key].train if key in groups else {}
-        groups[key] = tuning.model_copy(update={"train": dict(sorted((before | tuning.train).items()))})
+        choices = groups[key].train if key in groups else {}
+        groups[key] = tuning.model_copy(update={"train": dict(sorted((choices | tuning.train).items()))})
     return sorted(groups.values(), key=lambda tuning: tuning.tasks)
 
 

@@ -36,7 +36,7 @@ class OptunaSearch:
     Attributes:
         trials: number of choices.
         base: the preset's settings of training.
-        sign: 1 if less is better, else -1.
+        sign: 1 if lower is better, else -1.
     """
 
     trials: int
@@ -105,7 +105,7 @@ class OptunaSearch:
 def check_optuna() -> None:
     """Raise `UsageError` if Optuna is not installed."""
     if find_spec("optuna") is None:
-        raise UsageError("--trials: optuna is not installed; pip install 'iclbench[optuna]'")
+        raise UsageError("--trials: optuna is not installed; pip install 'iclbench[optuna]'", code="missing-package")
 
 
 def _distributions() -> dict[str, BaseDistribution]:

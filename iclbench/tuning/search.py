@@ -9,10 +9,8 @@ from typing import Any, Protocol
 
 from iclbench.tuning.curves import Curve, Point
 
-# How often the range of rates is extended at either end.
+# Maximum number of extensions of the range of rates at either end.
 WIDENED = 2
-
-
 # Significance level of the test between settings.
 _LEVEL = 0.05
 
@@ -28,11 +26,11 @@ class Search(Protocol):
 
 
 def best(points: Sequence[Point], sign: int) -> Point | None:
-    """The point with the best mean, and of equal ones that with the smallest rate; None if all failed.
+    """The point with the best mean, in case of a tie that with the smallest rate; None if all failed.
 
     Args:
         points: the points of a search.
-        sign: 1 if less is better, else -1.
+        sign: 1 if lower is better, else -1.
     """
     candidates = [(sign * point.value, point.lr, point) for point in points if point.value is not None]
     return min(candidates, key=lambda each: each[:2])[-1] if candidates else None
@@ -50,7 +48,7 @@ def not_different(points: Sequence[Point], choice: Point, seeds: int) -> list[Po
         if seeds > 1 and spread > 0:
             moments = (choice.value, choice.sd, seeds, point.value, point.sd, seeds)
             is_equal = float(stats.ttest_ind_from_stats(*moments, equal_var=False).pvalue) > _LEVEL
-        else:  # the test needs a spread: one seed has none, and neither have equal values
+        else:  # the test needs a spread, which a single seed or equal values do not have
             is_equal = seeds == 1 or point.value == choice.value
         if is_equal:
             equal_points.append(point)
@@ -63,7 +61,7 @@ class RateSearch:
 
     Attributes:
         rates: learning rates that are always tried.
-        sign: 1 if less is better, else -1.
+        sign: 1 if lower is better, else -1.
     """
 
     rates: Sequence[float]

@@ -1,8 +1,7 @@
-"""The objective of the choice of learning rates: validation episodes, which no result uses, and the metric that ranks
-a family.
+"""The objective for choosing learning rates: the metric that ranks a family, on separate validation episodes.
 
-The validation episodes of `tabular` differ from those of its prompts, but they are made of the same rows, since the
-family holds no rows out of training.
+The validation episodes of `tabular` are other episodes than those of its prompt sets, but have the same table rows,
+because the family has no held-out rows.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from iclbench.tables.evaluators import HEADLINE
 
 @dataclass(frozen=True)
 class ValidationSet(PromptSet):
-    """Validation episodes. They are drawn like a prompt set, from a separate random stream and, if the family has
-    them, from separate validation data."""
+    """Validation episodes, drawn like a prompt set, but from a separate random stream and, if the family has it, from
+    separate validation data."""
 
     stream: ClassVar[str] = "validation"
 
@@ -49,11 +48,11 @@ class ValidationSet(PromptSet):
 class Objective:
     """The quality of a training as one number.
 
-    - Question `next`: the area under the learning curve of the normalised squared error, or for events of the negative
-      log-likelihood.
-    - A family with its own tests: the mean accuracy over the tests in tables over several tasks.
-    - Question `targets` otherwise: the log-likelihood if the head predicts distributions, else the squared error or the
-      accuracy, with all related datasets.
+    - For question `next`: the area under the learning curve of the normalised squared error, or of the negative
+      log-likelihood for events.
+    - For a family with its own tests: the mean accuracy over its main tests.
+    - For question `targets` of other families: the log-likelihood if the head predicts distributions, otherwise the
+      squared error or the accuracy, with all related datasets.
 
     Attributes:
         metric: name of the metric.
@@ -92,7 +91,7 @@ class Objective:
 
     @property
     def sign(self) -> int:
-        """1 if less is better, else -1."""
+        """1 if lower is better, else -1."""
         return 1 if metric(self.metric).lower_is_better else -1
 
     @property
@@ -115,7 +114,7 @@ class Objective:
             scores = scores[scores["kind"].eq("backbone")]
             if (failures := set_rows[set_rows["status"].eq("failed")]).size:
                 raise NonFiniteError(str(failures["reason"].iloc[0]))
-            most = scores["n_related"].max()
-            scores = scores if pd.isna(most) else scores[scores["n_related"].eq(most)]
+            max_related = scores["n_related"].max()
+            scores = scores if pd.isna(max_related) else scores[scores["n_related"].eq(max_related)]
             means.append(float(scores["value"].mean()))  # for a metric without an area, over all context sizes
         return sum(means) / len(means)

@@ -167,7 +167,7 @@ def test_save_state_and_save_replace_files_of_their_own_kind_only(results: Path,
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("1,2,3,?\n", [], "line 1: a query before any point"),
+        ("1,2,3,?\n", [], "line 1"),
         ("1,2,3\n", [], "line 1: 3 columns instead of 4; write x1,x2,x3,y1"),
         (DATA, ["--related", "{here}/data.csv"], "--related: this model does not use related datasets"),
         (DATA, ["--related", "x", "--state", "y"], "--related "),

@@ -18,7 +18,7 @@ def test_no_more_cores_are_counted_than_this_process_was_given(monkeypatch: pyte
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3, 4, 5}, raising=False)
     assert cores.available() == workers._available() == len(worker_slots()) == 3
     check_count(3, "cpu")
-    with pytest.raises(UsageError, match="--processes 4 is more than the 3 cores"):
+    with pytest.raises(UsageError, match=r"--processes 4 .* 3 "):
         check_count(4, "cpu")
     monkeypatch.delattr(os, "sched_getaffinity")
     assert cores.available() == 64

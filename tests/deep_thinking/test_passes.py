@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, DynamicCache
 from iclbench.deep_thinking.memory import Memory
 from iclbench.deep_thinking.passes import Thought, think
 from iclbench.deep_thinking.settings import DeepThinking, slots_needed
-from iclbench.language.answering.asking import reader
+from iclbench.language.answering.rounds import reader
 from iclbench.language.models.model import load
 from tests.language.tiny_models import LENGTH, MEMORY, as_memory, enlarge, tiny
 

@@ -17,7 +17,7 @@ from iclbench.store.identity import variant_id
 from iclbench.store.runs import DivergedError, Run, create
 from iclbench.training.run import train
 from tests.prototypes import prototype_card
-from tests.training.test_run import same, stop_at, weights
+from tests.training.test_run import have_same_weights, stop_at, weights
 
 
 def new_run(results: Path, *overrides: str) -> Run:
@@ -38,7 +38,7 @@ def test_training_does_not_notice(tmp_path: Path) -> None:
     alone = new_run(tmp_path / "b", "train.evaluate_every=0")
     train(alone, monitor=Monitor)
     assert weights(watched)["features.1.num_batches_tracked"] == 12
-    assert same(watched, alone)
+    assert have_same_weights(watched, alone)
     assert len(scored(watched))
     assert not len(scored(alone))
 
@@ -87,7 +87,7 @@ def test_a_stopped_and_continued_run_has_the_same_rows(tmp_path: Path, step: int
     with pytest.raises(Interrupted):
         train(broken, report=stop_at(step), monitor=Monitor)
     train(broken, monitor=Monitor)
-    assert same(straight, broken)
+    assert have_same_weights(straight, broken)
     assert (straight.path / "values.parquet").read_bytes() == (broken.path / "values.parquet").read_bytes()
 
 

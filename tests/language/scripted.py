@@ -1,5 +1,5 @@
-"""A scripted language model: after a prompt that it knows it writes the right answer, letter by letter, so that its
-accuracy is 1 by construction. It has a memory, and reads what is put back there."""
+"""A scripted language model that writes the correct answer after each prompt of a table, so that its accuracy is 1 by
+construction. It supports a memory."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ BOS = 1
 
 
 class Scripted(LanguageModel):
-    """Tokens are characters, after one that opens the text. Keys are these tokens; values count readings: 1 of what was
-    read after nothing, and one more than its first slot says of what was read after a memory.
+    """Tokens are characters, after a beginning-of-text token. In its memory, keys are tokens and values count the
+    passes: 1 for tokens that are read without a memory, and one more than the first slot of the memory otherwise.
 
     Attributes:
-        known: what it writes after a text with this end.
-        only_after: the number of passes over the demonstrations, at eta = 1, after which it knows anything; 0: always.
-        rows_at_most: with more rows it is out of memory.
-        tokens_read: so far.
+        answers: the answer that it writes after a text with a given ending.
+        only_after: the number of passes over the demonstrations (at eta = 1) after which it answers; 0 means always.
+        max_rows: the number of rows above which it runs out of memory.
+        tokens_read: the number of tokens that it has read.
     """
 
     def __init__(
         self,
-        known: Mapping[str, str],
+        answers: Mapping[str, str],
         *,
         longest: int | None = None,
         forgets: str = "",
         only_after: int = 0,
-        rows_at_most: int = 10**9,
+        max_rows: int = 10**9,
     ) -> None:
-        self.known, self.longest, self.forgets, self.only_after = dict(known), longest, forgets, only_after
+        self.answers, self.longest, self.forgets, self.only_after = dict(answers), longest, forgets, only_after
         self.name, self.identity, self.model_type = "scripted", "0", "scripted"
         self.device, self.dtype, self.ends, self.placed = "cpu", torch.float32, frozenset({0}), True
         self.generates = False
-        self.rows_at_most, self.tokens_read = rows_at_most, 0
+        self.max_rows, self.tokens_read = max_rows, 0
 
     def tokens(self, text: str) -> Tokens:
         return Tokens((BOS, *(ord(c) for c in text)), (0, *range(1, len(text) + 1)))
@@ -50,19 +50,20 @@ class Scripted(LanguageModel):
         return "".join(chr(i) for i in ids if i > BOS)
 
     def logits(self, ids: Tensor, mask: Tensor, memory: Memory | None = None, keep: Tensor | None = None) -> Tensor:
-        if len(ids) > self.rows_at_most:
+        if len(ids) > self.max_rows:
             raise torch.OutOfMemoryError("scripted")
         self.tokens_read += ids.numel()
         before = (
             [[]] * len(ids) if memory is None else memory.expand(len(ids)).keys[0][:, 0, :, 0].round().int().tolist()
         )
         keep = torch.arange(ids.shape[1]).expand(len(ids), -1) if keep is None else keep
-        knows = not self.only_after or (memory is not None and _readings(memory) == self.only_after)
-        found = torch.zeros(len(ids), keep.shape[1], 256)
-        for row, own in enumerate(ids.tolist()):
-            for place, at in enumerate(keep[row].tolist()):
-                found[row, place, self._next(self.text([*before[row], *own[: at + 1]])) if knows else 0] = 10.0
-        return found
+        is_answering = not self.only_after or (memory is not None and _readings(memory) == self.only_after)
+        logits = torch.zeros(len(ids), keep.shape[1], 256)
+        for row, row_ids in enumerate(ids.tolist()):
+            for place, position in enumerate(keep[row].tolist()):
+                text = self.text([*before[row], *row_ids[: position + 1]])
+                logits[row, place, self._next(text) if is_answering else 0] = 10.0
+        return logits
 
     def step(self, ids: Tensor, after: Memory | None = None, first: int | None = None) -> tuple[Tensor, Memory]:
         last = torch.full((len(ids), 1), ids.shape[1] - 1)
@@ -72,21 +73,21 @@ class Scripted(LanguageModel):
         return logits[:, 0], Memory((slots,), (readings,))
 
     def _next(self, text: str) -> int:
-        """The next letter of the known answer that the text ends in; 0 ends every text."""
-        ends = ((at + len(end), answer) for end, answer in self.known.items() if (at := text.rfind(end)) >= 0)
+        """The next letter of the answer after the last known ending in the text, or 0, the end-of-text token."""
+        ends = ((at + len(end), answer) for end, answer in self.answers.items() if (at := text.rfind(end)) >= 0)
         start, answer = max(ends, default=(0, ""))
         written = text[start:]
         return ord(answer[len(written)]) if answer.startswith(written) and len(written) < len(answer) else 0
 
 
 def right(sets: Iterable[LanguagePrompts], **settings: int | str | None) -> Scripted:
-    """One that knows the right answers to all these prompts."""
-    known = {}
+    """A scripted model with the correct answers to all these prompts."""
+    answers = {}
     for prompts in sets:
         for episode in prompts.drawn:
-            alone = prompt(prompts.task.card, (), episode.query.x, [episode.query.y])
-            known[alone.query] = alone.answers[0] + "\n"
-    return Scripted(known, **settings)  # type: ignore[arg-type]
+            query_prompt = prompt(prompts.task.card, (), episode.query.x, [episode.query.y])
+            answers[query_prompt.query] = query_prompt.answers[0] + "\n"
+    return Scripted(answers, **settings)  # type: ignore[arg-type]
 
 
 def _readings(memory: Memory) -> int:

@@ -1,4 +1,4 @@
-"""The demo model: what it is trained on is what the algorithmic cards ask, and what is saved is an ordinary folder."""
+"""The demo model: it is trained on the tasks of the algorithmic cards, and saved as an ordinary checkpoint."""
 
 import random
 from pathlib import Path
@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from iclbench.core.errors import UsageError
 from iclbench.language import demo_model
 from iclbench.language.prompting.text import prompt
 from iclbench.language.tasks.cards import load_language_card
-from iclbench.language.tasks.chosen import language_tasks
+from iclbench.language.tasks.selection import language_tasks
+from tests.refusals import refused
 
 
-def test_its_tasks_are_those_of_the_algorithmic_cards():
+def test_the_tasks_are_those_of_the_algorithmic_cards():
     assert {task.name for task in language_tasks(["algorithmic"])} == set(demo_model.TASKS)
 
 
@@ -35,7 +35,7 @@ def test_drawn_lists_are_like_those_of_the_card(name, place):
 
 
 @pytest.mark.parametrize("name", demo_model.TASKS)
-def test_every_text_of_its_tasks_comes_back_from_the_tokenizer(name):
+def test_the_tokenizer_decodes_prompts_of_its_tasks_exactly(name):
     tokenizer = demo_model.make_tokenizer()
     task = language_tasks([name])[0]
     pool = task.pool()
@@ -46,12 +46,12 @@ def test_every_text_of_its_tasks_comes_back_from_the_tokenizer(name):
     assert tokenizer.decode(ids[1:]) == text
 
 
-def test_only_answers_and_the_ends_of_their_lines_are_learned():
+def test_the_answer_mask_covers_answers_and_the_ends_of_their_lines():
     tokenizer = demo_model.make_tokenizer()
     text = "example:a,b->a\nexample:c->C\nexample:d->"
     ids = torch.tensor([tokenizer(text)["input_ids"]])
-    learned = demo_model.answer_mask(ids)[0]
-    assert [demo_model.VOCABULARY[i] for i in ids[0][learned]] == ["a", "\n", "C", "\n"]
+    mask = demo_model.answer_mask(ids)[0]
+    assert [demo_model.VOCABULARY[i] for i in ids[0][mask]] == ["a", "\n", "C", "\n"]
 
 
 def test_late_accuracy_counts_the_answers_of_second_halves():
@@ -60,12 +60,12 @@ def test_late_accuracy_counts_the_answers_of_second_halves():
     )
     letters = [i for i in range(ids.shape[1]) if demo_model.VOCABULARY[ids[0, i]] in "ABCD"]
     logits = torch.zeros(1, ids.shape[1], len(demo_model.VOCABULARY))
-    for place in (letters[0], letters[2]):  # of the last two answers one is right
+    for place in (letters[0], letters[2]):  # of the last two answers, one is correct
         logits[0, place - 1, ids[0, place]] = 1.0
     assert demo_model.late_accuracy(logits, ids) == 0.5
 
 
-def test_every_sequence_is_of_one_task_and_full():
+def test_every_sequence_has_full_length_and_answers():
     _, card = load_language_card("to-upper")
     ids = demo_model._batch(demo_model.make_tokenizer(), card, random.Random(0))
     assert ids.shape == (demo_model.BATCH, demo_model.LENGTH)
@@ -73,7 +73,7 @@ def test_every_sequence_is_of_one_task_and_full():
     assert demo_model.answer_mask(ids).any(1).all()
 
 
-def test_the_same_seed_gives_the_same_weights_another_seed_others(tmp_path: Path):
+def test_weights_depend_on_the_seed_only(tmp_path: Path):
     for name, seed in [("a", 0), ("b", 0), ("c", 1)]:
         demo_model.train(tmp_path / name, seed, steps=2)
     weights = {name: (tmp_path / name / "model.safetensors").read_bytes() for name in "abc"}
@@ -81,15 +81,15 @@ def test_the_same_seed_gives_the_same_weights_another_seed_others(tmp_path: Path
     assert weights["a"] != weights["c"]
 
 
-def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path):
+def test_a_folder_that_is_not_empty_is_not_overwritten(tmp_path: Path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(UsageError, match="is there already"):
+    with refused("exists", tmp_path):
         demo_model.train(tmp_path, steps=1)
     assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def _accuracy(folder: Path, task: str, shots: int, queries: int = 40) -> float:
-    """Of the plain model of transformers, asked one prompt after the other."""
+    """The accuracy of the model in plain transformers, one prompt at a time."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
@@ -105,18 +105,18 @@ def _accuracy(folder: Path, task: str, shots: int, queries: int = 40) -> float:
 
 
 @pytest.mark.slow
-def test_a_short_training_learns_what_upper_case_is_from_its_demonstrations(tmp_path: Path):
+def test_a_short_training_learns_upper_case_from_demonstrations(tmp_path: Path):
     losses = []
-    found = demo_model.train(tmp_path / "demo", steps=100, report=lambda step, loss: losses.append(loss))
-    assert found.parameters < 200_000
+    demo = demo_model.train(tmp_path / "demo", steps=100, report=lambda step, loss: losses.append(loss))
+    assert demo.parameters < 200_000
     assert losses[-1] < 0.5 * losses[0]
-    assert _accuracy(found.path, "to-upper", 5) > _accuracy(found.path, "to-upper", 0) + 0.3
+    assert _accuracy(demo.path, "to-upper", 5) > _accuracy(demo.path, "to-upper", 0) + 0.3
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_whole_training_learns_six_tasks_in_context_and_none_by_heart(tmp_path: Path, seed: int):
-    found = demo_model.train(tmp_path / "demo", seed)
-    five, none = ([_accuracy(found.path, task, shots, 100) for task in demo_model.TASKS] for shots in (5, 0))
-    assert sum(five) / len(five) >= 0.9
-    assert sum(none) / len(none) <= 0.45
+def test_the_complete_training_learns_six_tasks_in_context_and_memorises_none(tmp_path: Path, seed: int):
+    demo = demo_model.train(tmp_path / "demo", seed)
+    with_five, without = ([_accuracy(demo.path, task, shots, 100) for task in demo_model.TASKS] for shots in (5, 0))
+    assert sum(with_five) / len(with_five) >= 0.9
+    assert sum(without) / len(without) <= 0.45

@@ -1,4 +1,4 @@
-"""Evaluation of a language model whose answers are known, and of tiny ones: rows, controls, and what is refused."""
+"""Evaluation of scripted and tiny language models: rows, controls and errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sklearn.metrics import balanced_accuracy_score
 
 from iclbench import tables
 from iclbench.core.context import Context
-from iclbench.core.errors import DataError, UsageError
+from iclbench.core.errors import UsageError
 from iclbench.core.measure import Measure
 from iclbench.deep_thinking.methods import method
 from iclbench.evaluation.cells import CellResult
@@ -24,9 +24,10 @@ from iclbench.language.models.model import LanguageModel, load
 from iclbench.language.prompting.fitting import PromptCache
 from iclbench.language.prompting.prompts import LanguagePrompts
 from iclbench.language.tasks.cards import LanguageTask
-from iclbench.language.tasks.chosen import language_tasks
+from iclbench.language.tasks.selection import language_tasks
 from tests.language.scripted import Scripted, _readings, right
 from tests.language.tiny_models import tiny
+from tests.refusals import refused
 
 REVIEWS = [
     (f"a {word} film number {i}", label) for i in range(20) for word, label in [("fine", "good"), ("dull", "bad")]
@@ -35,10 +36,10 @@ REVIEWS = [
 
 @pytest.fixture
 def reviews(tmp_path: Path) -> LanguageTask:
-    """A choice between two classes, of which the first is asked twice as often."""
+    """A choice between two classes, the first of which is twice as frequent."""
     path = tmp_path / "reviews.jsonl"
-    kept = [pair for i, pair in enumerate(REVIEWS) if i % 4 != 3]
-    path.write_text("\n".join(json.dumps({"text": x, "label": y}) for x, y in kept))
+    pairs = [pair for i, pair in enumerate(REVIEWS) if i % 4 != 3]
+    path.write_text("\n".join(json.dumps({"text": x, "label": y}) for x, y in pairs))
     task = language_tasks([str(path)])[0]
     return replace(task, card=task.card.model_copy(update={"shots": 4}))
 
@@ -50,14 +51,14 @@ def letters() -> LanguageTask:
 
 @pytest.fixture(scope="module")
 def model_of(tmp_path_factory: pytest.TempPathFactory):
-    """Tiny models with a token for every letter, each made once."""
+    """Cached tiny models with a token for each letter."""
 
-    def made(kind: str) -> LanguageModel:
-        longer = {"n_positions": 400} if kind == "gpt2" else {"max_position_embeddings": 400}
+    def make(architecture: str) -> LanguageModel:
+        longer = {"n_positions": 400} if architecture == "gpt2" else {"max_position_embeddings": 400}
         folder = tmp_path_factory.mktemp("models") / "model"
-        return load(str(tiny(kind, folder, "chars", **({} if kind == "mamba" else longer))))
+        return load(str(tiny(architecture, folder, "chars", **({} if architecture == "mamba" else longer))))
 
-    return cache(made)
+    return cache(make)
 
 
 def prompts(task: LanguageTask, shots: int = 4, episodes: int = 8, **changes: object) -> LanguagePrompts:
@@ -74,16 +75,16 @@ def run(
     data_dir: Path | None = None,
     **options: object,
 ) -> list[CellResult]:
-    context, how = Context(results, data_dir), method(name, settings or {})
-    return list(evaluate_model(context, model, tasks, how, **{"episodes": 8} | options))  # type: ignore[arg-type]
+    context, used_method = Context(results, data_dir), method(name, settings or {})
+    return list(evaluate_model(context, model, tasks, used_method, **{"episodes": 8} | options))  # type: ignore[arg-type]
 
 
 def values(results: Path, query: str = "") -> pd.DataFrame:
-    found = tables.read_all("values", results).query("kind != 'published'")
-    return found.query(query) if query else found
+    frame = tables.read_all("values", results).query("kind != 'published'")
+    return frame.query(query) if query else frame
 
 
-def one(frame: pd.DataFrame, column: str = "value") -> float:
+def single_value(frame: pd.DataFrame, column: str = "value") -> float:
     assert len(frame) == 1, frame
     return frame[column].iloc[0]
 
@@ -94,25 +95,23 @@ CELL = "axis == 'demo_seed' and metric == 'accuracy'"
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["icl", "deep-thinking", "repeat"])
 @pytest.mark.parametrize("forgets", ["", "it is scripted to"])
-def test_a_model_that_copies_the_answer_is_always_right(
-    name: str, forgets: str, reviews, letters, tmp_path: Path
-) -> None:
+def test_a_model_with_all_answers_has_accuracy_1(name: str, forgets: str, reviews, letters, tmp_path: Path) -> None:
     if forgets and name == "deep-thinking":
         return
     model = right([prompts(reviews), prompts(letters)], forgets=forgets)
     cells = run(tmp_path, model, [reviews, letters], name, controls=False)
     assert not [cell for cell in cells if cell.reason]
-    own = values(tmp_path, "kind == 'backbone'")
+    rows = values(tmp_path, "kind == 'backbone'")
     for name in ("accuracy", "accuracy_per_token", "accuracy_per_byte", "balanced_accuracy", "accuracy_first_token"):
-        assert (own.loc[own["metric"] == name, "value"] == 1).all()
-    assert (own.query("metric == 'log_likelihood'")["value"] > -0.01).all()
+        assert (rows.loc[rows["metric"] == name, "value"] == 1).all()
+    assert (rows.query("metric == 'log_likelihood'")["value"] > -0.01).all()
 
 
 @pytest.mark.slow
-def test_controls_are_scored_on_the_same_questions(reviews, tmp_path: Path) -> None:
+def test_controls_are_scored_on_the_same_queries(reviews, tmp_path: Path) -> None:
     run(tmp_path, right([prompts(reviews)]), [reviews], "deep-thinking", demo_seeds=[0, 1], orders=[0, 2])
-    found = values(tmp_path, "metric == 'accuracy' and axis in ['demo_seed', 'order']")
-    asked = found.groupby(["contestant", "shift", "n_context", "axis"])["axis_value"].agg(list).to_dict()
+    accuracies = values(tmp_path, "metric == 'accuracy' and axis in ['demo_seed', 'order']")
+    evaluated = accuracies.groupby(["contestant", "shift", "n_context", "axis"])["axis_value"].agg(list).to_dict()
     seeds = {
         name: {("none", 4, "demo_seed"): [0, 1]}
         for name in ("scripted+repeat-2", "scripted+deep-thinking-eta-0", "majority")
@@ -125,24 +124,28 @@ def test_controls_are_scored_on_the_same_questions(reviews, tmp_path: Path) -> N
         }
     for name in ("scripted", "majority"):
         seeds[name][("none", 0, "demo_seed")] = [0]
-    assert asked == {(name, *at): where for name, own in seeds.items() for at, where in own.items()}
+    assert evaluated == {
+        (name, *setting): axis_values
+        for name, by_setting in seeds.items()
+        for setting, axis_values in by_setting.items()
+    }
     answers = tables.read_all("answers", tmp_path)
     questions = answers.groupby(["run", "prompt_set"])["target"].agg(" ".join)
     assert len(questions) == 20 and len(set(questions)) == 1
-    assert set(found["preset"]) == {"language"} and set(found["evaluator"]) == {"choice"}
+    assert set(accuracies["preset"]) == {"language"} and set(accuracies["evaluator"]) == {"choice"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["reviews", pytest.param("letters", marks=pytest.mark.slow)])
-def test_thinking_without_moving_is_plain_icl_to_the_last_digit(task: str, model_of, tmp_path: Path, request) -> None:
-    """Whether all queries share their demonstrations or each has its own."""
+def test_deep_thinking_with_eta_0_equals_plain_icl_exactly(task: str, model_of, tmp_path: Path, request) -> None:
+    """With shared demonstrations (reviews) and with demonstrations for each query (letters)."""
     model = model_of("gpt2")
     run(tmp_path, model, [request.getfixturevalue(task)], "deep-thinking", settings={"passes": 3}, shots=[4])
-    found = values(tmp_path, "axis == 'demo_seed' and shift == 'none' and n_context == 4").set_index("metric")
-    plain, still = (found[found["run"].eq(model.name + name)] for name in ("", "+deep-thinking-eta-0-passes-3"))
+    rows = values(tmp_path, "axis == 'demo_seed' and shift == 'none' and n_context == 4").set_index("metric")
+    plain, unchanged = (rows[rows["run"].eq(model.name + name)] for name in ("", "+deep-thinking-eta-0-passes-3"))
     columns = ["value", "low", "high", "n_episodes"]
     assert len(plain) > 1
-    pd.testing.assert_frame_equal(still[columns].loc[plain.index], plain[columns], check_exact=True)
+    pd.testing.assert_frame_equal(unchanged[columns].loc[plain.index], plain[columns], check_exact=True)
     trace = values(tmp_path, "metric == 'kl_to_icl' and axis == 'passes' and n_context == 4 and shift == 'none'")
     moved = trace["run"].eq(f"{model.name}+deep-thinking-passes-3") & trace["axis_value"].gt(1)
     assert trace.loc[trace["run"].str.contains("eta-0"), "value"].eq(0).all() and (trace.loc[moved, "value"] > 0).all()
@@ -150,30 +153,30 @@ def test_thinking_without_moving_is_plain_icl_to_the_last_digit(task: str, model
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", [pytest.param("reviews", marks=pytest.mark.slow), "letters"])
-def test_all_who_are_compared_see_the_same_demonstrations(task: str, tmp_path: Path, request) -> None:
-    """Deep-Thinking has room for fewer than plain ICL."""
-    asked = request.getfixturevalue(task)
-    model = right([prompts(asked)], longest={"reviews": 230, "letters": 60}[task])
-    alone = run(tmp_path / "alone", model, [asked], shots=[4], controls=False, overlength="drop")
-    cells = run(tmp_path, model, [asked], "deep-thinking", shots=[4], overlength="drop")
+def test_compared_methods_have_the_same_demonstrations(task: str, tmp_path: Path, request) -> None:
+    """Fewer demonstrations fit for Deep-Thinking than for plain ICL."""
+    language_task = request.getfixturevalue(task)
+    model = right([prompts(language_task)], longest={"reviews": 230, "letters": 60}[task])
+    alone = run(tmp_path / "alone", model, [language_task], shots=[4], controls=False, overlength="drop")
+    cells = run(tmp_path, model, [language_task], "deep-thinking", shots=[4], overlength="drop")
     assert not any(cell.reason for cell in [*alone, *cells])
     answers = tables.read_all("answers", tmp_path / "tables")
-    answers = answers[answers["prompt_set"].eq(prompts(asked).id)]
-    own = answers[~answers["run"].isin(["majority", "scripted+repeat-2"])]
-    given = own.pivot_table("prompt", "episode", "run", aggfunc="first")
-    assert set(given) == {"scripted", "scripted+deep-thinking", "scripted+deep-thinking-eta-0"}
-    assert given.nunique(axis=1).eq(1).all()
-    more = tables.read_all("answers", tmp_path / "alone").set_index("episode")["prompt"]
-    assert (more.str.len() > given["scripted"].str.len()).any(), "alone it has room for more"
+    answers = answers[answers["prompt_set"].eq(prompts(language_task).id)]
+    compared = answers[~answers["run"].isin(["majority", "scripted+repeat-2"])]
+    texts = compared.pivot_table("prompt", "episode", "run", aggfunc="first")
+    assert set(texts) == {"scripted", "scripted+deep-thinking", "scripted+deep-thinking-eta-0"}
+    assert texts.nunique(axis=1).eq(1).all()
+    longer = tables.read_all("answers", tmp_path / "alone").set_index("episode")["prompt"]
+    assert (longer.str.len() > texts["scripted"].str.len()).any(), "more demonstrations fit for plain ICL alone"
     assert any("demonstrations dropped" in cell.note for cell in cells if cell.contestant.name == "scripted")
-    again = run(tmp_path, model, [asked], "deep-thinking", shots=[4], overlength="drop")
-    assert all(cell.cached for cell in again)
-    assert not run(tmp_path, model, [asked], shots=[4], controls=False, overlength="drop")[0].cached
+    repeated = run(tmp_path, model, [language_task], "deep-thinking", shots=[4], overlength="drop")
+    assert all(cell.cached for cell in repeated)
+    assert not run(tmp_path, model, [language_task], shots=[4], controls=False, overlength="drop")[0].cached
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trace", [True, False])
-def test_what_deep_thinking_costs_is_measured_without_the_answers_after_earlier_passes(
+def test_the_cost_of_deep_thinking_excludes_answers_after_earlier_passes(
     trace: bool, reviews, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = right([prompts(reviews)])
@@ -196,125 +199,120 @@ def test_what_deep_thinking_costs_is_measured_without_the_answers_after_earlier_
 
 
 @pytest.mark.slow
-def test_nothing_is_computed_twice_and_a_changed_card_is_another_prompt_set(reviews, tmp_path: Path) -> None:
+def test_cells_are_cached_and_a_changed_card_is_another_prompt_set(reviews, tmp_path: Path) -> None:
     model = right([prompts(reviews)])
     first = run(tmp_path, model, [reviews])
-    read = model.tokens_read
-    again = run(tmp_path, model, [reviews])
-    assert model.tokens_read == read
-    assert not any(cell.cached for cell in first) and all(cell.cached for cell in again)
-    free = replace(reviews, card=reviews.card.model_copy(update={"answers": "greedy"}))
-    assert not run(tmp_path, model, [free], controls=False)[0].cached
+    tokens_read = model.tokens_read
+    second = run(tmp_path, model, [reviews])
+    assert model.tokens_read == tokens_read
+    assert not any(cell.cached for cell in first) and all(cell.cached for cell in second)
+    greedy = replace(reviews, card=reviews.card.model_copy(update={"answers": "greedy"}))
+    assert not run(tmp_path, model, [greedy], controls=False)[0].cached
 
 
-def test_summaries_are_of_the_last_evaluation(reviews, tmp_path: Path) -> None:
+def test_summaries_are_those_of_the_last_evaluation(reviews, tmp_path: Path) -> None:
     model = right([prompts(reviews)])
     for episodes in (4, 8):
         run(tmp_path, model, [reviews], episodes=episodes, controls=False)
-    assert one(values(tmp_path, "axis.isna() and metric == 'accuracy'"), "n_episodes") == 8
+    assert single_value(values(tmp_path, "axis.isna() and metric == 'accuracy'"), "n_episodes") == 8
 
 
-def test_a_failed_cell_is_a_row_and_the_others_go_on(reviews, letters, tmp_path: Path) -> None:
+def test_a_failed_cell_is_a_row_and_the_other_cells_are_computed(reviews, letters, tmp_path: Path) -> None:
     model = right([prompts(reviews), prompts(letters)])
-    del model.known[next(iter(model.known))]
+    del model.answers[next(iter(model.answers))]
     broken = replace(reviews, card=reviews.card.model_copy(update={"shots": 1000}))
     cells = run(tmp_path, model, [broken, letters], controls=False)
     assert [bool(cell.reason) for cell in cells] == [True, False]
     assert "smaller --shots" in cells[0].reason
-    failed = values(tmp_path, "status == 'failed'")
-    assert one(failed, "reason") == cells[0].reason and one(failed, "metric") == "accuracy"
-    assert one(failed, "n_context") == 1000
+    failed_rows = values(tmp_path, "status == 'failed'")
+    assert single_value(failed_rows, "reason") == cells[0].reason and single_value(failed_rows, "metric") == "accuracy"
+    assert single_value(failed_rows, "n_context") == 1000
 
 
 class Broken(Scripted):
-    """Its logits are no numbers, always or after a memory that was read so often."""
+    """Its logits are NaN: always, or with a memory of `broken_after` passes."""
 
     broken_after: int | None = None
 
     def logits(self, ids, mask, memory=None, keep=None):
-        found = super().logits(ids, mask, memory, keep)
-        sound = self.broken_after is not None and (memory is None or _readings(memory) != self.broken_after)
-        return found if sound else torch.full_like(found, torch.nan)
+        logits = super().logits(ids, mask, memory, keep)
+        is_finite = self.broken_after is not None and (memory is None or _readings(memory) != self.broken_after)
+        return logits if is_finite else torch.full_like(logits, torch.nan)
 
 
-def test_logits_that_are_no_numbers_choose_no_candidate_and_write_no_token(reviews, letters, tmp_path: Path) -> None:
-    """The largest of NaNs is the first of them: a right answer in every second question."""
+def test_logits_that_are_nan_fail_the_cell(reviews, letters, tmp_path: Path) -> None:
+    """The argmax of NaNs is the first candidate, which would be correct for every second query."""
     cells = run(tmp_path, Broken({}), [reviews, letters], controls=False)
-    reasons = {cell.prompts.task.name: cell.reason for cell in cells}
-    assert reasons == {
-        "reviews": "the log-probabilities of candidates are not finite in 8 of 8 questions",
-        "to-upper": "the model's logits are not finite: there is no next token",
-    }
-    found = values(tmp_path, "kind == 'backbone'")
-    assert set(found["status"]) == {"failed"} and found["value"].isna().all()
+    assert [(cell.prompts.task.name, bool(cell.reason)) for cell in cells] == [("reviews", True), ("to-upper", True)]
+    assert "8 of 8" in str(cells[0].reason)
+    rows = values(tmp_path, "kind == 'backbone'")
+    assert set(rows["status"]) == {"failed"} and rows["value"].isna().all()
 
 
-def test_passes_after_which_logits_are_no_numbers_are_failed_rows_of_the_trace(reviews, tmp_path: Path) -> None:
+def test_passes_with_logits_that_are_nan_are_failed_rows_of_the_trace(reviews, tmp_path: Path) -> None:
     model = Broken({})
     model.broken_after = 3
     settings = {"passes": 4, "eta": 1.0}
     (cell,) = run(tmp_path, model, [reviews], "deep-thinking", controls=False, settings=settings)
     assert cell.reason is not None
-    own = values(tmp_path, "kind == 'backbone' and prompt_set.notna()")
-    trace = own[own["axis"].eq("passes") & own["metric"].eq("accuracy")].set_index("axis_value")["status"]
+    rows = values(tmp_path, "kind == 'backbone' and prompt_set.notna()")
+    trace = rows[rows["axis"].eq("passes") & rows["metric"].eq("accuracy")].set_index("axis_value")["status"]
     assert trace.to_dict() == {1.0: "ok", 2.0: "ok", 3.0: "failed", 4.0: "ok"}
-    assert own[own["axis"].eq("demo_seed")]["status"].eq("ok").all()
+    assert rows[rows["axis"].eq("demo_seed")]["status"].eq("ok").all()
 
 
-def test_a_task_without_answers_to_choose_from_is_refused_before_anything_is_computed(letters, tmp_path: Path) -> None:
-    free = replace(letters, card=letters.card.model_copy(update={"answers": "choice"}))
-    with pytest.raises(UsageError, match="there is nothing to choose from"):
-        run(tmp_path, right([prompts(letters)]), [free])
+def test_a_choice_without_candidates_is_refused_before_the_evaluation(letters, tmp_path: Path) -> None:
+    choice = replace(letters, card=letters.card.model_copy(update={"answers": "choice"}))
+    with refused("not-applicable", letters.name, 'answers = "greedy"'):
+        run(tmp_path, right([prompts(letters)]), [choice])
     assert not list(tmp_path.rglob("*.parquet"))
 
 
 @pytest.mark.parametrize(
-    ("settings", "where"),
-    [
-        ({"passes": "dev", "eta": 1.0}, "development episodes"),
-        ({"setting": "released", "momentum": 0.0, "eta": 1.0}, "best T on the evaluation data"),
-    ],
+    "settings", [{"passes": "dev", "eta": 1.0}, {"setting": "released", "momentum": 0.0, "eta": 1.0}]
 )
-def test_the_number_of_passes_is_chosen_where_it_is_said(settings: dict, where: str, reviews, tmp_path: Path) -> None:
+def test_the_number_of_passes_is_selected_on_the_chosen_split(settings: dict, reviews, tmp_path: Path) -> None:
     development = prompts(reviews, split="development", episodes=400)
     model = right([prompts(reviews), development], only_after=3)
     run(tmp_path, model, [reviews], "deep-thinking", settings={"max_passes": 4, **settings}, controls=False)
     final = values(tmp_path, CELL)
-    assert one(final) == 1.0
-    assert one(final, "reason").startswith("T = 3 of 1..4") and where in one(final, "reason")
-    wrong_way = {1.0, 2.0, 4.0}
+    assert single_value(final) == 1.0
+    assert single_value(final, "reason").startswith("T = 3 of 1..4")
+    assert ("development" in single_value(final, "reason")) is ("dev" in settings.values())
+    other_passes = {1.0, 2.0, 4.0}
     for evaluator in ("choice", "development") if "dev" in settings.values() else ("choice",):
         trace = values(tmp_path, f"axis == 'passes' and metric == 'accuracy' and evaluator == '{evaluator}'")
         by_pass = trace.dropna(subset="prompt_set").set_index("axis_value")["value"]
-        assert by_pass[3.0] == 1.0 and (by_pass[list(wrong_way)] < 1.0).all()
+        assert by_pass[3.0] == 1.0 and (by_pass[list(other_passes)] < 1.0).all()
 
 
-def test_the_number_of_passes_is_not_chosen_on_what_is_asked(reviews, tmp_path: Path) -> None:
-    """Two passes answer all of the development split, none anything of what is asked."""
+def test_the_number_of_passes_is_not_selected_on_the_test_split(reviews, tmp_path: Path) -> None:
+    """With two passes, all development queries are answered correctly; with any number, no test query is."""
     model = right([prompts(reviews, split="development", episodes=400)], only_after=2)
     settings = {"passes": "dev", "eta": 1.0, "max_passes": 3}
     run(tmp_path, model, [reviews], "deep-thinking", settings=settings, controls=False)
-    assert one(values(tmp_path, CELL), "reason").startswith("T = 2 of 1..3")
+    assert single_value(values(tmp_path, CELL), "reason").startswith("T = 2 of 1..3")
 
 
-def test_where_passes_are_chosen_behind_other_demonstrations_than_are_used_it_is_said(tmp_path: Path) -> None:
-    """Development queries are short: all demonstrations fit before them, not before those that are asked."""
-    for split, more in {"train": "", "dev": "", "test": " and it goes on" * 30}.items():
-        lines = [json.dumps({"text": f"{x} in {split}{more}", "label": y}) for x, y in REVIEWS]
+def test_the_reason_tells_if_development_prompts_have_other_demonstrations(tmp_path: Path) -> None:
+    """Development queries are short, so all demonstrations fit, unlike with test queries."""
+    for split, suffix in {"train": "", "dev": "", "test": " and it goes on" * 30}.items():
+        lines = [json.dumps({"text": f"{x} in {split}{suffix}", "label": y}) for x, y in REVIEWS]
         (tmp_path / f"lengthy.{split}.jsonl").write_text("\n".join(lines))
     (task,) = language_tasks([str(tmp_path / "lengthy.train.jsonl")])
-    asked = prompts(task)
-    model = right([asked, replace(asked, split="development")])
-    whole = PromptCache().tokenised(model, asked)
-    model.longest = max(len(q.demonstrations) + q.query_length for q in whole.questions) - 1
+    test_prompts = prompts(task)
+    model = right([test_prompts, replace(test_prompts, split="development")])
+    tokenised = PromptCache().tokenised(model, test_prompts)
+    model.longest = max(len(q.demonstrations) + q.query_length for q in tokenised.questions) - 1
     settings = {"passes": "dev", "max_passes": 2}
     run(tmp_path, model, [task], "deep-thinking", settings=settings, shots=[4], controls=False, overlength="drop")
-    said = one(values(tmp_path, CELL), "reason")
-    assert "development episodes (nothing left out of theirs); up to 1 of 4 demonstrations dropped" in said
+    selection, dropped = single_value(values(tmp_path, CELL), "reason").split("; ")
+    assert selection.startswith("T = ") and "(no demonstrations dropped" in selection
+    assert dropped.startswith("up to 1 of 4 demonstrations")
 
 
 @pytest.mark.slow
-def test_plain_answers_are_kept_whatever_stands_beside_them(reviews, letters, tmp_path: Path) -> None:
+def test_cells_of_plain_icl_are_cached_for_all_methods(reviews, letters, tmp_path: Path) -> None:
     model = right([prompts(reviews), prompts(letters)])
     run(tmp_path, model, [reviews, letters], shots=[4])
     for name in ("deep-thinking", "icl"):
@@ -322,14 +320,16 @@ def test_plain_answers_are_kept_whatever_stands_beside_them(reviews, letters, tm
         assert all(cell.cached for cell in cells if cell.contestant.name in ("scripted", "majority"))
 
 
-def test_the_distance_of_the_released_setting_is_to_plain_icl_and_not_to_its_own_rounded_first_pass(
+def test_the_divergence_of_the_released_setting_is_from_plain_icl_and_not_from_its_rounded_first_pass(
     letters, model_of, tmp_path: Path
 ) -> None:
     for setting in ("released", "paper"):
         settings = {"setting": setting, "passes": 2}
         run(tmp_path / setting, model_of("gpt2"), [letters], "deep-thinking", settings=settings, controls=False)
     first = {
-        setting: one(values(tmp_path / setting, "metric == 'kl_to_icl' and axis_value == 1 and not prompt_set.isna()"))
+        setting: single_value(
+            values(tmp_path / setting, "metric == 'kl_to_icl' and axis_value == 1 and not prompt_set.isna()")
+        )
         for setting in ("released", "paper")
     }
     assert first["released"] > first["paper"] == 0
@@ -357,15 +357,15 @@ def test_the_trace_of_five_passes_contains_that_of_three(reviews, letters, model
 
 
 @pytest.mark.parametrize("trace", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_one_pass_answers_as_plain_icl(trace: bool, reviews, letters, model_of, tmp_path: Path) -> None:
+def test_one_pass_has_the_accuracy_of_plain_icl(trace: bool, reviews, letters, model_of, tmp_path: Path) -> None:
     model = model_of("llama")
     for name, settings in {"deep-thinking": {"passes": 4, "eta": 0.5, "trace": trace}, "icl": {}}.items():
         run(tmp_path, model, [reviews, letters], name, settings=settings, controls=False)
-    found = values(tmp_path, "metric == 'accuracy' and not prompt_set.isna()")
-    traced = found.query("axis == 'passes'")
+    accuracies = values(tmp_path, "metric == 'accuracy' and not prompt_set.isna()")
+    traced = accuracies.query("axis == 'passes'")
     assert sorted(set(traced["axis_value"])) == ([1, 2, 3, 4] if trace else [1, 4])
     first = traced.query("axis_value == 1").set_index("task")["value"]
-    plain = found.query("contestant == 'model'").set_index("task")["value"]
+    plain = accuracies.query("contestant == 'model'").set_index("task")["value"]
     assert first.to_dict() == plain.to_dict()
 
 
@@ -380,28 +380,28 @@ def test_rows_do_not_depend_on_the_batch_size(reviews, letters, model_of, tmp_pa
         pd.testing.assert_frame_equal(one_by_one, other, rtol=1e-4, atol=1e-6)
 
 
-def test_out_of_memory_halves_the_batch_and_changes_nothing(reviews, letters, tmp_path: Path) -> None:
+def test_out_of_memory_halves_the_batch_and_does_not_change_results(reviews, letters, tmp_path: Path) -> None:
     sets = [prompts(reviews), prompts(letters)]
     for rows in (3, 64):
-        model = right(sets, rows_at_most=rows)
+        model = right(sets, max_rows=rows)
         cells = run(tmp_path / str(rows), model, [reviews, letters], "deep-thinking", controls=False)
         assert not [cell.reason for cell in cells if cell.reason]
     pd.testing.assert_frame_equal(values(tmp_path / "3"), values(tmp_path / "64"))
-    with_none = run(tmp_path / "0", right(sets, rows_at_most=0), [reviews], controls=False)
-    assert with_none[0].reason == "OutOfMemoryError: scripted"
+    no_rows = run(tmp_path / "0", right(sets, max_rows=0), [reviews], controls=False)
+    assert no_rows[0].reason == "OutOfMemoryError: scripted"
 
 
-# Four reviews have some 170 letters, a query some 40 more.
-def test_a_prompt_that_does_not_fit_is_refused_before_anything_is_computed(reviews, tmp_path: Path) -> None:
+# Four reviews have about 170 letters, a query about 40.
+def test_a_prompt_that_does_not_fit_is_refused_before_the_evaluation(reviews, tmp_path: Path) -> None:
     model = right([prompts(reviews)], longest=150)
     plain, thinking = (run(tmp_path / n, model, [reviews], n, controls=False)[0] for n in ("icl", "deep-thinking"))
     assert model.tokens_read == 0
     for cell in (plain, thinking):
-        assert cell.reason and "150" in cell.reason and "--overlength skip or drop" in cell.reason
-    assert "twice" in thinking.reason and "of the query with its answer" in plain.reason
+        assert cell.reason and "150" in cell.reason and "--overlength" in cell.reason and reviews.name in cell.reason
+    assert plain.reason != thinking.reason, "Deep-Thinking reads the demonstrations twice"
 
 
-def test_prompts_that_do_not_fit_are_skipped_and_counted_out(reviews, tmp_path: Path) -> None:
+def test_prompts_that_do_not_fit_are_skipped(reviews, tmp_path: Path) -> None:
     sizes = sorted({len(e.query.x) for e in prompts(reviews, episodes=30).drawn})
     assert len(sizes) > 1
     model = right([prompts(reviews, episodes=30)])
@@ -412,11 +412,11 @@ def test_prompts_that_do_not_fit_are_skipped_and_counted_out(reviews, tmp_path: 
     model.longest = demonstrations + sizes[-1] + len("bad") + 1
     run(tmp_path, model, [reviews], episodes=30, controls=False, overlength="skip")
     row = values(tmp_path, CELL)
-    asked = tables.read_all("answers", tmp_path / "tables")
-    assert 0 < one(row, "n_episodes") == len(asked) < 30
-    assert "skipped" in one(row, "reason") and one(row) == 1.0
-    again = [run(tmp_path, model, [reviews], episodes=30, controls=False, overlength=o)[0] for o in ("skip", "drop")]
-    assert [cell.cached for cell in again] == [True, False]
+    answered = tables.read_all("answers", tmp_path / "tables")
+    assert 0 < single_value(row, "n_episodes") == len(answered) < 30
+    assert "skipped" in single_value(row, "reason") and single_value(row) == 1.0
+    repeated = [run(tmp_path, model, [reviews], episodes=30, controls=False, overlength=o)[0] for o in ("skip", "drop")]
+    assert [cell.cached for cell in repeated] == [True, False]
 
 
 @pytest.mark.slow
@@ -425,30 +425,30 @@ def test_prompts_that_do_not_fit_are_skipped_and_counted_out(reviews, tmp_path: 
 def test_demonstrations_are_dropped_from_the_front_until_the_prompt_fits(
     name: str, task: str, tmp_path: Path, request
 ) -> None:
-    asked = request.getfixturevalue(task)
-    own = prompts(asked)
-    model = right([own], longest={"reviews": 190, "letters": 42}[task])
-    cells = run(tmp_path, model, [asked], name, shots=[4], controls=False, overlength="drop")
+    language_task = request.getfixturevalue(task)
+    prompt_set = prompts(language_task)
+    model = right([prompt_set], longest={"reviews": 190, "letters": 42}[task])
+    cells = run(tmp_path, model, [language_task], name, shots=[4], controls=False, overlength="drop")
     assert cells[0].reason is None and "demonstrations dropped" in cells[0].note
     row = values(tmp_path, CELL)
-    assert one(row) == 1.0 and one(row, "n_context") == 4 and one(row, "n_episodes") == 8
+    assert single_value(row) == 1.0 and single_value(row, "n_context") == 4 and single_value(row, "n_episodes") == 8
     text = tables.read_all("answers", tmp_path)["prompt"].iloc[0]
-    kept = [f"{e.x}" for e in own.drawn[0].demonstrations if text.count(f"{e.x}\n") + text.count(f"{e.x}->")]
+    inputs = [f"{e.x}" for e in prompt_set.drawn[0].demonstrations if text.count(f"{e.x}\n") + text.count(f"{e.x}->")]
     assert len(text) + 1 <= model.longest
-    assert kept == [e.x for e in own.drawn[0].demonstrations[-len(kept) :]] and 0 < len(kept) < 4
-    assert run(tmp_path, replace_longest(model, 10), [asked], name, controls=False, overlength="drop")[0].reason
+    assert inputs == [e.x for e in prompt_set.drawn[0].demonstrations[-len(inputs) :]] and 0 < len(inputs) < 4
+    assert run(tmp_path, replace_longest(model, 10), [language_task], name, controls=False, overlength="drop")[0].reason
 
 
 @pytest.mark.parametrize("name", ["icl", "deep-thinking", "repeat"])
 @pytest.mark.parametrize("task", ["reviews", "letters"])
-def test_a_query_that_does_not_fit_alone_is_refused_before_anything_is_computed(
+def test_a_query_that_does_not_fit_without_demonstrations_is_refused_before_the_evaluation(
     name: str, task: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    asked = request.getfixturevalue(task)
-    model = right([prompts(asked)], longest=4)
-    cells = run(tmp_path, model, [asked], name, shots=[4], controls=False, overlength="drop")
+    language_task = request.getfixturevalue(task)
+    model = right([prompts(language_task)], longest=4)
+    cells = run(tmp_path, model, [language_task], name, shots=[4], controls=False, overlength="drop")
     assert cells[0].reason is not None
-    assert cells[0].reason.endswith("and dropping demonstrations is not enough; give --overlength skip")
+    assert cells[0].reason.endswith("--overlength skip")
     assert model.tokens_read == 0
     assert not len(tables.read_all("answers", tmp_path))
 
@@ -459,74 +459,83 @@ def replace_longest(model: Scripted, longest: int) -> Scripted:
 
 
 @pytest.mark.parametrize(
-    ("changes", "options", "line"),
+    ("changes", "options", "code", "names"),
     [
-        ({"forgets": "it was scripted so"}, {"name": "deep-thinking"}, "cannot do Deep-Thinking: it was scripted so"),
-        ({}, {"name": "deep-thinking", "shots": [2, 0]}, "needs demonstrations; give --shots from 1 on"),
-        ({}, {"name": "repeat", "shots": [0]}, "needs demonstrations; give --shots from 1 on"),
-        ({"called": "majority"}, {}, "choose another with --name"),
-        ({"called": "../up"}, {}, "cannot be a run name"),
+        ({"forgets": "scripted"}, {"name": "deep-thinking"}, "not-applicable", ("scripted", "--method")),
+        ({}, {"name": "deep-thinking", "shots": [2, 0]}, "conflict", ("deep-thinking", "--shots")),
+        ({}, {"name": "repeat", "shots": [0]}, "conflict", ("repeat", "--shots")),
+        ({"name": "majority"}, {}, "bad-value", ("majority", "--name")),
     ],
 )
-def test_what_cannot_be_done_is_one_line_before_anything_is_computed(
-    changes, options, line, reviews, tmp_path: Path
+def test_requests_that_do_not_fit_are_refused_before_the_evaluation(
+    changes, options, code, names, reviews, tmp_path: Path
 ) -> None:
     model = right([prompts(reviews)], **{k: v for k, v in changes.items() if k == "forgets"})
-    model.name = changes.get("called", model.name)
-    with pytest.raises(UsageError, match=line) as raised:
+    model.name = changes.get("name", model.name)
+    with refused(code, *names):
         run(tmp_path, model, [reviews], **options)
-    assert "\n" not in str(raised.value) and model.tokens_read == 0
+    assert model.tokens_read == 0
     assert not tmp_path.joinpath("tables").exists()
 
 
-def test_missing_data_are_told_before_another_task_is_asked(letters, tmp_path: Path) -> None:
+def test_a_name_that_cannot_be_a_run_name_is_refused(reviews, tmp_path: Path) -> None:
+    model = right([prompts(reviews)])
+    model.name = "../up"
+    with pytest.raises(UsageError, match="up"):
+        run(tmp_path, model, [reviews])
+    assert model.tokens_read == 0 and not tmp_path.joinpath("tables").exists()
+
+
+def test_missing_data_are_refused_before_another_task_is_evaluated(letters, tmp_path: Path) -> None:
     model = right([prompts(letters)])
-    with pytest.raises(DataError):
+    with refused("missing-data", "TREC.train.all", "--data-dir"):
         run(tmp_path, model, [letters, *language_tasks(["trec"])], data_dir=tmp_path / "nothing")
     assert model.tokens_read == 0
 
 
-def test_mamba_does_not_think_deeply_and_says_why(reviews, model_of, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="'model' cannot do Deep-Thinking: mamba"):
+def test_deep_thinking_of_mamba_is_refused(reviews, model_of, tmp_path: Path) -> None:
+    with refused("not-applicable", "'model'", "mamba", "--method"):
         run(tmp_path, model_of("mamba"), [reviews], "deep-thinking")
 
 
-def test_the_most_frequent_answer_is_told_and_its_balanced_accuracy_is_that_of_one_class(
-    reviews, tmp_path: Path
-) -> None:
-    own = prompts(reviews, episodes=30)
-    run(tmp_path, right([own]), [reviews], episodes=30)
-    targets = [e.query.y for e in own.drawn]
-    most = max(set(targets), key=targets.count)
-    found = values(tmp_path, "contestant == 'majority' and axis == 'demo_seed' and n_context == 4").set_index("metric")
-    assert found.loc["accuracy", "value"] == targets.count(most) / len(targets)
-    assert found.loc["balanced_accuracy", "value"] == balanced_accuracy_score(targets, [most] * len(targets)) == 0.5
-    assert f"always '{most}', the right answer to {targets.count(most)} of" in found.loc["accuracy", "reason"]
+def test_the_majority_baseline_gives_the_most_frequent_answer(reviews, tmp_path: Path) -> None:
+    prompt_set = prompts(reviews, episodes=30)
+    run(tmp_path, right([prompt_set]), [reviews], episodes=30)
+    targets = [e.query.y for e in prompt_set.drawn]
+    most_frequent = max(set(targets), key=targets.count)
+    rows = values(tmp_path, "contestant == 'majority' and axis == 'demo_seed' and n_context == 4").set_index("metric")
+    assert rows.loc["accuracy", "value"] == targets.count(most_frequent) / len(targets)
+    assert (
+        rows.loc["balanced_accuracy", "value"]
+        == balanced_accuracy_score(targets, [most_frequent] * len(targets))
+        == 0.5
+    )
+    assert f"'{most_frequent}'" in rows.loc["accuracy", "reason"]
+    assert str(targets.count(most_frequent)) in rows.loc["accuracy", "reason"]
 
 
-def test_greedy_accuracies_of_words_of_several_tokens(tmp_path: Path) -> None:
-    """Of a whole answer, and of its first token where the answer is no longer."""
+def test_answers_of_several_tokens_have_no_first_token_accuracy(tmp_path: Path) -> None:
     task = language_tasks(["country-capital"])[0]
-    own = prompts(task, shots=5)
-    model = right([own])
-    wrong = own.drawn[0]
-    for end in list(model.known):
-        if wrong.query.x in end:
-            model.known[end] = "x\n"
+    prompt_set = prompts(task, shots=5)
+    model = right([prompt_set])
+    changed_episode = prompt_set.drawn[0]
+    for end in list(model.answers):
+        if changed_episode.query.x in end:
+            model.answers[end] = "x\n"
     run(tmp_path, model, [task], controls=False)
     row = values(tmp_path, "axis == 'demo_seed'").set_index("metric")
     assert row.loc["accuracy", "value"] < 1.0
     assert "accuracy_first_token" not in row.index  # no capital is one letter
-    said = tables.read_all("answers", tmp_path).set_index("episode")
-    assert said.loc[0, "predicted"] == "x" and not said.loc[0, "correct"]
+    answers = tables.read_all("answers", tmp_path).set_index("episode")
+    assert answers.loc[0, "predicted"] == "x" and not answers.loc[0, "correct"]
 
 
-def test_published_rows_stand_in_a_file_of_their_own(letters, tmp_path: Path) -> None:
+def test_published_rows_are_in_a_separate_file(letters, tmp_path: Path) -> None:
     run(tmp_path, right([prompts(letters)]), [letters], controls=False)
     rows = tables.read("values", tmp_path / "tables" / "published" / "simple.values.parquet")
     mamba = rows.query("contestant == 'Mamba-2.8B' and n_context == 5")
     assert set(rows["kind"]) == {"published"} and set(rows["preset"]) == {"language"}
-    assert one(mamba) == 0.85
+    assert single_value(mamba) == 0.85
 
 
 def test_evaluation_is_deterministic(reviews, model_of, tmp_path: Path) -> None:

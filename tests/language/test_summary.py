@@ -1,4 +1,4 @@
-"""Means over demonstration seeds and paired gains against SciPy."""
+"""Means over demonstration seeds, and paired gains, against SciPy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from iclbench.language.answering.session import Outcome, Pass
 from iclbench.language.cell import shared_columns, value_rows
 from iclbench.language.prompting.prompts import LanguagePrompts
 from iclbench.language.summary import summary_path, write_summary
-from iclbench.language.tasks.chosen import language_tasks
+from iclbench.language.tasks.selection import language_tasks
 
 EPISODES = 12
 PLAIN, OTHER = (Contestant(name, name, "backbone", name, variant="v") for name in ("model", "model+deep-thinking"))
@@ -32,10 +32,10 @@ def sets(task, seeds: int) -> list[LanguagePrompts]:
     return [LanguagePrompts(task, 5, EPISODES, demo_seed=seed) for seed in range(seeds)]
 
 
-def keep(
+def write_cell(
     results: Path, contestant: Contestant, prompts: LanguagePrompts, correct: np.ndarray, traced: bool = False
 ) -> None:
-    """A finished cell with these answers."""
+    """Write a finished cell with these answers."""
     answers = Answers({"accuracy": correct}, ["x"] * EPISODES, [None] * EPISODES)
     trace = {
         t: Pass(answers, np.full(EPISODES, t - 1.0), np.full(EPISODES, np.nan if t == 1 else 0.1 * t)) for t in (1, 2)
@@ -60,24 +60,24 @@ def drawn(seeds: int, p: float, seed: int) -> np.ndarray:
 
 def test_the_mean_over_seeds_has_students_interval(task, tmp_path: Path) -> None:
     correct = drawn(4, 0.6, 0)
-    for prompts, own in zip(sets(task, 4), correct, strict=True):
-        keep(tmp_path, PLAIN, prompts, own)
+    for prompts, seed_scores in zip(sets(task, 4), correct, strict=True):
+        write_cell(tmp_path, PLAIN, prompts, seed_scores)
     write_summary(tmp_path, PLAIN, sets(task, 4))
-    found = summary(tmp_path, "model").set_index("metric")
+    rows = summary(tmp_path, "model").set_index("metric")
     means = correct.mean(1)
     interval = stats.ttest_1samp(means, 0).confidence_interval(0.95)
-    row = found.loc["accuracy"]
+    row = rows.loc["accuracy"]
     np.testing.assert_allclose([row["value"], row["low"], row["high"]], [means.mean(), *interval], rtol=1e-12)
-    assert found.loc["accuracy_sd", "value"] == pytest.approx(means.std(ddof=1))
+    assert rows.loc["accuracy_sd", "value"] == pytest.approx(means.std(ddof=1))
     assert row["n_episodes"] == 4 * EPISODES and row["reason"] == "found in 0; found in 1"
-    assert found["prompt_set"].isna().all() and found["axis"].isna().all() and "balanced_accuracy" in found.index
+    assert rows["prompt_set"].isna().all() and rows["axis"].isna().all() and "balanced_accuracy" in rows.index
 
 
 def test_the_gain_is_paired_and_its_interval_is_of_the_differences(task, tmp_path: Path) -> None:
     plain, other = drawn(5, 0.4, 1), drawn(5, 0.7, 2)
     for prompts, a, b in zip(sets(task, 5), plain, other, strict=True):
-        keep(tmp_path, PLAIN, prompts, a)
-        keep(tmp_path, OTHER, prompts, b)
+        write_cell(tmp_path, PLAIN, prompts, a)
+        write_cell(tmp_path, OTHER, prompts, b)
     write_summary(tmp_path, OTHER, sets(task, 5), PLAIN)
     gain = summary(tmp_path, OTHER.run).set_index("metric").loc["accuracy_gain"]
     expected = stats.ttest_rel(other.mean(1), plain.mean(1)).confidence_interval(0.95)
@@ -85,36 +85,36 @@ def test_the_gain_is_paired_and_its_interval_is_of_the_differences(task, tmp_pat
     assert gain["value"] == pytest.approx((other - plain).mean()) and gain["contestant"] == OTHER.name
 
 
-def test_one_seed_keeps_its_own_interval_and_its_gain_is_over_questions(task, tmp_path: Path) -> None:
+def test_a_single_seed_has_the_interval_of_its_cell_and_a_gain_over_queries(task, tmp_path: Path) -> None:
     plain, other = drawn(1, 0.4, 1)[0], drawn(1, 0.7, 2)[0]
     (prompts,) = sets(task, 1)
-    keep(tmp_path, PLAIN, prompts, plain)
-    keep(tmp_path, OTHER, prompts, other)
+    write_cell(tmp_path, PLAIN, prompts, plain)
+    write_cell(tmp_path, OTHER, prompts, other)
     write_summary(tmp_path, OTHER, [prompts], PLAIN)
-    found = summary(tmp_path, OTHER.run).set_index("metric")
-    own = stats.binomtest(int(other.sum()), EPISODES).proportion_ci(0.95, method="wilson")
-    assert (found.loc["accuracy", "low"], found.loc["accuracy", "high"]) == pytest.approx((own.low, own.high))
-    assert "accuracy_sd" not in found.index
-    gain = found.loc["accuracy_gain"]
+    rows = summary(tmp_path, OTHER.run).set_index("metric")
+    wilson = stats.binomtest(int(other.sum()), EPISODES).proportion_ci(0.95, method="wilson")
+    assert (rows.loc["accuracy", "low"], rows.loc["accuracy", "high"]) == pytest.approx((wilson.low, wilson.high))
+    assert "accuracy_sd" not in rows.index
+    gain = rows.loc["accuracy_gain"]
     boot = stats.bootstrap(((other - plain),), np.mean, method="percentile", rng=0).confidence_interval
     assert gain["value"] == pytest.approx((other - plain).mean())
     assert (gain["low"], gain["high"]) == pytest.approx((boot.low, boot.high), abs=0.09)
 
 
-def test_episodes_that_one_of_the_two_was_not_asked_are_no_pair(task, tmp_path: Path) -> None:
+def test_episodes_that_one_contestant_skipped_are_not_paired(task, tmp_path: Path) -> None:
     plain, other = drawn(1, 0.4, 1)[0], drawn(1, 0.7, 2)[0]
     other[:4] = np.nan
     (prompts,) = sets(task, 1)
-    keep(tmp_path, PLAIN, prompts, plain)
-    keep(tmp_path, OTHER, prompts, other)
+    write_cell(tmp_path, PLAIN, prompts, plain)
+    write_cell(tmp_path, OTHER, prompts, other)
     write_summary(tmp_path, OTHER, [prompts], PLAIN)
     gain = summary(tmp_path, OTHER.run).set_index("metric").loc["accuracy_gain"]
     assert gain["n_episodes"] == 8 and gain["value"] == pytest.approx((other - plain)[4:].mean())
 
 
-def test_every_pass_has_its_mean_on_test_and_on_development(task, tmp_path: Path) -> None:
-    for prompts, own in zip(sets(task, 3), drawn(3, 0.5, 3), strict=True):
-        keep(tmp_path, OTHER, prompts, own, traced=True)
+def test_every_pass_has_a_mean_on_test_and_development(task, tmp_path: Path) -> None:
+    for prompts, seed_scores in zip(sets(task, 3), drawn(3, 0.5, 3), strict=True):
+        write_cell(tmp_path, OTHER, prompts, seed_scores, traced=True)
     write_summary(tmp_path, OTHER, sets(task, 3))
     rows = summary(tmp_path, OTHER.run).query("axis == 'passes'")
     assert rows.groupby(["evaluator", "metric"])["axis_value"].agg(list).to_dict() == {
@@ -125,24 +125,24 @@ def test_every_pass_has_its_mean_on_test_and_on_development(task, tmp_path: Path
     assert rows.query("metric == 'kl_to_icl' and axis_value == 2")["value"].tolist() == [1.0, 1.0]
 
 
-def test_a_summary_takes_the_place_of_older_ones_which_others_may_have_removed(
+def test_a_summary_replaces_older_ones_that_another_process_may_remove(
     task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Several workers sum up the same; at every moment there is one."""
+    """Several workers write the same summary; at any time there is one."""
     (prompts,) = sets(task, 1)
-    keep(tmp_path, PLAIN, prompts, drawn(1, 0.5, 4)[0])
+    write_cell(tmp_path, PLAIN, prompts, drawn(1, 0.5, 4)[0])
     path = summary_path(tmp_path, "model", prompts)
     older = path.parents[1].with_name(path.parents[1].name[:-8] + "00000000") / "summary" / path.name
     older.parent.mkdir(parents=True)
     older.touch()
     unlink = Path.unlink
 
-    def raced(file: Path, missing_ok: bool = False) -> None:
+    def unlink_twice(file: Path, missing_ok: bool = False) -> None:
         assert file != older or path.is_file()
         unlink(file, missing_ok=True)
         unlink(file, missing_ok=missing_ok or file != older)
 
-    monkeypatch.setattr(Path, "unlink", raced)
+    monkeypatch.setattr(Path, "unlink", unlink_twice)
     write_summary(tmp_path, PLAIN, [prompts])
     assert path.is_file() and not older.exists()
     assert set(tables.read("values", path)["mean_of"]) == {prompts.id}
@@ -152,42 +152,42 @@ def fail() -> cells.Tables:
     raise ValueError("no")
 
 
-def test_a_mean_over_a_set_that_failed_is_missing_and_where_all_failed_there_is_no_summary(
-    task, tmp_path: Path
-) -> None:
+def test_a_mean_over_a_failed_set_is_failed_and_if_all_sets_failed_there_is_no_summary(task, tmp_path: Path) -> None:
     first, second = sets(task, 2)
-    for prompts, own in zip((first, second), drawn(2, 0.5, 4), strict=True):
-        keep(tmp_path, PLAIN, prompts, own)
-        keep(tmp_path, OTHER, prompts, own)
+    for prompts, seed_scores in zip((first, second), drawn(2, 0.5, 4), strict=True):
+        write_cell(tmp_path, PLAIN, prompts, seed_scores)
+        write_cell(tmp_path, OTHER, prompts, seed_scores)
     write_summary(tmp_path, PLAIN, [first, second])
     cells.compute_cell(tmp_path, PLAIN, second, shared_columns(PLAIN, second), fail)
     write_summary(tmp_path, PLAIN, [first, second])
-    found = summary(tmp_path, "model").set_index("metric")
-    assert set(found["status"]) == {"failed"} and found["value"].isna().all() and "accuracy_sd" not in found.index
-    assert set(found["reason"]) == {"1 of 2 sets of demonstrations failed: ValueError: no"}
+    rows = summary(tmp_path, "model").set_index("metric")
+    assert set(rows["status"]) == {"failed"} and rows["value"].isna().all() and "accuracy_sd" not in rows.index
+    assert rows["reason"].str.contains("1 of 2 .*ValueError: no").all()
     write_summary(tmp_path, OTHER, [first, second], PLAIN)
-    found = summary(tmp_path, OTHER.run).set_index("metric")
-    assert found.loc["accuracy", "status"] == "ok" and found.loc["accuracy_gain", "status"] == "failed"
+    rows = summary(tmp_path, OTHER.run).set_index("metric")
+    assert rows.loc["accuracy", "status"] == "ok" and rows.loc["accuracy_gain", "status"] == "failed"
     cells.compute_cell(tmp_path, PLAIN, first, shared_columns(PLAIN, first), fail)
     write_summary(tmp_path, PLAIN, [first, second])
     assert not list((tmp_path / "tables").glob("*/summary/model.values.parquet"))
 
 
-def test_a_pass_that_failed_on_one_set_has_no_mean_and_the_others_keep_theirs(task, tmp_path: Path) -> None:
-    asked = sets(task, 3)
-    for prompts, own in zip(asked, drawn(3, 0.5, 3), strict=True):
-        keep(tmp_path, OTHER, prompts, own, traced=True)
-    path = cells.cell_path(tmp_path, OTHER, asked[1])
+def test_a_pass_that_failed_on_one_set_has_no_mean_but_other_passes_have_one(task, tmp_path: Path) -> None:
+    prompt_sets = sets(task, 3)
+    for prompts, seed_scores in zip(prompt_sets, drawn(3, 0.5, 3), strict=True):
+        write_cell(tmp_path, OTHER, prompts, seed_scores, traced=True)
+    path = cells.cell_path(tmp_path, OTHER, prompt_sets[1])
     rows = tables.read("values", path)
-    bad = rows["axis"].eq("passes") & rows["axis_value"].eq(2) & rows["evaluator"].eq("greedy")
-    rows.loc[bad, ["value", "low", "high"]] = np.nan
-    rows.loc[bad, ["status", "reason"]] = "failed", "not finite"
-    tables.write("values", rows[~bad | rows["metric"].eq("accuracy")], path, {})
-    write_summary(tmp_path, OTHER, asked)
-    found = summary(tmp_path, OTHER.run)
-    failed = found[found["status"].eq("failed")]
+    is_failed = rows["axis"].eq("passes") & rows["axis_value"].eq(2) & rows["evaluator"].eq("greedy")
+    rows.loc[is_failed, ["value", "low", "high"]] = np.nan
+    rows.loc[is_failed, ["status", "reason"]] = "failed", "not finite"
+    tables.write("values", rows[~is_failed | rows["metric"].eq("accuracy")], path, {})
+    write_summary(tmp_path, OTHER, prompt_sets)
+    summary_rows = summary(tmp_path, OTHER.run)
+    failed = summary_rows[summary_rows["status"].eq("failed")]
     assert set(zip(failed["evaluator"], failed["axis_value"], failed["metric"], strict=True)) == {
         ("greedy", 2.0, metric) for metric in ("accuracy", "kl_to_icl", "memory_change")
     }
-    assert set(failed["reason"]) == {"1 of 3 sets of demonstrations failed: not finite"}
-    assert found.loc[found["axis"].isna() & found["metric"].eq("accuracy"), "status"].tolist() == ["ok"]
+    assert failed["reason"].str.contains("1 of 3 .*not finite").all()
+    assert summary_rows.loc[summary_rows["axis"].isna() & summary_rows["metric"].eq("accuracy"), "status"].tolist() == [
+        "ok"
+    ]

@@ -1,5 +1,5 @@
-"""Tiny random language models of every architecture, with a tokenizer trained on the spot, saved as transformers saves
-them: tests load them through the real loader."""
+"""Tiny random language models of several architectures, saved with a tokenizer in the format of transformers, so that
+tests load them with the real loader."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _CONFIGS: dict[str, dict[str, Any]] = {
     "rwkv": {"hidden_size": 32, "num_hidden_layers": 2, "attention_hidden_size": 32, "context_length": LENGTH},
 }
 _SPECIAL = ["<s>", "</s>", "<unk>"]
-# What begins every text, as the published tokenizers of the architecture have it.
+# The beginning-of-text token, as in the published tokenizers of the architecture.
 _OPENING = {"llama": "<s>", "mistral": "<s>", "opt": "</s>"}
 _CORPUS = [
     "Review: a fine film\nSentiment: positive",
@@ -65,22 +65,23 @@ _CORPUS = [
 
 
 def tiny(model_type: str, folder: Path, tokenizer: Kind = "bpe", seed: int = 0, **changes: Any) -> Path:
-    """A random model of this architecture with two layers, and its tokenizer, saved in `folder`; `changes` are those
-    of the configuration."""
-    words = fast_tokenizer(tokenizer, _OPENING.get(model_type))
-    settings = {"vocab_size": len(words), "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": None}
+    """Save a random model of this architecture with two layers, and its tokenizer, in `folder`; `changes` override its
+    configuration."""
+    fast = fast_tokenizer(tokenizer, _OPENING.get(model_type))
+    settings = {"vocab_size": len(fast), "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": None}
     config = AutoConfig.for_model(model_type, **(settings | _CONFIGS[model_type] | changes))
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config)
         enlarge(model)
     model.save_pretrained(folder)
-    words.save_pretrained(folder)
+    fast.save_pretrained(folder)
     return folder
 
 
 def enlarge(model: nn.Module, factor: float = 3.0) -> None:
-    """Scale the matrices: with the initial weights outputs hardly depend on the input. Biases are drawn at all."""
+    """Scale the matrices and draw random biases, because with the initial weights outputs hardly depend on the
+    input."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.ndim == 2 and "A_log" not in name:
@@ -90,8 +91,8 @@ def enlarge(model: nn.Module, factor: float = 3.0) -> None:
 
 
 def fast_tokenizer(kind: Kind, opening: str | None = None) -> PreTrainedTokenizerFast:
-    """`chars`: a token for every printable ASCII character; `bpe`: byte-level BPE, in which a character outside ASCII
-    takes several tokens."""
+    """A tokenizer with a token for each printable ASCII character (`chars`), or byte-level BPE (`bpe`), in which a
+    character outside ASCII takes several tokens."""
     if kind == "chars":
         vocabulary = [*_SPECIAL, *dict.fromkeys(string.printable)]
         backend = Tokenizer(models.WordLevel({token: i for i, token in enumerate(vocabulary)}, unk_token="<unk>"))
@@ -118,5 +119,5 @@ def fast_tokenizer(kind: Kind, opening: str | None = None) -> PreTrainedTokenize
 
 
 def as_memory(module: nn.Module, cache: Cache) -> dict[str, Cache]:
-    """The argument with which the installed transformers gives a model its cache."""
+    """The cache as the keyword argument that the installed transformers expects."""
     return {"cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values": cache}

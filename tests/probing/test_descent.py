@@ -1,7 +1,7 @@
-"""GD and GD++ on a probe set, against plain loops and the numbers measured apart.
+"""GD and GD++ on a probe set, against plain loops and independently measured numbers.
 
-That GD reaches 0.62 and GD++ 0.043 on 2,000 skewed tasks for fixed gammas is tested with the estimator; here gamma is
-searched.
+The tests of the estimator check that GD reaches 0.62 and GD++ 0.043 on 2,000 skewed tasks with fixed gammas. These
+tests search gamma.
 """
 
 import numpy as np
@@ -18,31 +18,31 @@ def plain_steps(
 ) -> np.ndarray:
     """Mean squared error after each step of gradient descent, written as a loop."""
     change = np.eye(x.shape[1]) - gamma * x.T @ x
-    mapped, asked = x @ change, query @ change
-    measured = mapped if transformed else x
-    extremes = np.linalg.eigvalsh(measured.T @ measured / len(x))
+    mapped, mapped_query = x @ change, query @ change
+    covariance_inputs = mapped if transformed else x
+    extremes = np.linalg.eigvalsh(covariance_inputs.T @ covariance_inputs / len(x))
     w, errors = np.zeros(x.shape[1]), []
     for _ in range(STEPS):
         w = w - 2 / (extremes[0] + extremes[-1]) * mapped.T @ (mapped @ w - y) / len(x)
-        errors.append(np.mean((asked @ w - truth) ** 2))
+        errors.append(np.mean((mapped_query @ w - truth) ** 2))
     return np.array(errors)
 
 
 @pytest.mark.parametrize(("gamma", "step_size"), [(0.0, "raw"), (2e-3, "raw"), (2e-3, "transformed")])
-def test_errors_equal_the_steps_written_out(gamma: float, step_size: str) -> None:
+def test_errors_equal_those_of_a_plain_loop(gamma: float, step_size: str) -> None:
     prompts = ProbeSet(resolve_task("skewed-linear", "small")[0], "small", context=15, fit=4, test=7, tasks=5)
-    found = step_errors(prompts, gamma, step_size)  # type: ignore[arg-type]
-    assert found.shape == (5, STEPS)
+    errors = step_errors(prompts, gamma, step_size)  # type: ignore[arg-type]
+    assert errors.shape == (5, STEPS)
     episodes = prompts.episodes
     for task in range(5):
         x, y = episodes.context.x[task].double().numpy(), episodes.context.y[task, :, 0].double().numpy()
         query, truth = (t[task, 4:].double().numpy() for t in (episodes.asked.x, episodes.asked.y[..., 0]))
         expected = plain_steps(x, y, query, truth, gamma, step_size == "transformed") / 5
-        np.testing.assert_allclose(found[task].numpy(), expected, rtol=1e-8)
+        np.testing.assert_allclose(errors[task].numpy(), expected, rtol=1e-8)
 
 
 @pytest.mark.slow
-def test_gamma_found_on_skewed_data_of_the_papers_size() -> None:
+def test_the_gamma_for_skewed_data_of_the_size_in_the_paper() -> None:
     """d = 20, 40 examples, 2,000 tasks, raw-X step size: GD 0.62, GD++ 0.043 after 23 updates, gamma near 2e-4."""
     task, _ = resolve_task("skewed-linear", "paper")
     prompts = ProbeSet(task, "paper", context=40, fit=10, test=10, tasks=2000)
@@ -55,7 +55,7 @@ def test_gamma_found_on_skewed_data_of_the_papers_size() -> None:
     assert step_errors(prompts, search.best)[:, 22].mean().item() == pytest.approx(0.043, rel=0.15)
 
 
-def test_the_grid_goes_on_where_the_best_lies_beyond_it() -> None:
+def test_the_grid_is_extended_if_the_best_gamma_is_beyond_it() -> None:
     task, _ = resolve_task("skewed-linear", "small")
     prompts = ProbeSet(task, "small", context=8, tasks=64)
     search = tune_gamma(prompts, "transformed")
@@ -64,10 +64,10 @@ def test_the_grid_goes_on_where_the_best_lies_beyond_it() -> None:
     assert search.errors.min() == search.errors[(search.grid == search.best).nonzero().item()]
 
 
-@pytest.mark.parametrize(("setting", "other"), [("_DECADES", (-5, -3)), ("_LAST_DECADE", 3), ("_PER_DECADE", 50)])
-def test_everything_that_changes_the_search_changes_the_identity(
-    setting: str, other: object, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("setting", "value"), [("_DECADES", (-5, -3)), ("_LAST_DECADE", 3), ("_PER_DECADE", 50)])
+def test_the_identity_depends_on_all_settings_of_the_search(
+    setting: str, value: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = descent.DESCENTS[1].contestant.identity
-    monkeypatch.setattr(descent, setting, other)
-    assert descent.DESCENTS[1].contestant.identity != before
+    identity = descent.DESCENTS[1].contestant.identity
+    monkeypatch.setattr(descent, setting, value)
+    assert descent.DESCENTS[1].contestant.identity != identity

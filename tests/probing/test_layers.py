@@ -1,4 +1,4 @@
-"""The probe of a layer: decoded by the model's own read-out, a scale and a shift per task, nothing else."""
+"""Probes of layers: decoding with the read-out of the model, and a scale and a shift for each task."""
 
 from itertools import cycle
 
@@ -30,12 +30,12 @@ def small_task(dim: int = 3) -> TaskConfig:
     return resolve_task("linear", "smoke", {"dim": dim})[0]
 
 
-def probe_set(context: int = 7, tasks: int = 70, **more: int) -> ProbeSet:
-    return ProbeSet(small_task(), "smoke", context=context, tasks=tasks, fit=4, test=6, **more)
+def probe_set(context: int = 7, tasks: int = 70, **settings: int) -> ProbeSet:
+    return ProbeSet(small_task(), "smoke", context=context, tasks=tasks, fit=4, test=6, **settings)
 
 
 class Distorted(Backbone):
-    """Solves linear tasks exactly; before that its layers answer a multiple of the answer plus a constant."""
+    """Its last layer solves linear tasks exactly; earlier layers give a multiple of the solution plus a constant."""
 
     Settings = BaseSettings
     distortions = ((0.5, -1.0), (-3.0, 0.25), (1.0, 0.0))
@@ -52,8 +52,8 @@ def test_layered_backbones_are_found() -> None:
     assert "gpt2" in LAYERED
 
 
-# Layers of one backbone are decoded alike whatever the head, and heads alike whatever the backbone: every pair by
-# `make test-slow`, every backbone with one of the heads, in turn, and two of them with each, in every run.
+# Decoding of layers does not depend on the pair of backbone and head. All pairs are slow tests; the other tests have
+# each backbone with one of the heads, and two backbones with all heads.
 IN_TURN = set(zip(LAYERED, cycle(NUMERIC), strict=False))
 WITH_EVERY_HEAD = ("gpt2", "tnp")
 
@@ -66,7 +66,7 @@ WITH_EVERY_HEAD = ("gpt2", "tnp")
         for head in NUMERIC
     ],
 )
-def test_the_decoded_last_layer_is_the_model(name: str, head: str) -> None:
+def test_the_decoded_last_layer_is_the_prediction(name: str, head: str) -> None:
     prompts = probe_set()
     cls = BACKBONES.get(name)
     torch.manual_seed(0)
@@ -75,78 +75,87 @@ def test_the_decoded_last_layer_is_the_model(name: str, head: str) -> None:
     episodes = prompts.episodes
     assert decoded.shape[1:] == (70, 10, 1)
     assert len(decoded) > 1, model.settings
-    for query in range(3):  # by the other path: one pass over the whole sequence, the query its last point
-        asked = episodes.asked.span(query, query + 1)
+    for query in range(3):  # independently: one pass over the complete sequence, with the query as its last point
+        query_point = episodes.asked.span(query, query + 1)
         with torch.no_grad():
-            answer = model.predict_next(episodes.context.append(asked)).mean[:, -1]
+            answer = model.predict_next(episodes.context.append(query_point)).mean[:, -1]
         torch.testing.assert_close(decoded[-1, :, query].float(), answer, atol=1e-5, rtol=0)
-    assert (decoded[0] - decoded[-1]).abs().max() > 1e-3, "the layers say the same"
+    assert (decoded[0] - decoded[-1]).abs().max() > 1e-3, "the layers have the same predictions"
 
 
 def test_scale_and_shift_of_distorted_layers_are_recovered() -> None:
     prompts = probe_set()
     model = Distorted(BaseSettings(), TaskShape(x_dim=3, points=12))
-    found = probe_layers(decode_layers(model, prompts), prompts.episodes.asked.y.double(), prompts.fit, 3.0)
+    probe = probe_layers(decode_layers(model, prompts), prompts.episodes.asked.y.double(), prompts.fit, 3.0)
     for layer, (a, b) in enumerate(model.distortions):
-        torch.testing.assert_close(found.scale[:, layer], torch.full((70,), 1 / a).double(), atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(found.shift[:, layer], torch.full((70,), -b / a).double(), atol=1e-4, rtol=1e-4)
-    assert found.error.max() < 1e-9
-    assert found.raw_error[:, 2].max() < 1e-9
-    assert found.raw_error[:, 0].mean() > 0.1
+        torch.testing.assert_close(probe.scale[:, layer], torch.full((70,), 1 / a).double(), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(probe.shift[:, layer], torch.full((70,), -b / a).double(), atol=1e-4, rtol=1e-4)
+    assert probe.error.max() < 1e-9
+    assert probe.raw_error[:, 2].max() < 1e-9
+    assert probe.raw_error[:, 0].mean() > 0.1
 
 
 def test_every_number_equals_a_loop_over_tasks_with_numpys_least_squares() -> None:
-    draw = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     layers, tasks, fit, test = 3, 5, 4, 6
-    decoded = torch.randn(layers, tasks, fit + test, 1, generator=draw, dtype=torch.float64)
-    decoded[1, 2] = 0.7  # says the same about every query
+    decoded = torch.randn(layers, tasks, fit + test, 1, generator=generator, dtype=torch.float64)
+    decoded[1, 2] = 0.7  # the same prediction for all queries
     decoded[2, 3] = 0.0
-    y = torch.randn(tasks, fit + test, 1, generator=draw, dtype=torch.float64)
-    found = probe_layers(decoded, y, fit, normaliser=2.5)
+    y = torch.randn(tasks, fit + test, 1, generator=generator, dtype=torch.float64)
+    probe = probe_layers(decoded, y, fit, normaliser=2.5)
     for layer in range(layers):
         for task in range(tasks):
             p, truth = decoded[layer, task, :, 0].numpy(), y[task, :, 0].numpy()
             design = np.stack([p[:fit], np.ones(fit)], 1)
             (scale, shift), *_ = np.linalg.lstsq(design, truth[:fit], rcond=None)
-            assert found.scale[task, layer].item() == pytest.approx(scale, abs=1e-12)
-            assert found.shift[task, layer].item() == pytest.approx(shift, abs=1e-12)
+            assert probe.scale[task, layer].item() == pytest.approx(scale, abs=1e-12)
+            assert probe.shift[task, layer].item() == pytest.approx(shift, abs=1e-12)
             error = np.mean((scale * p[fit:] + shift - truth[fit:]) ** 2) / 2.5
-            assert found.error[task, layer].item() == pytest.approx(error)
-            assert found.raw_error[task, layer].item() == pytest.approx(np.mean((p[fit:] - truth[fit:]) ** 2) / 2.5)
+            assert probe.error[task, layer].item() == pytest.approx(error)
+            assert probe.raw_error[task, layer].item() == pytest.approx(np.mean((p[fit:] - truth[fit:]) ** 2) / 2.5)
 
 
-def test_predictions_that_differ_by_rounding_alone_count_as_constant() -> None:
+def test_predictions_that_differ_by_rounding_errors_count_as_constant() -> None:
     y = torch.tensor([1.0, 2.0, 3.0, 6.0]).double().reshape(1, 4, 1)
-    wobbling = 5 + 1e-7 * torch.tensor([1.0, -1.0, 0.5, 2.0]).double().reshape(1, 4, 1)
-    scale, shift = fit_scale_and_shift(wobbling, y)
+    rounded = 5 + 1e-7 * torch.tensor([1.0, -1.0, 0.5, 2.0]).double().reshape(1, 4, 1)
+    scale, shift = fit_scale_and_shift(rounded, y)
     assert scale.abs().item() < 1
     assert (5 * scale + shift).item() == pytest.approx(3.0, abs=1e-5)
 
 
-def test_outputs_are_fitted_on_their_own_and_their_errors_summed() -> None:
-    draw = torch.Generator().manual_seed(1)
-    decoded, y = torch.randn(1, 3, 9, 2, generator=draw).double(), torch.randn(3, 9, 2, generator=draw).double()
-    both = probe_layers(decoded, y, 4)
-    each = [probe_layers(decoded[..., [k]], y[..., [k]], 4) for k in (0, 1)]
-    torch.testing.assert_close(both.error, each[0].error + each[1].error)
-    torch.testing.assert_close(both.scale, (each[0].scale + each[1].scale) / 2)
+def test_outputs_are_fitted_separately_and_their_errors_summed() -> None:
+    generator = torch.Generator().manual_seed(1)
+    decoded, y = (
+        torch.randn(1, 3, 9, 2, generator=generator).double(),
+        torch.randn(3, 9, 2, generator=generator).double(),
+    )
+    joint = probe_layers(decoded, y, 4)
+    separate = [probe_layers(decoded[..., [k]], y[..., [k]], 4) for k in (0, 1)]
+    torch.testing.assert_close(joint.error, separate[0].error + separate[1].error)
+    torch.testing.assert_close(joint.scale, (separate[0].scale + separate[1].scale) / 2)
 
 
-def test_no_task_influences_another() -> None:
-    draw = torch.Generator().manual_seed(2)
-    decoded, y = torch.randn(2, 4, 8, 1, generator=draw).double(), torch.randn(4, 8, 1, generator=draw).double()
+def test_tasks_do_not_influence_each_other() -> None:
+    generator = torch.Generator().manual_seed(2)
+    decoded, y = (
+        torch.randn(2, 4, 8, 1, generator=generator).double(),
+        torch.randn(4, 8, 1, generator=generator).double(),
+    )
     before = probe_layers(decoded, y, 3)
     decoded[:, 1], y[1] = 7 - decoded[:, 1].square(), -y[1]
     after = probe_layers(decoded, y, 3)
     for name in ("scale", "shift", "error", "raw_error"):
-        old, new = getattr(before, name), getattr(after, name)
-        assert torch.equal(old[[0, 2, 3]], new[[0, 2, 3]])
-        assert not torch.equal(old[1], new[1])
+        value_before, value_after = getattr(before, name), getattr(after, name)
+        assert torch.equal(value_before[[0, 2, 3]], value_after[[0, 2, 3]])
+        assert not torch.equal(value_before[1], value_after[1])
 
 
-def test_test_labels_do_not_reach_scale_and_shift() -> None:
-    draw = torch.Generator().manual_seed(3)
-    decoded, y = torch.randn(2, 4, 8, 1, generator=draw).double(), torch.randn(4, 8, 1, generator=draw).double()
+def test_test_labels_do_not_influence_scale_and_shift() -> None:
+    generator = torch.Generator().manual_seed(3)
+    decoded, y = (
+        torch.randn(2, 4, 8, 1, generator=generator).double(),
+        torch.randn(4, 8, 1, generator=generator).double(),
+    )
     before = probe_layers(decoded, y, 3)
     y[:, 3:] += 1
     after = probe_layers(decoded, y, 3)
@@ -154,12 +163,12 @@ def test_test_labels_do_not_reach_scale_and_shift() -> None:
     assert not torch.equal(before.error, after.error)
 
 
-def test_the_answers_do_not_depend_on_the_portions() -> None:
-    whole, cls = probe_set(tasks=200, context=7), BACKBONES.get("gpt2")
+def test_decoded_layers_do_not_depend_on_the_blocks() -> None:
+    prompts, cls = probe_set(tasks=200, context=7), BACKBONES.get("gpt2")
     torch.manual_seed(0)
     model = cls(cls.Settings(**SMALL["gpt2"][0]), TaskShape(x_dim=3, points=12)).eval()
-    assert len(list(whole.blocks())) > 1
+    assert len(list(prompts.blocks())) > 1
     with torch.no_grad():
-        together = model.predict_by_layer(whole.episodes.context, whole.episodes.asked.x)
-    joined = decode_layers(model, whole)
-    torch.testing.assert_close(joined[0], together[0].mean.double(), atol=1e-5, rtol=1e-5)
+        predictions = model.predict_by_layer(prompts.episodes.context, prompts.episodes.asked.x)
+    decoded = decode_layers(model, prompts)
+    torch.testing.assert_close(decoded[0], predictions[0].mean.double(), atol=1e-5, rtol=1e-5)

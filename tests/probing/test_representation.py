@@ -1,4 +1,4 @@
-"""What is read off a sample representation: R² as scikit-learn has it, features found or absent, the drawn curves."""
+"""Probes of sample representations: R² against scikit-learn, recovered and missing features, and curves."""
 
 import math
 from pathlib import Path
@@ -15,32 +15,32 @@ from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.evaluation.monitor import Monitor
 from iclbench.families.combination import features
-from iclbench.probing.probe import NotProbedError
 from iclbench.probing.representation import INPUTS, RepresentationSet, linear_map, probe_representation, r_squared
 from iclbench.store.runs import Run, create
 from iclbench.training.run import train
+from tests.refusals import refused
 
 
-def drawn(rows: int, columns: int, seed: int = 0) -> np.ndarray:
+def normal_sample(rows: int, columns: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(rows, columns))
 
 
-def test_r_squared_is_that_of_scikit_learn() -> None:
-    true, noise = drawn(50, 3) + 2, drawn(50, 3, 1)
+def test_r_squared_equals_that_of_scikit_learn() -> None:
+    true, noise = normal_sample(50, 3) + 2, normal_sample(50, 3, 1)
     np.testing.assert_allclose(
         r_squared(true + noise, true), r2_score(true, true + noise, multioutput="raw_values")[None]
     )
 
 
-def test_a_weight_counts_an_input_so_often() -> None:
-    true, fitted = drawn(6, 2), drawn(6, 2, 1)
+def test_weights_equal_repeated_inputs() -> None:
+    true, fitted = normal_sample(6, 2), normal_sample(6, 2, 1)
     times = np.array([0, 2, 1, 1, 2, 0])
     repeated = r_squared(fitted.repeat(times, 0), true.repeat(times, 0))
     np.testing.assert_allclose(r_squared(fitted, true, times[None].astype(float)), repeated)
 
 
-def test_the_map_is_least_squares_without_an_intercept_also_where_columns_repeat() -> None:
-    learned, true = drawn(40, 4), drawn(40, 3, 1)
+def test_the_map_is_least_squares_without_an_intercept_even_if_columns_repeat() -> None:
+    learned, true = normal_sample(40, 4), normal_sample(40, 3, 1)
     learned[:, 3] = learned[:, 0]
     expected = LinearRegression(fit_intercept=False).fit(learned, true).predict(learned)
     h = linear_map(torch.from_numpy(learned), torch.from_numpy(true))
@@ -57,13 +57,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def rotated_features(backbone: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """The true features but for cos(pi x4), mixed by an invertible matrix."""
-    mix = torch.from_numpy(drawn(5, 5))
-    known = features(x.double())
-    return (known * torch.tensor([1.0, 1, 1, 0, 1], dtype=torch.float64)) @ mix
+    """The true features without cos(pi x4), mixed by an invertible matrix."""
+    mix = torch.from_numpy(normal_sample(5, 5))
+    true_features = features(x.double())
+    return (true_features * torch.tensor([1.0, 1, 1, 0, 1], dtype=torch.float64)) @ mix
 
 
-def test_features_are_found_up_to_a_linear_map_and_missed_where_they_are_not_there(
+def test_features_are_recovered_up_to_a_linear_map_if_the_representation_has_them(
     trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(type(trained.load()), "represent", rotated_features)
@@ -71,33 +71,33 @@ def test_features_are_found_up_to_a_linear_map_and_missed_where_they_are_not_the
     assert [cell.reason for cell in cells] == [None] * 3
     rows = tables.read_all("values", tmp_path)
     assert set(rows["evaluator"]) == {"representation"} and set(rows["metric"]) == {"r_squared"}
-    mine = rows[rows["contestant"] == "coqe"]
-    by_feature = mine[mine["axis"] == "feature"].set_index("axis_value")["value"]
+    model_rows = rows[rows["contestant"] == "coqe"]
+    by_feature = model_rows[model_rows["axis"] == "feature"].set_index("axis_value")["value"]
     assert by_feature.drop(4).to_list() == pytest.approx([1, 1, 1, 1], abs=1e-9)
     assert abs(by_feature[4]) < 0.02
-    (mean,) = mine[mine["axis"].isna()].to_dict("records")
+    (mean,) = model_rows[model_rows["axis"].isna()].to_dict("records")
     assert mean["value"] == pytest.approx(by_feature.mean())
     assert mean["low"] <= mean["value"] <= mean["high"] and mean["n_episodes"] == INPUTS
 
 
-def test_beside_it_stand_the_inputs_and_the_untrained_model(trained: Run, tmp_path: Path) -> None:
-    """From the moments of a normal distribution: x explains E[x⁴]² / E[x⁶] = 9/15 of x³, and nothing of |x| or x²."""
+def test_the_inputs_and_the_untrained_model_are_scored(trained: Run, tmp_path: Path) -> None:
+    """By moments of the normal distribution, x explains E[x⁴]² / E[x⁶] = 9/15 of x³, and nothing of |x| or x²."""
     list(probe_representation(Context(tmp_path), trained))
     rows = tables.read_all("values", tmp_path)
     assert set(rows["run"]) == {trained.name, f"{trained.name}-untrained", "least-squares"}
     inputs = rows[rows["run"].eq("least-squares") & rows["axis"].eq("feature")].set_index("axis_value")
     assert inputs.loc[3, "low"] < 0.6 < inputs.loc[3, "high"]
-    # Without an intercept, a mean that cannot be reached counts against it: -E[|x|]² / Var|x|, and the same for x².
+    # Without an intercept, a mean that is not fitted lowers R²: -E[|x|]² / Var|x|, and the same for x².
     assert inputs.loc[1, "value"] == pytest.approx(-(2 / math.pi) / (1 - 2 / math.pi), abs=0.15)
     assert inputs.loc[2, "value"] == pytest.approx(-0.5, abs=0.1)
-    before = rows[rows["run"].eq(f"{trained.name}-untrained")]
-    assert set(before["kind"]) == {"baseline"}
-    after = rows[rows["run"].eq(trained.name)]
-    assert not np.allclose(before["value"], after["value"].to_numpy()), "two steps of training moved it"
+    untrained_rows = rows[rows["run"].eq(f"{trained.name}-untrained")]
+    assert set(untrained_rows["kind"]) == {"baseline"}
+    trained_rows = rows[rows["run"].eq(trained.name)]
+    assert not np.allclose(untrained_rows["value"], trained_rows["value"].to_numpy()), "two training steps change it"
     assert all(cell.cached for cell in probe_representation(Context(tmp_path), trained))
 
 
-def test_the_drawn_curves_are_the_features_and_what_is_read_off(
+def test_the_curves_are_the_features_and_their_regression(
     trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(type(trained.load()), "represent", rotated_features)
@@ -115,42 +115,41 @@ def test_the_drawn_curves_are_the_features_and_what_is_read_off(
             np.testing.assert_allclose(predicted["low"], predicted["high"], atol=1e-6)
 
 
-def test_fitted_and_scored_inputs_are_different_ones(trained: Run) -> None:
+def test_fitted_and_scored_inputs_are_different(trained: Run) -> None:
     config = trained.config
     inputs = RepresentationSet(config.task, config.preset).inputs
     assert inputs.shape == (2 * INPUTS, 5)
     assert len(inputs.unique(dim=0)) == len(inputs)
 
 
-def test_what_cannot_be_probed_says_why_in_one_line(tmp_path: Path) -> None:
+def test_runs_that_cannot_be_probed_are_refused(tmp_path: Path) -> None:
     run = create(tmp_path, resolve_run("linear", "gpt2", "smoke", 0, ["train.steps=2"]))
-    with pytest.raises(UsageError, match="has not finished training"):
+    with pytest.raises(UsageError, match="linear"):
         list(probe_representation(Context(tmp_path), run))
     train(run)
-    with pytest.raises(NotProbedError, match="'gpt2' does not write represent"):
+    with refused("not-applicable", "'gpt2'", "represent"):
         list(probe_representation(Context(tmp_path), run))
-    for task in ("decision-tree", "bursty"):  # the second behind an image encoder, which writes no represent
+    for task in ("decision-tree", "bursty"):  # the second has an image encoder, which does not define represent
         other = create(tmp_path, resolve_run(task, "coqe", "smoke", 0, ["train.steps=2", "train.batch=2"]))
         train(other, monitor=Monitor)
-        with pytest.raises(NotProbedError, match=rf"family '{task}' .* names no true features") as error:
+        with refused("not-applicable", f"'{task}'", other.name):
             list(probe_representation(Context(tmp_path), other))
-        assert len(str(error.value).splitlines()) == 1
 
 
-def test_the_dimensions_as_they_are_stand_beside_the_features(
+def test_the_dimensions_are_drawn_along_every_direction(
     trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Five of them, in every direction, each as a mean over what the input is otherwise."""
+    """Each of the five dimensions is averaged over the other directions of the inputs."""
     monkeypatch.setattr(type(trained.load()), "represent", rotated_features)
     list(probe_representation(Context(tmp_path), trained))
     rows = tables.read_all("examples", tmp_path).query("role == 'dimension'")
     assert set(rows["output"]) == set(rows["set"]) == set(range(5))
     for index in (1, 3):
-        own = rows[rows["set"].eq(index)].pivot(index="x1", columns="output", values="value").astype(float)
-        mix = drawn(5, 5)
-        # Along x2 the mixture moves with x2² times its row; along x4, which it does not know, not at all.
-        move = (own.index.to_numpy() ** 2)[:, None] * mix[1] if index == 1 else np.zeros((len(own), 5))
-        np.testing.assert_allclose(own - own.iloc[30], move - move[30], atol=1e-6)
+        curves = rows[rows["set"].eq(index)].pivot(index="x1", columns="output", values="value").astype(float)
+        mix = normal_sample(5, 5)
+        # Along x2, the mixture changes by x2² times its row; along x4, whose feature is missing, it does not change.
+        expected = (curves.index.to_numpy() ** 2)[:, None] * mix[1] if index == 1 else np.zeros((len(curves), 5))
+        np.testing.assert_allclose(curves - curves.iloc[30], expected - expected[30], atol=1e-6)
 
 
 def test_many_dimensions_are_not_drawn(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Answers as columns, against SciPy."""
+"""Columns of answers, against SciPy."""
 
 import numpy as np
 import torch
@@ -9,16 +9,16 @@ from iclbench.core.predictions import Categorical, Gaussian, Point
 from iclbench.streaming.answers import heading
 
 
-def test_names_of_the_columns() -> None:
-    def named(**changes: object) -> str:
+def test_column_names() -> None:
+    def column_names(**changes: object) -> str:
         return ",".join(heading(TaskShape(x_dim=2, points=9, **changes)))
 
-    assert named(head="point", y_dim=2) == "mean1,mean2"
-    assert named(head="gaussian") == named(head="mixture") == "mean1,std1,low1,high1"
-    assert named(head="categorical", classes=3) == "label,p0,p1,p2"
+    assert column_names(head="point", y_dim=2) == "mean1,mean2"
+    assert column_names(head="gaussian") == column_names(head="mixture") == "mean1,std1,low1,high1"
+    assert column_names(head="categorical", classes=3) == "label,p0,p1,p2"
 
 
-def test_a_gaussian_has_its_central_90_percent() -> None:
+def test_a_gaussian_has_its_central_90_percent_interval() -> None:
     mean, std = torch.randn(1, 4, 2).double(), torch.rand(1, 4, 2).double() + 0.1
     columns = Gaussian(mean, std).columns()
     low, high = norm.interval(0.9, mean.numpy(), std.numpy())
@@ -28,7 +28,7 @@ def test_a_gaussian_has_its_central_90_percent() -> None:
     assert list(Point(mean).columns()) == ["mean"]
 
 
-def test_the_likeliest_class_and_all_probabilities() -> None:
+def test_a_classification_has_the_most_probable_class_and_all_probabilities() -> None:
     columns = Categorical(torch.tensor([[[0.0, 2.0, 1.0]]])).columns()
     assert columns["label"].item() == 1
     np.testing.assert_allclose(columns["p"].sum(), 1, rtol=1e-6)

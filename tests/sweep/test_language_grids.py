@@ -208,7 +208,7 @@ def test_ranges_are_read_as_python_counts(text: str, numbers: list[int]) -> None
 
 @pytest.mark.parametrize("text", ["", "a", "3:3", "3:1", "-1", "1,,2", "0:99999", "1.5"])
 def test_what_is_no_range_names_the_option(text: str) -> None:
-    with pytest.raises(UsageError, match="--orders takes whole numbers"):
+    with pytest.raises(UsageError, match="--orders"):
         parse(text, "--orders")
 
 
@@ -247,7 +247,7 @@ def test_other_weights_or_settings_are_other_cells_and_what_is_no_model_fails_al
     tiny("gpt2", tmp_path / "lm", seed=1)
     assert next(iter(language_cells(grid))).hash != one.hash
     outcome = work(nowhere, Context(tmp_path / "results"))
-    assert outcome.status == "failed" and "there is no folder './nowhere'" in (outcome.reason or "")
+    assert outcome.status == "failed" and "'./nowhere'" in (outcome.reason or "")
 
 
 def test_a_model_that_cannot_be_had_is_asked_for_once_however_many_tasks_it_was_to_answer(

@@ -1,4 +1,4 @@
-"""Warm-up, constant, decay; and branches: shorter trainings out of one, which notices nothing of them."""
+"""The schedule warm-up, constant, decay; and branches, which are shorter trainings within a longer one."""
 
 import math
 import os
@@ -22,7 +22,7 @@ from iclbench.evaluation.evaluate import evaluate_run
 from iclbench.evaluation.monitor import Monitor
 from iclbench.evaluation.reported_training import train_reported
 from iclbench.store.identity import variant_id
-from iclbench.store.runs import DivergedError, Run, create
+from iclbench.store.runs import Run, create
 from iclbench.store.state import is_intact
 from iclbench.training import checkpoint, record
 from iclbench.training.fit import Training, fit
@@ -30,10 +30,11 @@ from iclbench.training.run import train
 from iclbench.training.schedule import learning_rate
 from tests.conftest import small_card
 from tests.prototypes import prototype_card
-from tests.training.test_run import new_run, same, weights
+from tests.refusals import refused
+from tests.training.test_run import have_same_weights, new_run, weights
 
 STABLE = "train.schedule=warmup-stable-decay"
-# Branches of 10 and of 20 steps, which leave at 8 and at 16.
+# Branches of 10 and 20 steps, which start at steps 8 and 16.
 BRANCHED = (STABLE, "train.steps=40", "train.branches=[0.5, 0.25]", "train.checkpoint_every=3")
 WRITTEN = ["branch-000000010.safetensors", "branch-000000020.safetensors", "model.safetensors", "values.parquet"]
 
@@ -42,13 +43,15 @@ def branch(run: Run, steps: int) -> dict[str, torch.Tensor]:
     return load_file(run.branch(steps))
 
 
-def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+def are_equal(weights_a: dict[str, torch.Tensor], weights_b: dict[str, torch.Tensor]) -> bool:
+    return weights_a.keys() == weights_b.keys() and all(
+        torch.equal(weights_a[name], weights_b[name]) for name in weights_a
+    )
 
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run with branches that was never disturbed."""
+    """A run with branches that was not interrupted."""
     folder = tmp_path_factory.mktemp("straight")
     card = folder / "tiny-linear.toml"
     card.write_text(tomli_w.dumps(small_card()))
@@ -57,7 +60,7 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run
 
 
-def test_the_rate_rises_stays_and_falls_to_zero_over_the_last_fifth() -> None:
+def test_the_rate_is_warm_up_constant_and_decay_to_zero_over_the_last_fifth() -> None:
     settings = TrainSettings(steps=20, warmup=4, lr=2.0, schedule="warmup-stable-decay")
     rates = [learning_rate(settings, step) for step in range(20)]
     assert rates == [0.5, 1.0, 1.5, 2.0, *[2.0] * 12, 2.0, 1.5, 1.0, 0.5]
@@ -65,86 +68,88 @@ def test_the_rate_rises_stays_and_falls_to_zero_over_the_last_fifth() -> None:
     assert on_branch == [*rates[:8], 2.0, 1.0]
 
 
-def test_where_warm_up_reaches_into_the_decay_the_rate_is_the_lower_of_both() -> None:
+def test_if_warm_up_and_decay_overlap_the_rate_is_the_lower_one() -> None:
     settings = TrainSettings(steps=10, warmup=16, lr=1.0, schedule="warmup-stable-decay")
     assert [learning_rate(settings, step) for step in (0, 7, 8, 9)] == [1 / 16, 8 / 16, 9 / 16, 0.5]
-    few = TrainSettings(steps=3, lr=1.0, schedule="warmup-stable-decay")
-    assert [learning_rate(few, step) for step in range(3)] == [1.0, 1.0, 1.0]
+    short_settings = TrainSettings(steps=3, lr=1.0, schedule="warmup-stable-decay")
+    assert [learning_rate(short_settings, step) for step in range(3)] == [1.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    "settings",
     [
-        ({"branches": [0.5]}, 'expected schedule = "warmup-stable-decay" beside them, got "cosine"'),
-        ({"branches": [0.5, 0.04], "schedule": "warmup-stable-decay"}, "0.04 of 100 steps is fewer than 5; give a"),
-        ({"branches": [0.5, 0.501], "schedule": "warmup-stable-decay"}, "expected shares that end at different steps"),
-        ({"branches": [0.999], "schedule": "warmup-stable-decay"}, "expected shares that end at different steps"),
-        ({"branches": [1.0], "schedule": "warmup-stable-decay"}, "branches.0: .*less than 1"),
+        {"branches": [0.5]},
+        {"branches": [0.5, 0.04], "schedule": "warmup-stable-decay"},
+        {"branches": [0.5, 0.501], "schedule": "warmup-stable-decay"},
+        {"branches": [0.999], "schedule": "warmup-stable-decay"},
+        {"branches": [1.0], "schedule": "warmup-stable-decay"},
     ],
 )
-def test_branches_that_make_no_sense_are_refused_in_a_line(given: dict[str, object], message: str) -> None:
-    with pytest.raises(UsageError, match=message) as refused:
-        validate(TrainSettings, {"steps": 100, **given}, "mine.toml")
-    assert "\n" not in str(refused.value)
+def test_impossible_branches_are_refused(settings: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match="branches") as error:
+        validate(TrainSettings, {"steps": 100, **settings}, "mine.toml")
+    assert "\n" not in str(error.value)
 
 
 def test_a_run_with_branches_is_another_run_of_the_same_variant() -> None:
-    plain, branched = (resolve_run("linear", "gpt2", "smoke", 0, [STABLE, *more]) for more in ([], [BRANCHED[2]]))
+    plain, branched = (
+        resolve_run("linear", "gpt2", "smoke", 0, [STABLE, *overrides]) for overrides in ([], [BRANCHED[2]])
+    )
     assert variant_id(plain) == variant_id(branched), "they are repetitions of one contestant"
-    assert plain.trained != branched.trained, "the folder of one is not that of the other"
+    assert plain.trained != branched.trained, "they have different folders"
 
 
 @pytest.mark.slow
 def test_the_training_is_the_same_bit_for_bit_with_and_without_branches(
     straight: Run, card_path: Path, tmp_path: Path
 ) -> None:
-    alone = new_run(card_path, tmp_path, STABLE, "train.steps=40", "train.checkpoint_every=3")
-    train(alone)
-    assert same(straight, alone)
-    curves = [tables.read("values", run.path / "values.parquet") for run in (straight, alone)]
+    unbranched = new_run(card_path, tmp_path, STABLE, "train.steps=40", "train.checkpoint_every=3")
+    train(unbranched)
+    assert have_same_weights(straight, unbranched)
+    curves = [tables.read("values", run.path / "values.parquet") for run in (straight, unbranched)]
     pd.testing.assert_frame_equal(*curves)
-    assert not list(alone.path.glob("branch-*")) and alone.config.train.all_steps == 40
+    assert not list(unbranched.path.glob("branch-*")) and unbranched.config.train.all_steps == 40
 
 
 @pytest.mark.parametrize("steps", [10, 20])
-def test_a_branch_is_the_training_of_so_many_steps(straight: Run, steps: int, card_path: Path, tmp_path: Path) -> None:
-    """Of the same warm-up and curriculum, which the card gives in steps."""
-    alone = new_run(card_path, tmp_path, STABLE, f"train.steps={steps}")
-    train(alone)
-    assert equal(branch(straight, steps), weights(alone))
-    assert not equal(branch(straight, steps), weights(straight))
+def test_a_branch_equals_a_training_of_its_length(straight: Run, steps: int, card_path: Path, tmp_path: Path) -> None:
+    """Warm-up and curriculum are the same, because the card gives them in steps."""
+    separate = new_run(card_path, tmp_path, STABLE, f"train.steps={steps}")
+    train(separate)
+    assert are_equal(branch(straight, steps), weights(separate))
+    assert not are_equal(branch(straight, steps), weights(straight))
 
 
-def test_a_branch_sees_the_episodes_and_the_progress_of_the_training(
+def test_a_branch_has_the_episodes_and_the_progress_of_the_training(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[tuple[float, float]] = []
+    calls: list[tuple[float, float]] = []
     original = GPT2.loss
 
     def loss(self: GPT2, episodes, progress, generator):
-        seen.append((progress, float(episodes.context.x.sum())))
+        calls.append((progress, float(episodes.context.x.sum())))
         return original(self, episodes, progress, generator)
 
     monkeypatch.setattr(GPT2, "loss", loss)
     train(new_run(card_path, tmp_path, *BRANCHED))
-    of_branches, of_training = seen[8:10] + seen[18:22], dict(seen[:8] + seen[10:18] + seen[22:])
+    of_branches, of_training = calls[8:10] + calls[18:22], dict(calls[:8] + calls[10:18] + calls[22:])
     assert [progress * 40 for progress in of_training] == list(range(40))
     assert [progress * 40 for progress, _ in of_branches] == [8, 9, 16, 17, 18, 19]
-    assert all(of_training[progress] == drawn for progress, drawn in of_branches)
+    assert all(of_training[progress] == episode_sum for progress, episode_sum in of_branches)
 
 
-def test_branches_are_reported_beside_the_training(card_path: Path, tmp_path: Path) -> None:
-    shown: list[tuple[int, str]] = []
+def test_branches_are_reported_separately_from_the_training(card_path: Path, tmp_path: Path) -> None:
+    reports: list[tuple[int, str]] = []
     run = new_run(card_path, tmp_path, *BRANCHED, "train.log_every=1")
-    train_reported(run, Context(), lambda step, text: shown.append((step, text)))
-    aside = [(step, text) for step, text in shown if text.startswith("branch of")]
+    train_reported(run, Context(), lambda step, text: reports.append((step, text)))
+    branch_reports = [(step, text) for step, text in reports if text.startswith("branch of")]
     steps = run.config.train.branch_steps
-    assert len(aside) == sum(end - decay_begins(end) for end in steps)
+    assert len(branch_reports) == sum(end - decay_begins(end) for end in steps)
     assert {(decay_begins(end), f"branch of {end} steps: {end} done") for end in steps} <= {
-        (step, text.partition(",")[0]) for step, text in aside
+        (step, text.partition(",")[0]) for step, text in branch_reports
     }
-    others = [step for step, text in shown if not text.startswith("branch of")]
-    assert others == list(range(1, run.config.train.steps + 1)), "the training's own stay as they were"
+    training_steps = [step for step, text in reports if not text.startswith("branch of")]
+    assert training_steps == list(range(1, run.config.train.steps + 1)), "the reports of the training do not change"
 
 
 def test_branches_count_in_the_steps_and_seconds_of_the_training(straight: Run) -> None:
@@ -154,85 +159,85 @@ def test_branches_count_in_the_steps_and_seconds_of_the_training(straight: Run) 
 
 
 @pytest.mark.slow
-def test_the_seconds_of_a_branch_are_told_to_the_training(
+def test_the_seconds_of_a_branch_count_once_in_the_training(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once, also where it was interrupted on the branch."""
-    original, hurry = Training.step, True
+    """Also if the training is interrupted on the branch."""
+    original, is_interrupting = Training.step, True
 
     def step(self: Training) -> None:
         original(self)
         if self.end == 10:
-            self._meter._started -= 1000.0  # as if a step of the branch had taken so long
-            if hurry:
+            self._meter._started -= 1000.0  # simulates a step of 1,000 seconds
+            if is_interrupting:
                 os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(Training, "step", step)
     run = new_run(card_path, tmp_path, *BRANCHED)
-    with pytest.raises(Interrupted, match="step 9 of its branch of 10 steps"):
+    with refused("interrupted", run.name, "step 9", "10 steps", exit_code=130):
         train(run)
-    hurry = False
+    is_interrupting = False
     train(run)
     costs = tables.read("costs", run.path / "costs.parquet").set_index(["phase", "metric"])["value"]
     assert 2000 < costs["train", "seconds"] < 2100
 
 
 class Killed(BaseException):
-    """Stands for a death between two instructions."""
+    """Simulates the end of the process between two instructions."""
 
 
 @pytest.mark.slow
 def test_killed_after_any_write_and_continued_gives_the_same_bytes(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind every file of weights and every checkpoint is a place to die, one after the other."""
-    original, left = checkpoint.save_tensors, math.inf
+    """The process ends after each file of weights and each checkpoint in turn."""
+    original, writes_left = checkpoint.save_tensors, math.inf
     written: list[str] = []
 
-    def save(path: Path, *arguments: object, **more: object) -> None:
-        nonlocal left
-        original(path, *arguments, **more)
+    def save(path: Path, *arguments: object, **options: object) -> None:
+        nonlocal writes_left
+        original(path, *arguments, **options)
         written.append(path.relative_to(run.path).as_posix())
-        left -= 1
-        if left == 0:
+        writes_left -= 1
+        if writes_left == 0:
             raise Killed
 
     monkeypatch.setattr(checkpoint, "save_tensors", save)
     monkeypatch.setattr(record, "save_tensors", save)
 
-    def new(name: str) -> Run:
+    def make_run(name: str) -> Run:
         typed = (STABLE, "train.steps=20", "train.branches=[0.5]", "train.checkpoint_every=9")
         return new_run(card_path, tmp_path / name, *typed)
 
-    run = straight = new("straight")
+    run = straight = make_run("straight")
     train(run)
     main, branch = (
-        [f"checkpoints/{each}step-{step:09d}.safetensors" for step in (8, 9, 10, 18, 20)]
-        for each in ("", "branch-000000010/")
+        [f"checkpoints/{folder}step-{step:09d}.safetensors" for step in (8, 9, 10, 18, 20)]
+        for folder in ("", "branch-000000010/")
     )
     assert written == [main[0], *branch[1:3], main[0], WRITTEN[0], main[1], main[3], main[4], "model.safetensors"]
-    for deaths in range(1, len(written)):
-        run, left = new(str(deaths)), deaths
+    for kill_at in range(1, len(written)):
+        run, writes_left = make_run(str(kill_at)), kill_at
         with pytest.raises(Killed):
             train(run)
-        left = math.inf
+        writes_left = math.inf
         train(Run(run.path))
         for name in (WRITTEN[0], *WRITTEN[2:]):
-            assert (run.path / name).read_bytes() == (straight.path / name).read_bytes(), (deaths, name)
-        assert not list((run.path / "checkpoints").glob("branch-*")), deaths
+            assert (run.path / name).read_bytes() == (straight.path / name).read_bytes(), (kill_at, name)
+        assert not list((run.path / "checkpoints").glob("branch-*")), kill_at
 
 
 @pytest.mark.slow
-def test_a_branch_goes_on_from_its_own_checkpoint(
+def test_a_branch_continues_from_its_own_checkpoint(
     card_path: Path, tmp_path: Path, straight: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = Training.step
-    done: list[tuple[int, int]] = []
+    finished_steps: list[tuple[int, int]] = []
 
     def step(self: Training) -> None:
         original(self)
-        done.append((self.end, self.progress.step))
-        if done[-1] == (20, 18):
+        finished_steps.append((self.end, self.progress.step))
+        if finished_steps[-1] == (20, 18):
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(Training, "step", step)
@@ -240,39 +245,39 @@ def test_a_branch_goes_on_from_its_own_checkpoint(
     with pytest.raises(Interrupted):
         train(run)
     assert run.checkpoint_step == 16
-    done.clear()
+    finished_steps.clear()
     train(run)
-    assert done[:3] == [(20, 19), (20, 20), (40, 17)]
+    assert finished_steps[:3] == [(20, 19), (20, 20), (40, 17)]
     assert all((run.path / name).read_bytes() == (straight.path / name).read_bytes() for name in WRITTEN)
 
 
 @pytest.mark.slow
-def test_a_branch_that_is_gone_or_damaged_is_trained_again(
+def test_a_missing_or_damaged_branch_is_retrained(
     straight: Run, card_path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = new_run(card_path, tmp_path, *BRANCHED)
     train(run)
     assert all(map(is_intact, run.training_files)) and run.branch(20) in run.training_files
-    for spoil in (lambda path: path.unlink(), lambda path: path.write_bytes(path.read_bytes()[:-1] + b"x")):
-        spoil(run.branch(20))
+    for damage in (lambda path: path.unlink(), lambda path: path.write_bytes(path.read_bytes()[:-1] + b"x")):
+        damage(run.branch(20))
         assert not run.has_branch(20) and run.has_branch(10)
         run.weights.unlink()
         train(run)
-        assert "past the branch of 20 steps, whose weights are gone" in caplog.text
-        assert equal(branch(run, 20), branch(straight, 20)) and same(run, straight)
+        assert "branch of 20 steps" in caplog.text
+        assert are_equal(branch(run, 20), branch(straight, 20)) and have_same_weights(run, straight)
 
 
-def test_weights_of_one_branch_are_not_taken_for_another(card_path: Path, tmp_path: Path) -> None:
+def test_weights_of_another_branch_are_refused(card_path: Path, tmp_path: Path) -> None:
     run = new_run(card_path, tmp_path, *BRANCHED)
     train(run)
     for ending in ("", ".sha256"):
         Path(f"{run.branch(20)}{ending}").write_bytes(Path(f"{run.branch(10)}{ending}").read_bytes())
     assert not run.has_branch(20)
-    with pytest.raises(UsageError, match=r"of 20 steps .*another branch.*delete it and model\.safetensors"):
+    with pytest.raises(UsageError, match=r"20 steps .*model\.safetensors"):
         run.load_branch(20, run.load())
 
 
-def test_a_branch_that_diverges_ends_the_training_where_it_left(
+def test_a_branch_that_diverges_ends_the_training_at_its_start(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = Training.step
@@ -284,16 +289,16 @@ def test_a_branch_that_diverges_ends_the_training_where_it_left(
 
     monkeypatch.setattr(Training, "step", step)
     run = new_run(card_path, tmp_path, *BRANCHED, "train.log_every=1")
-    with pytest.raises(DivergedError, match="diverged at step 17: the loss is nan, on the branch of 20 steps"):
+    with refused("diverged", "step 17", "nan", "20 steps", exit_code=1):
         train(run)
     assert run.has_branch(10) and not run.has_branch(20) and not run.finished
     values = tables.read("values", run.path / "values.parquet")
     assert values.loc[values["status"].eq("ok"), "axis_value"].tolist() == list(range(1, 17))
 
 
-def test_in_memory_branches_are_refused(straight: Run) -> None:
+def test_branches_in_memory_are_refused(straight: Run) -> None:
     config = straight.config
-    with pytest.raises(UsageError, match="leave branches empty"):
+    with refused("bad-value", "branches"):
         fit(config.build(config.task.build()), config.task, config.train)
 
 
@@ -304,35 +309,35 @@ def evaluated(results: Path, run: Run) -> pd.DataFrame:
 
 
 @pytest.mark.slow
-def test_eval_gives_rows_of_branches_which_are_those_of_shorter_trainings(
+def test_evaluated_rows_of_branches_equal_those_of_shorter_trainings(
     straight: Run, card_path: Path, tmp_path: Path
 ) -> None:
     values = evaluated(straight.path.parents[1], straight)
     main = values[values["axis"].isna()]
-    measured = ["shift", "n_context", "metric", "value", "low", "high", "n_episodes", "normaliser", "status"]
+    columns = ["shift", "n_context", "metric", "value", "low", "high", "n_episodes", "normaliser", "status"]
     assert len(values) == 3 * len(main)
     for steps in (10, 20, 40):
-        alone = new_run(card_path, tmp_path / str(steps), STABLE, f"train.steps={steps}")
-        train(alone)
-        expected = evaluated(tmp_path / str(steps), alone)
-        own = values[values["axis"].eq("branch") & values["axis_value"].eq(steps)] if steps < 40 else main
+        separate = new_run(card_path, tmp_path / str(steps), STABLE, f"train.steps={steps}")
+        train(separate)
+        expected = evaluated(tmp_path / str(steps), separate)
+        branch_rows = values[values["axis"].eq("branch") & values["axis_value"].eq(steps)] if steps < 40 else main
         assert expected["axis"].isna().all()
         pd.testing.assert_frame_equal(
-            own[measured].sort_values(measured[:3], ignore_index=True),
-            expected[measured].sort_values(measured[:3], ignore_index=True),
+            branch_rows[columns].sort_values(columns[:3], ignore_index=True),
+            expected[columns].sort_values(columns[:3], ignore_index=True),
         )
 
 
-def test_rows_of_branches_stand_beside_those_of_evaluations_in_training(tmp_path: Path) -> None:
-    """Both are of the same step and test; one model's rate has fallen, the other's not."""
+def test_rows_of_branches_do_not_replace_those_of_evaluations_in_training(tmp_path: Path) -> None:
+    """Both have the same step and test, but the learning rate has decayed in only one of them."""
     card = tmp_path / "tiny-classes.toml"
     card.write_text(tomli_w.dumps(prototype_card()))
-    typed = [STABLE, "train.steps=20", "train.branches=[0.5]", "train.evaluate_every=10"]
-    run = create(tmp_path, resolve_run(str(card), "tests.prototypes:Net", "smoke", 3, typed), "net")
+    overrides = [STABLE, "train.steps=20", "train.branches=[0.5]", "train.evaluate_every=10"]
+    run = create(tmp_path, resolve_run(str(card), "tests.prototypes:Net", "smoke", 3, overrides), "net")
     train(run, monitor=Monitor)
     list(evaluate_run(Context(tmp_path), run, baseline_names=["majority"]))
     values = tables.read_all("values", tmp_path)
     tests = values[values["run"].eq("net") & values["evaluator"].isin(run.config.task.evaluators)]
     tests = tests[tests["metric"].eq("accuracy_within_choices") & tests["axis_value"].eq(10)]
-    found = {name: set(own["axis"]) for name, own in tests.groupby("evaluator")}
-    assert found == {name: {"train_step", "branch"} for name in ("icl", "icl_paired")}
+    axes = {name: set(rows["axis"]) for name, rows in tests.groupby("evaluator")}
+    assert axes == {name: {"train_step", "branch"} for name in ("icl", "icl_paired")}

@@ -1,4 +1,4 @@
-"""Choices of several settings at once: where they come from, and that nothing but what was found decides."""
+"""The joint search over several settings, and its continuation after interruptions."""
 
 from math import log
 from pathlib import Path
@@ -21,7 +21,7 @@ from iclbench.tuning.trials import Trial
 from iclbench.tuning.tune import Pair, curves, tune
 from iclbench.tuning.validation import Objective
 from tests.inline_executor import InlineExecutor
-from tests.tuning.test_tune import Heard
+from tests.tuning.test_tune import ListReport
 
 pytest.importorskip("optuna")
 
@@ -29,7 +29,7 @@ BASE = TrainSettings(steps=1000, lr=1e-3, warmup=50)
 
 
 def bowl(train: TrainSettings) -> float:
-    """Best at rate 2e-3, a warm-up of a tenth and beta_2 = 0.98; rates above 0.02 diverge."""
+    """An objective with its optimum at rate 2e-3, a warm-up of a tenth and beta_2 = 0.98; rates above 0.02 diverge."""
     if train.lr > 0.02:
         raise NonFiniteError("diverged")
     rate, warmup = log(train.lr / 2e-3) ** 2, 10 * (train.warmup / train.steps - 0.1) ** 2
@@ -44,26 +44,29 @@ def point(settings: dict[str, Any], sign: int = 1) -> Point:
 
 
 def search(number: int, sign: int = 1, points: tuple[Point, ...] = ()) -> list[Point]:
-    found, looking = list(points), OptunaSearch(number, BASE, sign)
-    while wanted := looking.next(found):
-        found += [point(each, sign) for each in wanted]
-    return found
+    all_points, optuna_search_ = list(points), OptunaSearch(number, BASE, sign)
+    while choices := optuna_search_.next(all_points):
+        all_points += [point(each, sign) for each in choices]
+    return all_points
 
 
-def test_it_finds_better_than_it_draws_whichever_way_is_better() -> None:
-    found = search(40)
-    assert len(found) == 40 and found[0] == point({"lr": BASE.lr})
-    values = [each.value if each.value is not None else 99.0 for each in found]
-    drawn, learned = values[:STARTUP], values[STARTUP:]
-    assert min(learned) < min(drawn) and sorted(learned)[len(learned) // 2] < sorted(drawn)[len(drawn) // 2] / 2
-    assert any(each.value is None for each in found[:STARTUP]), "a draw that diverged"
-    assert max(each.lr for each in found[STARTUP + 5 :]) < 0.02, "and what was learned from it"
-    turned = search(40, sign=-1)
-    assert [each.settings for each in turned] == [each.settings for each in found]
-    assert best(turned, -1).settings == best(found, 1).settings != found[0].settings  # type: ignore[union-attr]
+def test_proposals_are_better_than_random_choices_for_both_signs() -> None:
+    all_points = search(40)
+    assert len(all_points) == 40 and all_points[0] == point({"lr": BASE.lr})
+    values = [each.value if each.value is not None else 99.0 for each in all_points]
+    random_values, proposed_values = values[:STARTUP], values[STARTUP:]
+    assert (
+        min(proposed_values) < min(random_values)
+        and sorted(proposed_values)[len(proposed_values) // 2] < sorted(random_values)[len(random_values) // 2] / 2
+    )
+    assert any(each.value is None for each in all_points[:STARTUP]), "a random choice that diverged"
+    assert max(each.lr for each in all_points[STARTUP + 5 :]) < 0.02, "proposals avoid rates that diverge"
+    negated_points = search(40, sign=-1)
+    assert [each.settings for each in negated_points] == [each.settings for each in all_points]
+    assert best(negated_points, -1).settings == best(all_points, 1).settings != all_points[0].settings  # type: ignore[union-attr]
 
 
-def test_choices_lie_in_their_ranges_and_say_only_what_the_preset_does_not() -> None:
+def test_choices_are_in_their_ranges_and_name_only_settings_that_differ_from_the_preset() -> None:
     for each in search(15)[1:]:
         train = TrainSettings(**BASE.model_dump() | dict(each.settings))
         assert RANGES["lr"][0] <= train.lr <= RANGES["lr"][1] and 0 <= train.warmup <= 200
@@ -72,30 +75,30 @@ def test_choices_lie_in_their_ranges_and_say_only_what_the_preset_does_not() -> 
         assert all(value != BASE.model_dump(mode="json")[key] for key, value in each.settings.items() if key != "lr")
 
 
-def test_what_comes_next_follows_from_what_is_there_in_any_order() -> None:
-    found = search(14)
-    assert search(16)[:14] == found, "more trials go on from fewer"
-    looking = OptunaSearch(14, BASE, 1)
-    assert looking.next(found[:12][::-1]) == [found[12].settings]
-    assert looking.next(found[:4] + found[5:10]) == [found[4].settings], "a draw that is missing"
-    assert looking.next(found) == [] and search(3) == found[:3]
+def test_the_next_choice_is_a_function_of_the_points_in_any_order() -> None:
+    all_points = search(14)
+    assert search(16)[:14] == all_points, "a search with more trials continues one with fewer"
+    optuna_search_ = OptunaSearch(14, BASE, 1)
+    assert optuna_search_.next(all_points[:12][::-1]) == [all_points[12].settings]
+    assert optuna_search_.next(all_points[:4] + all_points[5:10]) == [all_points[4].settings], "a missing random choice"
+    assert optuna_search_.next(all_points) == [] and search(3) == all_points[:3]
 
 
-def test_earlier_points_count_and_are_learned_from() -> None:
+def test_points_of_earlier_commands_count_and_influence_proposals() -> None:
     rates = tuple(point({"lr": rate}) for rate in (1e-3, 3e-3, 1e-2, 3e-2))
-    found = search(14, points=rates)
-    assert len(found) == 14 and sum(each.settings == {"lr": 1e-3} for each in found) == 1
-    assert found[-1].settings != search(14)[-1].settings
+    all_points = search(14, points=rates)
+    assert len(all_points) == 14 and sum(each.settings == {"lr": 1e-3} for each in all_points) == 1
+    assert all_points[-1].settings != search(14)[-1].settings
 
 
 def scored(trial: Trial, budget: int | None, context: Context) -> dict[str, Any]:
     objective = Objective.of(trial.config.task, trial.config.preset)
-    about = {"metric": objective.metric, "evaluator": objective.evaluators}
+    columns = {"metric": objective.metric, "evaluator": objective.evaluators}
     try:
         value = bowl(trial.config.train) + 1e-3 * trial.config.seed
     except NonFiniteError as error:
-        return trial.row(objective.id, **about, status="failed", reason=str(error))
-    return trial.row(objective.id, **about, value=value, n_episodes=8)
+        return trial.row(objective.id, **columns, status="failed", reason=str(error))
+    return trial.row(objective.id, **columns, value=value, n_episodes=8)
 
 
 def pair(card: Path, results: Path, number: int) -> Pair:
@@ -104,13 +107,13 @@ def pair(card: Path, results: Path, number: int) -> Pair:
 
 
 @pytest.mark.slow
-def test_killed_anywhere_it_goes_on_and_the_choice_is_trained_with(
+def test_an_interrupted_search_continues_and_its_choice_is_used(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trials, "run", scored)
-    whole = tmp_path / "whole"
-    tune([pair(card_path, whole, 13)], InlineExecutor(), Context(whole), Heard())
-    for calls in (3, STARTUP * 2 + 2):  # within the draws; between the seeds of a choice
+    uninterrupted = tmp_path / "whole"
+    tune([pair(card_path, uninterrupted, 13)], InlineExecutor(), Context(uninterrupted), ListReport())
+    for calls in (3, STARTUP * 2 + 2):  # within the random choices; between the seeds of a choice
 
         def stop(call: int, last: int = calls) -> None:
             if call > last:
@@ -118,35 +121,37 @@ def test_killed_anywhere_it_goes_on_and_the_choice_is_trained_with(
 
         results = tmp_path / str(calls)
         with pytest.raises(KeyboardInterrupt):
-            tune([pair(card_path, results, 13)], InlineExecutor(stop), Context(results), Heard())
-        going_on = InlineExecutor()
-        tune([pair(card_path, results, 13)], going_on, Context(results), Heard())
-        assert going_on.calls == 2 * 13 - calls
+            tune([pair(card_path, results, 13)], InlineExecutor(stop), Context(results), ListReport())
+        executor = InlineExecutor()
+        tune([pair(card_path, results, 13)], executor, Context(results), ListReport())
+        assert executor.calls == 2 * 13 - calls
         for name in ("rates/smoke.toml", "rates/smoke/tiny-linear-gpt2.trials.parquet"):
-            assert (results / name).read_bytes() == (whole / name).read_bytes()
-    assert len(tables.read_all("trials", whole)) == 2 * 13
-    (tuning,) = read_table(results_path(whole, "smoke")).tuned
-    chosen = tuning.train["gpt2"]
-    train = resolve_run(str(card_path), "gpt2", "smoke", results=whole).train
-    assert (train.lr, train.optimiser, train.warmup) == (chosen.lr, "adamw", chosen.warmup)
-    assert (train.betas, train.weight_decay) == (chosen.betas, chosen.weight_decay)
+            assert (results / name).read_bytes() == (uninterrupted / name).read_bytes()
+    assert len(tables.read_all("trials", uninterrupted)) == 2 * 13
+    (tuning,) = read_table(results_path(uninterrupted, "smoke")).tuned
+    choice = tuning.train["gpt2"]
+    train = resolve_run(str(card_path), "gpt2", "smoke", results=uninterrupted).train
+    assert (train.lr, train.optimiser, train.warmup) == (choice.lr, "adamw", choice.warmup)
+    assert (train.betas, train.weight_decay) == (choice.betas, choice.weight_decay)
 
 
-def test_the_command_prints_the_choice_beside_the_presets(
+def test_the_command_prints_the_choice_and_the_settings_of_the_preset(
     card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A worker would have to import torch; the command has one in `test_tune.py`.
+    # No workers, which would import torch; `test_tune.py` tests the command with a worker.
     monkeypatch.setattr("iclbench.cli.tune_run.pool", lambda slots, threads: InlineExecutor())
     words = ["tune", "gpt2", "--tasks", str(card_path), "-p", "smoke", "--seeds", "1", "--results", str(tmp_path)]
     assert main([*words, "--trials", "2", "-j", "1"]) == 0
     printed = capsys.readouterr()
     line = next(line for line in printed.out.splitlines() if line.startswith("gpt2"))
-    found = pair(card_path, tmp_path, 2)
-    found.curve = curves(str(card_path), ["gpt2"], "smoke", 1, Context(tmp_path))[1][0]
-    own, other = (
-        found.curve.points() if found.curve.points()[0].settings.keys() == {"lr"} else found.curve.points()[::-1]
+    tuned_pair = pair(card_path, tmp_path, 2)
+    tuned_pair.curve = curves(str(card_path), ["gpt2"], "smoke", 1, Context(tmp_path))[1][0]
+    preset_point, drawn_point = (
+        tuned_pair.curve.points()
+        if tuned_pair.curve.points()[0].settings.keys() == {"lr"}
+        else tuned_pair.curve.points()[::-1]
     )
-    assert line.split()[1:4] == ["2", f"{own.value:.4f}", f"{min(own.value, other.value):.4f}"]  # type: ignore[type-var]
+    assert line.split()[1:4] == ["2", f"{preset_point.value:.4f}", f"{min(preset_point.value, drawn_point.value):.4f}"]  # type: ignore[type-var]
     assert "warm-up" in printed.err and "weight decay" in printed.err
     assert main([*words, "--trials", "2", "--rates", "1e-3"]) == 2
     assert "--rates" in capsys.readouterr().err
@@ -156,15 +161,15 @@ def test_the_command_prints_the_choice_beside_the_presets(
 
 
 @pytest.mark.slow
-def test_rates_that_are_tried_later_do_not_replace_a_better_choice(
+def test_worse_rates_that_are_tried_later_do_not_replace_the_choice(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trials, "run", scored)
-    tune([pair(card_path, tmp_path, 12)], InlineExecutor(), Context(tmp_path), Heard())
-    before = read_table(results_path(tmp_path, "smoke")).tuned[0].train["gpt2"]
+    tune([pair(card_path, tmp_path, 12)], InlineExecutor(), Context(tmp_path), ListReport())
+    choice_before = read_table(results_path(tmp_path, "smoke")).tuned[0].train["gpt2"]
     rates = pair(card_path, tmp_path, 12)
     rates.search = RateSearch([1e-4], 1)
-    tune([rates], InlineExecutor(), Context(tmp_path), Heard())
-    after = read_table(results_path(tmp_path, "smoke")).tuned[0].train["gpt2"]
-    assert after.model_copy(update={"tried": []}) == before.model_copy(update={"tried": []})
-    assert set(after.tried) > set(before.tried)
+    tune([rates], InlineExecutor(), Context(tmp_path), ListReport())
+    choice_after = read_table(results_path(tmp_path, "smoke")).tuned[0].train["gpt2"]
+    assert choice_after.model_copy(update={"tried": []}) == choice_before.model_copy(update={"tried": []})
+    assert set(choice_after.tried) > set(choice_before.tried)

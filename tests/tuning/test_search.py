@@ -1,4 +1,4 @@
-"""Which learning rates are tried, and which one is chosen."""
+"""The search over learning rates and its choice."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def points(values: dict[float, float | None]) -> list[Point]:
 
 
 def tried(search: RateSearch, values: dict[float, float | None]) -> list[float]:
-    return [each["lr"] for each in search.next(points(values))]
+    return [settings["lr"] for settings in search.next(points(values))]
 
 
 @pytest.mark.parametrize(
@@ -25,44 +25,44 @@ def tried(search: RateSearch, values: dict[float, float | None]) -> list[float]:
         ({1e-3: 0.3, 3e-3: 0.4, 1e-2: 0.6}, [3e-4]),
         ({1e-3: 0.5, 3e-3: 0.4, 1e-2: 0.3}, [3e-2]),
         ({1e-3: 0.5, 3e-3: 0.4, 1e-2: 0.3, 3e-2: 0.2}, [1e-1]),
-        ({1e-3: 0.5, 3e-3: 0.4, 1e-2: 0.3, 3e-2: 0.2, 1e-1: 0.1}, []),  # twice, and no further
+        ({1e-3: 0.5, 3e-3: 0.4, 1e-2: 0.3, 3e-2: 0.2, 1e-1: 0.1}, []),  # extended twice
         ({1e-3: 0.3, 3e-3: 0.4, 1e-2: 0.6, 3e-4: 0.2, 1e-4: 0.1}, []),
-        ({1e-3: None, 3e-3: None, 1e-2: None}, [3e-4]),  # all of them diverged: they are too large
-        ({1e-3: 0.5, 3e-3: 0.4, 1e-2: None}, []),  # a rate that diverged is an edge that is known
+        ({1e-3: None, 3e-3: None, 1e-2: None}, [3e-4]),  # all diverged, so they are too large
+        ({1e-3: 0.5, 3e-3: 0.4, 1e-2: None}, []),  # no extension beyond a rate that diverged
     ],
 )
-def test_rates_are_widened_where_the_best_stands_at_the_edge(
+def test_the_range_is_extended_if_the_best_rate_is_at_its_edge(
     values: dict[float, float | None], expected: list[float]
 ) -> None:
     assert tried(RateSearch(RATES, 1), values) == expected
-    turned = {rate: None if value is None else -value for rate, value in values.items()}
-    assert tried(RateSearch(RATES, -1), turned) == expected
+    negated = {rate: None if value is None else -value for rate, value in values.items()}
+    assert tried(RateSearch(RATES, -1), negated) == expected
 
 
-def test_the_whole_curve_counts_also_what_earlier_commands_tried() -> None:
-    found = points({1e-3: 0.5, 2e-3: 0.4, 3e-3: 0.5})
-    assert RateSearch([2e-3], 1).next(found) == []
-    assert best(found, 1) == found[1] and not RateSearch([2e-3], 1).is_at_edge(found)
+def test_rates_of_earlier_commands_count() -> None:
+    all_points = points({1e-3: 0.5, 2e-3: 0.4, 3e-3: 0.5})
+    assert RateSearch([2e-3], 1).next(all_points) == []
+    assert best(all_points, 1) == all_points[1] and not RateSearch([2e-3], 1).is_at_edge(all_points)
 
 
-def test_of_equal_points_the_smallest_rate_is_chosen_and_of_failures_none() -> None:
+def test_a_tie_is_the_smallest_rate_and_failed_points_are_never_best() -> None:
     assert best(points({1e-2: 0.9, 3e-3: 0.9, 1e-3: None}), 1) == Point({"lr": 3e-3}, 0.9)
     assert best(points({1e-2: None}), 1) is None
 
 
-def test_beyond_stays_in_the_series() -> None:
-    rate, found = 1e-3, []
+def test_neighbours_of_rates_in_the_series_are_in_the_series() -> None:
+    rate, rates = 1e-3, []
     for _ in range(4):
         rate = neighbour_rate(rate, 1)
-        found.append(rate)
-    assert found == [3e-3, 1e-2, 3e-2, 1e-1]
+        rates.append(rate)
+    assert rates == [3e-3, 1e-2, 3e-2, 1e-1]
     assert neighbour_rate(5e-3, -1) == pytest.approx(5e-3 / 3, rel=0.05) and neighbour_rate(5e-3, 1) == 1.5e-2
 
 
-def test_rates_whose_means_may_be_equal_are_named() -> None:
-    """Welch's t of 1 against 1.2 with deviations of 0.3 over three seeds is 0.8, of 1 against 4 it is 12."""
-    chosen = Point({"lr": 0.003}, 1.0, 0.3)
+def test_rates_that_are_not_significantly_different() -> None:
+    """Welch's t of 1 and 1.2 with standard deviations of 0.3 over three seeds is 0.8, that of 1 and 4 is 12."""
+    choice = Point({"lr": 0.003}, 1.0, 0.3)
     near, far, failed = Point({"lr": 0.01}, 1.2, 0.3), Point({"lr": 0.03}, 4.0, 0.3), Point({"lr": 0.1}, None)
-    assert not_different([chosen, near, far, failed], chosen, 3) == [near]
-    assert not_different([chosen, Point({"lr": 0.01}, 1.2)], chosen, 1), "one seed cannot tell"
+    assert not_different([choice, near, far, failed], choice, 3) == [near]
+    assert not_different([choice, Point({"lr": 0.01}, 1.2)], choice, 1), "one seed is not enough for a difference"
     assert not_different([Point({"lr": 0.01}, 1.2, 0.0)], Point({"lr": 0.003}, 1.0, 0.0), 3) == []

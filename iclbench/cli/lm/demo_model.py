@@ -48,7 +48,7 @@ def _accuracies(folder: Path, names: list[str]) -> list[list[str]]:
     from iclbench.deep_thinking.methods import method
     from iclbench.language.evaluate import evaluate_model
     from iclbench.language.models.model import load
-    from iclbench.language.tasks.chosen import language_tasks
+    from iclbench.language.tasks.selection import language_tasks
 
     model, tasks = load(str(folder)), language_tasks(names)
     with TemporaryDirectory() as temporary, step_bar("evaluate", 2 * len(tasks)) as update:

@@ -86,8 +86,8 @@ def command(
     from iclbench.core.context import Context
     from iclbench.deep_thinking.methods import method_as_typed
     from iclbench.language.models import loading
-    from iclbench.language.tasks.chosen import language_tasks
     from iclbench.language.tasks.ranges import parse
+    from iclbench.language.tasks.selection import language_tasks
     from iclbench.store.runs import check_name
 
     for option, value, names in (("--dtype", dtype, _DTYPES), ("--overlength", overlength, _OVERLENGTH)):
@@ -114,10 +114,10 @@ def command(
     models_by_name: dict[str, str] = {}
     for each in model:  # check the models before large packages are imported
         source = loading.find(each, revision=revision, trust_remote_code=trust_remote_code, offline=offline)
-        if (other := models_by_name.setdefault(source.called, each)) != each:
+        if (other := models_by_name.setdefault(source.model_name, each)) != each:
             raise UsageError(
-                f"'{other}' and '{each}' have the same name '{source.called}' in the tables; use single commands with "
-                "--model and --name"
+                f"'{other}' and '{each}' have the same name '{source.model_name}' in the tables; use single commands "
+                "with --model and --name"
             )
     available_tasks, failed = _with_data(named_tasks, data_dir)
     torch_device = set_up_torch(device, threads)
@@ -135,7 +135,7 @@ def command(
                 device=torch_device,
                 trust_remote_code=trust_remote_code,
                 offline=offline,
-                called=name,
+                contestant_name=name,
             )
             failed += evaluate_model(
                 Context(results, data_dir), loaded, available_tasks, context_method, cells, options

@@ -34,7 +34,7 @@ def command(
     from iclbench.cli.lm.task_table import folded, print_prompt, print_tasks, row_of
     from iclbench.cli.terminal import print_json
     from iclbench.language.tasks.cards import shipped_tasks
-    from iclbench.language.tasks.chosen import language_tasks
+    from iclbench.language.tasks.selection import language_tasks
 
     if shots is not None and not prompt:
         raise UsageError("--shots needs --prompt: iclbench lm tasks to-upper --prompt --shots 2")

@@ -1,1 +1,1 @@
-"""Answers: candidate scores, greedy generation, methods that read demonstrations."""
+"""Answers of a model to a prompt set: candidate scores, greedy generation, and passes over the demonstrations."""

@@ -1,7 +1,7 @@
-"""Replies of a model as answers: which candidate was chosen or what was written, and whether it is right.
+"""Scores and generated tokens of a model as answers, judged against the correct answer.
 
-A candidate's score is the sum of the log-probabilities of its tokens, also per token, per character (as
-lm-evaluation-harness normalises) and per byte; the white space before it counts for none of them.
+The score of a candidate is the summed log-probability of its tokens. Further metrics divide it by the number of tokens,
+characters (as in lm-evaluation-harness) or bytes, without the white space before the candidate.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from iclbench.language.tasks.cards import LanguageCard
 
 @dataclass(frozen=True)
 class Answers:
-    """What was answered to all episodes.
+    """The answers to all episodes.
 
     Attributes:
-        scores: by metric, for every episode; NaN where it does not count.
-        predicted: the answers; None where it was not asked.
-        candidates: summed log-probabilities of the candidates; None where the answer is free.
+        scores: for each metric, a value per episode; NaN if the metric does not apply.
+        predicted: the answers; None if the episode was skipped.
+        candidates: summed log-probabilities of the candidates; None if the answer is generated.
     """
 
     scores: dict[str, Float[np.ndarray, " E"]]
@@ -37,8 +37,7 @@ class Answers:
 
     @property
     def nonfinite(self) -> int:
-        """The number of episodes in which the log-probability of some candidate is not finite, so that none is
-        chosen."""
+        """The number of episodes with a candidate whose log-probability is not finite."""
         return sum(not np.isfinite(scores).all() for scores in self.candidates if scores is not None)
 
     @classmethod
@@ -60,15 +59,17 @@ class Answer:
 
 
 def best_candidate(episode: LanguageEpisode, question: Question, sums: Float[np.ndarray, " candidates"]) -> Answer:
-    """The candidate of the highest score; of equal ones the first.
+    """The candidate with the highest score; the first one in case of a tie.
 
     Raises:
-        DataError: the right answer is no candidate.
+        DataError: the correct answer is not a candidate.
     """
     candidates, right = episode.candidates, np.array([c == episode.query.y for c in episode.candidates])
     if not right.any():
         candidate_list = ", ".join(repr(c) for c in candidates)
-        raise DataError(f"the answer {episode.query.y!r} to {episode.query.x[:40]!r} is no candidate: {candidate_list}")
+        raise DataError(
+            f"the answer {episode.query.y!r} to {episode.query.x[:40]!r} is not one of the candidates {candidate_list}"
+        )
     lengths = {
         "accuracy": np.ones(len(candidates)),
         "accuracy_per_token": np.array([len(c.ids) - c.start for c in question.continuations]),
@@ -76,7 +77,7 @@ def best_candidate(episode: LanguageEpisode, question: Question, sums: Float[np.
         "accuracy_per_byte": np.array([max(1, len(c.encode())) for c in candidates]),
     }
     scores = {metric: float(right[np.argmax(sums / length)]) for metric, length in lengths.items()}
-    with np.errstate(invalid="ignore"):  # of sums that are no numbers, which `Answers.nonfinite` counts
+    with np.errstate(invalid="ignore"):  # `Answers.nonfinite` counts sums that are not finite
         likelihood = np.logaddexp.reduce(sums[right]) - np.logaddexp.reduce(sums)
     predicted = candidates[int(np.argmax(sums))]
     return Answer(predicted, scores | {"log_likelihood": float(likelihood)}, sums.tolist())
@@ -85,8 +86,8 @@ def best_candidate(episode: LanguageEpisode, question: Question, sums: Float[np.
 def written(
     card: LanguageCard, target: str, tokens: Sequence[int], text: Callable[[Sequence[int]], str], one_token: bool
 ) -> Answer:
-    """A free answer: what was written up to where the example would end, and its first token alone (as Hendel et al.
-    judge), which counts where the right answer is one token."""
+    """A generated answer: the text up to the end of the example. If the correct answer is one token, the first token
+    alone is judged as well (as in Hendel et al., arXiv 2310.15916)."""
     predicted = read_up_to(text(tokens), endings(card))
     scores = {"accuracy": float(right(card, predicted, target))}
     if one_token:
@@ -95,8 +96,8 @@ def written(
 
 
 def right(card: LanguageCard, predicted: str, target: str, begun: bool = False) -> bool:
-    """Whether a free answer is right: the same, or, if the card says so, one that begins with it; of an answer that is
-    only `begun`, its first token, also the beginning of it."""
+    """Whether a generated answer is correct: equal to the target or, with `match = "prefix"`, beginning with it. A
+    first token (`begun`) is then also correct if the target begins with it."""
     target = target.strip()
     if card.match == "prefix" and predicted and target:
         return predicted.startswith(target) or (begun and target.startswith(predicted))
@@ -106,7 +107,7 @@ def right(card: LanguageCard, predicted: str, target: str, begun: bool = False) 
 def answer_rows(
     shared: dict[str, object], episodes: Sequence[LanguageEpisode], prompts: Sequence[str], answers: Answers
 ) -> list[dict[str, object]]:
-    """Rows of the table `answers`, of the episodes that were asked."""
+    """Rows of the table `answers`, without the skipped episodes."""
     return [
         shared
         | {

@@ -1,5 +1,5 @@
-"""How many passes Deep-Thinking makes, where that is chosen: on examples that are neither demonstrated nor asked, or,
-as the released code does, on those that are asked."""
+"""Selection of the number of Deep-Thinking passes: on held-out development examples, or on the evaluation data as in
+the released code."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from iclbench.language.prompting.prompts import LanguagePrompts
 
 
 def development(prompts: LanguagePrompts) -> LanguagePrompts:
-    """The development split behind the same demonstrations, at most as many questions as are asked (as in the paper,
-    section 4.3).
+    """The development split with the same demonstrations and at most as many queries as the evaluation (Yang et al.
+    2024, section 4.3).
 
     Raises:
-        UsageError: the task has no examples to spare; when they are drawn.
+        UsageError: when the queries are drawn: the task has no development examples.
     """
     return replace(prompts, split="development").with_pool(prompts.pool)
 
 
 def best(answers: Mapping[int, Answers]) -> int:
-    """The number of passes of the highest accuracy; of equal ones the fewest."""
+    """The number of passes with the highest accuracy; the smallest one in case of a tie."""
     return min(answers, key=lambda passes: (-np.nanmean(answers[passes].scores["accuracy"]), passes))

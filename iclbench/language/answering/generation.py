@@ -1,8 +1,8 @@
-"""Greedy answers: the most probable next token, again and again, until the example would end.
+"""Greedy generation: append the most probable next token until the answer is complete.
 
-A model that remembers reads the prompt once and every further token alone, behind the memory that grows; rows of one
-length go together, since a memory has no gaps. Other models do the same with the cache of transformers' `generate`; a
-model without it reads the whole prompt again for every token.
+A model that supports our memory reads the prompt once and then one token at a time. A memory has no gaps, so a batch
+has rows of one length only. Other models use the cache of transformers' `generate`. A model without a usable cache
+reads the complete text for each token.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ def generate(
     memory: Memory | None = None,
     at_end: AtEnd | None = None,
 ) -> list[tuple[int, ...]]:
-    """The most probable tokens after every prompt, one by one.
+    """Generate the most probable tokens after each prompt.
 
     Args:
         model: the model.
-        questions: with a free answer; without demonstrations where there is no memory.
-        batches: how many rows at a time.
-        tokens: how many at most; a row may have fewer, up to the first that completes an ending.
-        endings: what an answer is read up to; a token with which the model's texts end is one, too.
-        memory: what is known of the demonstrations, of each question or one for all.
-        at_end: called with the log-probabilities after the prompts.
+        questions: questions without candidates; without a memory, also without demonstrations.
+        batches: sizes of the batches.
+        tokens: maximum number of tokens; a row ends earlier with the first token that completes an ending.
+        endings: texts that end an answer; the end tokens of the model end it, too.
+        memory: memory of the demonstrations, one per question or one for all.
+        at_end: called with the log-probabilities of the next token after the prompts.
 
     Raises:
-        NonFiniteError: the model has no most probable token.
+        NonFiniteError: the largest logit is not finite.
     """
     answers_by_question: list[tuple[int, ...]] = [()] * len(questions)
     rows = [question.continuations[0].ids for question in questions]
@@ -93,7 +93,7 @@ def _ended(model: LanguageModel, answer: list[int], endings: Sequence[str]) -> b
 
 
 class _Remembered:
-    """The text so far as a memory that grows, rows of one length."""
+    """Rows of one length that are cached in a growing memory."""
 
     def __init__(self, model: LanguageModel, memory: Memory | None) -> None:
         self._model, self._memory = model, memory
@@ -112,7 +112,7 @@ class _Remembered:
 
 
 class _Reread:
-    """The text so far as tokens, which are read again every time."""
+    """Rows of tokens that the model reads completely for each new token."""
 
     def __init__(self, model: LanguageModel) -> None:
         self._model = model

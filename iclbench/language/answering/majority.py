@@ -1,4 +1,4 @@
-"""The baseline that gives one answer to everything: without it an accuracy on unequal classes says nothing."""
+"""The baseline that gives the same answer to all queries, a reference for accuracies on unbalanced classes."""
 
 from __future__ import annotations
 
@@ -9,30 +9,33 @@ from iclbench.language.answering.answers import Answer, Answers, right
 from iclbench.language.prompting.prompts import LanguageEpisode
 from iclbench.language.tasks.cards import LanguageCard
 
-# Raised whenever a change gives other answers for the same episodes.
+# Increase it if a change gives other answers to the same episodes.
 VERSION = 2
 
 
 def majority(card: LanguageCard, episodes: Sequence[LanguageEpisode]) -> tuple[Answers, str]:
-    """The most frequent right answer, given to every episode, and how it was found; of equally frequent ones the first
-    in the alphabet. Where every question has candidates of its own, so that hardly an answer comes twice, a place among
-    them, the last of fewer: of all places the one that is right most often, if it is so more often than an answer."""
+    """The answers of the baseline, and a note that names its answer.
+
+    The baseline gives the most frequent correct answer; in case of a tie, the first in the alphabet. If each query has
+    its own candidates, answers rarely repeat. The baseline then chooses the candidate at a fixed place (the last one if
+    there are fewer) if that is correct more often.
+    """
     counts = Counter(episode.query.y for episode in episodes)
     word = min(counts, key=lambda y: (-counts[y], y))
     reason = f"always '{word}', the right answer to {counts[word]} of {len(episodes)}"
     answers = [_judged(card, e, word) for e in episodes]
     if card.answers == "choice":
         places = range(max(len(e.candidates) for e in episodes))
-        rights = {n: sum(_at(e, n) == e.query.y for e in episodes) for n in places}
+        rights = {n: sum(_candidate_at(e, n) == e.query.y for e in episodes) for n in places}
         place = min(places, key=lambda n: (-rights[n], n))
         if rights[place] > counts[word]:
-            fewer = " (of fewer the last)" if any(len(e.candidates) <= place for e in episodes) else ""
+            fewer = " (or the last)" if any(len(e.candidates) <= place for e in episodes) else ""
             reason = f"always candidate {place + 1}{fewer}, right for {rights[place]} of {len(episodes)}"
-            answers = [_judged(card, e, _at(e, place)) for e in episodes]
+            answers = [_judged(card, e, _candidate_at(e, place)) for e in episodes]
     return Answers.of(answers), reason
 
 
-def _at(episode: LanguageEpisode, place: int) -> str:
+def _candidate_at(episode: LanguageEpisode, place: int) -> str:
     return episode.candidates[min(place, len(episode.candidates) - 1)]
 
 

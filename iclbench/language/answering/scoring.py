@@ -1,8 +1,8 @@
-"""Candidates by the log-probabilities of their tokens after a prompt.
+"""Summed log-probabilities of candidates after a prompt.
 
-The paper of Deep-Thinking calls its score the sum of the probabilities of an answer's tokens; what is summed here, as
-in its code, are their logarithms. What several candidates read alike is read once: those of one token share the
-query, and a candidate that begins another shares its tokens.
+The Deep-Thinking paper describes the score as the sum of the token probabilities; its code, like ours, sums their
+logarithms. Common tokens of the candidates are read once: one-token candidates share the row of the query, and a
+candidate that is a prefix of another shares its row.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from iclbench.language.models.batches import Batches, padded, places
 from iclbench.language.models.model import LanguageModel
 from iclbench.language.prompting.tokenised import Question
 
-# Called with numbers of questions and the log-probabilities of the token that follows their prompts.
+# Called with the numbers of questions and the log-probabilities of the next token after their prompts.
 AtEnd = Callable[[list[int], Float[Tensor, "B V"]], None]
 
 
 @dataclass(frozen=True)
 class _Row:
-    """Tokens to be read for some of the candidates of one question; logits are wanted from the place `first` on."""
+    """The input tokens for some candidates of one question; logits are needed from position `first` on."""
 
     question: int
     inputs: tuple[int, ...]
@@ -40,14 +40,14 @@ def candidate_scores(
     memory: Memory | None = None,
     at_end: AtEnd | None = None,
 ) -> list[Float[np.ndarray, " candidates"]]:
-    """Summed log-probabilities of every candidate's tokens, question by question.
+    """The summed log-probability of each candidate, for each question.
 
     Args:
         model: the model.
-        questions: without demonstrations where there is no memory.
-        batches: how many rows at a time.
-        memory: what is known of the demonstrations, of each question or one for all.
-        at_end: called with the log-probabilities after the prompts.
+        questions: the questions; without a memory, without demonstrations.
+        batches: sizes of the batches.
+        memory: memory of the demonstrations, one per question or one for all.
+        at_end: called with the log-probabilities of the next token after the prompts.
     """
     rows = [row for number, question in enumerate(questions) for row in _rows(number, question)]
     sums = [np.zeros(len(question.continuations)) for question in questions]
@@ -62,10 +62,13 @@ def candidate_scores(
         normaliser = logits.logsumexp(-1)
         if at_end is not None:
             with_first = [(b, r.question, r.first) for b, r in enumerate(batch_rows) if 0 in r.candidates]
-            at = [questions[q].continuations[0].start - 1 - first for _, q, first in with_first]
+            positions = [questions[q].continuations[0].start - 1 - first for _, q, first in with_first]
             batch_index = [b for b, _, _ in with_first]
             if batch_index:
-                at_end([q for _, q, _ in with_first], logits[batch_index, at] - normaliser[batch_index, at, None])
+                at_end(
+                    [q for _, q, _ in with_first],
+                    logits[batch_index, positions] - normaliser[batch_index, positions, None],
+                )
         wanted_logits = [
             (number, candidate, batch, place - row.first, token)
             for batch, (number, row) in enumerate(zip(numbers, batch_rows, strict=True))
@@ -86,7 +89,8 @@ def candidate_scores(
 
 
 def _rows(number: int, question: Question) -> list[_Row]:
-    """The fewest rows that serve all candidates: the longest first; one that begins another is read off its row."""
+    """The fewest rows that cover all candidates, longest first; a candidate that is a prefix of another shares its
+    row."""
     by_length = sorted(range(len(question.continuations)), key=lambda c: -len(question.continuations[c].inputs))
     hosts: dict[tuple[int, ...], list[int]] = {}
     for candidate in by_length:
@@ -100,6 +104,6 @@ def _rows(number: int, question: Question) -> list[_Row]:
 
 
 def _answer(question: Question, candidate: int) -> list[tuple[int, int]]:
-    """The tokens of an answer, each with the place whose logits predict it."""
+    """The tokens of an answer, each with the position whose logits predict it."""
     continuation = question.continuations[candidate]
     return [(place - 1, continuation.ids[place]) for place in range(continuation.start, len(continuation.ids))]

@@ -1,1 +1,1 @@
-"""Pretrained language models: loading, tokens, batches, caches."""
+"""Pretrained language models: loading, tokenising, batches and caches."""

@@ -1,4 +1,4 @@
-"""Rows of different lengths in batches: rows of like length together, padded on the right, as many as memory holds."""
+"""Batches of rows of similar length, padded on the right, that become smaller when memory runs out."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _Result = TypeVar("_Result")
 
 
 class Batches:
-    """How many rows go through a model at a time. When memory runs out it is half of that, and stays so.
+    """Runs work in batches of rows; when memory runs out, it halves the batch size permanently.
 
     Attributes:
-        size: rows of a batch, at most.
+        size: maximum number of rows in a batch.
     """
 
     def __init__(self, size: int) -> None:
@@ -29,12 +29,12 @@ class Batches:
     def run(
         self, lengths: Sequence[int], work: Callable[[list[int]], _Result], equal: bool = False
     ) -> Iterator[tuple[list[int], _Result]]:
-        """Do the work on all rows, the longest first, and yield numbers of rows with their result.
+        """Run `work` on all rows, longest first, and yield the row numbers and the result of each batch.
 
         Args:
-            lengths: of the rows.
-            work: takes numbers of rows; it is done again on half of them when memory runs out.
-            equal: rows of a batch are of one length.
+            lengths: lengths of the rows.
+            work: takes row numbers; it is called again with half of them when memory runs out.
+            equal: whether all rows of a batch must have the same length.
 
         Raises:
             RuntimeError: memory runs out with a single row.
@@ -53,13 +53,15 @@ class Batches:
                     yield rows, value
                     remaining = remaining[len(rows) :]
                     continue
-                self.size = min(self.size, (len(rows) + 1) // 2)  # outside the handler, which holds what was computed
-                _free()
-                log.info("out of memory with %d rows: %d at a time from now on", len(rows), self.size)
+                self.size = min(
+                    self.size, (len(rows) + 1) // 2
+                )  # outside the handler, which holds references to tensors
+                _release_cached_memory()
+                log.info("out of memory with %d rows: the batch size is now %d", len(rows), self.size)
 
 
 def padded(rows: Sequence[Sequence[int]], device: str = "cpu") -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
-    """Rows of tokens side by side, and which of them are no padding."""
+    """Rows of tokens as one tensor, padded on the right with 0, and the mask of tokens that are not padding."""
     longest = max(len(row) for row in rows)
     ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], dtype=torch.long)
     mask = torch.tensor([[True] * len(row) + [False] * (longest - len(row)) for row in rows])
@@ -67,18 +69,18 @@ def padded(rows: Sequence[Sequence[int]], device: str = "cpu") -> tuple[Int[Tens
 
 
 def places(rows: Sequence[range], device: str = "cpu") -> Int[Tensor, "B K"]:
-    """Places in rows, as many in each: the last one again where a row has fewer."""
+    """Positions in rows as one tensor; a row with fewer positions repeats its last one."""
     longest = max(len(row) for row in rows)
     filled = [[*row, *[row[-1]] * (longest - len(row))] for row in rows]
     return torch.tensor(filled, dtype=torch.long, device=device)
 
 
 def out_of_memory(error: RuntimeError) -> bool:
-    """Whether an allocator, of an accelerator or of the CPU, had nothing left."""
+    """Whether the error is a failed allocation on an accelerator or on the CPU."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
-def _free() -> None:
-    """Hand back what the allocator of an accelerator keeps for later."""
+def _release_cached_memory() -> None:
+    """Release the cached memory of the accelerator."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

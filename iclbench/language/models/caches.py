@@ -1,8 +1,8 @@
 """A memory as the cache of a transformers model, for one forward pass.
 
-A cache of transformers holds past and present of all layers afterwards, once per sequence: the pass has changed it, and
-a memory shared by many queries is copied for each of them. This one hands every layer past and present together and
-keeps the present only, so that the past stays what it was and its copies exist one layer at a time.
+A forward pass appends the present keys and values to the cache of transformers, and a memory that many queries share is
+copied for each of them in all layers. This cache gives each layer past and present concatenated, but stores the present
+only. The past does not change, and its copies exist for one layer at a time.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Layer(DynamicLayer):
 
 
 def cache_of(memory: Memory | None) -> Cache:
-    """A cache for one pass after this memory, which has a row per sequence; without one: for a pass that begins."""
+    """A cache for one pass after this memory, which has a row per sequence; None gives an empty cache."""
     if memory is None:
         return Cache(layer_class_to_replicate=Layer)
     return Cache(layers=[Layer(past) for past in zip(memory.keys, memory.values, strict=True)])
 
 
 def present(cache: Cache) -> Memory:
-    """Keys and values that the pass has added."""
+    """The keys and values of the tokens in the pass."""
     pairs = [layer.present for layer in cache.layers]
     return Memory(tuple(keys for keys, _ in pairs), tuple(values for _, values in pairs))

@@ -1,4 +1,4 @@
-"""Pretrained language models: tokens in, logits out, and what was read as a memory."""
+"""A pretrained language model that maps tokens to logits and returns the keys and values of a text as a memory."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from iclbench.language.models.tokenizing import Tokenizer, Tokens
 class LanguageModel:
     """A causal language model of transformers with its tokenizer.
 
-    Texts of different lengths stand in rows that are padded on the right, whose padding no token attends to; positions
-    and mask are always given. A model that `remembers` reads demonstrations once (`read`) and then any number of
-    queries after them (`logits` with a memory); one that `forgets` is given whole prompts.
+    Rows of different lengths are padded on the right, and no token attends to padding. Positions and mask are always
+    passed explicitly. A model that `remembers` reads demonstrations once (`read`) and then any number of queries after
+    them (`logits` with a memory). A model that `forgets` reads complete prompts.
 
     Attributes:
         name: the contestant's name.
         identity: hash of configuration, weights, tokenizer and precision.
-        model_type: the architecture, as its configuration has it.
-        device: where it lies.
-        dtype: what it computes in.
-        longest: tokens of the longest sequence; None: no limit.
-        forgets: why its memory cannot be read out and put back, as a clause; empty: it can.
-        ends: tokens with which its texts end.
-        placed: tokens can be read as if they stood elsewhere (`first`), which needs positions that are given.
-        generates: `greedy` can be used in place of a memory.
+        model_type: the architecture (`model_type` of its configuration).
+        device: the device of its weights.
+        dtype: the type of its weights and activations.
+        longest: context length in tokens; None without a limit.
+        forgets: why its keys and values cannot be used as a memory, as a clause; empty if they can.
+        ends: its end-of-text tokens.
+        placed: whether tokens can be read at other positions (`first`), which needs explicit positions.
+        generates: whether `greedy` can be used if the model has no memory.
 
     Raises:
-        DataError: its logits are not finite, or what follows a token changes what is predicted there.
+        DataError: logits are not finite, or depend on later tokens.
     """
 
     def __init__(self, module: Any, tokenizer: Any, name: str, identity: str) -> None:
@@ -64,15 +64,15 @@ class LanguageModel:
 
     @property
     def remembers(self) -> bool:
-        """Whether what it has read can be read out and put back."""
+        """Whether its keys and values can be used as a memory."""
         return not self.forgets
 
     def tokens(self, text: str) -> Tokens:
-        """The text in tokens."""
+        """The tokens of a text."""
         return self._tokenizer(text)
 
     def text(self, ids: Sequence[int]) -> str:
-        """The text of these tokens, without tokens of beginning and end."""
+        """The text of these tokens, without special tokens."""
         return self._tokenizer.text(ids)
 
     @torch.no_grad()
@@ -83,30 +83,31 @@ class LanguageModel:
         memory: Memory | None = None,
         keep: Int[Tensor, "B K"] | None = None,
     ) -> Float[Tensor, "B K V"]:
-        """Logits of the token that follows each of these tokens, or each of those at the places `keep`, in float32.
+        """Next-token logits in float32, at all positions or at the positions `keep`.
 
         Args:
             ids: tokens, padded on the right.
-            mask: which of them are no padding.
-            memory: what comes before them, of each row or one for all.
-            keep: places in the rows whose logits are wanted; the others are not computed where the architecture allows.
+            mask: True for tokens that are not padding.
+            memory: memory of the preceding tokens, one per row or one for all.
+            keep: positions whose logits are returned; if the architecture allows, the others are not computed.
 
         Raises:
-            UsageError: a sequence is longer than the model can read.
+            UsageError: a sequence is longer than the context length.
         """
         return self._forward(ids, mask, None if memory is None else self._cache(memory, len(ids)), keep=keep)
 
     @torch.no_grad()
     def read(self, ids: Int[Tensor, "B L"], after: Memory | None = None, first: int | None = None) -> Memory:
-        """What the model remembers of these tokens, in its own precision.
+        """The keys and values of these tokens as a memory, in the precision of the model.
 
         Args:
-            ids: tokens, as many in each row.
-            after: memory before them, which is attended to and not returned.
-            first: position of the first token; None: behind `after`.
+            ids: tokens; all rows have the same length.
+            after: memory of the preceding tokens, which is attended to but not returned.
+            first: position of the first token (default: the position after `after`).
 
         Raises:
-            UsageError: the model has no such memory or no positions to choose, or the tokens are too many.
+            UsageError: the model has no memory or no explicit positions, or the sequence is longer than the context
+                length.
         """
         return self.step(ids, after, first)[1]
 
@@ -114,14 +115,16 @@ class LanguageModel:
     def step(
         self, ids: Int[Tensor, "B L"], after: Memory | None = None, first: int | None = None
     ) -> tuple[Float[Tensor, "B V"], Memory]:
-        """`read`, and the logits of the token that follows."""
+        """The next-token logits after these tokens, and the memory that `read` returns."""
         from iclbench.language.models import caches
 
         if self.forgets:
-            raise UsageError(f"{self.name} has no memory to read out: {self.forgets}")
+            raise self._no_memory()
         past = 0 if after is None else after.length
         if first not in (None, past) and not self.placed:
-            raise UsageError(f"{self.name} takes no positions; give -o method.positions=continue")
+            raise UsageError(
+                f"'{self.name}' does not take positions; give -o method.positions=continue", code="not-applicable"
+            )
         cache = caches.cache_of(None) if after is None else self._cache(after, len(ids))
         last_place = torch.full((len(ids), 1), ids.shape[1] - 1)
         start, mask = past if first is None else first, torch.ones_like(ids, dtype=torch.bool)
@@ -136,17 +139,17 @@ class LanguageModel:
         ended: Callable[[list[int]], bool],
         look: Callable[[Tensor], None] = checks.choosable,
     ) -> list[list[int]]:
-        """The most probable tokens after each row, one by one, by transformers' `generate` and its cache.
+        """The most probable tokens after each row, generated by transformers' `generate` with its cache.
 
         Args:
-            ids: tokens, as many in each row.
-            tokens: how many at most.
-            ended: whether an answer is complete; nothing follows its last token.
-            look: is shown the logits `(B, V)` before each token is chosen.
+            ids: tokens; all rows have the same length.
+            tokens: maximum number of generated tokens.
+            ended: whether the generated tokens of a row are a complete answer.
+            look: called with the logits `(B, V)` before each token is chosen.
 
         Raises:
-            UsageError: a sequence would be longer than the model can read.
-            NonFiniteError: the model has no most probable token.
+            UsageError: a sequence would be longer than the context length.
+            NonFiniteError: the largest logit is not finite.
         """
         from transformers import GenerationConfig
 
@@ -154,21 +157,21 @@ class LanguageModel:
         self._check_reach(length + tokens - 1)
         lengths: dict[int, int] = {}
 
-        def shown(_: Tensor, logits: Tensor) -> Tensor:
+        def call_look(_: Tensor, logits: Tensor) -> Tensor:
             look(logits)
             return logits
 
-        def complete(read: Tensor, *_: Any) -> Tensor:
+        def is_complete(read: Tensor, *_: Any) -> Tensor:
             for row, answer in enumerate(read[:, length:].tolist()):
                 if row not in lengths and ended(answer):
                     lengths[row] = len(answer)
             return torch.tensor([row in lengths for row in range(rows)], device=read.device)
 
-        # Otherwise the checkpoint's own settings, such as penalties and sampling, would fill in what is not given.
+        # Without this, settings of the checkpoint apply, such as penalties and sampling.
         self._module.generation_config = GenerationConfig(max_new_tokens=tokens, do_sample=False, pad_token_id=0)
         ids = ids.to(self.device)
         sequences = self._module.generate(
-            ids, attention_mask=torch.ones_like(ids), logits_processor=[shown], stopping_criteria=[complete]
+            ids, attention_mask=torch.ones_like(ids), logits_processor=[call_look], stopping_criteria=[is_complete]
         )
         return [answer[: lengths.get(row)] for row, answer in enumerate(sequences[:, length:].tolist())]
 
@@ -176,8 +179,11 @@ class LanguageModel:
         from iclbench.language.models import caches
 
         if self.forgets:
-            raise UsageError(f"{self.name} has no memory to put back: {self.forgets}")
+            raise self._no_memory()
         return caches.cache_of(memory.to(self.device, self.dtype).expand(batch))
+
+    def _no_memory(self) -> UsageError:
+        return UsageError(f"'{self.name}' does not support a memory: {self.forgets}", code="not-applicable")
 
     def _forward(
         self,
@@ -191,7 +197,7 @@ class LanguageModel:
         first = past if first is None else first
         self._check_reach(max(past, first) + tokens)
         arguments: dict[str, Any] = {"input_ids": ids.to(self.device), "use_cache": cache is not None}
-        if self._memory_input is not None:  # recurrent models read padding on the right without harm
+        if self._memory_input is not None:  # padding on the right does not affect recurrent models
             arguments["attention_mask"] = torch.cat([mask.new_ones(rows, past), mask], 1).to(self.device, torch.long)
             if "position_ids" in self._inputs:
                 arguments["position_ids"] = torch.arange(first, first + tokens, device=self.device).expand(rows, -1)
@@ -202,26 +208,31 @@ class LanguageModel:
         keep = keep.to(self.device)
         with self._only(keep) as computed:
             logits = self._module(**arguments).logits
-        return (logits if computed else _at(logits, keep)).float()
+        return (logits if computed else _select_positions(logits, keep)).float()
 
     def _check_reach(self, reach: int) -> None:
         if self.longest is not None and reach > self.longest:
-            raise UsageError(f"a sequence of {reach} tokens is longer than the {self.longest} that {self.name} reads")
+            raise UsageError(
+                f"a sequence of {reach} tokens is longer than the context length of '{self.name}', {self.longest}",
+                code="too-large",
+            )
 
     @contextmanager
     def _only(self, keep: Int[Tensor, "B K"]) -> Iterator[bool]:
-        """Within, the head is asked at these places only; whether it can be."""
+        """Within the block, the head computes logits at these positions only; yields whether that is supported."""
         if self._head is None:
             yield False
             return
-        hook = self._head.register_forward_pre_hook(lambda _, arguments: (_at(arguments[0], keep), *arguments[1:]))
+        hook = self._head.register_forward_pre_hook(
+            lambda _, arguments: (_select_positions(arguments[0], keep), *arguments[1:])
+        )
         try:
             yield True
         finally:
             hook.remove()
 
 
-def _at(sequence: Float[Tensor, "B T D"], places: Int[Tensor, "B K"]) -> Float[Tensor, "B K D"]:
+def _select_positions(sequence: Float[Tensor, "B T D"], places: Int[Tensor, "B K"]) -> Float[Tensor, "B K D"]:
     return sequence.gather(1, places[..., None].expand(-1, -1, sequence.shape[-1]))
 
 
@@ -233,31 +244,34 @@ def load(
     device: str = "cpu",
     trust_remote_code: bool = False,
     offline: bool = False,
-    called: str | None = None,
+    contestant_name: str | None = None,
 ) -> LanguageModel:
-    """A model by its folder or its id on the hub.
+    """Load a model from a folder or the Hugging Face hub.
 
     Args:
-        name: folder or id.
-        revision: branch, tag or commit, of an id.
-        dtype: precision; `auto`: the checkpoint's own.
-        device: where to.
-        trust_remote_code: whether code of the checkpoint may be run.
-        offline: look for ids in the local cache only, without any attempt to reach the network.
-        called: name of the contestant; None: the last part of `name`, and the precision where it is not float32.
+        name: folder or hub id.
+        revision: branch, tag or commit of a hub id.
+        dtype: precision; `auto` is that of the checkpoint.
+        device: the device.
+        trust_remote_code: whether code of the checkpoint may run.
+        offline: search hub ids in the local cache only, without network access.
+        contestant_name: name in the tables (default: the last part of `name`, with the precision if it is not float32).
 
     Raises:
-        UsageError: there is no such model, it wants what was not allowed, or it is no causal language model.
+        UsageError: the model does not exist, needs untrusted code, or is not a causal language model.
         DataError: files of the checkpoint are missing or damaged.
     """
     from iclbench.language.models import loading
 
-    if called is not None and (not called or called.startswith(".") or {"/", "\\"} & set(called)):
+    if contestant_name is not None and (
+        not contestant_name or contestant_name.startswith(".") or {"/", "\\"} & set(contestant_name)
+    ):
         raise UsageError(
-            f"'{called}' is no name of a contestant, whose tables are files of that name; leave out slashes"
+            f"'{contestant_name}' is not a valid name; give one without slashes that does not begin with a dot",
+            code="bad-value",
         )
     source = loading.find(name, revision=revision, trust_remote_code=trust_remote_code, offline=offline)
     with loading.quiet():
         module, tokenizer, identity = loading.read(source, dtype=dtype, device=device)
         precision = "" if module.dtype == torch.float32 else f"-{str(module.dtype).removeprefix('torch.')}"
-        return LanguageModel(module, tokenizer, called or source.called + precision, identity)
+        return LanguageModel(module, tokenizer, contestant_name or source.model_name + precision, identity)

@@ -1,6 +1,7 @@
-"""Texts as tokens, with the character at which each token ends.
+"""Tokenised texts, with the character at which each token ends.
 
-Exactly one token of beginning where the tokenizer has that habit, none of end: what follows a prompt is its answer.
+A text has exactly one beginning-of-text token if the tokenizer adds one, and no end-of-text token, because the answer
+follows the prompt.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ class Tokens:
     """A text in tokens.
 
     Attributes:
-        ids: numbers of the tokens.
-        ends: how many characters of the text each token and those before it spell; 0 for one that opens the text. The
-            pieces of a character that takes several tokens all end behind it.
+        ids: token ids.
+        ends: for each token, the number of characters up to its end; 0 for a beginning-of-text token. If a character
+            takes several tokens, all of them end after it.
     """
 
     ids: tuple[int, ...]
@@ -33,15 +34,15 @@ class Tokenizer:
     """A tokenizer of transformers.
 
     Raises:
-        DataError: it cannot say where in the text a token ends, or the model knows fewer tokens than it.
+        DataError: it does not give character offsets, or has more tokens than the model.
     """
 
     def __init__(self, tokenizer: Any, vocabulary: int, name: str) -> None:
-        """`vocabulary`: how many tokens the model has embeddings of."""
+        """`vocabulary` is the number of token embeddings of the model."""
         if not tokenizer.is_fast:
             raise DataError(
-                f"the tokenizer of '{name}' does not say where in a text its tokens end; give a checkpoint that has a "
-                "tokenizer.json"
+                f"the tokenizer of '{name}' does not give character offsets; give a checkpoint with a tokenizer.json",
+                code="not-supported",
             )
         self._tokenizer, self._vocabulary, self._name = tokenizer, vocabulary, name
         self._backend = tokenizer.backend_tokenizer
@@ -50,25 +51,25 @@ class Tokenizer:
 
     def __call__(self, text: str) -> Tokens:
         encoding = self._backend.encode(text)
-        all_ids, offsets = encoding.ids, encoding.offsets  # each a list of its own whenever it is asked for
+        all_ids, offsets = encoding.ids, encoding.offsets  # each access to these properties copies the list
         is_special = [bool(a) for a in encoding.special_tokens_mask]
         opening = is_special.index(False) if False in is_special else len(is_special)
         body = [i for i, special in enumerate(is_special) if not special]
-        if not body:  # the beginning and the end of an empty text are the same
+        if not body:  # for an empty text, beginning and end tokens cannot be distinguished
             bos = self._tokenizer.bos_token_id
             return Tokens((bos,), (0,)) if bos is not None and bos in all_ids[:1] else Tokens((), ())
         opening_ids = all_ids[:opening]
-        if opening_ids and all_ids[body[0]] == opening_ids[-1]:  # the text brings its own
+        if opening_ids and all_ids[body[0]] == opening_ids[-1]:  # the text contains the token already
             opening_ids = opening_ids[:-1]
         ids = (*opening_ids, *(all_ids[i] for i in body))
         if max(ids) >= self._vocabulary:
             raise DataError(
-                f"the tokenizer of '{self._name}' has a token {max(ids)} and its model knows {self._vocabulary}; they "
-                "do "
-                "not belong together"
+                f"the tokenizer of '{self._name}' uses token {max(ids)}, but the model has {self._vocabulary} token "
+                "embeddings; give a checkpoint with a matching tokenizer",
+                code="unreadable-file",
             )
         return Tokens(ids, (*[0] * len(opening_ids), *(offsets[i][1] for i in body)))
 
     def text(self, ids: Sequence[int]) -> str:
-        """The text of these tokens, without tokens of beginning and end."""
+        """The text of these tokens, without special tokens."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)

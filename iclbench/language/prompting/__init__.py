@@ -1,1 +1,1 @@
-"""Prompts: which examples are shown, written down, tokenised and fitted into a model."""
+"""Prompts: drawing examples, writing them as text, tokenising them and checking that they fit into a model."""

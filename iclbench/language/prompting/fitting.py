@@ -1,8 +1,8 @@
-"""Whether the prompts fit into a model, seen before anything is computed; nothing is cut off in silence.
+"""Checks before the evaluation that prompts fit into the context length of a model; nothing is truncated silently.
 
-`error` refuses a prompt set of which one prompt is too long, `skip` does not ask such prompts, `drop` leaves out
-demonstrations from the front, of all episodes alike where they share them, and for all methods that are compared as
-many as the one that has room for the fewest.
+If a prompt is too long, `error` rejects the prompt set, `skip` skips the prompt, and `drop` drops demonstrations from
+its front. Episodes with shared demonstrations all drop the same number. Methods that are compared drop the same number,
+that of the method with the longest prompts.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from iclbench.language.tasks.cards import LanguageCard
 
 Overlength = Literal["error", "skip", "drop"]
 
-# A free answer may be so many tokens longer than the longest right one of its prompt set.
+# A generated answer may be this many tokens longer than the longest correct answer of its prompt set.
 _SPARE = 2
 
 
 @dataclass(frozen=True)
 class TokenisedPrompts:
-    """The questions of a prompt set as a model is asked them.
+    """The tokenised prompts of the episodes that are evaluated.
 
     Attributes:
-        asked: numbers of the episodes that are asked; the other fields are of these.
+        episodes: numbers of the episodes.
         prompts: their texts.
         questions: their tokens.
-        one_token: whether the right answer is one token, where the answer is free.
-        tokens: of a free answer, at most; 0 where candidates are scored.
-        note: what was skipped or dropped; empty: nothing.
+        one_token: for generated answers, whether the correct answer is one token.
+        tokens: maximum number of tokens of a generated answer; 0 if candidates are scored.
+        note: a note on skipped prompts or dropped demonstrations; empty if there are none.
     """
 
-    asked: tuple[int, ...]
+    episodes: tuple[int, ...]
     prompts: tuple[Prompt, ...]
     questions: tuple[Question, ...]
     one_token: tuple[bool, ...] = ()
@@ -46,29 +46,29 @@ class TokenisedPrompts:
     note: str = ""
 
     def of(self, places: Sequence[int]) -> TokenisedPrompts:
-        """Some of them."""
+        """The prompts at these places."""
         return replace(
             self,
-            asked=tuple(self.asked[i] for i in places),
+            episodes=tuple(self.episodes[i] for i in places),
             prompts=tuple(self.prompts[i] for i in places),
             questions=tuple(self.questions[i] for i in places),
             one_token=tuple(self.one_token[i] for i in places) if self.one_token else (),
         )
 
     def too_long(self, place: int, method: Method, longest: int | None) -> str:
-        """Why a model cannot take in this prompt, as a clause; empty: it can."""
+        """Why this prompt does not fit into a model, as a clause; empty if it fits."""
         question = self.questions[place]
         return method.too_long(len(question.demonstrations), question.query_length + max(0, self.tokens - 1), longest)
 
 
 class PromptCache:
-    """Tokenised prompts of one model, each made once: contestants and development of one prompt set share them."""
+    """Cached tokenised prompts of one model, which the contestants of a prompt set share."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[str, int], TokenisedPrompts] = {}
 
     def tokenised(self, model: LanguageModel, prompts: LanguagePrompts, times: int = 1) -> TokenisedPrompts:
-        """All episodes in tokens, their demonstrations written so many times."""
+        """All episodes in tokens, with the demonstrations written `times` times."""
         key = (prompts.id, times)
         if key not in self._made:
             self._made[key] = _tokenised(model, prompts, prompts.drawn, range(len(prompts.drawn)), times)
@@ -83,11 +83,11 @@ def fitted(
     overlength: Overlength,
     compared: Sequence[Method] = (),
 ) -> TokenisedPrompts:
-    """The part of the prompts that fits, or the whole with fewer demonstrations: as many as all methods have room for,
-    this one and those it is compared with, so that all of them see the same.
+    """The prompts that fit into the model, or with `drop` all prompts with fewer demonstrations, the same for this
+    method and the compared ones.
 
     Raises:
-        UsageError: a prompt does not fit and is not to be skipped, or not even without demonstrations.
+        UsageError: a prompt does not fit and may not be skipped, or does not fit without demonstrations.
     """
     tokenised = cache.tokenised(model, prompts, method.times)
     if overlength == "drop":
@@ -95,24 +95,25 @@ def fitted(
     reasons = _too_long(tokenised, method, model)
     if not reasons:
         return tokenised
-    line = _line(prompts, model)
     reason = next(iter(reasons.values()))
     if overlength == "error":
-        raise UsageError(f"{line}{reason}; give fewer --shots, or --overlength skip or drop")
-    fitting = [i for i in range(len(tokenised.asked)) if i not in reasons]
-    if not fitting:
-        raise UsageError(f"{line}{reason}, and so it is with every prompt; give fewer --shots")
-    note = f"{len(reasons)} of {len(tokenised.asked)} prompts skipped, too long for {model.longest} tokens"
-    return replace(tokenised.of(fitting), note=note)
+        raise _too_long_error(prompts, model, f"{reason}; give fewer --shots, or --overlength skip or drop")
+    fitting_places = [i for i in range(len(tokenised.episodes)) if i not in reasons]
+    if not fitting_places:
+        raise _too_long_error(prompts, model, f"{reason}, and no other prompt fits; give fewer --shots")
+    note = f"{len(reasons)} of {len(tokenised.episodes)} prompts skipped, too long for {model.longest} tokens"
+    return replace(tokenised.of(fitting_places), note=note)
 
 
-def _line(prompts: LanguagePrompts, model: LanguageModel) -> str:
-    return f"task '{prompts.task.name}' at {prompts.shots} shots does not fit into '{model.name}': "
+def _too_long_error(prompts: LanguagePrompts, model: LanguageModel, reason: str) -> UsageError:
+    start = f"task '{prompts.task.name}' at {prompts.shots} shots does not fit into '{model.name}'"
+    return UsageError(f"{start}: {reason}", code="too-large")
 
 
 def _too_long(tokenised: TokenisedPrompts, method: Method, model: LanguageModel) -> dict[int, str]:
-    """Why prompts do not fit, by their place."""
-    return {i: reason for i in range(len(tokenised.asked)) if (reason := tokenised.too_long(i, method, model.longest))}
+    """The reason for each prompt that does not fit, by its place."""
+    reasons = {i: tokenised.too_long(i, method, model.longest) for i in range(len(tokenised.episodes))}
+    return {i: reason for i, reason in reasons.items() if reason}
 
 
 def _dropped(
@@ -123,54 +124,58 @@ def _dropped(
     prompts: LanguagePrompts,
     compared: Sequence[Method],
 ) -> TokenisedPrompts:
-    """The prompts with as few demonstrations left out as need be."""
+    """All prompts, with as few demonstrations dropped as necessary."""
     too_long = _too_long(all_prompts, method, model)
     others = [(other, cache.tokenised(model, prompts, other.times)) for other in compared if other.hash != method.hash]
-    long = sorted({*too_long, *(i for other, tokenised in others for i in _too_long(tokenised, other, model))})
+    long_places = sorted({*too_long, *(i for other, tokenised in others for i in _too_long(tokenised, other, model))})
     shared = prompts.shared is not None
-    units = [list(range(len(all_prompts.asked)))] * bool(long) if shared else [[i] for i in long]
-    texts, tokens, most = list(all_prompts.prompts), list(all_prompts.questions), 0
-    for unit in units:
-        dropped_here = _fewest(all_prompts.of(unit), model, method, prompts)
-        if dropped_here is None:
+    groups = [list(range(len(all_prompts.episodes)))] * bool(long_places) if shared else [[i] for i in long_places]
+    texts, tokens, max_dropped = list(all_prompts.prompts), list(all_prompts.questions), 0
+    for group in groups:
+        dropped_alone = _fewest_dropped(all_prompts.of(group), model, method, prompts)
+        if dropped_alone is None:
             reason = next(iter(too_long.values()))
-            raise UsageError(
-                f"{_line(prompts, model)}{reason}, and dropping demonstrations is not enough; give --overlength skip"
+            raise _too_long_error(
+                prompts, model, f"{reason}, and dropping demonstrations is not enough; give --overlength skip"
             )
-        # A method that does not fit at all fails on its own, and does not affect the others.
-        dropped = max(
-            [dropped_here, *(_fewest(tokenised.of(unit), model, other, prompts) or 0 for other, tokenised in others)]
-        )
-        shortened, most = _cut(all_prompts.of(unit), model, method, prompts, dropped), max(most, dropped)
-        for place, text, question in zip(unit, shortened.prompts, shortened.questions, strict=True):
+        # A method that does not fit without demonstrations fails, but does not affect the other methods.
+        dropped_by_others = [
+            _fewest_dropped(tokenised.of(group), model, other, prompts) or 0 for other, tokenised in others
+        ]
+        dropped = max([dropped_alone, *dropped_by_others])
+        shortened = _without_first(all_prompts.of(group), model, method, prompts, dropped)
+        max_dropped = max(max_dropped, dropped)
+        for place, text, question in zip(group, shortened.prompts, shortened.questions, strict=True):
             texts[place], tokens[place] = text, question
-    if not most:
+    if not max_dropped:
         return all_prompts
-    affected = "all" if shared else f"{len(long)} of {len(texts)}"
-    stricter = " (as many as those beside it need)" if not too_long else ""
-    note = f"up to {most} of {prompts.shots} demonstrations dropped from the front of {affected} prompts{stricter}"
+    affected = "all" if shared else f"{len(long_places)} of {len(texts)}"
+    reason = " (so that the compared methods fit)" if not too_long else ""
+    note = f"up to {max_dropped} of {prompts.shots} demonstrations dropped from the front of {affected} prompts{reason}"
     return replace(all_prompts, prompts=tuple(texts), questions=tuple(tokens), note=note)
 
 
-def _fewest(long: TokenisedPrompts, model: LanguageModel, method: Method, prompts: LanguagePrompts) -> int | None:
-    """The fewest demonstrations left out that make all of these episodes fit; None: there is no such number."""
-    least = int(method.name == "deep-thinking")  # it has nothing to think over without any
-    for dropped in range(prompts.shots - least + 1):
-        shortened = _cut(long, model, method, prompts, dropped)
+def _fewest_dropped(
+    long: TokenisedPrompts, model: LanguageModel, method: Method, prompts: LanguagePrompts
+) -> int | None:
+    """The fewest dropped demonstrations with which all of these episodes fit; None if no number is enough."""
+    required = int(method.name == "deep-thinking")  # it needs at least one demonstration
+    for dropped in range(prompts.shots - required + 1):
+        shortened = _without_first(long, model, method, prompts, dropped)
         if not _too_long(shortened, method, model):
             return dropped
     return None
 
 
-def _cut(
-    long: TokenisedPrompts, model: LanguageModel, method: Method, prompts: LanguagePrompts, fewer: int
+def _without_first(
+    long: TokenisedPrompts, model: LanguageModel, method: Method, prompts: LanguagePrompts, dropped: int
 ) -> TokenisedPrompts:
-    """These episodes with so many demonstrations left out from the front."""
-    if not fewer:
+    """These episodes without their first `dropped` demonstrations."""
+    if not dropped:
         return long
-    episodes = [prompts.drawn[n] for n in long.asked]
-    cut = [replace(e, demonstrations=e.demonstrations[fewer:]) for e in episodes]
-    return replace(_tokenised(model, prompts, cut, long.asked, method.times), tokens=long.tokens)
+    episodes = [prompts.drawn[n] for n in long.episodes]
+    shortened = [replace(e, demonstrations=e.demonstrations[dropped:]) for e in episodes]
+    return replace(_tokenised(model, prompts, shortened, long.episodes, method.times), tokens=long.tokens)
 
 
 def _tokenised(

@@ -1,9 +1,10 @@
-"""Frozen language prompts: the episodes of (task, shots, demonstration seed, shift) that every model is asked.
+"""Frozen language prompts: the episodes of a task, number of shots, demonstration seed and shift, the same for all
+models.
 
-Queries are the same for all demonstration seeds, shots and shifts, so that answers are compared pair by pair; only
-where every query has demonstrations of its own they come again, with others, until there are as many episodes as asked
-for, and without demonstrations each is asked once. With fewer shots the demonstrations are some of those with more. No
-query is among its demonstrations.
+Queries are the same for all demonstration seeds, shots and shifts, so that answers can be compared in pairs. If each
+query has its own demonstrations, queries repeat with other demonstrations until the number of episodes is reached;
+without demonstrations, they do not repeat. The demonstrations of fewer shots are a subset of those of more shots. A
+query is never one of its demonstrations.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Literal
 
 import numpy as np
 
-from iclbench.core.errors import UsageError
+from iclbench.core.errors import DataError, UnknownNameError, UsageError
 from iclbench.core.formats import assignments
 from iclbench.core.seeds import stream_seed
 from iclbench.language.prompting.text import endings
@@ -27,16 +28,16 @@ from iclbench.language.tasks.cards import PRESET, LanguageTask
 from iclbench.language.tasks.pools import Example, Pool
 from iclbench.store import identity
 
-# Raised whenever a change of the drawing gives other prompts for the same configuration.
+# Increase it if a change draws other prompts for the same configuration.
 VERSION = 2
 SHIFTS = ("none", "shuffled-labels")
-# What a card says of how examples are written down and how an answer is judged.
+# Card fields that define how examples are written and answers are judged.
 _WRITTEN_AND_JUDGED = ("template", "separator", "demonstrations", "answers", "match")
 
 
 @dataclass(frozen=True)
 class LanguageEpisode:
-    """A query after its demonstrations; `candidates` is empty where the answer is free."""
+    """A query with its demonstrations; `candidates` is empty if the answer is generated."""
 
     demonstrations: tuple[Example, ...]
     query: Example
@@ -45,18 +46,18 @@ class LanguageEpisode:
 
 @dataclass(frozen=True)
 class LanguagePrompts:
-    """What defines a set of frozen language prompts.
+    """A set of frozen language prompts.
 
     Attributes:
         task: the task.
-        shots: demonstrations before every query.
-        episodes: queries; at most all there are.
-        demo_seed: which demonstrations are drawn.
-        order: which order they have; 0: as they were drawn.
-        shift: `shuffled-labels`: outputs are exchanged among the demonstrations.
-        seed: evaluation seed: which queries, in which order.
-        split: `development`: queries that are neither asked nor demonstrated, to choose settings on.
-        data_dir: where the user's copies of data sets lie.
+        shots: number of demonstrations before each query.
+        episodes: maximum number of queries.
+        demo_seed: seed that draws the demonstrations.
+        order: order of the demonstrations; 0 is the order in which they are drawn.
+        shift: `none`, or `shuffled-labels`, which permutes the outputs of the demonstrations.
+        seed: evaluation seed, which selects and orders the queries.
+        split: `test`, or `development`, held-out queries for the selection of settings.
+        data_dir: folder of the user's data sets.
     """
 
     task: LanguageTask
@@ -77,12 +78,12 @@ class LanguagePrompts:
 
     def __post_init__(self) -> None:
         if self.shift not in SHIFTS:
-            raise UsageError(f"unknown shift '{self.shift}' of language prompts; known: {', '.join(SHIFTS)}")
+            raise UnknownNameError("shift of language prompts", self.shift, SHIFTS)
         if self.shift != "none" and self.shots == 0:
-            raise UsageError("without demonstrations there are no labels to shuffle; ask for at least one shot")
+            raise UsageError(f"shift '{self.shift}' needs demonstrations; give at least one shot", code="conflict")
 
     def with_pool(self, pool: Pool) -> LanguagePrompts:
-        """The same, drawing from a pool that was read already."""
+        """These prompts, with a pool that is already read."""
         self.__dict__["pool"] = pool
         return self
 
@@ -100,7 +101,7 @@ class LanguagePrompts:
 
     @property
     def data(self) -> str | None:
-        """What the examples are, as far as the card says so."""
+        """The field `data` of the card as text; None if it is empty."""
         return assignments(self.task.card.data) or None
 
     @property
@@ -115,8 +116,9 @@ class LanguagePrompts:
     @cached_property
     def id(self) -> str:
         """Readable name, `q` and content hash."""
-        # Without seed and order of the demonstrations, which stand in the name: what differs in these alone ends alike.
-        drawn_from = {
+        # The hash is without the seed and the order of the demonstrations, which are in the name, so that prompt sets
+        # that differ only in these share it.
+        identity_fields = {
             "data": self.pool.fingerprint,
             "shots": self.shots,
             "episodes": len(self.queries),
@@ -124,53 +126,52 @@ class LanguagePrompts:
             "seed": self.seed,
             "split": self.split,
             "version": VERSION,
-            # Whose intervals were once over episodes.
             **({} if self.repeated is None else {"intervals": "over queries"}),
             "card": [getattr(self.task.card, field) for field in _WRITTEN_AND_JUDGED],
         }
         draw = f"{self.shots}shot-d{self.demo_seed}" + (f"-o{self.order}" if self.order else "")
-        return f"{self.task.name}-{PRESET}-{self.evaluation}-{draw}-q{identity.language_prompts_id(**drawn_from)}"
+        return f"{self.task.name}-{PRESET}-{self.evaluation}-{draw}-q{identity.language_prompts_id(**identity_fields)}"
 
     @property
     def evaluation(self) -> str:
-        """The evaluation in a word: its shift, or its split of the data."""
+        """The shift, or `development` for the development split."""
         return self.shift if self.split == "test" else self.split
 
     @cached_property
     def shared(self) -> tuple[Example, ...] | None:
-        """The demonstrations of all queries; None where every query has its own."""
+        """The demonstrations of all queries; None if each query has its own."""
         if self.shots and self._own_demonstrations:
             return None
         return self._arranged(self._shared(), 0)
 
     @cached_property
     def queries(self) -> tuple[Example, ...]:
-        """The queries, before any demonstrations are drawn."""
+        """The queries."""
         if self.split == "development":
             return self._development()
-        return tuple(self._askable[i] for i in self._query_index)
+        return tuple(self._query_pool[i] for i in self._query_index)
 
     @property
     def _own_demonstrations(self) -> bool:
-        """Whether every query has demonstrations of its own."""
+        """Whether each query has its own demonstrations."""
         return self.task.card.demonstrations == "own"
 
     @property
-    def _askable(self) -> Sequence[Example]:
+    def _query_pool(self) -> Sequence[Example]:
         """All possible queries."""
-        return self.pool.queries if self._own_demonstrations else self.pool.apart[0]
+        return self.pool.queries if self._own_demonstrations else self.pool.splits[0]
 
     @cached_property
     def _query_index(self) -> np.ndarray:
         """Index of the query of each episode."""
-        order = self._rng("queries").permutation(len(self._askable))
-        if self._own_demonstrations and self.shots:  # the same query comes again with other demonstrations
+        order = self._rng("queries").permutation(len(self._query_pool))
+        if self._own_demonstrations and self.shots:  # queries repeat with other demonstrations
             order = np.resize(order, self.episodes)
         return order[: self.episodes]
 
     @property
     def repeated(self) -> np.ndarray | None:
-        """Which query every episode asks, where some are asked more than once; None: none is."""
+        """The index of each episode's query if queries repeat, else None."""
         if self.split == "development" or len(np.unique(self._query_index)) == len(self._query_index):
             return None
         return self._query_index
@@ -180,20 +181,22 @@ class LanguagePrompts:
         """The episodes.
 
         Raises:
-            UsageError: there are too few examples for so many demonstrations, no answers to choose from, or some that
-                cannot be read.
+            UsageError: there are too few examples for this number of demonstrations, or a choice has no candidates.
+            DataError: a correct answer contains the end of an answer, so that it cannot be generated.
         """
         shared, choice = self.shared, self.task.card.answers == "choice"
         if choice and not all(query.candidates or self.pool.labels for query in self.queries):
             raise UsageError(
-                f"the answers of task '{self.task.name}' are free, there is nothing to choose from; ask a copy of its "
-                'card that says answers = "greedy"'
+                f"task '{self.task.name}' has no candidates to choose from; use a copy of its card with answers = "
+                '"greedy"',
+                code="not-applicable",
             )
-        cut = None if choice else next((q.y for q in self.queries if self._cut(q.y)), None)
-        if cut is not None:
-            raise UsageError(
-                f"task '{self.task.name}': no answer can be {reprlib.repr(cut)}, since a free one is read up to "
-                f"{reprlib.repr(self._cut(cut))}; give answers of one line, or a card with candidates to choose from"
+        cut_answer = None if choice else next((q.y for q in self.queries if self._ending_in(q.y)), None)
+        if cut_answer is not None:
+            raise DataError(
+                f"task '{self.task.name}': the answer {reprlib.repr(cut_answer)} cannot be generated, because "
+                f"generation stops at {reprlib.repr(self._ending_in(cut_answer))}; give answers of one line, or a card "
+                "with candidates"
             )
         return tuple(
             LanguageEpisode(
@@ -202,35 +205,35 @@ class LanguagePrompts:
             for i, query in enumerate(self.queries)
         )
 
-    def _cut(self, answer: str) -> str | None:
-        """What in a right answer would end it; None: nothing does."""
+    def _ending_in(self, answer: str) -> str | None:
+        """The text within a correct answer that ends a generated answer, else None."""
         return next((end for end in endings(self.task.card) if end in answer.rstrip()), None)
 
     @property
     def can_shuffle(self) -> bool:
-        """Whether an output can be exchanged at all: the only one cannot, unless it brings its own candidates."""
+        """Whether outputs can be shuffled: this needs two demonstrations, or one that has its own candidates."""
         return self.shots > 1 or (self.shots == 1 and any(e.candidates for e in self.pool.demonstrations))
 
     def _shared(self) -> list[Example]:
-        pool = self.pool.apart[1]
-        self._enough(len(pool))
+        pool = self.pool.splits[1]
+        self._check_available(len(pool))
         if not self.pool.fixed:
             return _stratified(pool, self.shots, self._rng("demonstrations", self.demo_seed))
         examples = list(pool[: self.shots])
-        if self.demo_seed:  # the data set has one set of them: seeds change its order
+        if self.demo_seed:  # the data set defines the demonstrations, so the seed changes only their order
             examples = [examples[i] for i in self._rng("fixed", self.demo_seed).permutation(len(examples))]
         return examples
 
     def _own_examples(self, query: Example, episode: int) -> tuple[Example, ...]:
-        """Demonstrations other than the query."""
+        """The demonstrations of one query, without the query."""
         pool = self.pool.demonstrations
         order = self._rng("own", self.demo_seed, episode).permutation(len(pool))
-        examples = list(islice((pool[i] for i in order if pool[i].asked != query.asked), self.shots))
-        self._enough(len(examples))
+        examples = list(islice((pool[i] for i in order if pool[i].question != query.question), self.shots))
+        self._check_available(len(examples))
         return self._arranged(examples, episode + 1)
 
     def _arranged(self, examples: list[Example], episode: int) -> tuple[Example, ...]:
-        """In the asked order, with outputs exchanged where that is the shift."""
+        """The examples in the requested order, with the shift applied to their outputs."""
         if self.order:
             rng = self._rng("order", self.demo_seed, self.order, episode)
             examples = [examples[i] for i in rng.permutation(len(examples))]
@@ -239,17 +242,20 @@ class LanguagePrompts:
         return tuple(examples)
 
     def _development(self) -> tuple[Example, ...]:
-        examples = self.pool.development if self._own_demonstrations else self.pool.apart[2]
+        examples = self.pool.development if self._own_demonstrations else self.pool.splits[2]
         if not examples:
-            raise UsageError(f"task '{self.task.name}' has no examples to choose settings on; give -o method.passes=5")
+            raise UsageError(
+                f"task '{self.task.name}' has no development examples; give -o method.passes=5", code="not-applicable"
+            )
         order = self._rng("development").permutation(len(examples))
         return tuple(examples[i] for i in order[: self.episodes])
 
-    def _enough(self, available: int) -> None:
+    def _check_available(self, available: int) -> None:
         if self.shots > available:
             raise UsageError(
-                f"task '{self.task.name}' has {available} examples to demonstrate with, asked for {self.shots}; give a "
-                "smaller --shots"
+                f"task '{self.task.name}' has {available} examples for demonstrations, fewer than {self.shots}; give a "
+                "smaller --shots",
+                code="bad-value",
             )
 
     def _rng(self, stream: str, *counter: int) -> np.random.Generator:
@@ -257,8 +263,8 @@ class LanguagePrompts:
 
 
 def _stratified(pool: Sequence[Example], shots: int, rng: np.random.Generator) -> list[Example]:
-    """Draw `shots` examples, one of each class in turn as long as there are any, in a random order. Where outputs are
-    hardly ever the same, this is a plain draw."""
+    """Draw `shots` examples in a random order, one of each class in turn as long as the class has examples. If outputs
+    rarely repeat, this is a uniform draw."""
     by_class: dict[str, list[int]] = defaultdict(list)
     for i in rng.permutation(len(pool)):
         by_class[pool[i].y].append(int(i))
@@ -270,9 +276,12 @@ def _stratified(pool: Sequence[Example], shots: int, rng: np.random.Generator) -
 
 
 def _shuffled(examples: list[Example], rng: np.random.Generator) -> list[Example]:
-    """Outputs exchanged. Those that bring their own candidates get another one of these; class labels are permuted (to
-    give every input a wrong one would tell of two classes which is right) until one has moved; where outputs are all
-    different, none keeps its own."""
+    """The examples with shuffled outputs.
+
+    An example with its own candidates gets another candidate. Class labels are permuted until at least one differs;
+    always giving a wrong label would reveal the correct one of two classes. If all outputs are different, every example
+    gets the output of another one.
+    """
     if any(e.candidates for e in examples):
         alternatives = [[c for c in e.candidates if c != e.y] or [e.y] for e in examples]
         return [
@@ -280,7 +289,7 @@ def _shuffled(examples: list[Example], rng: np.random.Generator) -> list[Example
         ]
     outputs = [e.y for e in examples]
     order = rng.permutation(len(examples))
-    if len(set(outputs)) == len(outputs):  # a cycle through all of them
+    if len(set(outputs)) == len(outputs):  # a cycle through all outputs
         target = {int(a): int(b) for a, b in zip(order, np.roll(order, 1), strict=True)}
         return [replace(e, y=outputs[target[i]]) for i, e in enumerate(examples)]
     while len(set(outputs)) > 1 and [outputs[i] for i in order] == outputs:

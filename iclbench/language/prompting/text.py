@@ -1,4 +1,4 @@
-"""Examples written down by a card's template."""
+"""Prompts as text, from examples and the template of a card."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from iclbench.language.tasks.pools import Example
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt in three parts that follow each other.
+    """A prompt in three consecutive parts.
 
     Attributes:
-        demonstrations: all demonstrations, up to the end of the last answer; empty without any.
-        query: what separates it from them, and the query up to where the answer begins.
-        answers: for every candidate what follows then; white space before the answer belongs to it, so that no prompt
-            ends in a space.
+        demonstrations: all demonstrations, up to the end of the last answer; empty without demonstrations.
+        query: the separator, and the query up to the answer.
+        answers: the text of each candidate, with the white space before it, so that no prompt ends in a space.
     """
 
     demonstrations: str
@@ -47,7 +46,7 @@ def prompt(
 
 
 def example(card: LanguageCard, x: str, y: str) -> str:
-    """One example; braces in texts mean nothing."""
+    """The text of one example; braces in `x` and `y` are not placeholders."""
     before, middle, after = _parts(card)
     return f"{before}{x}{middle}{y}{after}"
 
@@ -58,12 +57,12 @@ def ending(card: LanguageCard) -> str:
 
 
 def endings(card: LanguageCard) -> tuple[str, ...]:
-    """What a free answer is read up to: the end of its example, or of the line."""
+    """The texts that end a generated answer: the end of its example, and the end of the line."""
     return tuple(dict.fromkeys([*([ending(card)] if ending(card) else []), "\n"]))
 
 
 def _up_to_answer(card: LanguageCard, x: str) -> tuple[str, str]:
-    """An example up to its answer, and the white space before the answer."""
+    """The text of an example up to its answer, and the white space before the answer."""
     before, middle, _ = _parts(card)
     opening = before + x + middle
     head = opening.rstrip(" ")
@@ -71,7 +70,7 @@ def _up_to_answer(card: LanguageCard, x: str) -> tuple[str, str]:
 
 
 def _parts(card: LanguageCard) -> tuple[str, str, str]:
-    """The template before, between and after the two places."""
+    """The template before, between and after its two placeholders."""
     before, _, tail = card.template.partition("{x}")
     middle, _, after = tail.partition("{y}")
     return before, middle, after

@@ -1,1 +1,1 @@
-"""Language tasks: cards, readers of data sets, published numbers."""
+"""Language tasks: cards, readers of data sets and published numbers."""

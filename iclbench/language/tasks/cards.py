@@ -1,8 +1,8 @@
 """Language cards: the tasks of pretrained language models, `tasks/language/<name>.toml`.
 
-A card says where its examples come from, how they are written down and how an answer is judged. One with `subsets`
-stands for a task each (`mmlu-abstract-algebra`). A suite, `tasks/language/suites/<name>.toml`, is a list of tasks whose
-mean is published.
+A card defines the source of its examples, the format of the prompt and how an answer is judged. A card with `subsets`
+defines one task for each subset (`mmlu-abstract-algebra`). A suite, `tasks/language/suites/<name>.toml`, is a list of
+tasks whose mean is published.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from iclbench.core.settings import BaseSettings, PositiveInt, validate
 from iclbench.language.tasks.pools import Pool, Reader
 from iclbench.registry import READERS
 
-# Value of the column `preset` in all rows of language models, which have no presets.
+# Value of the column `preset` in the rows of language models, which have no presets.
 PRESET = "language"
 
 
 class LanguageCard(BaseSettings):
-    """A task, or as many tasks as it has subsets.
+    """A task, or one task for each subset.
 
     Attributes:
-        family: what the task asks for: algorithmic, knowledge, linguistic, translation, sentiment, ... With `subsets`
-            the family of each task is this and the name of its group: mmlu-stem.
-        data: what the examples are, where those of published numbers are others; these say theirs.
-        summary: what it is, in a line.
+        family: the type of task: algorithmic, knowledge, linguistic, translation, sentiment, ... With `subsets`, the
+            family of a task has the name of its group appended: mmlu-stem.
+        data: the version of the examples, if published numbers use another one, which they then name.
+        summary: one line on the task.
         source: paper, with table or appendix.
-        notes: what else a reader should know, such as deviations.
-        reader: what reads the examples (`iclbench.registry.READERS`), with `parameters`.
-        parameters: the reader's.
-        labels: names of classes in the data and the words that stand for them in the prompt, in the order in which
-            candidates are scored.
+        notes: further remarks, such as deviations from the paper.
+        reader: the class that reads the examples (`iclbench.registry.READERS`).
+        parameters: parameters of the reader.
+        labels: names of classes in the data, with their words in the prompt, in the order in which candidates are
+            scored.
         template: one example, with {x} and {y}.
-        separator: between examples.
-        shots: demonstrations by default.
-        demonstrations: `shared` by all queries of a demonstration seed, or every query has its `own`.
-        answers: `choice`: the candidate of the highest score; `greedy`: the most probable next tokens.
-        match: when a greedy answer is right: `equal`, or `prefix`: it begins with the right one; its first token alone
-            is right also where the right one begins with it.
-        episodes: queries by default.
+        separator: text between examples.
+        shots: default number of demonstrations.
+        demonstrations: `shared` by all queries of a demonstration seed, or each query has its `own`.
+        answers: `choice`: the candidate with the highest score; `greedy`: the most probable next tokens.
+        match: whether a greedy answer must be `equal` to the correct answer or have it as a `prefix`. With `prefix`, a
+            first token is also correct if the correct answer begins with it.
+        episodes: default number of queries.
         subsets: groups of subsets of the data set.
-        left_out: subsets that are not asked unless they are named, and why.
-        published: numbers of papers; with `subsets` those of the mean over them.
+        left_out: subsets that are evaluated only if they are named, with the reason.
+        published: numbers from papers; with `subsets`, of the mean over the subsets.
     """
 
     family: str
@@ -74,14 +74,14 @@ class LanguageCard(BaseSettings):
 
     @field_validator("template")
     @classmethod
-    def _both_places(cls, value: str) -> str:
+    def _check_placeholders(cls, value: str) -> str:
         if value.count("{x}") != 1 or value.count("{y}") != 1 or value.index("{x}") > value.index("{y}"):
             raise ValueError(f"expected {{x}} once and {{y}} once after it, got {value!r}")
         return value
 
     @field_validator("reader")
     @classmethod
-    def _known_reader(cls, value: str) -> str:
+    def _check_reader(cls, value: str) -> str:
         if ":" not in value:
             try:
                 READERS.entry(value)
@@ -90,7 +90,7 @@ class LanguageCard(BaseSettings):
         return value
 
     @model_validator(mode="after")
-    def _subsets_once(self) -> LanguageCard:
+    def _check_subsets(self) -> LanguageCard:
         subsets = [subset for group in self.subsets.values() for subset in group]
         duplicates = sorted({subset for subset in subsets if subsets.count(subset) > 1})
         unknown = sorted(self.left_out.keys() - set(subsets))
@@ -98,7 +98,7 @@ class LanguageCard(BaseSettings):
             problem = (
                 f"'{duplicates[0]}' is listed twice"
                 if duplicates
-                else f"left_out names '{unknown[0]}', which is no subset"
+                else f"left_out names '{unknown[0]}', which is not a subset"
             )
             raise ValueError(f"subsets: {problem}")
         return self
@@ -108,11 +108,11 @@ class SuiteCard(BaseSettings):
     """Tasks whose mean is published.
 
     Attributes:
-        summary: what they are, in a line.
+        summary: one line on the suite.
         source: paper, with table.
-        notes: what else a reader should know.
+        notes: further remarks.
         tasks: names of language cards and of their subsets.
-        published: means over them.
+        published: published means over the tasks.
     """
 
     summary: str
@@ -129,10 +129,10 @@ class LanguageTask:
     Attributes:
         name: its name in the tables.
         card: the card.
-        subset: the subset of the data set, where the card has several.
+        subset: the subset of the data set; None if the card has no subsets.
         family: its value in the column `family`.
-        left_out: why it is not asked unless it is named; empty: it is.
-        folder: where the card lies, and files that it names.
+        left_out: why it is evaluated only if it is named; empty if it is not left out.
+        folder: folder of the card and of the files that it names.
     """
 
     name: str
@@ -151,11 +151,17 @@ class LanguageTask:
     def reader(self) -> type[Reader]:
         cls = READERS.get(self.card.reader)
         if not (isinstance(cls, type) and issubclass(cls, Reader)):
-            raise UsageError(f"task '{self.name}': '{self.card.reader}' is no reader of examples")
+            raise UsageError(
+                f"task '{self.name}': reader '{self.card.reader}' is not a subclass of Reader", code="bad-value"
+            )
         return cls
 
     def pool(self, data_dir: Path | None = None) -> Pool:
-        """The examples; raises `DataError` where the user's copy of the data is missing or damaged."""
+        """The examples.
+
+        Raises:
+            DataError: the user's copy of the data is missing or damaged.
+        """
         parameters = validate(self.reader.Parameters, self.card.parameters, f"task '{self.name}': parameters")
         return self.reader(parameters, self.card.labels, data_dir, self.folder).read(self.subset)
 
@@ -171,7 +177,7 @@ def load_suite(name: str) -> tuple[str, SuiteCard]:
 
 
 def tasks_of(name: str, card: LanguageCard, folder: Path | None = None) -> list[LanguageTask]:
-    """The task that a card stands for, or those of its subsets."""
+    """The task of a card, or one task for each of its subsets."""
     if not card.subsets:
         return [LanguageTask(name, card, None, card.family, "", folder)]
     return [
@@ -190,13 +196,13 @@ def tasks_of(name: str, card: LanguageCard, folder: Path | None = None) -> list[
 
 @cache
 def shipped_tasks() -> tuple[LanguageTask, ...]:
-    """All tasks of the cards that come with iclbench."""
+    """All tasks of the cards in iclbench."""
     folder = cards_folder("tasks/language")
     return tuple(task for name in names("tasks/language") for task in tasks_of(*load_language_card(name), folder))
 
 
 def suites() -> dict[str, list[str]]:
-    """Names of tasks that have a name together: suites, cards with subsets, families."""
+    """The task names in each suite, each card with subsets and each family."""
     groups: dict[str, list[str]] = {name: load_suite(name)[1].tasks for name in names("tasks/language/suites")}
     for task in shipped_tasks():
         if task.left_out:

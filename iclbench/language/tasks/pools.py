@@ -1,4 +1,4 @@
-"""What a reader makes of a data set: examples to demonstrate with, and examples to be asked."""
+"""Pools of examples for demonstrations and queries, and the base class of the readers that create them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from iclbench.core.settings import BaseSettings
 
 @dataclass(frozen=True)
 class Example:
-    """An input, the right output, and the outputs to choose from, if the input brings its own."""
+    """An input `x`, its correct output `y`, and its candidates if they differ from those of other inputs."""
 
     x: str
     y: str
     candidates: tuple[str, ...] = ()
 
     @property
-    def asked(self) -> tuple[str, ...]:
-        """The question: two examples with equal questions are the same query."""
+    def question(self) -> tuple[str, ...]:
+        """Input and candidates; two examples with the same question are the same query."""
         return (self.x, *self.candidates)
 
 
@@ -31,7 +31,7 @@ def unique(examples: Iterable[Example]) -> tuple[Example, ...]:
     """The examples without repeated questions."""
     by_question: dict[tuple[str, ...], Example] = {}
     for example in examples:
-        by_question.setdefault(example.asked, example)
+        by_question.setdefault(example.question, example)
     return tuple(by_question.values())
 
 
@@ -40,12 +40,11 @@ class Pool:
     """All examples of a task.
 
     Attributes:
-        demonstrations: what demonstrations are drawn from.
-        queries: what is asked; the same tuple where a task does not tell the two apart.
-        labels: the outputs to choose from where they are the same for all inputs; empty: the examples bring theirs, or
-            the answer is free.
-        development: examples that settings may be chosen on; empty: part of `demonstrations` is set aside.
-        fixed: the data set says which demonstrations are to be used, and in which order.
+        demonstrations: examples from which demonstrations are drawn.
+        queries: examples that are queried; the same tuple if the data set does not separate the two.
+        labels: candidates for all inputs; empty if the examples have their own or answers are generated.
+        development: examples for the selection of settings; if empty, part of `demonstrations` is used.
+        fixed: whether the data set defines the demonstrations and their order.
     """
 
     demonstrations: tuple[Example, ...]
@@ -55,32 +54,32 @@ class Pool:
     fixed: bool = False
 
     @cached_property
-    def apart(self) -> tuple[tuple[Example, ...], tuple[Example, ...], tuple[Example, ...]]:
-        """Queries, demonstrations and development examples, without overlap.
+    def splits(self) -> tuple[tuple[Example, ...], tuple[Example, ...], tuple[Example, ...]]:
+        """Queries, demonstrations and development examples, without overlap, the same for all seeds.
 
-        The same whatever is drawn: a pool that does not tell queries from demonstrations is parted in 2 : 1 : 1, one
-        without development examples keeps half of the demonstrations for them.
+        A pool that does not separate queries and demonstrations is split 2 : 1 : 1. In a pool without development
+        examples, half of the demonstrations become development examples.
         """
         if self.fixed:
             return self.queries, self.demonstrations, self.development
         queries, demonstrations = self.queries, self.demonstrations
         if queries == demonstrations:
             half = len(queries) // 2
-            mixed = fixed_shuffle(queries, "language-queries")
-            queries, demonstrations = mixed[:half], mixed[half:]
-        used = {e.asked for e in queries}
-        development = tuple(e for e in self.development if e.asked not in used)
-        used |= {e.asked for e in development}
-        demonstrated = tuple(e for e in demonstrations if e.asked not in used)
+            shuffled = fixed_shuffle(queries, "language-queries")
+            queries, demonstrations = shuffled[:half], shuffled[half:]
+        used = {e.question for e in queries}
+        development = tuple(e for e in self.development if e.question not in used)
+        used |= {e.question for e in development}
+        remaining = tuple(e for e in demonstrations if e.question not in used)
         if not development:
-            mixed = fixed_shuffle(demonstrated, "language-development")
-            half = (len(demonstrated) + 1) // 2
-            demonstrated, development = mixed[:half], mixed[half:]
-        return queries, demonstrated, development
+            shuffled = fixed_shuffle(remaining, "language-development")
+            half = (len(remaining) + 1) // 2
+            remaining, development = shuffled[:half], shuffled[half:]
+        return queries, remaining, development
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of all of it: prompts drawn from other data are other prompts."""
+        """Content hash of all examples."""
         parts = [self.demonstrations, self.queries, self.development]
         return content_hash(
             {
@@ -92,8 +91,8 @@ class Pool:
 
 
 def fixed_shuffle(examples: tuple[Example, ...], stream: str) -> tuple[Example, ...]:
-    """In an order that is the same in every run."""
-    # Imported here, so that listing tasks needs neither.
+    """The examples in a random order that is the same in every run."""
+    # Imported here, so that listing tasks does not import them.
     import numpy as np
 
     from iclbench.core.seeds import stream_seed
@@ -103,25 +102,30 @@ def fixed_shuffle(examples: tuple[Example, ...], stream: str) -> tuple[Example, 
 
 
 class Reader(ABC):
-    """Reads the pool of a task from the card's parameters and the user's own copy of the data."""
+    """Reads the pool of a task from the parameters of its card and the user's copy of the data."""
 
-    # What a card may say in `[parameters]`: nothing, unless a reader says otherwise.
+    # The table `[parameters]` of a card; empty by default.
     Parameters: ClassVar[type[BaseSettings]] = BaseSettings
-    # Whether the examples come from files that the user has to bring.
+    # Whether the examples come from files that the user must provide.
     needs_data: ClassVar[bool] = False
 
     def __init__(
         self, parameters: Any, labels: dict[str, str], data_dir: Path | None = None, folder: Path | None = None
     ) -> None:
-        """`parameters`: of the class `Parameters`; `labels`: from the names that classes have in the data to the words
-        that stand in the prompt; `data_dir`: the user's copies of data sets; `folder`: where the card lies."""
+        """
+        Args:
+            parameters: an instance of `Parameters`.
+            labels: names of classes in the data, with their words in the prompt.
+            data_dir: folder of the user's data sets.
+            folder: folder of the card.
+        """
         self.parameters, self.labels, self.data_dir, self.folder = parameters, labels, data_dir, folder
 
     @abstractmethod
     def read(self, subset: str | None = None) -> Pool:
-        """The pool, of one subset where the card has several.
+        """The pool of the task, or of one subset of the card.
 
         Raises:
-            DataError: a file is missing or is not what it should be; the line says which file is looked for where, and
-                in which layout.
+            DataError: a file is missing or does not have the expected content. The message names the file, the searched
+                folders and the expected format.
         """

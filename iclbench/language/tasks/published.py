@@ -1,4 +1,4 @@
-"""Published numbers of language tasks, and of the suites that they are part of, as rows of their own."""
+"""Published numbers of language tasks and of their suites, as rows of the table `values`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from iclbench.store.runs import writing
 
 
 def write_published(results: Path, tasks: Sequence[LanguageTask]) -> None:
-    """A file for every card of these tasks, and for every suite that has one of them, with published numbers."""
+    """Write a file for each card of these tasks, and for each suite with one of them, that has published numbers."""
     for name, family, card in _cards(tasks):
         rows = list(_rows(name, family, card))
         if rows:
@@ -24,7 +24,7 @@ def write_published(results: Path, tasks: Sequence[LanguageTask]) -> None:
 
 
 def _cards(tasks: Sequence[LanguageTask]) -> Iterator[tuple[str, str, LanguageCard | SuiteCard]]:
-    """Name, family and card, each once."""
+    """Name, family and card of each card and suite of these tasks, without duplicates."""
     yield from {name: (name, task.card.family, task.card) for task in tasks for name in [_card_name(task)]}.values()
     task_names = {task.name for task in tasks}
     for name in names("tasks/language/suites"):
@@ -38,7 +38,7 @@ def _card_name(task: LanguageTask) -> str:
 
 
 def _rows(name: str, family: str, card: LanguageCard | SuiteCard) -> Iterator[dict[str, object]]:
-    usual = card if isinstance(card, LanguageCard) else None
+    language_card = card if isinstance(card, LanguageCard) else None
     members = None if isinstance(card, LanguageCard) else ", ".join(map(canonical, card.tasks))
     for p in card.published:
         yield {
@@ -51,8 +51,8 @@ def _rows(name: str, family: str, card: LanguageCard | SuiteCard) -> Iterator[di
             "preset": PRESET,
             "shift": p.shift,
             "distribution": p.shift,
-            "evaluator": p.evaluator or (usual.answers if usual else "greedy"),
-            "n_context": usual.shots if p.n_context is None and usual else p.n_context,
+            "evaluator": p.evaluator or (language_card.answers if language_card else "greedy"),
+            "n_context": language_card.shots if p.n_context is None and language_card else p.n_context,
             "metric": p.metric,
             "value": p.value,
             "low": p.low,

@@ -1,4 +1,4 @@
-"""Several whole numbers as they are typed: `0:10` (0 to 9), `0,2,4,8`, `5`."""
+"""Lists of integers as typed options: `0:10` (0 to 9), `0,2,4,8` or `5`."""
 
 from __future__ import annotations
 
@@ -7,25 +7,27 @@ from collections.abc import Sequence
 
 from iclbench.core.errors import UsageError
 
-# More of them are a slip of the finger.
-_MOST = 10_000
+# A longer range is probably a typing error.
+_MAX_LENGTH = 10_000
 
 
 def parse(text: str, option: str) -> list[int]:
-    """The numbers, each once, in their order in the text.
+    """The numbers in their order in the text, without duplicates.
 
     >>> parse("0:3,7", "--demo-seeds")
     [0, 1, 2, 7]
 
     Raises:
-        UsageError: this is something else; the line names the option.
+        UsageError: the text has another form; the message names the option.
     """
     numbers: dict[int, None] = {}
     for item in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,9})(?::(\d{1,9}))?\s*", item)
         low, high = (int(match[1]), int(match[2] or int(match[1]) + 1)) if match else (0, 0)
-        if not low < high <= low + _MOST:
-            raise UsageError(f"{option} takes whole numbers (5, or 0,2,4,8, or 0:10 for 0 to 9), not {text!r}")
+        if not low < high <= low + _MAX_LENGTH:
+            raise UsageError(
+                f"{option} takes integers (5, or 0,2,4,8, or 0:10 for 0 to 9), got {text!r}", code="bad-syntax"
+            )
         numbers |= dict.fromkeys(range(low, high))
     return list(numbers)
 

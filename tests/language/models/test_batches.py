@@ -1,4 +1,4 @@
-"""Rows in batches: order, equal lengths, and less when memory runs out."""
+"""Batches of rows: order, equal lengths, and smaller batches when memory runs out."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from iclbench.language.models.batches import Batches, out_of_memory, padded, pla
 
 
 @given(st.lists(st.integers(1, 9), max_size=20), st.integers(1, 25), st.booleans())
-def test_every_row_is_done_once_the_longest_first(lengths: list[int], size: int, equal: bool) -> None:
-    seen = [rows for rows, result in Batches(size).run(lengths, lambda rows: rows, equal) if rows == result]
-    flat = [row for rows in seen for row in rows]
-    assert sorted(flat) == list(range(len(lengths)))
-    assert [lengths[row] for row in flat] == sorted(lengths, reverse=True)
-    assert all(len(rows) <= size for rows in seen)
-    assert not equal or all(len({lengths[row] for row in rows}) == 1 for rows in seen)
+def test_every_row_is_processed_once_longest_first(lengths: list[int], size: int, equal: bool) -> None:
+    row_batches = [rows for rows, result in Batches(size).run(lengths, lambda rows: rows, equal) if rows == result]
+    all_rows = [row for rows in row_batches for row in rows]
+    assert sorted(all_rows) == list(range(len(lengths)))
+    assert [lengths[row] for row in all_rows] == sorted(lengths, reverse=True)
+    assert all(len(rows) <= size for rows in row_batches)
+    assert not equal or all(len({lengths[row] for row in rows}) == 1 for rows in row_batches)
 
 
 @pytest.mark.parametrize(
@@ -27,27 +27,27 @@ def test_every_row_is_done_once_the_longest_first(lengths: list[int], size: int,
         RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried"),
     ],
 )
-def test_out_of_memory_halves_the_batch_for_good(error: RuntimeError) -> None:
-    batches, tried = Batches(16), []
+def test_out_of_memory_halves_the_batch_permanently(error: RuntimeError) -> None:
+    batches, sizes = Batches(16), []
 
     def work(rows: list[int]) -> None:
-        tried.append(len(rows))
+        sizes.append(len(rows))
         if len(rows) > 5:
             raise error
 
-    done = [len(rows) for rows, _ in batches.run([1] * 20, work)]
-    assert tried[:3] == [16, 8, 4] and done == [4] * 5 and batches.size == 4
+    finished_sizes = [len(rows) for rows, _ in batches.run([1] * 20, work)]
+    assert sizes[:3] == [16, 8, 4] and finished_sizes == [4] * 5 and batches.size == 4
     assert [len(rows) for rows, _ in batches.run([1] * 20, work)] == [4] * 5
 
 
-def test_other_errors_and_a_single_row_too_many_are_raised() -> None:
+def test_other_errors_and_out_of_memory_with_a_single_row_are_raised() -> None:
     def fail(rows: list[int]) -> None:
         raise RuntimeError("shapes do not fit")
 
-    def never(rows: list[int]) -> None:
+    def run_out_of_memory(rows: list[int]) -> None:
         raise torch.OutOfMemoryError("out of memory")
 
-    for work, batches in ((fail, Batches(8)), (never, Batches(8))):
+    for work, batches in ((fail, Batches(8)), (run_out_of_memory, Batches(8))):
         with pytest.raises(RuntimeError):
             list(batches.run([1] * 8, work))
         assert batches.size == (8 if work is fail else 1)

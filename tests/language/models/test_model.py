@@ -1,4 +1,4 @@
-"""Pretrained models against a bare transformers model that reads the whole text in one pass."""
+"""Pretrained models against a plain transformers model that reads the complete text in one pass."""
 
 from __future__ import annotations
 
@@ -11,29 +11,31 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, DynamicCache
 
-from iclbench.core.errors import UsageError
 from iclbench.language.models import caches, checks
 from iclbench.language.models.model import LanguageModel, load
 from tests.language.tiny_models import LENGTH, MEMORY, RECURRENT, as_memory, tiny
+from tests.refusals import refused
 
-# ALiBi comes besides: a model that is given no positions.
+# Bloom has ALiBi, and so no explicit positions.
 REMEMBERS = (*MEMORY, "bloom")
 ALL = (*REMEMBERS, *RECURRENT, "mistral")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory):
-    return cache(lambda kind: tiny(kind, tmp_path_factory.mktemp("models") / kind))
+    return cache(lambda architecture: tiny(architecture, tmp_path_factory.mktemp("models") / architecture))
 
 
 @pytest.fixture(scope="module")
 def model(folder):
-    return cache(lambda kind: load(str(folder(kind))))
+    return cache(lambda architecture: load(str(folder(architecture))))
 
 
 @pytest.fixture(scope="module")
-def bare(folder):
-    return cache(lambda kind: AutoModelForCausalLM.from_pretrained(folder(kind), dtype=torch.float32).eval())
+def plain_module(folder):
+    return cache(
+        lambda architecture: AutoModelForCausalLM.from_pretrained(folder(architecture), dtype=torch.float32).eval()
+    )
 
 
 def draw(rows: int, length: int, seed: int = 0) -> Tensor:
@@ -45,202 +47,204 @@ def padded(queries: list[Tensor]) -> tuple[Tensor, Tensor]:
     return torch.nn.utils.rnn.pad_sequence(queries, batch_first=True), mask
 
 
-def everything(ids: Tensor) -> Tensor:
+def full_mask(ids: Tensor) -> Tensor:
     return torch.ones_like(ids, dtype=torch.bool)
 
 
 @torch.no_grad()
-def plain(module, ids: Tensor) -> Tensor:
-    """Logits of one forward pass without anything."""
+def plain_logits(module, ids: Tensor) -> Tensor:
+    """Logits of one forward pass without mask, positions and cache."""
     return module(input_ids=ids, use_cache=False).logits
 
 
-def assert_same(found: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(found, expected, rtol=0, atol=2e-6 * float(expected.abs().max()))
+def assert_same(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=0, atol=2e-6 * float(expected.abs().max()))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", REMEMBERS)
-def test_a_query_after_the_memory_has_the_logits_of_one_plain_pass(kind: str, model, bare) -> None:
+@pytest.mark.parametrize("architecture", REMEMBERS)
+def test_a_query_after_the_memory_has_the_logits_of_one_plain_pass(architecture: str, model, plain_module) -> None:
     demonstrations, query = draw(1, 23), draw(1, 9, seed=1)
-    found = model(kind).logits(query, everything(query), model(kind).read(demonstrations))
-    assert_same(found, plain(bare(kind), torch.cat([demonstrations, query], 1))[:, 23:])
+    logits = model(architecture).logits(query, full_mask(query), model(architecture).read(demonstrations))
+    assert_same(logits, plain_logits(plain_module(architecture), torch.cat([demonstrations, query], 1))[:, 23:])
 
 
-@pytest.mark.parametrize("kind", REMEMBERS)
-def test_queries_of_different_lengths_share_a_memory_and_do_not_see_each_other(kind: str, model, bare) -> None:
+@pytest.mark.parametrize("architecture", REMEMBERS)
+def test_queries_of_different_lengths_share_a_memory_and_do_not_see_each_other(
+    architecture: str, model, plain_module
+) -> None:
     demonstrations = draw(1, 17)
     queries = [draw(1, length, seed=length)[0] for length in (9, 4, 1, 7, 9)]
-    memory = model(kind).read(demonstrations)
-    found = model(kind).logits(*padded(queries), memory)
-    two = torch.cat([model(kind).logits(*padded(queries[:4])[:2], memory), found[4:]])
+    memory = model(architecture).read(demonstrations)
+    logits = model(architecture).logits(*padded(queries), memory)
+    first_four = torch.cat([model(architecture).logits(*padded(queries[:4])[:2], memory), logits[4:]])
     for row, query in enumerate(queries):
-        alone = plain(bare(kind), torch.cat([demonstrations[0], query])[None])[:, 17:]
-        assert_same(found[row : row + 1, : len(query)], alone)
-        assert_same(two[row : row + 1, : len(query)], alone)
+        expected = plain_logits(plain_module(architecture), torch.cat([demonstrations[0], query])[None])[:, 17:]
+        assert_same(logits[row : row + 1, : len(query)], expected)
+        assert_same(first_four[row : row + 1, : len(query)], expected)
 
 
-@pytest.mark.parametrize("kind", ALL)
-def test_whole_prompts_padded_on_the_right_are_read_as_if_alone(kind: str, model, bare) -> None:
+@pytest.mark.parametrize("architecture", ALL)
+def test_padded_prompts_have_the_logits_of_single_prompts(architecture: str, model, plain_module) -> None:
     prompts = [draw(1, length, seed=length)[0] for length in (21, 12, 3)]
-    found = model(kind).logits(*padded(prompts))
+    logits = model(architecture).logits(*padded(prompts))
     for row, prompt in enumerate(prompts):
-        assert_same(found[row : row + 1, : len(prompt)], plain(bare(kind), prompt[None]))
+        assert_same(logits[row : row + 1, : len(prompt)], plain_logits(plain_module(architecture), prompt[None]))
 
 
-@pytest.mark.parametrize("kind", ("gpt2", "llama", "bloom"))
-def test_each_row_may_have_a_memory_of_its_own(kind: str, model, bare) -> None:
+@pytest.mark.parametrize("architecture", ("gpt2", "llama", "bloom"))
+def test_each_row_can_have_its_own_memory(architecture: str, model, plain_module) -> None:
     demonstrations, queries = draw(3, 14), draw(3, 5, seed=1)
-    memory = model(kind).read(demonstrations)
+    memory = model(architecture).read(demonstrations)
     assert (memory.batch, memory.length) == (3, 14)
-    whole = plain(bare(kind), torch.cat([demonstrations, queries], 1))
-    assert_same(model(kind).logits(queries, everything(queries), memory), whole[:, 14:])
-    one = model(kind).logits(queries[1:2], everything(queries[1:2]), memory.rows([1]))
-    assert_same(one, whole[1:2, 14:])
+    expected = plain_logits(plain_module(architecture), torch.cat([demonstrations, queries], 1))
+    assert_same(model(architecture).logits(queries, full_mask(queries), memory), expected[:, 14:])
+    single_row = model(architecture).logits(queries[1:2], full_mask(queries[1:2]), memory.rows([1]))
+    assert_same(single_row, expected[1:2, 14:])
 
 
-@pytest.mark.parametrize("kind", REMEMBERS)
-def test_reading_on_gives_the_present_slots_of_one_long_pass(kind: str, model, bare) -> None:
+@pytest.mark.parametrize("architecture", REMEMBERS)
+def test_reading_in_two_steps_gives_the_keys_and_values_of_one_pass(architecture: str, model, plain_module) -> None:
     ids, cached = draw(1, 12), DynamicCache()
     with torch.no_grad():
-        bare(kind)(input_ids=torch.cat([ids, ids], 1), use_cache=True, **as_memory(bare(kind), cached))
-    first = model(kind).read(ids)
-    second = model(kind).read(ids, after=first)
+        plain_module(architecture)(
+            input_ids=torch.cat([ids, ids], 1), use_cache=True, **as_memory(plain_module(architecture), cached)
+        )
+    first = model(architecture).read(ids)
+    second = model(architecture).read(ids, after=first)
     for layer, memory in enumerate((cached.layers[0], cached.layers[1])):
         assert_same(first.keys[layer], memory.keys[:, :, :12])
         assert_same(second.keys[layer], memory.keys[:, :, 12:])
         assert_same(second.values[layer], memory.values[:, :, 12:])
 
 
-@pytest.mark.parametrize("kind", MEMORY)
-def test_tokens_can_be_read_again_at_the_positions_they_had(kind: str, model, bare) -> None:
+@pytest.mark.parametrize("architecture", MEMORY)
+def test_tokens_can_be_read_again_at_the_same_positions(architecture: str, model, plain_module) -> None:
     ids, cached = draw(1, 12), DynamicCache()
-    twice = torch.cat([ids, ids], 1)
+    repeated_ids = torch.cat([ids, ids], 1)
     with torch.no_grad():
-        bare(kind)(
-            input_ids=twice,
-            attention_mask=torch.ones_like(twice),
+        plain_module(architecture)(
+            input_ids=repeated_ids,
+            attention_mask=torch.ones_like(repeated_ids),
             use_cache=True,
             position_ids=torch.arange(12).repeat(2)[None],
-            **as_memory(bare(kind), cached),
+            **as_memory(plain_module(architecture), cached),
         )
-    again = model(kind).read(ids, after=model(kind).read(ids), first=0)
+    second = model(architecture).read(ids, after=model(architecture).read(ids), first=0)
     for layer in range(2):
-        assert_same(again.keys[layer], cached.layers[layer].keys[:, :, 12:])
+        assert_same(second.keys[layer], cached.layers[layer].keys[:, :, 12:])
 
 
-def test_positions_that_a_model_is_not_told_cannot_be_chosen(model) -> None:
+def test_positions_of_a_model_without_explicit_positions_are_refused(model) -> None:
     memory = model("bloom").read(draw(1, 5))
     assert not model("bloom").placed
-    with pytest.raises(UsageError, match=r"-o method\.positions=continue"):
+    with refused("not-applicable", "'bloom'", "-o method.positions=continue"):
         model("bloom").read(draw(1, 5), after=memory, first=0)
 
 
-@pytest.mark.parametrize("kind", ("gpt2", "llama"))
-def test_asking_leaves_the_memory_as_it_was(kind: str, model) -> None:
-    memory = model(kind).read(draw(1, 11))
-    before = [t.clone() for t in memory.tensors().values()]
+@pytest.mark.parametrize("architecture", ("gpt2", "llama"))
+def test_queries_do_not_change_the_memory(architecture: str, model) -> None:
+    memory = model(architecture).read(draw(1, 11))
+    copies = [t.clone() for t in memory.tensors().values()]
     query = draw(4, 6)
-    once, again = (model(kind).logits(query, everything(query), memory) for _ in range(2))
-    assert torch.equal(once, again)
-    model(kind).read(draw(1, 11), after=memory)
-    assert all(torch.equal(a, b) for a, b in zip(before, memory.tensors().values(), strict=True))
+    first, second = (model(architecture).logits(query, full_mask(query), memory) for _ in range(2))
+    assert torch.equal(first, second)
+    model(architecture).read(draw(1, 11), after=memory)
+    assert all(torch.equal(a, b) for a, b in zip(copies, memory.tensors().values(), strict=True))
 
 
-@pytest.mark.parametrize("kind", ALL)
-def test_logits_at_chosen_places_are_those_of_all_and_the_others_are_not_computed(kind: str, model) -> None:
+@pytest.mark.parametrize("architecture", ALL)
+def test_logits_at_selected_positions_equal_those_of_all_and_the_others_are_not_computed(
+    architecture: str, model
+) -> None:
     ids, mask = padded([draw(1, length, seed=length)[0] for length in (12, 8, 10)])
     keep = torch.tensor([[11, 3], [7, 0], [2, 2]])
-    asked: list[int] = []
-    head = model(kind)._module.get_output_embeddings()
-    hook = head.register_forward_hook(lambda _, given, __: asked.append(given[0].shape[1]))
+    head_lengths: list[int] = []
+    head = model(architecture)._module.get_output_embeddings()
+    hook = head.register_forward_hook(lambda _, inputs, __: head_lengths.append(inputs[0].shape[1]))
     try:
-        kept, whole = model(kind).logits(ids, mask, keep=keep), model(kind).logits(ids, mask)
+        selected, all_logits = model(architecture).logits(ids, mask, keep=keep), model(architecture).logits(ids, mask)
     finally:
         hook.remove()
-    assert asked == [2, 12]
-    assert_same(kept, torch.stack([whole[row, places] for row, places in enumerate(keep)]))
+    assert head_lengths == [2, 12]
+    assert_same(selected, torch.stack([all_logits[row, places] for row, places in enumerate(keep)]))
 
 
-def test_places_are_cut_out_where_the_head_cannot_be_asked_at_them(model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_positions_are_selected_from_all_logits_if_the_head_does_not_support_them(
+    model, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ids = draw(2, 6)
     keep = torch.tensor([[5], [1]])
-    expected = model("gpt2").logits(ids, everything(ids), keep=keep)
+    expected = model("gpt2").logits(ids, full_mask(ids), keep=keep)
     monkeypatch.setattr(model("gpt2"), "_head", None)
-    assert_same(model("gpt2").logits(ids, everything(ids), keep=keep), expected)
+    assert_same(model("gpt2").logits(ids, full_mask(ids), keep=keep), expected)
 
 
-@pytest.mark.parametrize(
-    ("kind", "why"),
-    [
-        ("mamba", "keeps no keys and values"),
-        ("rwkv", "keeps no keys and values"),
-        ("mistral", "sliding window of 8 tokens"),
-    ],
-)
-def test_models_without_a_memory_say_why(kind: str, why: str, model) -> None:
-    assert not model(kind).remembers
-    assert why in model(kind).forgets
-    with pytest.raises(UsageError, match=why):
-        model(kind).read(draw(1, 4))
-    with pytest.raises(UsageError, match=why):
-        model(kind).logits(draw(1, 4), everything(draw(1, 4)), model("llama").read(draw(1, 4)))
+@pytest.mark.parametrize(("architecture", "name"), [("mamba", "mamba"), ("rwkv", "rwkv"), ("mistral", "window of 8")])
+def test_models_without_a_memory_give_the_reason(architecture: str, name: str, model) -> None:
+    assert not model(architecture).remembers
+    assert name in model(architecture).forgets
+    with refused("not-applicable", name):
+        model(architecture).read(draw(1, 4))
+    with refused("not-applicable", name):
+        model(architecture).logits(draw(1, 4), full_mask(draw(1, 4)), model("llama").read(draw(1, 4)))
 
 
-def test_the_same_architecture_remembers_without_its_window(tmp_path: Path) -> None:
+def test_an_architecture_with_a_sliding_window_has_a_memory_without_its_window(tmp_path: Path) -> None:
     assert load(str(tiny("mistral", tmp_path / "wide", sliding_window=None))).remembers
 
 
 @pytest.mark.parametrize(
-    ("wrong", "why"),
-    [
-        (lambda past, present: torch.cat([0 * past, present], -2), "predicts something else"),
-        (lambda past, present: present, "cannot go on from keys and values"),
-    ],
-    ids=("emptied", "dropped"),
+    "wrong",
+    [lambda past, present: torch.cat([0 * past, present], -2), lambda past, present: present],
+    ids=("zeros", "dropped"),
 )
-def test_a_memory_that_does_not_work_is_seen_when_the_model_is_loaded(
-    wrong: Callable[[Tensor, Tensor], Tensor], why: str, folder, monkeypatch: pytest.MonkeyPatch
+def test_loading_detects_a_memory_that_does_not_work(
+    wrong: Callable[[Tensor, Tensor], Tensor], folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert not load(str(folder("llama"))).forgets
+
     def update(layer: caches.Layer, keys: Tensor, values: Tensor, *_, **__) -> tuple[Tensor, Tensor]:
         layer.present = keys, values
         return layer.present if layer.past is None else (wrong(layer.past[0], keys), wrong(layer.past[1], values))
 
     monkeypatch.setattr(caches.Layer, "update", update)
-    assert why in load(str(folder("llama"))).forgets
+    assert "llama" in load(str(folder("llama"))).forgets
 
 
-@pytest.mark.parametrize("kind", ("gpt2", "llama"))
-def test_a_text_beyond_the_context_is_refused_with_the_numbers(kind: str, model) -> None:
-    asked: LanguageModel = model(kind)
-    assert asked.longest == LENGTH
-    memory = asked.read(draw(1, LENGTH - 3))
-    fits = draw(2, 3)
-    assert asked.logits(fits, everything(fits), memory).isfinite().all()
-    with pytest.raises(UsageError, match=f"{LENGTH + 1} tokens is longer than the {LENGTH}"):
-        asked.logits(draw(2, 4), everything(draw(2, 4)), memory)
-    with pytest.raises(UsageError, match=f"longer than the {LENGTH}"):
-        asked.read(draw(1, LENGTH - 3), after=memory)
+@pytest.mark.parametrize("architecture", ("gpt2", "llama"))
+def test_a_text_beyond_the_context_length_is_refused(architecture: str, model) -> None:
+    language_model: LanguageModel = model(architecture)
+    assert language_model.longest == LENGTH
+    memory = language_model.read(draw(1, LENGTH - 3))
+    last_tokens = draw(2, 3)
+    assert language_model.logits(last_tokens, full_mask(last_tokens), memory).isfinite().all()
+    with refused("too-large", LENGTH + 1, LENGTH, architecture):
+        language_model.logits(draw(2, 4), full_mask(draw(2, 4)), memory)
+    with refused("too-large", LENGTH, architecture):
+        language_model.read(draw(1, LENGTH - 3), after=memory)
 
 
-def test_limits_are_those_of_the_architecture(model) -> None:
-    limits = {kind: model(kind).longest for kind in ALL}
-    assert {kind for kind, limit in limits.items() if limit is None} == {"bloom", "mamba"}
+def test_context_lengths_are_those_of_the_architecture(model) -> None:
+    limits = {architecture: model(architecture).longest for architecture in ALL}
+    assert {architecture for architecture, limit in limits.items() if limit is None} == {"bloom", "mamba"}
     assert {limit for limit in limits.values() if limit is not None} == {LENGTH}
 
 
-def test_half_precision_keeps_its_memory_and_answers_in_float32(folder) -> None:
+def test_half_precision_has_a_memory_in_half_precision_and_logits_in_float32(folder) -> None:
     half = load(str(folder("llama")), dtype="bfloat16")
     memory = half.read(draw(1, 8))
     query = draw(2, 4)
-    answers = half.logits(query, everything(query), memory)
-    assert (half.dtype, memory.dtype, answers.dtype) == (torch.bfloat16, torch.bfloat16, torch.float32)
+    logits = half.logits(query, full_mask(query), memory)
+    assert (half.dtype, memory.dtype, logits.dtype) == (torch.bfloat16, torch.bfloat16, torch.float32)
     assert half.remembers
-    assert torch.equal(half.logits(query, everything(query), memory.to(dtype=torch.float32)), answers)
+    assert torch.equal(half.logits(query, full_mask(query), memory.to(dtype=torch.float32)), logits)
 
 
-def test_random_models_do_depend_on_what_they_read(model) -> None:
-    for kind in ALL:
+def test_logits_of_the_tiny_models_depend_on_earlier_tokens(model) -> None:
+    for architecture in ALL:
         query = draw(1, 6)
-        one, other = (checks.plain(model(kind), torch.cat([draw(1, 9, seed=s), query], 1))[:, -1] for s in (1, 2))
-        assert float((one - other).abs().max()) > 0.01 * float(one.abs().max())
+        first, second = (
+            checks.plain(model(architecture), torch.cat([draw(1, 9, seed=s), query], 1))[:, -1] for s in (1, 2)
+        )
+        assert float((first - second).abs().max()) > 0.01 * float(first.abs().max())

@@ -1,4 +1,4 @@
-"""Texts as tokens: where each of them ends, and what is put before and behind."""
+"""Tokenised texts: the ends of tokens, and special tokens."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from iclbench.core.errors import DataError
 from iclbench.language.models.tokenizing import Tokenizer, Tokens
 from tests.language.tiny_models import fast_tokenizer
+from tests.refusals import refused
 
 CHARS, BPE, LLAMA = (
     Tokenizer(fast_tokenizer(kind, opening), 400, "tiny")
@@ -20,7 +20,7 @@ CHARS, BPE, LLAMA = (
 
 
 def metaspace() -> Tokenizer:
-    """As Llama 2 has it: spaces are written ▁, one before the text, and unknown characters as bytes."""
+    """A tokenizer like that of Llama 2: spaces become ▁, one ▁ precedes the text, and unknown characters are bytes."""
     bytes_ = {f"<0x{i:02X}>": i + 3 for i in range(256)}
     words = {c: i + 300 for i, c in enumerate("▁abc:>-")}
     merges = [("▁", "a"), ("▁", "b")]
@@ -36,46 +36,46 @@ def metaspace() -> Tokenizer:
 
 @settings(max_examples=60, deadline=None)
 @given(st.text(st.sampled_from("ab ->:\nReview café λ😀."), max_size=30))
-def test_tokens_up_to_an_end_spell_the_text_up_to_there(text: str) -> None:
-    found = BPE(text)
-    assert len(found.ids) == len(found.ends)
-    assert BPE.text(found.ids) == text
-    assert list(found.ends) == sorted(found.ends)
-    for i, end in enumerate(found.ends):
-        if i + 1 == len(found.ends) or found.ends[i + 1] > end:  # the last piece of its character
-            assert BPE.text(found.ids[: i + 1]) == text[:end]
+def test_tokens_up_to_an_end_decode_to_the_text_up_to_it(text: str) -> None:
+    tokens = BPE(text)
+    assert len(tokens.ids) == len(tokens.ends)
+    assert BPE.text(tokens.ids) == text
+    assert list(tokens.ends) == sorted(tokens.ends)
+    for i, end in enumerate(tokens.ends):
+        if i + 1 == len(tokens.ends) or tokens.ends[i + 1] > end:  # the last piece of its character
+            assert BPE.text(tokens.ids[: i + 1]) == text[:end]
 
 
-def test_the_pieces_of_a_character_all_end_behind_it() -> None:
+def test_all_tokens_of_a_character_end_after_it() -> None:
     assert BPE("é😀").ends == (1, 1, 2, 2, 2, 2)
 
 
-def test_character_level_tokens_end_one_after_the_other() -> None:
+def test_character_level_tokens_end_after_each_character() -> None:
     text = "example:a->b\n\n x"
     assert CHARS(text).ends == tuple(range(1, len(text) + 1))
     assert CHARS.text(CHARS(text).ids) == text
 
 
-def test_ends_are_those_of_the_text_where_spaces_are_rewritten() -> None:
+def test_ends_refer_to_the_original_text_if_spaces_are_replaced() -> None:
     text = "a b\n-> a"
-    found = metaspace()(text)
-    assert (found.ids[0], found.ends[0], found.ends[-1]) == (0, 0, len(text))
-    assert found.ends[1:] == (1, 3, 4, 5, 6, 8)
+    tokens = metaspace()(text)
+    assert (tokens.ids[0], tokens.ends[0], tokens.ends[-1]) == (0, 0, len(text))
+    assert tokens.ends[1:] == (1, 3, 4, 5, 6, 8)
 
 
 @pytest.mark.parametrize("text", ["example:a", "<s>example:a"])
-def test_a_text_begins_with_exactly_one_token_of_beginning(text: str) -> None:
+def test_a_text_has_exactly_one_beginning_of_text_token(text: str) -> None:
     assert LLAMA(text).ids[:2] != (0, 0)
     assert LLAMA(text).ids.count(0) == 1
     assert LLAMA(text).ids[1:] == BPE("example:a").ids
     assert LLAMA(text).ends[-1] == len(text)
 
 
-def test_no_token_of_beginning_where_the_tokenizer_has_no_such_habit() -> None:
+def test_no_beginning_of_text_token_if_the_tokenizer_adds_none() -> None:
     assert 0 not in BPE("example:a").ids
 
 
-def test_no_token_of_end_also_where_the_tokenizer_has_that_habit() -> None:
+def test_no_end_of_text_token_even_if_the_tokenizer_adds_one() -> None:
     words = fast_tokenizer("bpe", "<s>")
     words.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
@@ -83,30 +83,30 @@ def test_no_token_of_end_also_where_the_tokenizer_has_that_habit() -> None:
     assert Tokenizer(words, 400, "t5-like")("example:a") == LLAMA("example:a")
 
 
-def test_an_empty_text_is_its_beginning() -> None:
+def test_an_empty_text_has_only_the_beginning_of_text_token() -> None:
     assert LLAMA("") == Tokens((0,), (0,))
     assert BPE("") == Tokens((), ())
 
 
-def test_nothing_is_cut_and_nothing_filled_up_whatever_the_file_says() -> None:
+def test_truncation_and_padding_of_the_file_are_ignored() -> None:
     words = fast_tokenizer("bpe")
     words.backend_tokenizer.enable_truncation(3)
     words.backend_tokenizer.enable_padding(length=40, pad_id=1, pad_token="</s>")
     assert Tokenizer(words, 400, "cut")("example:a->b") == BPE("example:a->b")
 
 
-def test_text_leaves_out_tokens_of_beginning_and_end_and_keeps_spaces() -> None:
+def test_decoding_removes_special_tokens_but_not_spaces() -> None:
     assert LLAMA.text([*LLAMA("a , b .").ids, 1]) == "a , b ."
 
 
-def test_a_token_that_the_model_does_not_know_is_refused() -> None:
-    with pytest.raises(DataError, match=r"the tokenizer of 'small' has a token \d+ and its model knows 200; they do"):
+def test_a_token_without_an_embedding_is_refused() -> None:
+    with refused("unreadable-file", "'small'", 200):
         Tokenizer(fast_tokenizer("bpe"), 200, "small")("Review: a fine film")
 
 
-def test_a_tokenizer_that_does_not_say_where_tokens_end_is_refused() -> None:
+def test_a_tokenizer_without_character_offsets_is_refused() -> None:
     class Slow:
         is_fast = False
 
-    with pytest.raises(DataError, match=r"tokenizer of 'slow' does not say .* tokenizer\.json"):
+    with refused("not-supported", "'slow'", "tokenizer.json"):
         Tokenizer(Slow(), 400, "slow")

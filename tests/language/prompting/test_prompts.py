@@ -1,4 +1,4 @@
-"""Frozen language prompts: what stays, what changes, and what never happens."""
+"""Frozen language prompts: which episodes depend on which settings."""
 
 import os
 from collections import Counter
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from iclbench.core.errors import UsageError
 from iclbench.language.prompting.prompts import LanguagePrompts
 from iclbench.language.tasks.cards import LanguageCard, LanguageTask
-from iclbench.language.tasks.chosen import language_tasks
 from iclbench.language.tasks.pools import Example, Pool
+from iclbench.language.tasks.selection import language_tasks
+from tests.refusals import refused
 
 LABELS = ("no", "yes", "so")
 
@@ -37,129 +37,138 @@ def prompts(pool=POOL, demonstrations="shared", answers="choice", **changes):
     return LanguagePrompts(LanguageTask("mine", card, None, "own"), **settings).with_pool(pool)
 
 
-def own(**changes):
-    """As in the mapping tasks: every query has its own demonstrations, from the same pool."""
+def own_prompts(**changes):
+    """Prompts as in the mapping tasks: each query has its own demonstrations, from the same pool."""
     pairs = texts("word", 20, [f"out{i}" for i in range(20)])
     return prompts(Pool(pairs, pairs), "own", "greedy", **changes)
 
 
-def asked(made):
-    return [episode.query for episode in made.drawn]
+def queries(prompt_set):
+    return [episode.query for episode in prompt_set.drawn]
 
 
-def shown(made):
-    return [list(episode.demonstrations) for episode in made.drawn]
+def demonstrations_of(prompt_set):
+    return [list(episode.demonstrations) for episode in prompt_set.drawn]
 
 
-def test_queries_that_come_again_are_known_and_have_a_name_of_their_own():
-    again, apart = own(), own(episodes=20)
-    assert again.repeated.tolist() == [*apart._query_index, *apart._query_index[:10]]
-    assert apart.repeated is None and own(shots=0).repeated is None and prompts().repeated is None
+def test_repeated_queries_have_their_index():
+    repeated, distinct = own_prompts(), own_prompts(episodes=20)
+    assert repeated.repeated.tolist() == [*distinct._query_index, *distinct._query_index[:10]]
+    assert distinct.repeated is None and own_prompts(shots=0).repeated is None and prompts().repeated is None
 
 
-@pytest.mark.parametrize("make", [prompts, own])
-def test_queries_are_the_same_whatever_is_demonstrated(make):
-    first = asked(make())
+@pytest.mark.parametrize("make", [prompts, own_prompts])
+def test_queries_do_not_depend_on_the_demonstrations(make):
+    first = queries(make())
     for changes in ({"demo_seed": 1}, {"order": 2}, {"shots": 2}, {"shift": "shuffled-labels"}):
-        assert asked(make(**changes)) == first
-    # Without demonstrations a query that comes again would be the same prompt.
-    once = list(dict.fromkeys(first))
-    assert asked(make(shots=0)) == once and shown(make(shots=0)) == [[]] * len(once)
-    assert asked(make(episodes=10)) == first[:10]
-    assert asked(make(seed=1)) != first
+        assert queries(make(**changes)) == first
+    # Without demonstrations, a repeated query would be the same prompt.
+    distinct = list(dict.fromkeys(first))
+    assert queries(make(shots=0)) == distinct and demonstrations_of(make(shots=0)) == [[]] * len(distinct)
+    assert queries(make(episodes=10)) == first[:10]
+    assert queries(make(seed=1)) != first
 
 
-@pytest.mark.parametrize("make", [prompts, own])
+@pytest.mark.parametrize("make", [prompts, own_prompts])
 def test_the_same_settings_give_the_same_prompts_and_ids(make):
     assert make().drawn == make().drawn
     assert make().id == make().id
 
 
-@pytest.mark.parametrize("make", [prompts, own])
-def test_demonstration_seeds_really_change_the_demonstrations(make):
-    """A known fault of published code: seeds that reach nothing."""
-    sets = [frozenset(e.x for e in shown(make(demo_seed=seed))[0]) for seed in range(10)]
+@pytest.mark.parametrize("make", [prompts, own_prompts])
+def test_demonstration_seeds_change_the_demonstrations(make):
+    """In some published code, seeds have no effect."""
+    sets = [frozenset(e.x for e in demonstrations_of(make(demo_seed=seed))[0]) for seed in range(10)]
     assert len(set(sets)) >= 9
 
 
-@pytest.mark.parametrize("make", [prompts, own])
-def test_fewer_shots_are_some_of_more(make):
-    more = shown(make(shots=6))
+@pytest.mark.parametrize("make", [prompts, own_prompts])
+def test_demonstrations_of_fewer_shots_are_a_subset(make):
+    six_shots = demonstrations_of(make(shots=6))
     for shots in (1, 3, 5):
-        for few, many in zip(shown(make(shots=shots)), more, strict=True):
-            assert len(few) == shots
-            assert set(few) <= set(many)
+        for smaller, larger in zip(demonstrations_of(make(shots=shots)), six_shots, strict=True):
+            assert len(smaller) == shots
+            assert set(smaller) <= set(larger)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_classes_are_demonstrated_equally_often_in_a_random_order(seed):
-    made = shown(prompts(demo_seed=seed))[0]
-    assert Counter(e.y for e in made) == dict.fromkeys(LABELS, 2)
-    assert len(set(made)) == 6
-    every = {tuple(e.y for e in shown(prompts(demo_seed=other))[0][-2:]) for other in range(60)}
-    assert len(every) == 9, "the last two show any two classes, also the same one twice"
+def test_classes_are_equally_frequent_in_a_random_order(seed):
+    examples = demonstrations_of(prompts(demo_seed=seed))[0]
+    assert Counter(e.y for e in examples) == dict.fromkeys(LABELS, 2)
+    assert len(set(examples)) == 6
+    last_classes = {tuple(e.y for e in demonstrations_of(prompts(demo_seed=other))[0][-2:]) for other in range(60)}
+    assert len(last_classes) == 9, "the last two demonstrations have any two classes, or the same one twice"
 
 
-@pytest.mark.parametrize("make", [prompts, own])
-def test_no_query_is_among_its_demonstrations(make):
+@pytest.mark.parametrize("make", [prompts, own_prompts])
+def test_a_query_is_never_one_of_its_demonstrations(make):
     for seed in range(5):
         for episode in make(demo_seed=seed).drawn:
             assert episode.query.x not in {e.x for e in episode.demonstrations}
             assert len({e.x for e in episode.demonstrations}) == 6
 
 
-def test_shared_demonstrations_are_never_asked_even_where_the_data_have_them_twice():
-    """TREC's training file has ten of its test questions; a mapping has one pool for everything."""
-    twice = Pool((*texts("test", 40), *texts("train", 20)), texts("test", 40), LABELS)
-    one = Pool(POOL.demonstrations, POOL.demonstrations, LABELS)
-    for pool in (twice, one):
+def test_shared_demonstrations_are_never_queries_even_if_the_data_overlap():
+    """The training file of TREC has ten of its test questions; a mapping has a single pool."""
+    overlapping = Pool((*texts("test", 40), *texts("train", 20)), texts("test", 40), LABELS)
+    single = Pool(POOL.demonstrations, POOL.demonstrations, LABELS)
+    for pool in (overlapping, single):
         for split in ("test", "development"):
-            queries = {e.x for seed in range(5) for e in asked(prompts(pool, episodes=99, seed=seed, split=split))}
+            evaluated = [prompts(pool, episodes=99, seed=seed, split=split) for seed in range(5)]
+            query_inputs = {e.x for prompt_set in evaluated for e in queries(prompt_set)}
             for seed in range(10):
-                assert not queries & {e.x for e in shown(prompts(pool, demo_seed=seed))[0]}
+                assert not query_inputs & {e.x for e in demonstrations_of(prompts(pool, demo_seed=seed))[0]}
 
 
 @pytest.mark.parametrize(
     "pool", [POOL, replace(POOL, development=texts("dev", 9)), Pool(texts("a", 50), texts("a", 50))]
 )
-def test_development_queries_are_neither_asked_nor_demonstrated(pool):
+def test_development_queries_are_neither_test_queries_nor_demonstrations(pool):
     pool = replace(pool, labels=LABELS)
-    development = {e.x for e in asked(prompts(pool, split="development", episodes=99))}
+    development = {e.x for e in queries(prompts(pool, split="development", episodes=99))}
     assert development
-    assert not development & {e.x for e in asked(prompts(pool, episodes=99))}
+    assert not development & {e.x for e in queries(prompts(pool, episodes=99))}
     for seed in range(20):
-        assert not development & {e.x for e in shown(prompts(pool, demo_seed=seed))[0]}
+        assert not development & {e.x for e in demonstrations_of(prompts(pool, demo_seed=seed))[0]}
 
 
-@pytest.mark.parametrize("make", [prompts, own])
+@pytest.mark.parametrize("make", [prompts, own_prompts])
 def test_orders_permute_the_same_demonstrations(make):
-    drawn = shown(make())
-    orders = [shown(make(order=order)) for order in range(1, 6)]
+    drawn = demonstrations_of(make())
+    orders = [demonstrations_of(make(order=order)) for order in range(1, 6)]
     for other in orders:
         assert [Counter(d) for d in other] == [Counter(d) for d in drawn]
     assert len({tuple(d[0]) for d in [drawn, *orders]}) >= 5
 
 
-def test_shuffled_labels_keep_the_inputs_and_the_multiset_of_outputs():
-    for make in (prompts, own):
-        for plain, shuffled in zip(shown(make()), shown(make(shift="shuffled-labels")), strict=True):
+def test_shuffled_labels_do_not_change_the_inputs_and_the_multiset_of_outputs():
+    for make in (prompts, own_prompts):
+        for plain, shuffled in zip(
+            demonstrations_of(make()), demonstrations_of(make(shift="shuffled-labels")), strict=True
+        ):
             assert [e.x for e in plain] == [e.x for e in shuffled]
             assert Counter(e.y for e in plain) == Counter(e.y for e in shuffled)
-    for plain, shuffled in zip(shown(own()), shown(own(shift="shuffled-labels")), strict=True):
-        assert all(a.y != b.y for a, b in zip(plain, shuffled, strict=True)), "different outputs: none keeps its own"
+    for plain, shuffled in zip(
+        demonstrations_of(own_prompts()), demonstrations_of(own_prompts(shift="shuffled-labels")), strict=True
+    ):
+        assert all(a.y != b.y for a, b in zip(plain, shuffled, strict=True)), "if all outputs differ, all change"
 
 
-def test_labels_are_shuffled_anew_for_every_query_and_every_seed():
-    def exchanged(**changes):
-        pairs = zip(shown(own(**changes)), shown(own(shift="shuffled-labels", **changes)), strict=True)
+def test_the_permutation_of_labels_depends_on_query_and_seed():
+    def permutations(**changes):
+        pairs = zip(
+            demonstrations_of(own_prompts(**changes)),
+            demonstrations_of(own_prompts(shift="shuffled-labels", **changes)),
+            strict=True,
+        )
         return [tuple([e.y for e in plain].index(e.y) for e in shuffled) for plain, shuffled in pairs]
 
-    assert len(set(exchanged())) > 10
-    assert len({exchanged(demo_seed=seed)[0] for seed in range(10)}) > 5
+    assert len(set(permutations())) > 10
+    assert len({permutations(demo_seed=seed)[0] for seed in range(10)}) > 5
 
 
 @pytest.mark.parametrize("shots", [2, 3])
-def test_shuffling_two_classes_always_moves_a_label_if_there_are_both(shots):
+def test_shuffling_two_classes_always_changes_a_label(shots):
     pool = Pool(texts("train", 60, ("no", "yes")), texts("test", 40, ("no", "yes")), ("no", "yes"))
     for seed in range(40):
         plain, mixed = (prompts(pool, shots=shots, demo_seed=seed, shift=s).shared for s in ("none", "shuffled-labels"))
@@ -167,7 +176,7 @@ def test_shuffling_two_classes_always_moves_a_label_if_there_are_both(shots):
         assert [e.y for e in plain] != [e.y for e in mixed]
 
 
-def test_a_single_label_cannot_be_shuffled_but_for_other_candidates():
+def test_a_single_demonstration_can_be_shuffled_only_if_it_has_candidates():
     assert not prompts(shots=1).can_shuffle and prompts(shots=2).can_shuffle
     choice = Pool((Example("q", "a", ("a", "b")),) * 3, (Example("r", "a", ("a", "b")),), fixed=True)
     assert prompts(choice, shots=1).can_shuffle
@@ -175,22 +184,24 @@ def test_a_single_label_cannot_be_shuffled_but_for_other_candidates():
 
 def test_shuffled_labels_of_examples_with_candidates_are_other_candidates():
     pool = Pool(*[tuple(Example(f"{p}{i}", f"r{i}", (f"r{i}", f"w{i}", f"v{i}")) for i in range(20)) for p in "dq"])
-    for plain, shuffled in zip(*(shown(prompts(pool, shift=s)) for s in ("none", "shuffled-labels")), strict=True):
+    for plain, shuffled in zip(
+        *(demonstrations_of(prompts(pool, shift=s)) for s in ("none", "shuffled-labels")), strict=True
+    ):
         assert all(b.y in a.candidates and b.y != a.y for a, b in zip(plain, shuffled, strict=True))
 
 
-def test_fixed_demonstrations_stay_and_seeds_change_their_order():
+def test_seeds_change_only_the_order_of_fixed_demonstrations():
     pool = Pool(texts("dev", 5), texts("test", 20), LABELS, fixed=True)
-    assert shown(prompts(pool, shots=5))[0] == list(pool.demonstrations)
-    assert shown(prompts(pool, shots=3))[0] == list(pool.demonstrations[:3])
-    orders = {tuple(shown(prompts(pool, shots=5, demo_seed=seed))[0]) for seed in range(10)}
+    assert demonstrations_of(prompts(pool, shots=5))[0] == list(pool.demonstrations)
+    assert demonstrations_of(prompts(pool, shots=3))[0] == list(pool.demonstrations[:3])
+    orders = {tuple(demonstrations_of(prompts(pool, shots=5, demo_seed=seed))[0]) for seed in range(10)}
     assert len(orders) >= 8
     assert {frozenset(order) for order in orders} == {frozenset(pool.demonstrations)}
-    with pytest.raises(UsageError, match=r"no examples to choose settings on; give -o method\.passes=5"):
+    with refused("not-applicable", "'mine'", "-o method.passes=5"):
         prompts(pool, shots=5, split="development").drawn  # noqa: B018
 
 
-def test_ids_differ_whenever_anything_differs():
+def test_ids_depend_on_every_setting():
     base = prompts()
     relabelled = replace(POOL, labels=(*LABELS, "more"))
     longer = replace(POOL, demonstrations=texts("train", 61))
@@ -218,35 +229,39 @@ def test_ids_differ_whenever_anything_differs():
         ),
         replace(base, task=LanguageTask("yours", card, None, "own")).with_pool(POOL),
     ]
-    ids = [made.id for made in (base, *others)]
+    ids = [prompt_set.id for prompt_set in (base, *others)]
     assert len(set(ids)) == len(ids)
     assert all("-language-" in name and "/" not in name for name in ids)
     assert prompts(demo_seed=3).id.startswith("mine-language-none-6shot-d3-")
 
 
-def test_what_cannot_be_drawn_is_one_line():
-    for changes, expected in (
-        ({"shots": 61}, "has 30 examples to demonstrate with, asked for 61; give a smaller --shots"),
-        ({"shift": "shufled"}, "unknown shift 'shufled' of language prompts; known: none, shuffled-labels"),
-        ({"shots": 0, "shift": "shuffled-labels"}, "no labels to shuffle"),
-        ({"pool": replace(POOL, labels=())}, "the answers of task 'mine' are free"),
-    ):
-        with pytest.raises(UsageError) as caught:
-            prompts(**changes).drawn  # noqa: B018
-        assert expected in str(caught.value)
-        assert "\n" not in str(caught.value)
-    with pytest.raises(UsageError, match="has 19 examples to demonstrate with, asked for 20"):
-        own(shots=20).drawn  # noqa: B018
+@pytest.mark.parametrize(
+    ("changes", "code", "names"),
+    [
+        ({"shots": 61}, "bad-value", ("'mine'", 30, 61, "--shots")),
+        ({"shift": "shufled"}, "unknown-name", ("'shufled'", "shuffled-labels")),
+        ({"shots": 0, "shift": "shuffled-labels"}, "conflict", ("shuffled-labels",)),
+        ({"pool": replace(POOL, labels=())}, "not-applicable", ("'mine'", 'answers = "greedy"')),
+    ],
+)
+def test_prompts_that_cannot_be_drawn_are_refused(changes, code, names):
+    with refused(code, *names):
+        prompts(**changes).drawn  # noqa: B018
+
+
+def test_too_many_demonstrations_of_each_query_are_refused():
+    with refused("bad-value", 19, 20, "--shots"):
+        own_prompts(shots=20).drawn  # noqa: B018
 
 
 @pytest.mark.skipif("ICLBENCH_DATA" not in os.environ, reason="ICLBENCH_DATA is not set: corpora are elsewhere")
 @pytest.mark.parametrize("name", ["sst2", "trec", "mr", "bbh-hyperbaton", "bbh-navigate", "mmlu-college-physics"])
-def test_real_prompts_keep_what_is_asked_apart(name):
+def test_real_queries_are_not_demonstrations(name):
     (task,) = language_tasks([name])
     data = Path(os.environ["ICLBENCH_DATA"])
-    made = LanguagePrompts(task, task.card.shots, 9999, data_dir=data)
+    prompt_set = LanguagePrompts(task, task.card.shots, 9999, data_dir=data)
     for seed in range(3):
-        again = replace(made, demo_seed=seed).with_pool(made.pool)
-        assert not {e.asked for e in again.queries} & {e.asked for e in again.shared}
-        assert len(again.shared) == task.card.shots
-        assert again.queries == made.queries
+        of_seed = replace(prompt_set, demo_seed=seed).with_pool(prompt_set.pool)
+        assert not {e.question for e in of_seed.queries} & {e.question for e in of_seed.shared}
+        assert len(of_seed.shared) == task.card.shots
+        assert of_seed.queries == prompt_set.queries

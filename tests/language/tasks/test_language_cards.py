@@ -1,4 +1,4 @@
-"""Language cards: all that are shipped load, and names lead to the tasks that they should."""
+"""Language cards: shipped cards are valid, and names select the right tasks."""
 
 import subprocess
 import sys
@@ -7,10 +7,11 @@ from collections import defaultdict
 import pytest
 
 from iclbench.config.cards import cards_folder, names
-from iclbench.core.errors import UnknownNameError, UsageError
+from iclbench.core.errors import UsageError
 from iclbench.language.prompting.text import example
 from iclbench.language.tasks.cards import LanguageCard, load_language_card, load_suite, shipped_tasks, suites, tasks_of
-from iclbench.language.tasks.chosen import language_tasks
+from iclbench.language.tasks.selection import language_tasks
+from tests.refusals import refused
 
 CARDS = {name: load_language_card(name)[1] for name in names("tasks/language")}
 SUITES = {name: load_suite(name)[1] for name in names("tasks/language/suites")}
@@ -18,12 +19,12 @@ PLAIN = {"family": "own", "summary": "", "reader": "mapping", "template": "{x}>{
 
 
 @pytest.mark.parametrize("name", CARDS)
-def test_every_shipped_card_says_what_a_reader_needs(name):
-    """Its template holds both texts; classes have different words; the reader takes the parameters."""
+def test_every_shipped_card_is_valid(name):
+    """Its template has both texts, classes have different words, and the reader accepts the parameters."""
     card = CARDS[name]
-    written = example(card, "QUESTION", "ANSWER")
-    assert written.index("QUESTION") < written.index("ANSWER")
-    assert (written + card.separator).rstrip("\n") != written + card.separator, "examples end in a line break"
+    text = example(card, "QUESTION", "ANSWER")
+    assert text.index("QUESTION") < text.index("ANSWER")
+    assert (text + card.separator).rstrip("\n") != text + card.separator, "examples end in a line break"
     assert len(set(card.labels.values())) == len(card.labels)
     assert card.source
     assert card.summary
@@ -32,7 +33,7 @@ def test_every_shipped_card_says_what_a_reader_needs(name):
 
 
 @pytest.mark.parametrize("name", [*CARDS, *SUITES])
-def test_published_numbers_are_fractions_and_each_stands_once(name):
+def test_published_numbers_are_fractions_without_duplicates(name):
     rows = (CARDS | SUITES)[name].published
     assert all(0 <= row.value <= 1 and row.metric == "accuracy" for row in rows)
     assert all(row.source and row.read and row.evaluator in ("choice", "greedy") for row in rows)
@@ -40,17 +41,17 @@ def test_published_numbers_are_fractions_and_each_stands_once(name):
     assert len(set(keys)) == len(keys)
 
 
-def test_published_numbers_of_tasks_with_pairs_of_our_own_say_that_theirs_are_others():
-    own = {name for name, card in CARDS.items() if card.reader == "mapping"}
-    assert len(own) == 12 == sum("Our own" in card.notes for card in CARDS.values())
-    for name in own:
+def test_published_numbers_on_other_pairs_name_their_data():
+    mapping_cards = {name for name, card in CARDS.items() if card.reader == "mapping"}
+    assert len(mapping_cards) == 12 == sum("Our own" in card.notes for card in CARDS.values())
+    for name in mapping_cards:
         assert CARDS[name].data == {"pairs": "iclbench"}
         assert all(row.data == {"pairs": "Hendel et al. 2023"} for row in CARDS[name].published)
-    assert all(row.data for row in SUITES["simple"].published), "its mean is over those, too"
+    assert all(row.data for row in SUITES["simple"].published), "its mean includes these tasks"
 
 
-def test_published_means_agree_with_the_numbers_they_are_means_of():
-    """Tables 1 and 2 of Deep-Thinking print the average of their five columns: a slip of the pen shows."""
+def test_published_means_agree_with_the_published_numbers():
+    """Tables 1 and 2 of Deep-Thinking print the average of their five columns, so this detects transcription errors."""
     columns = defaultdict(list)
     for task in SUITES["deep-thinking"].tasks:
         for row in CARDS[task].published:
@@ -62,7 +63,7 @@ def test_published_means_agree_with_the_numbers_they_are_means_of():
     assert len(SUITES["deep-thinking"].published) == 15 + 16
 
 
-def test_the_suites_hold_what_the_papers_hold():
+def test_the_suites_are_those_of_the_papers():
     assert len(SUITES["simple"].tasks) == len(set(SUITES["simple"].tasks)) == 18
     assert set(SUITES["simple"].tasks) <= CARDS.keys()
     assert {row.n_context for row in SUITES["simple"].published} == {0, 5}
@@ -71,57 +72,56 @@ def test_the_suites_hold_what_the_papers_hold():
     assert sum(len(tasks) for tasks in CARDS["bbh"].subsets.values()) == 27
 
 
-def test_names_lead_to_tasks_each_once():
+def test_names_select_tasks_without_duplicates():
     assert [task.name for task in language_tasks(["sst2,trec", "SST2", "to_upper"])] == ["sst2", "trec", "to-upper"]
     assert len(language_tasks(["mmlu"])) == 57
     assert {task.family for task in language_tasks(["mmlu-stem"])} == {"mmlu-stem"}
     assert len(language_tasks(["knowledge", "location-religion"])) == 4
     assert language_tasks(["mmlu-college-physics"])[0].subset == "college_physics"
-    every = [task.name for task in shipped_tasks()]
-    assert len(set(every)) == len(every)
-    assert not set(every) & suites().keys()
+    task_names = [task.name for task in shipped_tasks()]
+    assert len(set(task_names)) == len(task_names)
+    assert not set(task_names) & suites().keys()
 
 
-def test_what_appendix_c_leaves_out_is_asked_only_by_name():
-    """Table 6 of Deep-Thinking lists 20 tasks; the five that appendix C names are not among them."""
-    asked = {task.subset for task in language_tasks(["bbh"])}
-    assert len(asked) == 20
-    named = "dyck_languages multistep_arithmetic_two object_counting word_sorting reasoning_about_colored_objects"
-    assert not asked & set(named.split())
-    assert all(CARDS["bbh"].left_out[task] for task in named.split())
+def test_subsets_that_are_left_out_are_selected_only_by_name():
+    """Table 6 of Deep-Thinking has 20 tasks, without the five that appendix C names."""
+    subsets = {task.subset for task in language_tasks(["bbh"])}
+    assert len(subsets) == 20
+    left_out = "dyck_languages multistep_arithmetic_two object_counting word_sorting reasoning_about_colored_objects"
+    assert not subsets & set(left_out.split())
+    assert all(CARDS["bbh"].left_out[task] for task in left_out.split())
     assert len(language_tasks([str(cards_folder("tasks/language") / "bbh.toml")])) == 20
-    assert language_tasks(["bbh-word-sorting"])[0].left_out.startswith("omitted by name in appendix C")
+    assert "appendix C" in language_tasks(["bbh-word-sorting"])[0].left_out
 
 
-def test_unknown_names_show_near_ones():
-    with pytest.raises(UnknownNameError, match="unknown language task 'ss2'; did you mean 'sst2'"):
-        language_tasks(["ss2"])
-    with pytest.raises(UnknownNameError, match="unknown language task 'mmul'; did you mean 'mmlu'"):
-        language_tasks(["mmul"])
+@pytest.mark.parametrize(("name", "match"), [("ss2", "sst2"), ("mmul", "mmlu")])
+def test_unknown_names_are_refused_with_similar_names(name, match):
+    with refused("unknown-name", f"'{name}'", f"'{match}'"):
+        language_tasks([name])
 
 
 @pytest.mark.parametrize(
-    ("change", "expected"),
+    ("change", "names"),
     [
-        ({"template": "{y} is {x}"}, "expected {x} once and {y} once after it"),
-        ({"template": "{x}{x}{y}"}, "expected {x} once and {y} once after it"),
-        ({"reader": "maping"}, "unknown reader 'maping'; did you mean 'mapping'"),
-        ({"subsets": {"a": ["s"], "b": ["s"]}}, "'s' is listed twice"),
-        ({"subsets": {"a": ["s"]}, "left_out": {"t": "why"}}, "left_out names 't', which is no subset"),
-        ({"answer": "choice"}, "unknown key 'answer'; did you mean 'answers'"),
+        ({"template": "{y} is {x}"}, ("template", "{x}", "{y}")),
+        ({"template": "{x}{x}{y}"}, ("template", "{x}", "{y}")),
+        ({"reader": "maping"}, ("'maping'", "'mapping'")),
+        ({"subsets": {"a": ["s"], "b": ["s"]}}, ("subsets", "'s'")),
+        ({"subsets": {"a": ["s"]}, "left_out": {"t": "why"}}, ("left_out", "'t'")),
+        ({"answer": "choice"}, ("'answer'", "'answers'")),
     ],
 )
-def test_a_bad_card_is_one_line(tmp_path, change, expected):
+def test_a_bad_card_is_refused(tmp_path, change, names):
     import tomli_w
 
     (tmp_path / "mine.toml").write_text(tomli_w.dumps(PLAIN | change))
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError) as error:
         load_language_card(str(tmp_path / "mine.toml"))
-    assert expected in str(caught.value)
-    assert "\n" not in str(caught.value)
+    message = str(error.value)
+    assert all(name in message for name in names) and "\n" not in message
 
 
-def test_a_card_by_path_names_files_beside_it(tmp_path):
+def test_a_card_by_path_names_files_in_its_folder(tmp_path):
     import tomli_w
 
     (tmp_path / "mine.toml").write_text(tomli_w.dumps(PLAIN | {"parameters": {"file": "words.json"}}))
@@ -133,10 +133,11 @@ def test_a_card_by_path_names_files_beside_it(tmp_path):
 
 def test_listing_tasks_imports_nothing_heavy():
     code = (
-        "import sys; from iclbench.language.tasks import cards, chosen; from iclbench.language.prompting import text; "
+        "import sys; from iclbench.language.tasks import cards, selection; "
+        "from iclbench.language.prompting import text; "
         "cards.suites(); "
-        "print(len([task.reader for task in chosen.language_tasks(['simple', 'mmlu', 'bbh', 'sst2'])])); "
+        "print(len([task.reader for task in selection.language_tasks(['simple', 'mmlu', 'bbh', 'sst2'])])); "
         "print([m for m in ('torch', 'pandas', 'numpy', 'transformers') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [str(18 + 57 + 20 + 1), "[]"]
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.split() == [str(18 + 57 + 20 + 1), "[]"]

@@ -1,1 +1,1 @@
-"""One file per source of examples: each makes a pool from a card's parameters and the user's own copy of the data."""
+"""Readers, one file per source of examples, that create a pool from a card's parameters and the user's data files."""

@@ -1,15 +1,15 @@
-"""BIG-Bench Hard (Suzgun et al. 2022): one JSON file a task, `{"examples": [{"input": ..., "target": ...}, ...]}`.
+"""BIG-Bench Hard (Suzgun et al. 2022): one JSON file per task, `{"examples": [{"input": ..., "target": ...}, ...]}`.
 
-Most questions end in a list of options, and targets are their letters. Deep-Thinking's released code takes the list out
-of the question and lets the model choose among the texts of the options; `options = "letters"` leaves the question as
-it is and lets it choose among `(A)`, `(B)`, ... Where no options are listed, the candidates are the targets of the
-file, if they are few; else the answers are free.
+Most questions end with a list of options, and the target is the letter of an option. The released code of Deep-Thinking
+removes the list from the question, and the candidates are the texts of the options; so do we by default. With
+`options = "letters"`, the question is unchanged and the candidates are `(A)`, `(B)`, ... In files without options, the
+candidates are all targets if there are few, otherwise answers are generated.
 
-Demonstrations and development examples are set aside from the file by a fixed stream (the papers have three handmade
-demonstrations). Questions on one paragraph stay together: what is answered in a demonstration would tell the answer to
-another of them. Where most questions have the same words before their options (hyperbaton, snarks), these are no
-paragraph. In three examples a title was torn into options at its commas and the target is none of them: they are
-left out.
+Demonstrations and development examples are drawn from the file with a fixed seed (the papers have three handwritten
+demonstrations). Questions on the same paragraph are in the same split, because a demonstration could reveal the answer
+to another question. If most questions have the same text before their options (hyperbaton, snarks), that text does not
+count as a paragraph. Three examples are left out: a title with commas is split into several options, and none is the
+target.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from iclbench.core.settings import BaseSettings, PositiveInt
 from iclbench.language.tasks.pools import Example, Pool, Reader, fixed_shuffle, unique
 from iclbench.language.tasks.readers import files
 
-# Above so many different targets the answers of a file are free.
-MOST_TARGETS = 20
+# With more distinct targets than this, the answers of a file are generated.
+MAX_TARGETS = 20
 _LETTERED = re.compile(r"(\([A-Z]\)) ?(.*)")
 _LISTED = re.compile(r"(- ?)(.*)")
 
 
 class BBHParameters(BaseSettings):
-    """`options`: what stands for an option; `demonstrations` and `development`: examples set aside from every file."""
+    """`options`: what the candidates are; `demonstrations` and `development`: sizes of these splits in each file."""
 
     options: Literal["texts", "letters"] = "texts"
     demonstrations: PositiveInt = 20
@@ -42,7 +42,7 @@ class BBHParameters(BaseSettings):
 
 
 class BBH(Reader):
-    """A pool of one file."""
+    """Reads the file of one task."""
 
     Parameters = BBHParameters
     needs_data = True
@@ -54,17 +54,17 @@ class BBH(Reader):
         labels: tuple[str, ...] = ()
         if not any(e.candidates for e in examples):
             targets = tuple(sorted({e.y for e in examples}))
-            labels = targets if len(targets) <= MOST_TARGETS else ()
+            labels = targets if len(targets) <= MAX_TARGETS else ()
         elif len({e.candidates for e in examples}) == 1:
             labels = examples[0].candidates
             examples = tuple(Example(e.x, e.y) for e in examples)
         n_demonstrations, n_development = self.parameters.demonstrations, self.parameters.development
         if len(examples) <= n_demonstrations + n_development:
             raise DataError(
-                f"{path}: {len(examples)} examples, of which {n_demonstrations + n_development} are set aside: none "
-                "is left"
+                f"{path}: {len(examples)} examples, but {n_demonstrations + n_development} are needed for "
+                "demonstrations and development; reduce these parameters in the card"
             )
-        demonstrations, development, queries = _parted(
+        demonstrations, development, queries = _split(
             fixed_shuffle(examples, "language-bbh"), n_demonstrations, n_development
         )
         return Pool(demonstrations, queries, labels, development)
@@ -78,8 +78,8 @@ class BBH(Reader):
         if target not in texts:
             if "," in target and all(item in texts.values() for item in target.split(", ")):
                 return None
-            raise DataError(f"{path}, example {number}: the target {reprlib.repr(target)} is none of the options")
-        if len(set(texts.values())) < 2:  # snarks has two questions without a choice
+            raise DataError(f"{path}, example {number}: the target {reprlib.repr(target)} is not an option")
+        if len(set(texts.values())) < 2:  # snarks has two questions with a single option
             return None
         if self.parameters.options == "letters":
             return Example(text, target, tuple(texts))
@@ -93,25 +93,25 @@ class BBH(Reader):
         raise files.missing(f"the JSON files of BIG-Bench Hard ('{subset}.json')", folders)
 
 
-def _parted(examples: Sequence[Example], *sizes: int) -> list[tuple[Example, ...]]:
-    """Parts of at most these sizes, and the rest: examples on one paragraph go together into the first part that has
-    room for them, in the order in which they come."""
+def _split(examples: Sequence[Example], *sizes: int) -> list[tuple[Example, ...]]:
+    """Splits of at most these sizes, and a last one with the other examples. Examples on the same paragraph are added,
+    in order, to the first split with enough space."""
     paragraphs = [e.x.rpartition("\nOptions:\n")[0] or e.x for e in examples]
-    (_, most), *_ = Counter(paragraphs).most_common(1)
+    (_, max_count), *_ = Counter(paragraphs).most_common(1)
     groups: dict[object, list[Example]] = {}
     for number, (paragraph, example) in enumerate(zip(paragraphs, examples, strict=True)):
-        groups.setdefault(number if 2 * most > len(examples) else paragraph, []).append(example)
-    parts: list[list[Example]] = [[] for _ in range(len(sizes) + 1)]
+        groups.setdefault(number if 2 * max_count > len(examples) else paragraph, []).append(example)
+    splits: list[list[Example]] = [[] for _ in range(len(sizes) + 1)]
     for group in groups.values():
-        room = (part for part, size in zip(parts, sizes, strict=False) if len(part) + len(group) <= size)
-        next(room, parts[-1]).extend(group)
-    return [tuple(part) for part in parts]
+        fitting = (split for split, size in zip(splits, sizes, strict=False) if len(split) + len(group) <= size)
+        next(fitting, splits[-1]).extend(group)
+    return [tuple(split) for split in splits]
 
 
-def _options(listed: str) -> dict[str, str]:
-    """The texts of the options by what a target calls them: `(A)`, or the text itself."""
+def _options(option_lines: str) -> dict[str, str]:
+    """The texts of the options, by the target that names them: `(A)`, or the text itself."""
     texts = {}
-    for line in listed.split("\n"):
+    for line in option_lines.split("\n"):
         if lettered := _LETTERED.fullmatch(line.strip()):
             texts[lettered[1]] = lettered[2].strip()
         elif plain := _LISTED.fullmatch(line.strip()):

@@ -1,9 +1,9 @@
 """Labelled texts: SST, MR, TREC and AG News in their public layouts, and JSON Lines.
 
-A layout is looked for in its public files first, then as `NAME.train.jsonl`, `NAME.test.jsonl` (and `NAME.dev.jsonl`),
-then as one file `NAME.jsonl`, in the data folder, its `language` and its `language/classification`. A corpus of one
-file is parted by a fixed stream: a tenth, but at least 400 and at most half of it, is asked, as much, but at most a
-quarter, is for development.
+A data set is searched as its public files, then as `NAME.train.jsonl`, `NAME.test.jsonl` (and `NAME.dev.jsonl`), then
+as one file `NAME.jsonl`, in the data folder, its `language` and its `language/classification`. A corpus of one file is
+split with a fixed seed: a tenth, but at least 400 texts and at most half of them, are queries; the same number, but at
+most a quarter, are development examples.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Split = Literal["train", "test", "dev", "all"]
 
 @dataclass(frozen=True)
 class Layout:
-    """A set of files that belong together: `optional` ones may be missing."""
+    """The files of a data set, by split; splits in `optional` may be missing."""
 
     rows: RowsOf
     files: dict[Split, str]
@@ -31,15 +31,15 @@ class Layout:
 
 
 class ClassificationParameters(BaseSettings):
-    """`layout`: the public files that are looked for; `file`: the name of JSON Lines files, up to `.jsonl` or
-    `.train.jsonl`, by default that of the layout."""
+    """`layout`: the public files of the data set; `file`: the name of JSON Lines files before `.jsonl` or
+    `.train.jsonl` (default: that of the layout)."""
 
     layout: Literal["sst2", "sst5", "mr", "trec", "ag-news", "jsonl"]
     file: str = ""
 
 
 class Classification(Reader):
-    """Candidates are the words that the card's `labels` give the classes; without `labels` the classes' own names."""
+    """Candidates are the words for the classes in the card's `labels`; without `labels`, the names of the classes."""
 
     Parameters = ClassificationParameters
     needs_data = True
@@ -50,15 +50,15 @@ class Classification(Reader):
         for split, texts in rows.items():
             if not texts:
                 raise DataError(f"{paths[split]} holds no labelled texts")
-        labels = self.labels or _own_labels([row for texts in rows.values() for row in texts])
-        parts = {split: tuple(_example(row, labels) for row in texts) for split, texts in rows.items()}
+        labels = self.labels or _labels_in([row for texts in rows.values() for row in texts])
+        splits = {split: tuple(_example(row, labels) for row in texts) for split, texts in rows.items()}
         candidates = tuple(dict.fromkeys(labels.values()))
-        if "all" in parts:
-            return _parted(unique(parts["all"]), candidates, paths["all"])
-        return Pool(unique(parts["train"]), parts["test"], candidates, unique(parts.get("dev", ())))
+        if "all" in splits:
+            return _split(unique(splits["all"]), candidates, paths["all"])
+        return Pool(unique(splits["train"]), splits["test"], candidates, unique(splits.get("dev", ())))
 
     def _find_files(self) -> tuple[Layout, dict[Split, Path]]:
-        """The first layout of which all files are there, and where they are."""
+        """The first layout whose required files exist, and their paths."""
         name = self.parameters.file or self.parameters.layout
         layouts = [
             *PUBLIC.get(self.parameters.layout, ()),
@@ -79,24 +79,24 @@ class Classification(Reader):
                 if not absent:
                     return layout, paths
                 if paths and not problem:
-                    problem = f"'{absent[0]}' is missing beside {next(iter(paths.values()))}"
+                    problem = f"'{absent[0]}' is missing next to {next(iter(paths.values()))}"
         if problem:
-            raise DataError(f"{problem}; {files.ADVICE}")
+            raise DataError(f"{problem}; {files.ADVICE}", code="missing-data")
         public_files = layouts[0].files if self.parameters.layout in PUBLIC else {}
         listed = ", ".join(f"'{file}'" for file in public_files.values())
         plain = f"'{name}.jsonl' or '{name}.train.jsonl' and '{name}.test.jsonl'"
         raise files.missing(f"{listed} (or {plain})" if listed else plain, folders)
 
 
-def _own_labels(rows: list[tuple[Path, int, str, str]]) -> dict[str, str]:
-    """The labels in the files, unchanged."""
+def _labels_in(rows: list[tuple[Path, int, str, str]]) -> dict[str, str]:
+    """The labels in these rows, each as its own word in the prompt."""
     labels, path = sorted({label for *_, label in rows}), rows[0][0]
     if len(labels) < 2:
         raise DataError(f"{path}: expected at least two different labels, got only '{labels[0]}'")
     if 2 * len(labels) > len(rows):
         raise DataError(
-            f"{path}: {len(labels)} different labels of {len(rows)} texts are no classes; write free answers as "
-            "pairs in a .json file"
+            f"{path}: {len(labels)} distinct labels of {len(rows)} texts are too many for a choice; for generated "
+            "answers, give pairs in a .json file"
         )
     return {label: label for label in labels}
 
@@ -109,11 +109,11 @@ def _example(row: tuple[Path, int, str, str], labels: dict[str, str]) -> Example
     return Example(text, word)
 
 
-def _parted(examples: tuple[Example, ...], labels: tuple[str, ...], path: Path) -> Pool:
-    """Demonstrations, queries and development examples from one file."""
+def _split(examples: tuple[Example, ...], labels: tuple[str, ...], path: Path) -> Pool:
+    """The pool of a corpus of one file."""
     count = len(examples)
     if count < 4:
-        raise DataError(f"{path}: {count} different texts, expected at least four to ask and to demonstrate with")
+        raise DataError(f"{path}: {count} distinct texts, expected at least 4 for queries and demonstrations")
     size = max(400, count // 10)
     n_queries, n_development = min(size, count // 2), min(size, count // 4)
     mixed = fixed_shuffle(examples, "language-split")
@@ -127,8 +127,8 @@ _STARS = ("very negative", "negative", "neutral", "positive", "very positive")
 _TREC = ("DESC", "ENTY", "ABBR", "HUM", "LOC", "NUM")
 _AG_NEWS = ("World", "Sports", "Business", "Sci/Tech")
 
-# The test part of SST-2 has been asked without labels for long, so that papers, Deep-Thinking among them, report the
-# development part; what settings are chosen on is then the other one.
+# The test split of SST-2 was long available without labels only, so papers (Deep-Thinking too) report the development
+# split. We do the same, and the test split serves as development data.
 PUBLIC: dict[str, tuple[Layout, ...]] = {
     "sst2": (
         Layout(

@@ -1,4 +1,4 @@
-"""Letters and lists of letters, as in Hendel et al. (arXiv 2310.15916): tasks whose answers code can tell."""
+"""Algorithmic tasks on letters and lists of letters, as in Hendel et al. (arXiv 2310.15916)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from iclbench.core.settings import BaseSettings
 from iclbench.language.tasks.pools import Example, Pool, Reader
 
 LENGTHS = (2, 3, 4)
-# Of every length; there are 676 of two letters.
+# Number of lists of each length; there are 676 lists of two letters.
 LISTS = 600
 
 
@@ -19,7 +19,7 @@ class GeneratedParameters(BaseSettings):
 
 
 class Generated(Reader):
-    """Every input is a possible query and a possible demonstration."""
+    """Generates the examples; each can be a query or a demonstration."""
 
     Parameters = GeneratedParameters
 
@@ -30,8 +30,9 @@ class Generated(Reader):
 
 
 def _lists() -> Iterator[str]:
-    """Different lists with commas; lengths are equally frequent, letters may come again, as in the released code."""
-    # Imported here, so that listing tasks needs neither.
+    """Distinct lists of letters, separated by commas; all lengths are equally frequent, and letters may repeat, as in
+    the released code."""
+    # Imported here, so that listing tasks does not import them.
     import numpy as np
 
     from iclbench.core.seeds import stream_seed
@@ -44,7 +45,7 @@ def _lists() -> Iterator[str]:
         yield from lists
 
 
-# Inputs of every kind, and what is right.
+# The inputs of each task, and the function that gives the correct answer.
 _KINDS: dict[str, tuple[Callable[[], Iterator[str]], Callable[[str], str]]] = {
     "to-upper": (lambda: iter(ascii_lowercase), str.upper),
     "to-lower": (lambda: iter(ascii_uppercase), str.lower),

@@ -1,4 +1,4 @@
-"""Labelled texts from files: a label before every text, AG News' CSV, JSON Lines. A row is (line, text, class)."""
+"""File formats of labelled texts: prefixed labels, CSV of AG News, JSON Lines. A row is (line number, text, class)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RowsOf = Callable[[Path], Iterator[Row]]
 
 
 def prefixed(classes: Sequence[str] = ()) -> RowsOf:
-    """Lines `1 the text`, where the number stands for one of these classes; or `CLASS:finer the text`."""
+    """A reader of lines `1 the text`, where the number is an index of `classes`, or `CLASS:subclass the text`."""
 
     def rows(path: Path) -> Iterator[Row]:
         for number, line in files.numbered(path, corpus=True):
@@ -32,7 +32,7 @@ def prefixed(classes: Sequence[str] = ()) -> RowsOf:
 
 
 def title_and_description(classes: Sequence[str]) -> RowsOf:
-    """CSV without a header: class (counted from 1), title, description."""
+    """A reader of CSV without a header: class (counted from 1), title, description."""
 
     def rows(path: Path) -> Iterator[Row]:
         for number, cells in csv_rows(path):
@@ -42,7 +42,7 @@ def title_and_description(classes: Sequence[str]) -> RowsOf:
                     f"{len(cells)} cells: {reprlib.repr(cells)}"
                 )
             label = _class_name(path, number, cells[0], classes, start=1)
-            # A backslash in these files means a line break.
+            # A backslash in these files is a line break.
             text = " ".join(" ".join(cells[1:]).replace("\\", " ").split())
             yield number, _text(path, number, text), label
 
@@ -50,14 +50,14 @@ def title_and_description(classes: Sequence[str]) -> RowsOf:
 
 
 def json_lines(path: Path) -> Iterator[Row]:
-    """One object a line, with `text` and `label`."""
+    """Rows of JSON Lines: one object with `text` and `label` per line."""
     for number, line in files.numbered(path):
         value = parse_json(line, f"{path}, line {number}")
         if not isinstance(value, dict):
             raise DataError(f"{path}, line {number}: expected an object with 'text' and 'label'")
         for key in ("text", "label"):
             if key not in value:
-                raise DataError(f"{path}, line {number}: '{key}' is missing; there are {_listed(value)}")
+                raise DataError(f"{path}, line {number}: '{key}' is missing; its keys are {_listed(value)}")
         text, label = value["text"], value["label"]
         if not isinstance(text, str):
             raise DataError(f"{path}, line {number}: expected a string as text, got {reprlib.repr(text)}")
@@ -67,14 +67,14 @@ def json_lines(path: Path) -> Iterator[Row]:
 
 
 def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a CSV file with the numbers of the lines on which they end."""
+    """The rows of a CSV file, each with the number of its last line."""
     reader = csv.reader(io.StringIO(files.read_text(path, corpus=True), newline=""))
     try:
         for cells in reader:
             if cells:
                 yield reader.line_num, cells
     except csv.Error as error:
-        raise DataError(f"{path}, line {reader.line_num}: not valid CSV ({error})") from None
+        raise DataError(f"{path}, line {reader.line_num}: not valid CSV ({error})", code="bad-syntax") from None
 
 
 def _class_name(path: Path, number: int, label: str, classes: Sequence[str], start: int) -> str:
@@ -87,9 +87,9 @@ def _class_name(path: Path, number: int, label: str, classes: Sequence[str], sta
 
 def _text(path: Path, number: int, text: str) -> str:
     if not text.strip():
-        raise DataError(f"{path}, line {number}: there is no text")
+        raise DataError(f"{path}, line {number}: the text is empty")
     return text.strip()
 
 
 def _listed(keys: Sequence[str] | dict[str, object]) -> str:
-    return ", ".join(repr(key) for key in list(keys)[:6]) or "no keys"
+    return ", ".join(repr(key) for key in list(keys)[:6]) or "none"

@@ -1,6 +1,6 @@
-"""Pairs of words: ours, in the folder of the cards, and the user's own.
+"""Pairs of words, from the folder of the cards or from the user.
 
-Two layouts: an object `{"hot": "cold", ...}` and a list `[{"input": "hot", "output": "cold"}, ...]`.
+A file is an object `{"hot": "cold", ...}` or a list `[{"input": "hot", "output": "cold"}, ...]`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from iclbench.language.tasks.readers import files
 
 
 class MappingParameters(BaseSettings):
-    """`file`: absolute, or relative to the card, to our own cards or to the data folder; `reversed`: y -> x."""
+    """`file`: absolute, or relative to the card, the cards of iclbench or the data folder; `reversed`: map y to x."""
 
     file: Annotated[str, Field(min_length=1)]
     reversed: bool = False
 
 
 class Mapping(Reader):
-    """Every pair is a possible query and a possible demonstration."""
+    """Reads the pairs; each can be a query or a demonstration."""
 
     Parameters = MappingParameters
 
@@ -39,11 +39,13 @@ class Mapping(Reader):
         inputs: set[str] = set()
         for x, _ in pairs:
             if x in inputs:
-                backwards = " when it is read backwards" if self.parameters.reversed else ""
-                raise DataError(f"{path}: the input '{x}' is listed twice{backwards}; every input has one output")
+                reversed_note = " in the reversed pairs" if self.parameters.reversed else ""
+                raise DataError(
+                    f"{path}: the input '{x}' is listed twice{reversed_note}; give one output for each input"
+                )
             inputs.add(x)
         if len(pairs) < 2:
-            raise DataError(f"{path}: {len(pairs)} pairs, expected at least two: one is asked, the others are shown")
+            raise DataError(f"{path}: {len(pairs)} pairs, expected at least 2, for a query and a demonstration")
         examples = tuple(Example(x, y) for x, y in pairs)
         return Pool(examples, examples)
 
@@ -54,12 +56,13 @@ class Mapping(Reader):
             if (folder / self.parameters.file).is_file():
                 return folder / self.parameters.file
         raise DataError(
-            f"no pairs of words in '{self.parameters.file}'; looked in {', '.join(str(folder) for folder in folders)}"
+            f"no file '{self.parameters.file}' with pairs in {', '.join(str(folder) for folder in folders)}",
+            code="missing-file",
         )
 
 
 def read_pairs(path: Path) -> list[tuple[str, str]]:
-    """Inputs and outputs in the order of the file, without white space around them."""
+    """The inputs and outputs in the order of the file, without surrounding white space."""
     value = parse_json(files.read_text(path), str(path), _Object)
     if isinstance(value, _Object):
         entries: list[tuple[Any, Any]] = list(value)
@@ -75,17 +78,18 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
 
 
 class _Object(list[tuple[str, Any]]):
-    """The pairs of a JSON object, of which a dictionary would lose the first of two with the same key."""
+    """The pairs of a JSON object; unlike a dictionary, it preserves duplicate keys."""
 
 
 def _entry(path: Path, number: int, item: object) -> tuple[Any, Any]:
     fields = dict(item) if isinstance(item, _Object) else {}
-    twice = isinstance(item, _Object) and len(fields) < len(item)
-    if twice or not {"input", "output"} <= fields.keys():
+    has_duplicates = isinstance(item, _Object) and len(fields) < len(item)
+    if has_duplicates or not {"input", "output"} <= fields.keys():
         raise DataError(f'{path}: pair {number}: expected {{"input": ..., "output": ...}}, got {_plain(item)}')
     return fields["input"], fields["output"]
 
 
 def _plain(item: object) -> str:
-    twice = isinstance(item, _Object) and len(dict(item)) < len(item)
-    return "a key twice" if twice else reprlib.repr(dict(item) if isinstance(item, _Object) else item)
+    if not isinstance(item, _Object):
+        return reprlib.repr(item)
+    return "a duplicate key" if len(dict(item)) < len(item) else reprlib.repr(dict(item))

@@ -1,9 +1,9 @@
-"""MMLU (Hendrycks et al. 2021): one CSV file for every subject and split, without a header as in the original archive
-(answers A to D) or with one (answers 0 to 3).
+"""MMLU (Hendrycks et al. 2021): one CSV file for each subject and split, without a header as in the original archive
+(answers A to D) or with a header (answers 0 to 3).
 
-A question that offers the same text twice (nine of 14,042) has a candidate less, and is judged by the text. The five
-development questions of every subject are its demonstrations, also where two of them are the same; those of `val`,
-where there are any, settings may be chosen on.
+A question with two identical choices (9 of 14,042) has three candidates and is judged by their texts. The five
+development questions of a subject are its demonstrations, including duplicates. The questions in `val`, if the files
+exist, are development examples.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ANSWERS = {letter: i for letters in ("ABCD", "0123") for i, letter in enumerate(
 
 
 class MMLU(Reader):
-    """Answers are the texts of the choices, as in Deep-Thinking (arXiv 2305.13016), not their letters."""
+    """Candidates are the texts of the choices, not their letters, as in Deep-Thinking (arXiv 2305.13016)."""
 
     needs_data = True
 
@@ -29,12 +29,11 @@ class MMLU(Reader):
         demonstrations = _questions(folder / "dev" / f"{subset}_dev.csv")
         queries = _questions(folder / "test" / f"{subset}_test.csv")
         validation = folder / "val" / f"{subset}_val.csv"
-        demonstrated = {e.asked for e in demonstrations}
-        queries = tuple(e for e in queries if e.asked not in demonstrated)
-        used = demonstrated | {e.asked for e in queries}
-        development = tuple(
-            e for e in (unique(_questions(validation)) if validation.is_file() else ()) if e.asked not in used
-        )
+        demonstrated = {e.question for e in demonstrations}
+        queries = tuple(e for e in queries if e.question not in demonstrated)
+        used = demonstrated | {e.question for e in queries}
+        validation_questions = unique(_questions(validation)) if validation.is_file() else ()
+        development = tuple(e for e in validation_questions if e.question not in used)
         return Pool(demonstrations, queries, (), development, fixed=True)
 
     def _folder(self, subject: str) -> Path:

@@ -1,4 +1,4 @@
-"""A user's own data as a task: a mapping (`.json`) or labelled texts (`.jsonl`) without a card."""
+"""Tasks from data files of the user, without a card: pairs (`.json`) or labelled texts (`.jsonl`)."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from iclbench.core.errors import DataError
 from iclbench.language.tasks.cards import LanguageCard, LanguageTask
 
 
-def own_task(path: Path) -> LanguageTask:
-    """The task that a file stands for; its name is that of the file.
+def task_from_file(path: Path) -> LanguageTask:
+    """The task of a data file, named after the file.
 
-    `pairs.json` (see `readers.mapping`) is written and asked like our mapping tasks. `reviews.jsonl`, lines of `text`
-    and `label`, or the two files `reviews.train.jsonl` and `reviews.test.jsonl` (either name stands for both), is a
-    choice among its labels after eight demonstrations. For other templates write a card.
+    `pairs.json` (see `readers.mapping`) has the template of the mapping tasks. `reviews.jsonl`, with `text` and `label`
+    on each line, is a choice among its labels after eight demonstrations. It can be split into `reviews.train.jsonl`
+    and `reviews.test.jsonl`, of which `path` names one. Other templates need a card.
 
     Raises:
-        DataError: there is no such file, or its name belongs to one of our own cards.
+        DataError: the file does not exist, or a card of iclbench has its name.
     """
     if not path.is_file():
-        raise DataError(f"cannot read {path}: no such file")
+        raise DataError(f"cannot read {path}: no such file", code="missing-file")
     stem = path.name.removesuffix(path.suffix)
     if path.suffix == ".jsonl":
         for split in (".train", ".test", ".dev"):
             stem = stem.removesuffix(split)
     name = card_name(Path(stem + ".toml"))
     if name in names("tasks/language"):
-        raise DataError(f"{path}: '{name}' is the name of a task that comes with iclbench; give the file another name")
-    card = _pairs(path.name) if path.suffix == ".json" else _texts(stem)
+        raise DataError(f"{path}: '{name}' is the name of a task in iclbench; rename the file", code="duplicate")
+    card = _pairs_card(path.name) if path.suffix == ".json" else _texts_card(stem)
     return LanguageTask(name, card, None, card.family, "", path.parent)
 
 
-def _pairs(file: str) -> LanguageCard:
+def _pairs_card(file: str) -> LanguageCard:
     return LanguageCard(
         family="own",
         summary=f"pairs of {file}",
@@ -46,7 +46,7 @@ def _pairs(file: str) -> LanguageCard:
     )
 
 
-def _texts(stem: str) -> LanguageCard:
+def _texts_card(stem: str) -> LanguageCard:
     return LanguageCard(
         family="own",
         summary=f"labelled texts of {stem}",

@@ -1,9 +1,9 @@
-"""Asks a model all questions of a prompt set under a method: its replies after every pass over the demonstrations.
+"""The replies of a model to all questions of a prompt set, after each pass over the demonstrations.
 
-Demonstrations are read apart from the queries, those that all questions share once: so Deep-Thinking goes through them,
-and plain ICL equals its first pass to the last digit. Prompts without any are read whole, and all prompts of a model
-without a memory. The passes of Deep-Thinking are made once for all numbers of them: what was kept after the third of
-five is what three passes keep.
+The model reads the demonstrations separately from the queries, and reads shared demonstrations once. Plain ICL
+therefore equals the first pass of Deep-Thinking exactly. Prompts without demonstrations, and all prompts of a model
+without a memory, are read in one piece. One series of passes serves all numbers of passes: the memory after the third
+of five passes is the memory of three passes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from iclbench.language.models.batches import Batches
 from iclbench.language.models.model import LanguageModel
 from iclbench.language.prompting.tokenised import Question
 
-# The replies to some questions after what is known of their demonstrations: scores of candidates, or tokens.
+# The replies to some questions, given a memory of their demonstrations: scores of candidates, or generated tokens.
 Reply = Callable[[Sequence[Question], Memory | None, AtEnd | None], Sequence[Any]]
 
 
@@ -34,10 +34,10 @@ class Round:
     """Replies after a number of passes.
 
     Attributes:
-        replies: one for every question.
-        divergence: of the next token's distribution after the prompt, from that of plain ICL, KL(plain || this) in
-            nats; NaN where there are no further passes.
-        change: how far the last pass wanted to move the memory of the question's demonstrations; NaN after the first.
+        replies: a reply to each question.
+        divergence: KL(plain ICL || this round) of the next-token distribution after the prompt, in nats; NaN if only
+            one pass is made.
+        change: size of the last update of the memory of the demonstrations; NaN after the first pass.
     """
 
     replies: list[Any]
@@ -51,7 +51,7 @@ class Round:
 
 @dataclass
 class _Divergence:
-    """Divergence of the distributions after the prompts from the first ones it was given."""
+    """The divergence of next-token distributions from the first distribution of the same question."""
 
     baselines: dict[int, Float[Tensor, " V"]] = field(default_factory=dict)
     values: dict[int, float] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class _Divergence:
         next_token = next_token.cpu()
         if any(q not in self.baselines for q in questions):
             self.baselines |= dict(zip(questions, next_token, strict=True))
-        # What float32 leaves of a sum of 1 is as much as one step at the usual gate moves.
+        # The rounding error of float32 is as large as the effect of one step at the default gate.
         baseline, current = (
             t.double().log_softmax(-1) for t in (torch.stack([self.baselines[q] for q in questions]), next_token)
         )
@@ -70,7 +70,7 @@ class _Divergence:
         self.values |= dict(zip(questions, divergence.tolist(), strict=True))
 
 
-def ask(
+def run_rounds(
     model: LanguageModel,
     method: Method,
     questions: Sequence[Question],
@@ -78,44 +78,44 @@ def ask(
     batches: Batches,
     *,
     shared: bool,
-    wanted: Collection[int],
+    pass_counts: Collection[int],
 ) -> dict[int, Round]:
-    """The replies after each wanted number of passes; a single pass is plain ICL.
+    """The replies after each number of passes in `pass_counts`; a single pass is plain ICL.
 
     Args:
-        model: the model; it remembers where more than one pass is made.
-        method: how it takes in the demonstrations.
-        questions: tokenised for this method.
-        reply: scores or writes.
-        batches: how many rows at a time.
-        shared: all questions have the same demonstrations.
-        wanted: numbers of passes; where 1 is among them, divergences from plain ICL are computed.
+        model: the model; it must support our memory if more than one pass is made.
+        method: how the model processes the demonstrations.
+        questions: questions that are tokenised for this method.
+        reply: scores candidates or generates tokens.
+        batches: sizes of the batches.
+        shared: whether all questions have the same demonstrations.
+        pass_counts: numbers of passes; if 1 is one of them, divergences from plain ICL are computed.
     """
     settings = method.settings.thinking()
-    rounds = {passes: Round.empty(len(questions)) for passes in sorted(wanted)}
-    several = max(wanted) > 1
+    rounds = {passes: Round.empty(len(questions)) for passes in sorted(pass_counts)}
+    several = max(pass_counts) > 1
     lengths = [len(question.demonstrations) for question in questions]
 
-    def thought_over(numbers: list[int], demonstrations: list[tuple[int, ...]]) -> None:
+    def think_over(numbers: list[int], demonstrations: list[tuple[int, ...]]) -> None:
         group = [questions[i] for i in numbers]
-        divergence = _Divergence() if several and 1 in wanted else None
+        divergence = _Divergence() if several and 1 in pass_counts else None
         ids = torch.tensor(demonstrations, device=model.device)
         read = reader(model, ids, settings.positions)
-        if divergence is not None and settings.setting == "released":  # whose first pass is rounded, plain ICL is not
+        if divergence is not None and settings.setting == "released":  # its first pass is rounded, unlike plain ICL
             reply(group, read(None), divergence)
-        for thought in think(read, settings, max(wanted)):
+        for thought in think(read, settings, max(pass_counts)):
             if thought.passes in rounds:
                 replies = reply(group, thought.memory, divergence)
                 _note(rounds[thought.passes], numbers, replies, divergence, thought.change)
 
-    def read_each(numbers: list[int]) -> None:
-        thought_over(numbers, [questions[i].demonstrations for i in numbers])
+    def think_over_rows(numbers: list[int]) -> None:
+        think_over(numbers, [questions[i].demonstrations for i in numbers])
 
     all_numbers = list(range(len(questions)))
     if model.remembers and shared and min(lengths, default=0) > 0:
-        thought_over(all_numbers, [questions[0].demonstrations])
+        think_over(all_numbers, [questions[0].demonstrations])
     elif several or method.settings.thinks or (model.remembers and min(lengths, default=0) > 0):
-        for _ in batches.run(lengths, read_each, equal=True):
+        for _ in batches.run(lengths, think_over_rows, equal=True):
             pass
     else:
         _note(rounds[1], all_numbers, reply([question.unsplit() for question in questions], None, None))
@@ -125,7 +125,7 @@ def ask(
 def reader(
     model: LanguageModel, ids: Int[Tensor, "B L"], positions: Literal["continue", "reuse"] = "continue"
 ) -> Callable[[Memory | None], Memory]:
-    """One pass of the model over the demonstrations, for `think`."""
+    """A function that makes one pass of the model over the demonstrations, for `think`."""
 
     def read(history: Memory | None) -> Memory:
         restart = history is not None and positions == "reuse"

@@ -1,4 +1,4 @@
-"""The tasks that a user names: shipped ones, families, suites, cards and data of one's own."""
+"""Selection of language tasks by the names or paths that a user gives."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from pathlib import Path
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import canonical
 from iclbench.language.tasks.cards import LanguageTask, load_language_card, shipped_tasks, suites, tasks_of
-from iclbench.language.tasks.own import own_task
+from iclbench.language.tasks.user_files import task_from_file
 
 
 def language_tasks(names_: Sequence[str]) -> list[LanguageTask]:
-    """The tasks of these names, each once, in this order: names of tasks, of cards with subsets, of families, of
-    suites, with commas between them or not; paths to cards (`.toml`) and to own data (`.json`, `.jsonl`).
+    """The selected tasks, without duplicates, in the given order.
+
+    Args:
+        names_: names of tasks, cards with subsets, families or suites, or paths to cards (`.toml`) or data files
+            (`.json`, `.jsonl`). An entry may hold several names, separated by commas.
 
     Raises:
-        UnknownNameError: nothing has that name.
-        UsageError: it is a path to something else, or two different files make tasks of one name.
+        UnknownNameError: a name is unknown.
+        UsageError: a path is not to a card or a data file, or two files define tasks with the same name.
     """
     by_name = {task.name: task for task in shipped_tasks()}
     groups = suites()
@@ -27,16 +30,22 @@ def language_tasks(names_: Sequence[str]) -> list[LanguageTask]:
             card = load_language_card(name)
             matches = [task for task in tasks_of(*card, Path(name).parent) if not task.left_out]
         elif name.endswith((".json", ".jsonl")):
-            matches = [own_task(Path(name))]
+            matches = [task_from_file(Path(name))]
         elif canonical(name) in by_name:
             matches = [by_name[canonical(name)]]
         elif canonical(name) in groups:
             matches = [by_name[task] for task in groups[canonical(name)]]
         elif "/" in name or Path(name).is_file():
-            raise UsageError(f"'{name}' is no task; own data are pairs in a .json or labelled texts in a .jsonl file")
+            raise UsageError(
+                f"'{name}' is not a task; give a card (.toml), pairs (.json) or labelled texts (.jsonl)",
+                code="bad-value",
+            )
         else:
             raise UnknownNameError("language task", name, [*by_name, *groups], hint="(see iclbench lm tasks)")
         for task in matches:
             if by_task_name.setdefault(task.name, task) != task:
-                raise UsageError(f"two different tasks are called '{task.name}': {name} and one before it; rename one")
+                raise UsageError(
+                    f"{name} defines task '{task.name}', which another file defines as well; rename one of them",
+                    code="duplicate",
+                )
     return list(by_task_name.values())
