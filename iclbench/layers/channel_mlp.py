@@ -1,4 +1,4 @@
-"""The channel MLP in a layer of a sequence model."""
+"""The channel MLP of a layer of a sequence model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from iclbench.layers.activations import gelu_tanh
 from iclbench.layers.mixers.mixer import Mlp
 
-# Default hidden widths, over the width.
+# Default ratios of the hidden width to the width.
 _EXPANSION = {"gelu": 4.0, "relu2": 4.0, "swiglu": 8 / 3}
 
 
@@ -20,10 +20,10 @@ class ChannelMLP(nn.Module):
     hidden layer (Llama), both without biases.
 
     Args:
-        kind: which.
+        kind: the nonlinearity.
         width: D.
-        hidden: of the layer between; None: 4 D, SwiGLU's 8/3 D.
-        residuals: of the model, by whose root outputs are shrunk.
+        hidden: width of the hidden layer; None: 4 D, or 8/3 D for SwiGLU.
+        residuals: number of residual layers of the model; initial output weights are divided by its square root.
     """
 
     def __init__(self, kind: Mlp, width: int, hidden: int | None, residuals: int) -> None:

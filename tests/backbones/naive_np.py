@@ -1,6 +1,6 @@
-"""Transformer neural processes once more, plainly: one episode, one dataset, one head at a time, without any padding.
+"""A simple NumPy implementation of Transformer neural processes: one episode, dataset and head at a time, no padding.
 
-Reads the weights of our models by name and shares no code with them; the order of operations is that of the papers.
+It reads the weights of a model by name and shares no code with it; the order of operations is that of the papers.
 """
 
 import numpy as np
@@ -26,19 +26,19 @@ def normalised(w: dict[str, np.ndarray], name: str, x: np.ndarray) -> np.ndarray
 
 
 def layer(w: dict[str, np.ndarray], name: str, q: np.ndarray, kv: np.ndarray, heads: int) -> np.ndarray:
-    """Rows of `q` after reading rows of `kv`; without rows to read they stay as they are."""
+    """Rows of `q` after attention to rows of `kv`; unchanged if `kv` has no rows."""
     if len(kv) == 0:
         return q
     width = q.shape[1]
     size = width // heads
-    own, other = normalised(w, f"{name}.norm", q), normalised(w, f"{name}.norm", kv)
+    normed_q, normed_kv = normalised(w, f"{name}.norm", q), normalised(w, f"{name}.norm", kv)
     key_matrix, value_matrix = np.split(w[f"{name}.kv.weight"], 2)
     mixed = []
     for h in range(heads):
-        part = slice(h * size, (h + 1) * size)
-        scores = own @ w[f"{name}.q.weight"][part].T @ (other @ key_matrix[part].T).T / np.sqrt(size)
+        columns = slice(h * size, (h + 1) * size)
+        scores = normed_q @ w[f"{name}.q.weight"][columns].T @ (normed_kv @ key_matrix[columns].T).T / np.sqrt(size)
         weights = np.exp(scores - scores.max(1, keepdims=True))
-        mixed.append(weights / weights.sum(1, keepdims=True) @ (other @ value_matrix[part].T))
+        mixed.append(weights / weights.sum(1, keepdims=True) @ (normed_kv @ value_matrix[columns].T))
     q = q + np.concatenate(mixed, 1) @ w[f"{name}.out.weight"].T + w[f"{name}.out.bias"]
     return q + perceptron(w, f"{name}.feed_forward", normalised(w, f"{name}.norm_inner", q))
 
