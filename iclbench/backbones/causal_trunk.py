@@ -76,8 +76,7 @@ class CausalTrunk(Backbone[_Settings], abstract=True):
 
     @abstractmethod
     def peek_layers(self, state: Any, queries: Float[Tensor, "B Q D"]) -> Iterator[Float[Tensor, "B Q D"]]:
-        """Hidden vectors after each layer, first to last, of queries each of which is the first token after the
-        state."""
+        """Hidden vectors of queries after each layer, first to last. Every query is the first token after the state."""
 
     @abstractmethod
     def finish(self, hidden: Float[Tensor, "B Q D"]) -> Float[Tensor, "B Q D"]:

@@ -68,8 +68,8 @@ class Pairs(Elements[PairReadIn | FeatureReadIn]):
         return (model.trunk(tokens), None) if state is None else model.advance(state, tokens)
 
     def condition(self, model: CausalTrunk[Any], context: Points, related: Points | None = None) -> State:
-        """The state after a context, in one pass over the batch whatever its masks; `update` needs one pass per number
-        of points."""
+        """The state after a context, in one pass over the batch for any masks; `update` needs one pass per number of
+        points."""
         prompt = self.prompt(model, context, related)
         complete = bool(prompt.points.mask.all())
         state = model.start(len(context))

@@ -47,7 +47,7 @@ from iclbench.core.predictor import State
 from iclbench.core.seeds import global_draws
 from iclbench.core.settings import Decay, PositiveInt
 from iclbench.core.task import TaskShape
-from iclbench.layers.key_value_cache import Growing, KeyValueCache, causal, causal_present
+from iclbench.layers.key_value_cache import GrowingCache, KeyValueCache, causal, causal_present
 from iclbench.layers.post_norm_layer import PostNormLayer
 
 
@@ -158,7 +158,7 @@ class THP(EventBackbone[THPSettings]):
         """The outputs of each layer at further tokens, of which those in the mask are valid, and the longer cache."""
         complete = bool(mask.all()) and bool(cache.mask.all())
         visible = causal(mask.shape[1], cache.mask.shape[1], mask.device) if complete else causal_present(cache, mask)
-        growing_cache, outputs = Growing(cache), []
+        growing_cache, outputs = GrowingCache(cache), []
         for i, layer in enumerate(self._layers()):
             tokens = tokens + times
             q, k, v = layer.project(tokens)

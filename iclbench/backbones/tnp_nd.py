@@ -4,11 +4,10 @@ A TNP-D gives vectors of the targets; their means and, by `covariance_net`, thei
 Differences to the released code, in addition to those of `tnp_d`:
 
 - The loss is divided by the number of targets. In the released code it is a sum, so that episodes with many targets
-have
-  more weight; there the division is only in evaluation.
-- Masked targets are neither attended to nor scored. - With `low-rank`, the diagonal D is exp(r) for `spread = "exp"`;
-for `"floor"` and `"bounded-m"` it is the square of the
-  standard deviation of all models. In the released code it is exp(r), even if `bound_std` bounds the diagonal of L.
+  have more weight; there the division is only in evaluation.
+- Masked targets are not attended to and not scored.
+- With `low-rank`, the diagonal D is exp(r) for `spread = "exp"`; for `"floor"` and `"bounded-m"` it is the square of
+  the standard deviation of all models. In the released code it is exp(r), even if `bound_std` bounds the diagonal of L.
 - The log-density is computed in double precision, and the diagonal of L is at least 1e-6.
 - Marginal scores use the exact marginals; the released code uses the standard deviations of 50 samples.
 

@@ -92,26 +92,26 @@ def example_episodes(
     With `related`, the first episode has this many datasets of the same function, and each further episode one less.
     The datasets have different sizes.
     """
-    draw = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     if marks is not None:
-        gaps = 0.1 + 2 * torch.rand(3, points + targets, generator=draw)
-        y = torch.stack([gaps, torch.randint(marks, gaps.shape, generator=draw).to(gaps), gaps.cumsum(1)], -1)
+        gaps = 0.1 + 2 * torch.rand(3, points + targets, generator=generator)
+        y = torch.stack([gaps, torch.randint(marks, gaps.shape, generator=generator).to(gaps), gaps.cumsum(1)], -1)
         return _split(Points.full(y[..., :0], y), points)
-    x = torch.randn(3, points + targets, dim, generator=draw)
-    weights = torch.randn(3, dim, outputs, generator=draw)
+    x = torch.randn(3, points + targets, dim, generator=generator)
+    weights = torch.randn(3, dim, outputs, generator=generator)
 
     def observe(x: Tensor) -> Points:
         if classes is not None:
-            return Points.full(x, torch.randint(classes, x.shape[:-1], generator=draw))
+            return Points.full(x, torch.randint(classes, x.shape[:-1], generator=generator))
         y = torch.einsum("b...x,bxy->b...y", x, weights)
-        return Points.full(x, y + 0.5 * torch.randn(y.shape, generator=draw))
+        return Points.full(x, y + 0.5 * torch.randn(y.shape, generator=generator))
 
     all_points, related_sets = observe(x), None
     if related:
         number, size = torch.arange(related), torch.arange(points)
         present = number < related - torch.arange(3).unsqueeze(1)
         long_enough = size < points - (number % 3).unsqueeze(1)
-        full = observe(torch.randn(3, related, points, dim, generator=draw))
+        full = observe(torch.randn(3, related, points, dim, generator=generator))
         related_sets = replace(full, mask=present.unsqueeze(-1) & long_enough)
     return replace(_split(all_points, points), related=related_sets, classes=classes)
 

@@ -53,8 +53,8 @@ def targets_do_not_see_each_other(predictor: Predictor, episodes: Episodes, tole
     context, x = episodes.context, targets_of(episodes).x
     joint_answer = ask_targets(predictor, episodes, context, x)
     for q in range(x.shape[1]):
-        alone = ask_targets(predictor, episodes, context, x[:, q : q + 1])
-        assert_close(joint_answer.at(slice(q, q + 1)), alone, tolerance, f"answer {q} depends on other targets")
+        single = ask_targets(predictor, episodes, context, x[:, q : q + 1])
+        assert_close(joint_answer.at(slice(q, q + 1)), single, tolerance, f"answer {q} depends on other targets")
 
 
 @contract(lambda predictor: predictor.joint != "ordered")
@@ -132,10 +132,10 @@ def batch_neighbours_change_nothing(predictor: Predictor, episodes: Episodes, to
     next_answer, target_answer = ask_next(predictor, episodes, context), ask_targets(predictor, episodes, context, x)
     for b in range(len(episodes)):
         row = slice(b, b + 1)
-        alone = episodes[row]
+        single = episodes[row]
         message = f"answers for episode {b} depend on its batch neighbours"
-        assert_close(next_answer[row], ask_next(predictor, alone, context[row]), tolerance, message)
-        assert_close(target_answer[row], ask_targets(predictor, alone, context[row], x[row]), tolerance, message)
+        assert_close(next_answer[row], ask_next(predictor, single, context[row]), tolerance, message)
+        assert_close(target_answer[row], ask_targets(predictor, single, context[row], x[row]), tolerance, message)
 
 
 @contract(lambda predictor: predictor.order == "set")

@@ -20,7 +20,7 @@ from iclbench.layers.activations import gelu_tanh
 from iclbench.layers.attention import check_heads
 from iclbench.layers.gpt2_block import GPT2Block, gpt2_layers
 from iclbench.layers.key_value_cache import (
-    Growing,
+    GrowingCache,
     KeyValueCache,
     attend_past_and_self,
     causal,
@@ -109,7 +109,7 @@ class CausalTransformer(nn.Module):
         self, tokens: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: KeyValueCache | None = None
     ) -> tuple[Float[Tensor, "B N D"], KeyValueCache | None]:
         new, query_count = tokens.shape[1], queries.shape[1]
-        cache = None if state is None else Growing(state)
+        cache = None if state is None else GrowingCache(state)
         past = 0 if state is None else state.mask.shape[1]
         visible = causal(new, past, tokens.device) if state is None else causal_past(state, new)
         before = visible.tril(past - 1)[..., ::2, :]
@@ -203,7 +203,7 @@ class CausalTransformer(nn.Module):
     ) -> tuple[Float[Tensor, "B N D"] | None, KeyValueCache]:
         """Hidden vectors at the tokens `read`, and the longer cache. Further tokens see what is `visible` (None: the
         tokens before them). If `read` is None, the last layer computes only keys and values."""
-        cache, new = Growing(state), tokens.shape[1]
+        cache, new = GrowingCache(state), tokens.shape[1]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor | None:
             k, v = cache.add(layer, k, v)

@@ -35,7 +35,7 @@ class KeyValueCache(State):
         return count if self.before is None else count - self.before
 
 
-class Growing:
+class GrowingCache:
     """A cache that is extended layer by layer."""
 
     def __init__(self, state: KeyValueCache) -> None:

@@ -17,9 +17,9 @@ Positions = Literal["none", "learned", "sinusoidal", "rotary"]
 Places: TypeAlias = range | Tensor
 Rotation = tuple[Tensor, Tensor]
 
-# The longest wavelength is about 2 pi times this number of tokens: 30 in Chan et al. 2022
+# Bases of the wavelengths: the longest is about 2 pi times this number of tokens. 30 in Chan et al. 2022
 # (emergent_in_context_learning, modules/embedding.py), 10,000 in Vaswani et al. 2017 and for rotary positions.
-SLOWEST, SLOWEST_ROTARY = 30.0, 10_000.0
+BASE, ROTARY_BASE = 30.0, 10_000.0
 
 
 class AddedPositions(nn.Module):
@@ -46,7 +46,7 @@ class LearnedPositions(AddedPositions):
         self.weight = nn.Parameter(weight)
 
     def forward(self, places: Places, device: torch.device | None = None) -> Float[Tensor, "*B T D"]:
-        """The vectors, on the device of the table whatever `device` is.
+        """The vectors, on the device of the table; `device` is ignored.
 
         Raises:
             UsageError: a position is beyond the table.
@@ -82,7 +82,7 @@ class SinusoidalPositions(AddedPositions):
         self.width = width
 
     def forward(self, places: Places, device: torch.device | None = None) -> Float[Tensor, "*B T D"]:
-        angles = _angles(places, self.width, SLOWEST, device)
+        angles = _angles(places, self.width, BASE, device)
         return torch.cat([angles.sin(), angles.cos()], -1)
 
 
@@ -107,7 +107,7 @@ class RotaryPositions(nn.Module):
 
     def forward(self, places: Places, device: torch.device | None = None) -> Rotation:
         """Cosines and sines, `(*B, 1, T, C / 2)`: the same for all heads."""
-        angles = _angles(places, self.width, SLOWEST_ROTARY, device).unsqueeze(-3)
+        angles = _angles(places, self.width, ROTARY_BASE, device).unsqueeze(-3)
         return angles.cos(), angles.sin()
 
 
@@ -120,9 +120,9 @@ def rotated(t: Float[Tensor, "B H T C"], rotation: Rotation | None) -> Float[Ten
     return torch.cat([half * cos - other_half * sin, other_half * cos + half * sin], -1)
 
 
-def _angles(places: Places, width: int, slowest: float, device: torch.device | None) -> Float[Tensor, "*B T half"]:
-    """Angles for width / 2 frequencies in geometric progression, from 1 down to almost 1 / slowest. They are computed
+def _angles(places: Places, width: int, base: float, device: torch.device | None) -> Float[Tensor, "*B T half"]:
+    """Angles for width / 2 frequencies in geometric progression, from 1 down to almost 1 / base. They are computed
     on the device, because a copy would synchronise with it in every step."""
     index = torch.arange(places.start, places.stop, places.step, device=device) if isinstance(places, range) else places
-    frequencies = slowest ** -(torch.arange(0, width, 2, device=index.device) / width)
+    frequencies = base ** -(torch.arange(0, width, 2, device=index.device) / width)
     return index.unsqueeze(-1) * frequencies

@@ -68,5 +68,5 @@ class PostNormLayer(nn.Module):
         rate = self.dropout.p if self.training else 0.0
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=rate, is_causal=visible is None)
         x = self.norm(x + self.dropout(self.out(mixed.transpose(1, 2).flatten(2))))
-        fed = self.down(self.dropout(F.gelu(self.up(x))))
-        return self.norm_feed(x + self.dropout(fed))
+        hidden = self.dropout(F.gelu(self.up(x)))
+        return self.norm_feed(x + self.dropout(self.down(hidden)))

@@ -1,7 +1,7 @@
 """The prompt of a causal model: related datasets, each followed by a separator, and then the context.
 
 Points and separators are pairs of tokens, so that inputs are at even positions and outputs at odd ones. An absent
-dataset has neither points nor a separator.
+dataset has no points and no separator.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 # The longest wavelength is almost 2 pi times this, in the data's unit of time (Vaswani et al. 2017).
-SLOWEST = 10_000.0
+BASE = 10_000.0
 
 
 def time_encoding(times: Float[Tensor, "*shape"], width: int) -> Float[Tensor, "*shape D"]:
@@ -19,6 +19,6 @@ def time_encoding(times: Float[Tensor, "*shape"], width: int) -> Float[Tensor, "
         width: D; if it is odd, the last wave has no cosine.
     """
     index = torch.arange(0, width, 2, device=times.device, dtype=torch.float64)
-    frequencies = (SLOWEST ** (-index / width)).to(times.dtype)
+    frequencies = (BASE ** (-index / width)).to(times.dtype)
     angles = times.unsqueeze(-1) * frequencies
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2)[..., :width]

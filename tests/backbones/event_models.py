@@ -16,11 +16,11 @@ from iclbench.core.task import TaskShape
 MARKS, COUNT = 3, 9
 SHAPE = TaskShape(x_dim=0, points=12, y_dim=3, marks=MARKS, head="event")
 # Largest rate of the Poisson processes; rates are log-uniform between its inverse and it.
-FASTEST = 10.0
+MAX_RATE = 10.0
 
 
 def model(cls: type[EventBackbone], dtype: torch.dtype = torch.float64, **settings: object) -> EventBackbone:
-    """A model whose norms scale and shift, unlike at the start of training."""
+    """A model with random changes of all parameters, so that norms scale and shift."""
     torch.manual_seed(0)
     backbone = cls(cls.Settings(**settings), SHAPE).eval()
     with torch.no_grad():
@@ -29,14 +29,14 @@ def model(cls: type[EventBackbone], dtype: torch.dtype = torch.float64, **settin
     return backbone.to(dtype)
 
 
-def events(count: int = COUNT, batch: int = 2, holes: bool = True, dtype: torch.dtype = torch.float64) -> Points:
-    """Random events; with `holes` some of them are masked."""
-    draw = torch.Generator().manual_seed(1)
-    gaps = 0.1 + 2 * torch.rand(batch, count, generator=draw, dtype=torch.float64)
-    marks = torch.randint(MARKS, gaps.shape, generator=draw)
+def events(count: int = COUNT, batch: int = 2, masked: bool = True, dtype: torch.dtype = torch.float64) -> Points:
+    """Random events; some of them are invalid if `masked`."""
+    generator = torch.Generator().manual_seed(1)
+    gaps = 0.1 + 2 * torch.rand(batch, count, generator=generator, dtype=torch.float64)
+    marks = torch.randint(MARKS, gaps.shape, generator=generator)
     y = torch.stack([gaps, marks.to(gaps), gaps.cumsum(1)], -1).to(dtype)
-    valid = torch.rand(batch, count, generator=draw) > 0.25
-    return Points(y[..., :0], y, valid | (not holes))
+    valid = torch.rand(batch, count, generator=generator) > 0.25
+    return Points(y[..., :0], y, valid | (not masked))
 
 
 def empty_queries(batch: int = 2, queries: int = 1) -> Tensor:
@@ -49,10 +49,10 @@ def assert_same(actual: Prediction, expected: Prediction, tolerance: float) -> N
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
-def poisson(episodes: int, count: int, draw: torch.Generator) -> tuple[Episodes, Tensor]:
+def poisson(episodes: int, count: int, generator: torch.Generator) -> tuple[Episodes, Tensor]:
     """Poisson processes, and their rates `(B, 1)`."""
-    rates = (math.log(FASTEST) * (2 * torch.rand(episodes, 1, generator=draw) - 1)).exp()
-    gaps = torch.empty(episodes, count).exponential_(generator=draw) / rates
+    rates = (math.log(MAX_RATE) * (2 * torch.rand(episodes, 1, generator=generator) - 1)).exp()
+    gaps = torch.empty(episodes, count).exponential_(generator=generator) / rates
     y = torch.stack([gaps, torch.zeros_like(gaps), gaps.cumsum(1)], -1)
     points = Points.full(y[..., :0], y)
     return Episodes(context=points, scored=points.mask), rates
@@ -63,20 +63,20 @@ def share_learned_in_context(cls: type[EventBackbone], steps: int, lr: float, **
     the distribution of rates, 1 for one with the true rate (linear in nats per event)."""
     torch.manual_seed(0)
     backbone = cls(cls.Settings(**settings), TaskShape(x_dim=0, points=12, y_dim=3, marks=1, head="event")).train()
-    optimiser, draw = torch.optim.Adam(backbone.parameters(), lr=lr), torch.Generator().manual_seed(0)
+    optimiser, generator = torch.optim.Adam(backbone.parameters(), lr=lr), torch.Generator().manual_seed(0)
     for _ in range(steps):
-        loss, _ = backbone.loss(poisson(24, 10, draw)[0], 0.5, draw)
+        loss, _ = backbone.loss(poisson(24, 10, generator)[0], 0.5, generator)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-    episodes, rates = poisson(512, 10, draw)
+    episodes, rates = poisson(512, 10, generator)
     y = episodes.context.y
     with torch.no_grad():
         model_loss = backbone.eval().predict_next(episodes.context).loss(y)[:, 5:].mean()
     gaps = y[:, 5:, 0]
     optimal_loss = (rates * gaps - rates.log()).mean()
     # The density without a context, by the trapezoidal rule over the logarithm of the rate.
-    logs = np.linspace(-math.log(FASTEST), math.log(FASTEST), 400)
+    logs = np.linspace(-math.log(MAX_RATE), math.log(MAX_RATE), 400)
     density = np.trapezoid(np.exp(logs - np.exp(logs) * gaps.numpy()[..., None]), logs) / (logs[-1] - logs[0])
     prior_loss = -np.log(density).mean()
     return float((prior_loss - model_loss) / (prior_loss - optimal_loss))

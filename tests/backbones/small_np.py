@@ -30,10 +30,10 @@ def build(name: str, settings: dict[str, Any] | None = None, head: str = "gaussi
 
 def batch(sizes: list[tuple[int, int]] = SIZES) -> Episodes:
     """Masked episodes of these sizes. Masked values are large, and targets have gaps."""
-    draw = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(1)
 
     def points(count: int, mask: Tensor) -> Points:
-        x, y = (torch.randn(len(sizes), count, 2, generator=draw, dtype=torch.float64) for _ in range(2))
+        x, y = (torch.randn(len(sizes), count, 2, generator=generator, dtype=torch.float64) for _ in range(2))
         absent = 50 * ~mask.unsqueeze(-1)
         return Points(x + absent, y - absent, mask)
 

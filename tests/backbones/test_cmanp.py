@@ -34,9 +34,9 @@ def model(cls: type[LatentBackbone] = CMANP, dtype: torch.dtype = torch.float64,
 
 def points(count: int = 40, batch: int = 2, dtype: torch.dtype = torch.float64) -> Points:
     """Random points with gaps."""
-    draw = torch.Generator().manual_seed(1)
-    x, y = (torch.randn(batch, count, dim, generator=draw, dtype=torch.float64) for dim in (2, 3))
-    return Points(x.to(dtype), y.to(dtype), torch.rand(batch, count, generator=draw) > 0.2)
+    generator = torch.Generator().manual_seed(1)
+    x, y = (torch.randn(batch, count, dim, generator=generator, dtype=torch.float64) for dim in (2, 3))
+    return Points(x.to(dtype), y.to(dtype), torch.rand(batch, count, generator=generator) > 0.2)
 
 
 def queries(count: int = 6, dtype: torch.dtype = torch.float64) -> Tensor:

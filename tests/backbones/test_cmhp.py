@@ -105,7 +105,7 @@ def test_a_stream_equals_predictions_for_all_prefixes() -> None:
 @torch.no_grad()
 def test_events_are_a_set_with_times_and_can_be_removed() -> None:
     """Predictions depend on times, not on the order; `remove` equals conditioning on the other events."""
-    backbone, context = model(CMHP, **SMALL), events(holes=False)
+    backbone, context = model(CMHP, **SMALL), events(masked=False)
     shuffled = context.map(lambda t: t[:, torch.randperm(COUNT, generator=torch.Generator().manual_seed(3))])
     expected = backbone.predict_targets(context, empty_queries())
     assert_same(backbone.predict_targets(shuffled, empty_queries()), expected, 1e-12)
@@ -120,7 +120,7 @@ def test_events_are_a_set_with_times_and_can_be_removed() -> None:
 
 @torch.no_grad()
 def test_predictions_do_not_depend_on_the_predicted_event_or_later_ones() -> None:
-    backbone, context = model(CMHP, **SMALL), events(holes=False)
+    backbone, context = model(CMHP, **SMALL), events(masked=False)
     expected = backbone.predict_next(context)
     for n in range(COUNT):
         y = context.y.clone()

@@ -38,7 +38,7 @@ def test_masked_events_do_not_change_predictions(cls: type[EventBackbone], small
 def test_the_open_interval_at_the_end_is_predicted_but_not_read(
     cls: type[EventBackbone], small: dict[str, int]
 ) -> None:
-    backbone, context = model(cls, **small), events(holes=False)
+    backbone, context = model(cls, **small), events(masked=False)
     end = context.y[:, -1:].clone()
     end[..., MARK] = CENSORED
     observed = context.append(Points.full(end[..., :0], end))

@@ -26,9 +26,9 @@ def model(**settings: object) -> Mamba:
 
 
 def points(batch: int = 3, count: int = 12, dim: int = 5) -> Points:
-    draw = torch.Generator().manual_seed(1)
-    x = torch.randn(batch, count, dim, generator=draw)
-    return Points.full(x, torch.randn(batch, count, 1, generator=draw))
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(batch, count, dim, generator=generator)
+    return Points.full(x, torch.randn(batch, count, 1, generator=generator))
 
 
 def theirs(ours: Mamba) -> torch.nn.Module:
@@ -113,8 +113,8 @@ def test_the_state_does_not_grow() -> None:
 
 
 def test_the_convolution_equals_that_of_torch_with_channels_last() -> None:
-    draw = torch.Generator().manual_seed(2)
-    arguments = [torch.randn(*shape, generator=draw, dtype=torch.float64) for shape in ((2, 9, 3), (3, 4), (3,))]
+    generator = torch.Generator().manual_seed(2)
+    arguments = [torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((2, 9, 3), (3, 4), (3,))]
 
     def torch_convolution(padded: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return F.conv1d(padded.mT, weight.unsqueeze(1), bias, groups=3).mT

@@ -25,9 +25,9 @@ def model(kind: type[S4D] | type[S4], points: int = 12, **settings: object) -> S
 
 
 def points(batch: int = 3, count: int = 12, dim: int = 5) -> Points:
-    draw = torch.Generator().manual_seed(1)
-    x = torch.randn(batch, count, dim, generator=draw)
-    return Points.full(x, torch.randn(batch, count, 1, generator=draw))
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(batch, count, dim, generator=generator)
+    return Points.full(x, torch.randn(batch, count, 1, generator=generator))
 
 
 def episodes() -> Episodes:

@@ -120,7 +120,7 @@ def test_learned_positions_end_in_any_segment(x_query: Tensor | None, monkeypatc
         model("gpt2-learned").predict_next(draw(count=N + 1), x_query=x_query)
 
 
-class Largest(TorchDispatchMode):
+class LargestTensor(TorchDispatchMode):
     """The size of the largest tensor that is computed within the context, in elements."""
 
     elements = 0
@@ -135,7 +135,7 @@ class Largest(TorchDispatchMode):
 
 def largest_tensor(name: str, count: int, forked: bool) -> int:
     backbone, points = model(name), draw(1, count)
-    with torch.no_grad(), Largest() as largest:
+    with torch.no_grad(), LargestTensor() as largest:
         backbone.predict_next(points, x_query=points.x.flip(1) if forked else None)
     return largest.elements
 

@@ -24,8 +24,8 @@ def model(name: str, **settings: object) -> SequenceModel:
 
 
 def points(count: int) -> Points:
-    draw = torch.Generator().manual_seed(1)
-    return Points.full(torch.randn(2, count, 4, generator=draw), torch.randn(2, count, 1, generator=draw))
+    generator = torch.Generator().manual_seed(1)
+    return Points.full(torch.randn(2, count, 4, generator=generator), torch.randn(2, count, 1, generator=generator))
 
 
 def test_the_guide_names_every_mixer() -> None:

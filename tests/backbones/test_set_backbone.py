@@ -24,9 +24,9 @@ def build(name: str, settings: dict[str, object] | None = None, **shape: object)
 
 
 def points(*shape: int, seed: int = 0) -> Points:
-    draw = torch.Generator().manual_seed(seed)
-    x, y = (torch.randn(*shape, d, generator=draw, dtype=torch.float64) for d in (2, 1))
-    return Points(x, y, torch.rand(*shape, generator=draw) > 0.3)
+    generator = torch.Generator().manual_seed(seed)
+    x, y = (torch.randn(*shape, d, generator=generator, dtype=torch.float64) for d in (2, 1))
+    return Points(x, y, torch.rand(*shape, generator=generator) > 0.3)
 
 
 class RecordingBackbone(SetBackbone):
@@ -161,16 +161,16 @@ def test_all_prefixes_in_one_pass_equal_one_by_one(name: str):
     model, context, related = build(name, question="next"), points(3, 7), points(3, 3, 4, seed=1)
     all_prefixes = model.predict_next(context, related).mean
     for n in range(7):
-        one = model.predict_targets(context.span(0, n), context.x[:, n : n + 1], related).mean
-        torch.testing.assert_close(all_prefixes[:, n : n + 1], one, rtol=0, atol=1e-12)
+        expected = model.predict_targets(context.span(0, n), context.x[:, n : n + 1], related).mean
+        torch.testing.assert_close(all_prefixes[:, n : n + 1], expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["cnp", "icicl-cnp"])
 def test_the_state_of_a_cnp_does_not_grow_and_points_can_be_removed(name: str):
     model, context, related = build(name), points(3, 7), points(3, 3, 4, seed=1)
     state = model.condition(context, related)
-    more = model.update(state, points(3, 90, seed=3))
-    assert more.nbytes == state.nbytes < 2000
+    longer = model.update(state, points(3, 90, seed=3))
+    assert longer.nbytes == state.nbytes < 2000
     remaining = model.remove(state, replace(context.span(2), mask=context.mask[:, 2:]))
     expected = model.condition(context.span(0, 2), related)
     torch.testing.assert_close(remaining.total, expected.total, rtol=0, atol=1e-12)
@@ -180,8 +180,8 @@ def test_the_state_of_a_cnp_does_not_grow_and_points_can_be_removed(name: str):
 def test_cnp_sizes():
     """The encoder has six linear layers (five hidden ones), the decoder three."""
     shape = TaskShape(x_dim=1, points=64, head="gaussian", question="targets", related=5)
-    embed, decode = 3 * 128 + 5 * 129 * 128, 129 * 128 + 129 * 2
+    encoder, decoder = 3 * 128 + 5 * 129 * 128, 129 * 128 + 129 * 2
     for name, summaries in (("cnp", 1), ("icicl-cnp", 2)):
         cls = BACKBONES.get(name)
-        expected = embed + (summaries * 128 + 2) * 128 + decode
+        expected = encoder + (summaries * 128 + 2) * 128 + decoder
         assert cls(cls.Settings(), shape).parameter_count == expected

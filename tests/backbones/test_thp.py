@@ -43,7 +43,7 @@ def test_parameter_counts_are_those_of_the_published_sizes(marks: int) -> None:
 @torch.no_grad()
 def test_predictions_equal_those_of_torch_layers(encode: str, column: int) -> None:
     """Tokens are a start token at time 0 and the events; the encoding is added before every layer."""
-    backbone, context = model(THP, **SMALL, encode=encode), events(holes=False)
+    backbone, context = model(THP, **SMALL, encode=encode), events(masked=False)
     times = torch.cat([torch.zeros(2, 1).double(), context.y[..., column]], 1)
     index = np.arange(12)
     angles = times.numpy()[..., None] / 10_000 ** ((index - index % 2) / 12)
@@ -77,7 +77,7 @@ def test_predictions_equal_those_of_torch_layers(encode: str, column: int) -> No
 def test_the_density_of_an_event_does_not_depend_on_the_event(encode: str) -> None:
     """In the released code of Zuo et al. the intensity of event i depends on event i. Here no parameter of the density
     of event i depends on event i or later ones, and the gradient of the likelihood is that of a fixed density."""
-    backbone, context = model(THP, **SMALL, encode=encode), events(holes=False)
+    backbone, context = model(THP, **SMALL, encode=encode), events(masked=False)
     y = context.y.clone().requires_grad_()
     answer = backbone.predict_next(replace(context, y=y))
     for n in range(COUNT):
@@ -92,7 +92,7 @@ def test_the_density_of_an_event_does_not_depend_on_the_event(encode: str) -> No
 
 @torch.no_grad()
 def test_predictions_do_not_depend_on_the_predicted_event_or_later_ones() -> None:
-    backbone, context = model(THP, **SMALL), events(holes=False)
+    backbone, context = model(THP, **SMALL), events(masked=False)
     expected = backbone.predict_next(context)
     for n in range(COUNT):
         y = context.y.clone()
@@ -126,7 +126,7 @@ def test_segments_do_not_change_the_state(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_dropout_uses_the_generator_of_the_loss() -> None:
-    backbone, context = model(THP, **SMALL, dropout=0.3).train(), events(holes=False)
+    backbone, context = model(THP, **SMALL, dropout=0.3).train(), events(masked=False)
     episodes = Episodes(context=context, scored=context.mask)
 
     def loss(seed: int) -> Tensor:
@@ -140,7 +140,7 @@ def test_dropout_uses_the_generator_of_the_loss() -> None:
 
 
 def test_loss_is_the_mean_over_all_scored_events() -> None:
-    backbone, context = model(THP, **SMALL), events(holes=False)
+    backbone, context = model(THP, **SMALL), events(masked=False)
     scored = context.mask.clone()
     scored[:, 0], scored[1, 5:] = False, False
     loss, _ = backbone.loss(Episodes(context=context, scored=scored), 0.0, torch.Generator())

@@ -38,11 +38,11 @@ def build(name: str, settings: dict[str, object], related: int = 3, **shape: obj
 
 def batch(sizes: list[tuple[int, list[int]]] = SIZES) -> Episodes:
     """Masked episodes of these sizes; masked values are large."""
-    draw = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     count, sets = len(sizes), 3
 
     def points(*shape: int) -> Points:
-        x, y = (torch.randn(*shape, d, generator=draw, dtype=torch.float64) for d in (2, 1))
+        x, y = (torch.randn(*shape, d, generator=generator, dtype=torch.float64) for d in (2, 1))
         return Points.full(x, y)
 
     def masked(points: Points) -> Points:

@@ -31,10 +31,10 @@ def build(name: str, head: str = "gaussian", **settings: object) -> Backbone:
 
 def batch(sizes: tuple[int, ...] = SIZES, targets: int = 4) -> Episodes:
     """Masked episodes of these sizes; masked values are large."""
-    draw = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
 
     def points(count: int) -> Points:
-        x, y = (torch.randn(len(sizes), count, 2, generator=draw, dtype=torch.float64) for _ in range(2))
+        x, y = (torch.randn(len(sizes), count, 2, generator=generator, dtype=torch.float64) for _ in range(2))
         return Points.full(x, y)
 
     context, target_points = points(max(sizes) + 1), points(targets)

@@ -28,9 +28,9 @@ def net(form: str = "tril", scale: float = 1.0, **head: Any) -> CovarianceNet:
 
 def vectors() -> tuple[Tensor, Tensor, Tensor]:
     """Hidden vectors, means, outputs."""
-    draw = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(1)
     sizes = (WIDTH, OUTPUTS, OUTPUTS)
-    hidden, mean, y = (torch.randn(BATCH, TARGETS, n, generator=draw, dtype=torch.float64) for n in sizes)
+    hidden, mean, y = (torch.randn(BATCH, TARGETS, n, generator=generator, dtype=torch.float64) for n in sizes)
     return hidden, mean, y
 
 

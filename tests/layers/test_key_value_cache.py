@@ -10,12 +10,12 @@ from iclbench.layers.key_value_cache import attend_past_and_self
 
 def random_tensors(queries: int, past: int) -> list[Tensor]:
     """Queries, keys and values of the past, the visible tokens, keys and values of the queries."""
-    draw = torch.Generator().manual_seed(queries)
+    generator = torch.Generator().manual_seed(queries)
 
     def heads(n: int) -> Tensor:
-        return torch.randn(3, 2, n, 16, generator=draw)
+        return torch.randn(3, 2, n, 16, generator=generator)
 
-    visible = torch.rand(3, 1, queries, past, generator=draw) > 0.3
+    visible = torch.rand(3, 1, queries, past, generator=generator) > 0.3
     return [heads(queries), heads(past), heads(past), visible, heads(queries), heads(queries)]
 
 

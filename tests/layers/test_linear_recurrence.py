@@ -22,10 +22,10 @@ def kinds(*strengths: Any) -> list[tuple[str, bool, Any]]:
 
 
 def terms(tokens: int, decay: str, delta: bool, strength: float = 1.0, seed: int = 0) -> Terms:
-    draw = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
 
     def normal(*size: int) -> Tensor:
-        return torch.randn(B, H, tokens, *size, generator=draw, dtype=torch.float64)
+        return torch.randn(B, H, tokens, *size, generator=generator, dtype=torch.float64)
 
     q, k, v = normal(K), F.normalize(normal(K), dim=-1), normal(V)
     g = {"none": None, "head": -strength * F.softplus(normal(1)), "row": -strength * F.softplus(normal(K))}[decay]

@@ -12,9 +12,9 @@ from iclbench.layers.long_convolution import by_fft, by_toeplitz, long_convoluti
 
 
 def random_inputs(channels: int, batch: int, length: int) -> tuple[Tensor, Tensor]:
-    draw = torch.Generator().manual_seed(0)
-    u = torch.randn(channels, batch, length, generator=draw, dtype=torch.float64)
-    return u, torch.randn(channels, length, generator=draw, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    u = torch.randn(channels, batch, length, generator=generator, dtype=torch.float64)
+    return u, torch.randn(channels, length, generator=generator, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("length", [1, 2, 41, 82])

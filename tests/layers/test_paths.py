@@ -45,11 +45,11 @@ def test_the_last_class_is_drawn_if_the_rounded_sum_is_below_one() -> None:
 
 def test_a_path_attends_to_the_context_and_to_itself() -> None:
     """Compares with attention to one sequence without the masked tokens."""
-    draw = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     batch, heads, paths, rows, size, length, width = 2, 3, 4, 2, 5, 3, 6
 
     def random(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=draw, dtype=torch.float64)
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
     q = random(batch, heads, paths * rows, width)
     keys, values = (random(batch, heads, paths, length, width) for _ in range(2))

@@ -12,12 +12,12 @@ BATCH, LAYERS, HEADS, ROWS, WIDTH, POINTS = 3, 2, 2, 4, 5, 11
 
 def random_inputs(scale: float = 1.0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Queries, keys, values and a mask with gaps, also at both ends; one episode has no valid point."""
-    draw = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=draw, dtype=torch.float64)
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
-    mask = torch.rand(BATCH, POINTS, generator=draw) > 0.3
+    mask = torch.rand(BATCH, POINTS, generator=generator) > 0.3
     mask[0, 0], mask[0, -1], mask[1] = False, False, False
     queries = scale * normal(LAYERS, HEADS, ROWS, WIDTH)
     return queries, *(normal(BATCH, LAYERS, HEADS, POINTS, WIDTH) for _ in range(2)), mask

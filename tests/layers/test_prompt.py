@@ -1,4 +1,4 @@
-"""Related datasets before the context: each prediction equals that of one explicit sequence, whatever its batch."""
+"""Related datasets before the context: each prediction equals that of one explicit sequence, in any batch."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -15,7 +15,7 @@ from iclbench.core.episodes import Episodes, Points
 from iclbench.layers.positions import LearnedPositions
 from iclbench.layers.state_space.systems import LowRank
 from iclbench.registry import BACKBONES
-from tests.backbones.test_sequence import Largest
+from tests.backbones.test_sequence import LargestTensor
 from tests.refusals import refused
 
 SIZES = {
@@ -58,7 +58,7 @@ def example() -> tuple[Points, Points]:
     )
 
 
-def explicit(backbone: SequenceBackbone, context: Points, related: Points | None, b: int, x: Tensor) -> Tensor:
+def explicit_output(backbone: SequenceBackbone, context: Points, related: Points | None, b: int, x: Tensor) -> Tensor:
     """The prediction at x, `(2,)`, for one episode: the output at the last token of an explicit sequence. Learned
     positions start from 0 in every dataset and in the context."""
     read, tokens = backbone.read_in, []
@@ -94,7 +94,9 @@ def test_every_target_is_predicted_after_one_explicit_sequence(backbone: Sequenc
     context, datasets = example()
     related, x = datasets if with_related else None, draw(5, 2, seed=3).x
     actual = backbone.predict_targets(context, x, related).mean
-    expected = torch.stack([explicit(backbone, context, related, b, x[b, q]) for b in range(5) for q in range(2)])
+    expected = torch.stack(
+        [explicit_output(backbone, context, related, b, x[b, q]) for b in range(5) for q in range(2)]
+    )
     torch.testing.assert_close(actual.flatten(0, 1), expected, atol=1e-9, rtol=1e-9)
     weights = [p for p in backbone.parameters() if with_related or not any(p is m for m in backbone.marks.parameters())]
     for a, b in zip(*(torch.autograd.grad(t.square().sum(), weights) for t in (actual, expected)), strict=True):
@@ -113,7 +115,9 @@ def test_every_prefix_is_predicted_after_one_explicit_sequence(
         for b, n in points.mask.nonzero().tolist()[::3]:
             before = replace(points, mask=points.mask & (torch.arange(7) < n))
             x = (queries if shifted else points.x)[b, n]
-            torch.testing.assert_close(actual[b, n], explicit(backbone, before, related, b, x), atol=1e-9, rtol=1e-9)
+            torch.testing.assert_close(
+                actual[b, n], explicit_output(backbone, before, related, b, x), atol=1e-9, rtol=1e-9
+            )
 
 
 def test_every_layer_is_read_after_the_related_datasets(backbone: SequenceBackbone) -> None:
@@ -124,7 +128,7 @@ def test_every_layer_is_read_after_the_related_datasets(backbone: SequenceBackbo
 
 
 @torch.no_grad()
-def test_points_may_come_in_any_portions(backbone: SequenceBackbone, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_takes_points_in_any_segments(backbone: SequenceBackbone, monkeypatch: pytest.MonkeyPatch) -> None:
     (context, related), x = example(), draw(5, 2, seed=3).x
     expected = backbone.predict_targets(context, x, related).mean
     monkeypatch.setattr(pair_sequence, "SEGMENT", 4)
@@ -153,8 +157,8 @@ def test_related_datasets_of_batch_neighbours_change_nothing(backbone: SequenceB
     batched = backbone.predict_targets(context, x, related).mean
     for b in range(5):
         rows = slice(b, b + 1)
-        alone = backbone.predict_targets(context[rows], x[rows], related[rows]).mean
-        torch.testing.assert_close(batched[rows], alone, atol=1e-9, rtol=0)
+        separate = backbone.predict_targets(context[rows], x[rows], related[rows]).mean
+        torch.testing.assert_close(batched[rows], separate, atol=1e-9, rtol=0)
 
 
 @torch.no_grad()
@@ -213,7 +217,7 @@ def test_attention_of_unequal_episodes_needs_no_mask(monkeypatch: pytest.MonkeyP
     """A separate mask for every episode would be the largest tensor by far."""
     monkeypatch.setattr(gpt2, "_CPU_GROUPS", 1)
     backbone, context = model("gpt2"), draw(8, 200, seed=1)
-    with Largest() as largest:
+    with LargestTensor() as largest:
         backbone.condition(context, draw(8, 3, 60, seed=2))
     assert largest.elements < 8 * 500**2 / 4
 

@@ -32,10 +32,10 @@ class Based(LinearAttention):
         super().__init__(sizes)
         # Features are products of two entries of z = [1, x / f^(1/4)]; one-hot matrices select them faster than
         # indices.
-        i, j = torch.triu_indices(self.keys + 1, self.keys + 1)
+        i, j = torch.triu_indices(self.key_dim + 1, self.key_dim + 1)
         weights = torch.where(i == j, 0.5, 1.0)  # squares of the weights, which are exact in every precision
         weights[0] = 1.0
-        entries = torch.eye(self.keys + 1)
+        entries = torch.eye(self.key_dim + 1)
         self.register_buffer("first", entries[:, i], persistent=False)
         self.register_buffer("second", entries[:, j] * weights, persistent=False)
 
@@ -44,8 +44,8 @@ class Based(LinearAttention):
         return 16
 
     @staticmethod
-    def rows(keys: int) -> int:
-        return (keys + 1) * (keys + 2) // 2
+    def rows(key_dim: int) -> int:
+        return (key_dim + 1) * (key_dim + 2) // 2
 
     def full_pass(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         """If there are fewer tokens than rows of the state, scores take less time than features."""

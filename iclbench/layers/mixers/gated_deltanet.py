@@ -29,16 +29,16 @@ class GatedDeltaNet(LinearMixer):
     def __init__(self, sizes: Sizes) -> None:
         width = sizes.width
         key_size = max(1, 3 * width // (4 * sizes.heads))
-        keys, value = sizes.state or key_size, value_channels(sizes, 2 * key_size)
-        self.window_sizes = [sizes.heads * keys, sizes.heads * keys, sizes.heads * value]
-        super().__init__(Window(sum(self.window_sizes), self.taps(sizes)), (sizes.heads, keys, value))
+        key_dim, value_dim = sizes.state or key_size, value_channels(sizes, 2 * key_size)
+        self.window_sizes = [sizes.heads * key_dim, sizes.heads * key_dim, sizes.heads * value_dim]
+        super().__init__(Window(sum(self.window_sizes), self.taps(sizes)), (sizes.heads, key_dim, value_dim))
         self.heads = sizes.heads
-        self.bypass_sizes = [sizes.heads * value, sizes.heads, sizes.heads]
+        self.bypass_sizes = [sizes.heads * value_dim, sizes.heads, sizes.heads]
         self.in_proj = nn.Linear(width, sum(self.window_sizes) + sum(self.bypass_sizes), bias=False)
         self.A_log = nn.Parameter(torch.empty(sizes.heads).uniform_(1, 16).log())
         self.dt_bias = nn.Parameter(initial_dt_bias(sizes.heads))
-        self.norm = nn.RMSNorm(value, eps=1e-6)
-        self.out_proj = scaled_by_depth(nn.Linear(sizes.heads * value, width, bias=False), sizes)
+        self.norm = nn.RMSNorm(value_dim, eps=1e-6)
+        self.out_proj = scaled_by_depth(nn.Linear(sizes.heads * value_dim, width, bias=False), sizes)
 
     def terms(self, u: Tensor, bypass: Tensor) -> Terms:
         q, k, v = (split_heads(t, self.heads) for t in F.silu(u).split(self.window_sizes, -1))

@@ -35,21 +35,25 @@ class GLA(LinearMixer):
 
     def __init__(self, sizes: Sizes) -> None:
         width, per_head = sizes.width, head_channels(sizes)
-        keys, value, rank = sizes.state or max(1, per_head // 2), value_channels(sizes, per_head), sizes.rank or _RANK
-        inner = sizes.heads * value
-        self.window_sizes = [sizes.heads * keys, sizes.heads * keys, inner]
-        super().__init__(Window(sum(self.window_sizes), self.taps(sizes)), (sizes.heads, keys, value))
-        self.heads, self.keys = sizes.heads, keys
+        key_dim, value_dim, rank = (
+            sizes.state or max(1, per_head // 2),
+            value_channels(sizes, per_head),
+            sizes.rank or _RANK,
+        )
+        inner = sizes.heads * value_dim
+        self.window_sizes = [sizes.heads * key_dim, sizes.heads * key_dim, inner]
+        super().__init__(Window(sum(self.window_sizes), self.taps(sizes)), (sizes.heads, key_dim, value_dim))
+        self.heads, self.key_dim = sizes.heads, key_dim
         self.in_proj = nn.Linear(width, sum(self.window_sizes) + inner + rank, bias=False)
         self.bypass_sizes = [inner, rank]
-        self.decay_proj = nn.Linear(rank, sizes.heads * keys)
-        self.norm = nn.RMSNorm(value, eps=1e-5)
+        self.decay_proj = nn.Linear(rank, sizes.heads * key_dim)
+        self.norm = nn.RMSNorm(value_dim, eps=1e-5)
         self.out_proj = scaled_by_depth(nn.Linear(inner, width, bias=False), sizes)
 
     def terms(self, u: Tensor, bypass: Tensor) -> Terms:
         q, k, v = (split_heads(t, self.heads) for t in self.window.activated(u).split(self.window_sizes, -1))
         decay = F.logsigmoid(self.decay_proj(bypass[..., self.bypass_sizes[0] :])) / _TEMPERATURE
-        return Terms(q * self.keys**-0.5, k, v, split_heads(decay, self.heads))
+        return Terms(q * self.key_dim**-0.5, k, v, split_heads(decay, self.heads))
 
     def out(self, o: Tensor, terms: Terms, u: Tensor, bypass: Tensor) -> Tensor:
         return self.out_proj(silu_gated(join_heads(self.norm(o)), bypass[..., : self.bypass_sizes[0]]))

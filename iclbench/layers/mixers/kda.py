@@ -29,17 +29,17 @@ class KDA(LinearMixer):
 
     def __init__(self, sizes: Sizes) -> None:
         width, per_head = sizes.width, head_channels(sizes)
-        keys, value, rank = sizes.state or per_head, value_channels(sizes, per_head), sizes.rank or per_head
-        self.window_sizes = [sizes.heads * keys, sizes.heads * keys, sizes.heads * value]
-        super().__init__(Window(sum(self.window_sizes), self.taps(sizes)), (sizes.heads, keys, value))
+        key_dim, value_dim, rank = sizes.state or per_head, value_channels(sizes, per_head), sizes.rank or per_head
+        self.window_sizes = [sizes.heads * key_dim, sizes.heads * key_dim, sizes.heads * value_dim]
+        super().__init__(Window(sum(self.window_sizes), self.taps(sizes)), (sizes.heads, key_dim, value_dim))
         self.heads, self.bypass_sizes = sizes.heads, [rank, rank, sizes.heads]
         self.in_proj = nn.Linear(width, sum(self.window_sizes) + sum(self.bypass_sizes), bias=False)
-        self.decay_proj = nn.Linear(rank, sizes.heads * keys, bias=False)
-        self.gate_proj = nn.Linear(rank, sizes.heads * value, bias=False)
+        self.decay_proj = nn.Linear(rank, sizes.heads * key_dim, bias=False)
+        self.gate_proj = nn.Linear(rank, sizes.heads * value_dim, bias=False)
         self.A_log = nn.Parameter(torch.empty(sizes.heads).uniform_(1, 16).log())
-        self.dt_bias = nn.Parameter(initial_dt_bias(sizes.heads * keys))
-        self.norm = nn.RMSNorm(value, eps=1e-5)
-        self.out_proj = scaled_by_depth(nn.Linear(sizes.heads * value, width, bias=False), sizes)
+        self.dt_bias = nn.Parameter(initial_dt_bias(sizes.heads * key_dim))
+        self.norm = nn.RMSNorm(value_dim, eps=1e-5)
+        self.out_proj = scaled_by_depth(nn.Linear(sizes.heads * value_dim, width, bias=False), sizes)
 
     def terms(self, u: Tensor, bypass: Tensor) -> Terms:
         q, k, v = (split_heads(t, self.heads) for t in F.silu(u).split(self.window_sizes, -1))

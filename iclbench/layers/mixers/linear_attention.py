@@ -35,16 +35,18 @@ class LinearAttention(LinearMixer):
 
     def __init__(self, sizes: Sizes) -> None:
         width, per_head = sizes.width, head_channels(sizes)
-        self.heads, self.keys, value = (
+        self.heads, self.key_dim, value_dim = (
             sizes.heads,
             sizes.state or self.default_keys(per_head),
             value_channels(sizes, per_head),
         )
-        window_sizes = [sizes.heads * self.keys, sizes.heads * self.keys, sizes.heads * value]
-        super().__init__(Window(sum(window_sizes), self.taps(sizes)), (sizes.heads, self.rows(self.keys), value + 1))
+        window_sizes = [sizes.heads * self.key_dim, sizes.heads * self.key_dim, sizes.heads * value_dim]
+        super().__init__(
+            Window(sum(window_sizes), self.taps(sizes)), (sizes.heads, self.rows(self.key_dim), value_dim + 1)
+        )
         self.window_sizes = window_sizes
         self.in_proj = nn.Linear(width, sum(window_sizes), bias=False)
-        self.out_proj = scaled_by_depth(nn.Linear(sizes.heads * value, width, bias=False), sizes)
+        self.out_proj = scaled_by_depth(nn.Linear(sizes.heads * value_dim, width, bias=False), sizes)
 
     @staticmethod
     def default_keys(channels: int) -> int:
@@ -52,9 +54,9 @@ class LinearAttention(LinearMixer):
         return channels
 
     @staticmethod
-    def rows(keys: int) -> int:
+    def rows(key_dim: int) -> int:
         """Number of features of keys with this many channels."""
-        return keys
+        return key_dim
 
     def feature(self, x: Tensor) -> Tensor:
         """phi(x), positive."""

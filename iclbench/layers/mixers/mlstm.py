@@ -54,17 +54,17 @@ class MLSTM(Mixer):
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        width, value = sizes.width, value_channels(sizes, head_channels(sizes, 2))
-        inner = sizes.heads * value
-        self.heads, self.keys, self.values = sizes.heads, sizes.state or value, value
+        width, value_dim = sizes.width, value_channels(sizes, head_channels(sizes, 2))
+        inner = sizes.heads * value_dim
+        self.heads, self.key_dim, self.value_dim = sizes.heads, sizes.state or value_dim, value_dim
         self.window = Window(inner, self.taps(sizes), bias=True)
         self.up_proj = nn.Linear(width, 2 * inner, bias=False)
         block = math.gcd(inner, _BLOCK)
-        per_key = (inner // block, block, block) if sizes.state is None else (sizes.heads, self.keys, value)
+        per_key = (inner // block, block, block) if sizes.state is None else (sizes.heads, self.key_dim, value_dim)
         spread = math.sqrt(2 / (5 * width))
         self.q, self.k = (nn.Parameter(torch.randn(per_key) * spread) for _ in range(2))
         self.v = nn.Parameter(torch.randn(inner // block, block, block) * spread)
-        self.gates = nn.Linear(2 * sizes.heads * self.keys + inner, 2 * sizes.heads)
+        self.gates = nn.Linear(2 * sizes.heads * self.key_dim + inner, 2 * sizes.heads)
         self.norm_weight = nn.Parameter(torch.ones(inner))
         self.skip = nn.Parameter(torch.ones(inner))
         self.down_proj = nn.Linear(inner, width, bias=False)
@@ -76,7 +76,7 @@ class MLSTM(Mixer):
             self.gates.bias[sizes.heads :] = torch.linspace(3, 6, sizes.heads)
 
     def start(self, batch: int) -> MixerState:
-        memory = self.skip.new_zeros(batch, self.heads, self.keys, self.values + 1)
+        memory = self.skip.new_zeros(batch, self.heads, self.key_dim, self.value_dim + 1)
         return self.window.start(batch, self.skip), memory, self.skip.new_zeros(batch, self.heads, 1)
 
     def forward(
@@ -125,7 +125,7 @@ class MLSTM(Mixer):
         q, k, v = (_blocks(t, w) for t, w in ((convolved, self.q), (convolved, self.k), (inputs.to(dtype), self.v)))
         i, f = self.gates(torch.cat([q, k, v], -1)).mT.chunk(2, 1)
         q, k, v = (split_heads(t, self.heads) for t in (q, k, v))
-        return Terms(q, k * self.keys**-0.5, F.pad(v, (0, 1), value=1.0)), F.logsigmoid(f), i
+        return Terms(q, k * self.key_dim**-0.5, F.pad(v, (0, 1), value=1.0)), F.logsigmoid(f), i
 
     def _out(self, o: Tensor, m: Float[Tensor, "B H T"], u: Tensor, z: Tensor) -> Tensor:
         weight = torch.maximum(o[..., -1:].abs(), (-m).exp().unsqueeze(-1))

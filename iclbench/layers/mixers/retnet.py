@@ -21,7 +21,7 @@ from iclbench.layers.mixers.mixer import (
     value_channels,
 )
 from iclbench.layers.mixers.window import Window
-from iclbench.layers.positions import SLOWEST_ROTARY, rotated
+from iclbench.layers.positions import ROTARY_BASE, rotated
 
 
 class RetNet(LinearMixer):
@@ -40,25 +40,25 @@ class RetNet(LinearMixer):
     head_step = 2  # pairs of channels of queries and keys are rotated
 
     def __init__(self, sizes: Sizes) -> None:
-        width, keys = sizes.width, sizes.state or head_channels(sizes)
-        if keys % 2:
+        width, key_dim = sizes.width, sizes.state or head_channels(sizes)
+        if key_dim % 2:
             raise UsageError(
                 "retnet rotates pairs of channels: backbone.state, or backbone.width / backbone.heads, must be even, "
-                f"not {keys}",
+                f"not {key_dim}",
                 code="bad-value",
             )
-        value = value_channels(sizes, head_channels(sizes, 2))
-        inner = sizes.heads * value
-        self.window_sizes = [sizes.heads * keys, sizes.heads * keys, inner]
-        super().__init__(Window(sum(self.window_sizes), self.taps(sizes)), (sizes.heads, keys, value))
-        self.heads, self.keys = sizes.heads, keys
+        value_dim = value_channels(sizes, head_channels(sizes, 2))
+        inner = sizes.heads * value_dim
+        self.window_sizes = [sizes.heads * key_dim, sizes.heads * key_dim, inner]
+        super().__init__(Window(sum(self.window_sizes), self.taps(sizes)), (sizes.heads, key_dim, value_dim))
+        self.heads, self.key_dim = sizes.heads, key_dim
         self.in_proj = nn.Linear(width, sum(self.window_sizes) + inner, bias=False)
         self.out_proj = scaled_by_depth(nn.Linear(inner, width, bias=False), sizes)
 
     def terms(self, u: Tensor, bypass: Tensor) -> Terms:
         q, k, v = (split_heads(t, self.heads) for t in self.window.activated(u).split(self.window_sizes, -1))
         decays = torch.log1p(-torch.exp2(-5.0 - torch.arange(self.heads, dtype=v.dtype, device=v.device)))
-        return Terms(q, k * self.keys**-0.5, v, decays[:, None, None].expand(len(v), -1, v.shape[2], 1))
+        return Terms(q, k * self.key_dim**-0.5, v, decays[:, None, None].expand(len(v), -1, v.shape[2], 1))
 
     def at_positions(self, terms: Terms, positions: range) -> Terms:
         return replace(terms, q=self._rotated(terms.q, positions), k=self._rotated(terms.k, positions))
@@ -68,7 +68,7 @@ class RetNet(LinearMixer):
 
     def _rotated(self, t: Tensor, positions: range) -> Tensor:
         """Rotated by angles proportional to the positions, in the precision of t."""
-        frequencies = SLOWEST_ROTARY ** -(torch.arange(0, self.keys, 2, dtype=t.dtype, device=t.device) / self.keys)
+        frequencies = ROTARY_BASE ** -(torch.arange(0, self.key_dim, 2, dtype=t.dtype, device=t.device) / self.key_dim)
         index = torch.arange(positions.start, positions.stop, positions.step, dtype=t.dtype, device=t.device)
         angles = index.unsqueeze(1) * frequencies
         return rotated(t, (angles.cos(), angles.sin()))

@@ -14,7 +14,7 @@ from iclbench.families.images.image_sets import ImageSet
 from iclbench.families.images.mean_image import MeanImage, MeanImageSettings
 from iclbench.families.linear import Linear
 from iclbench.families.request import Request
-from tests.contracts.together import check
+from tests.contracts.cases import check_contracts
 
 SMALL = ImageParameters(size=12, classes=4, drawings=20)
 
@@ -104,7 +104,9 @@ def test_the_context_changes_nothing_and_neither_does_the_shift() -> None:
 def test_contracts() -> None:
     episodes = example_episodes(dim=2, points=7)
     level = told(ImageCompletion(SMALL))
-    check([contract for contract in CONTRACTS if contract.is_about(level, episodes)], level, episodes, Tolerance())
+    check_contracts(
+        [contract for contract in CONTRACTS if contract.is_about(level, episodes)], level, episodes, Tolerance()
+    )
 
 
 def test_a_task_of_another_family_is_refused() -> None:

@@ -108,9 +108,9 @@ def test_the_mlstm_cell_equals_that_of_transformers(dtype: torch.dtype, toleranc
     paper."""
     from transformers.models.xlstm import modeling_xlstm
 
-    draw = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(2, 3, 45, 4, generator=draw).to(dtype) for _ in range(3))
-    i, f = (3 * torch.randn(2, 3, 45, generator=draw).to(dtype) for _ in range(2))
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 3, 45, 4, generator=generator).to(dtype) for _ in range(3))
+    i, f = (3 * torch.randn(2, 3, 45, generator=generator).to(dtype) for _ in range(2))
     expected, (C, n, m) = modeling_xlstm.mlstm_recurrent_sequence_native(
         q, k, v, i, f, return_last_states=True, eps=0, dtype_state=dtype
     )
@@ -176,10 +176,10 @@ FLA = os.environ.get("FLA_CHECKOUT")
     ],
 )
 def test_the_recurrence_equals_the_references_of_flash_linear_attention(path: str, function: str) -> None:
-    draw = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(2, 3, 40, 8, generator=draw) for _ in range(3))
-    k, beta = F.normalize(k, dim=-1), torch.rand(2, 3, 40, 1, generator=draw)
-    g = -torch.rand(2, 3, 40, 8 if path in ("kda", "gla") else 1, generator=draw)
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 3, 40, 8, generator=generator) for _ in range(3))
+    k, beta = F.normalize(k, dim=-1), torch.rand(2, 3, 40, 1, generator=generator)
+    g = -torch.rand(2, 3, 40, 8 if path in ("kda", "gla") else 1, generator=generator)
     t = [tensor.transpose(1, 2).contiguous() for tensor in (q, k, v, g, beta)]
     naive = getattr(_load_module(Path(FLA or "") / "fla" / "ops" / path / "naive.py"), function)
     scale = 8**-0.5

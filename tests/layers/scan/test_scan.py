@@ -16,10 +16,10 @@ def inputs(
     batch: int = 3, tokens: int = 11, channels: int = 5, state: int = 4, dtype: torch.dtype = torch.float32
 ) -> list[Tensor]:
     """u, dt, A, B, C, h0."""
-    draw = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=draw, dtype=torch.float64)
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
     dt = torch.exp(normal(batch, tokens, channels) - 2)
     A = -torch.exp(normal(channels, state))
@@ -104,8 +104,8 @@ def test_a_peek_equals_one_step() -> None:
     answers = selective_peek(h0, u, dt, A, B, C)
     for q in range(u.shape[1]):
         one = slice(q, q + 1)
-        alone, _ = selective_scan(u[:, one], dt[:, one], A, B[:, one], C[:, one], h0)
-        torch.testing.assert_close(answers[:, one], alone)
+        separate, _ = selective_scan(u[:, one], dt[:, one], A, B[:, one], C[:, one], h0)
+        torch.testing.assert_close(answers[:, one], separate)
 
 
 @pytest.mark.slow

@@ -53,8 +53,8 @@ def test_only_the_perceptron_is_trained(features: int, expected: int) -> None:
 
 def test_features_do_not_depend_on_other_images_even_in_training() -> None:
     encoder, images = Contours(8).train(), torch.rand(3, 12, 12)
-    alone = torch.cat([encoder(image[None]) for image in images])
-    torch.testing.assert_close(encoder(images), alone)
+    separate = torch.cat([encoder(image[None]) for image in images])
+    torch.testing.assert_close(encoder(images), separate)
 
 
 def _pooled(energy: np.ndarray) -> np.ndarray:
