@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from iclbench.backbones.two_path_np import TwoPathNP, TwoPathSettings, at_once
+from iclbench.backbones.two_path_np import TwoPathNP, TwoPathSettings, samples_per_pass
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.joint import log_mean_exp, over_samples
 from iclbench.core.predictions import Prediction
@@ -103,7 +103,7 @@ class BootstrapNP(TwoPathNP[_Settings], abstract=True):
 
     def _conditioned(self, context: Points, uniforms: Float[Tensor, "2 #B S N"]) -> Bootstrapped:
         points, summaries = canonical(context), []
-        for portion in uniforms.split(at_once(points.mask.numel()), 2):
+        for portion in uniforms.split(samples_per_pass(points.mask.numel()), 2):
             bootstraps = self.bootstraps(points, portion)
             summary = self.summarise(bootstraps.map(lambda t: t.flatten(0, 1)))
             summaries.append(summary.map(lambda t, shape=bootstraps.mask.shape[:2]: t.unflatten(0, shape)))
@@ -113,7 +113,7 @@ class BootstrapNP(TwoPathNP[_Settings], abstract=True):
         """The predictions of the bootstraps, `(B, Q, S)`."""
         features = self.x_features(x)
         encoded = [t.unsqueeze(2) for t in (*self.encoders(features, state.summary), features)]
-        raws, size = [], at_once(x.shape[:-1].numel())
+        raws, size = [], samples_per_pass(x.shape[:-1].numel())
         for start in range(0, samples, size):
             stop = min(start + size, samples)
             bootstraps = state.bootstraps.map(lambda t, start=start, stop=stop: t[:, start:stop].flatten(0, 1))

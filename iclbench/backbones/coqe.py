@@ -90,12 +90,12 @@ class CoQESettings(BackboneSettings):
         Raises:
             UsageError: a setting does not.
         """
-        unused, kind = (_OF_NUMBERS, "numbers") if labelled else (_OF_LABELS, "class labels")
+        numbers, labels = "numbers", "class labels"
+        unused, needed, actual = (_OF_NUMBERS, numbers, labels) if labelled else (_OF_LABELS, labels, numbers)
         for name in unused:
             if getattr(self, name) != type(self).model_fields[name].default:
-                task_kind = "class labels" if labelled else "numbers"
                 raise UsageError(
-                    f"backbone.{name} is for tasks with {kind}, and this one has {task_kind}; leave it out",
+                    f"backbone.{name} is for tasks with {needed}, and this one has {actual}; leave it out",
                     code="not-applicable",
                 )
 

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
-from iclbench.backbones.two_path_np import TwoPathNP, TwoPathSettings, at_once
+from iclbench.backbones.two_path_np import TwoPathNP, TwoPathSettings, samples_per_pass
 from iclbench.core.episodes import Episodes
 from iclbench.core.events import events_of
 from iclbench.core.joint import log_mean_exp, over_samples
@@ -62,7 +62,7 @@ class LatentNP(TwoPathNP[_Settings], abstract=True):
 
     def answer(self, encoded: Read, x: Float[Tensor, "B Q Fx"]) -> Prediction:
         first, latent = encoded[0], distribution(encoded[1].unsqueeze(2))
-        portions = self.normals.split(at_once(x.shape[:-1].numel()))
+        portions = self.normals.split(samples_per_pass(x.shape[:-1].numel()))
         chunks = [self._decoded(first, latent.mean + latent.stddev * portion, x) for portion in portions]
         return over_samples(self.read(torch.cat(chunks, 2)))
 

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator
 from torch import Tensor
 
 from iclbench.backbones.base import BackboneSettings, without_decay
-from iclbench.backbones.mixer_block import MixerBlock, norm
+from iclbench.backbones.mixer_block import MixerBlock, make_norm
 from iclbench.backbones.recurrent import RecurrentBackbone
 from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
@@ -72,7 +72,7 @@ class Mamba(RecurrentBackbone[MambaSettings]):
             for _ in range(settings.layers)
         )
         super().__init__(settings, shape, settings.width, blocks)
-        self.norm_f = norm("rms", settings.width)
+        self.norm_f = make_norm("rms", settings.width)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Parameter groups without weight decay for A and D, as in mamba-ssm."""

@@ -16,15 +16,14 @@ class MixerBlock(RecurrentBlock):
     """Norm, mixer, residual; norm, channel MLP, residual.
 
     After its own channels, a token may have further channels: the values that the first layer with a mixer such as
-        RWKV-7
-    shares with later layers. Other mixers ignore them.
+    RWKV-7 shares with later layers. Other mixers ignore them.
     """
 
-    def __init__(self, mixer: Mixer, width: int, kind: str, mlp: ChannelMLP | None = None) -> None:
+    def __init__(self, mixer: Mixer, width: int, norm_name: str, mlp: ChannelMLP | None = None) -> None:
         super().__init__()
         self.width = width
-        self.norm, self.mixer = norm(kind, width), mixer
-        self.norm_mlp = None if mlp is None else norm(kind, width)
+        self.norm, self.mixer = make_norm(norm_name, width), mixer
+        self.norm_mlp = None if mlp is None else make_norm(norm_name, width)
         self.mlp = mlp
 
     def forward(self, x: Float[Tensor, "B T _"]) -> Float[Tensor, "B T _"]:
@@ -68,9 +67,9 @@ class MixerBlock(RecurrentBlock):
         return torch.cat([hidden, shared_values.to(hidden)], -1) if shared_values.shape[-1] else hidden
 
 
-def norm(kind: str, width: int) -> nn.Module:
+def make_norm(name: str, width: int) -> nn.Module:
     """RMSNorm or LayerNorm."""
-    return nn.RMSNorm(width, eps=1e-5) if kind == "rms" else nn.LayerNorm(width)
+    return nn.RMSNorm(width, eps=1e-5) if name == "rms" else nn.LayerNorm(width)
 
 
 def residual(norm: nn.Module, x: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from iclbench.backbones.base import BackboneSettings, described, without_decay
-from iclbench.backbones.mixer_block import MixerBlock, norm, residual
+from iclbench.backbones.mixer_block import MixerBlock, make_norm, residual
 from iclbench.backbones.recurrent import RecurrentBackbone
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import plural
@@ -129,7 +129,7 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
         points = self._points(settings, shape)
         self._refuse_unused(settings, mixers, classes)
         super().__init__(settings, shape, settings.width, self._blocks_of(settings, depth, classes, points))
-        self.norm = norm(settings.norm, settings.width)
+        self.norm = make_norm(settings.norm, settings.width)
         self.longest = points if any("longest" in cls.uses for cls in classes) else None
 
     @classmethod
@@ -155,8 +155,8 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
     def growing(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
         """The width, and as a finer step the hidden width of the channel MLP or, without one, that of the values, if
         only one mixer uses it."""
-        classes, kind = cls._classes(settings), settings.get("mlp", cls.Settings.model_fields["mlp"].default)
-        if any((kind or mixer.mlp) != "none" for mixer in classes):
+        classes, mlp = cls._classes(settings), settings.get("mlp", cls.Settings.model_fields["mlp"].default)
+        if any((mlp or mixer.mlp) != "none" for mixer in classes):
             return "width", "feedforward"
         return ("width", "inner") if len({mixer for mixer in classes if "inner" in mixer.uses}) == 1 else ("width",)
 
@@ -187,12 +187,15 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
     def _blocks_of(
         settings: SequenceSettings, depth: int, classes: Sequence[type[Mixer]], points: int
     ) -> Iterator[MixerBlock]:
-        kinds = [settings.mlp or cls.mlp for cls in classes]
+        mlp_names = [settings.mlp or cls.mlp for cls in classes]
         rounds, remainder = divmod(depth, len(classes))
-        mlps = [rounds * sum(kind != "none" for kind in kinds), sum(kind != "none" for kind in kinds[:remainder])]
-        residuals = depth + sum(mlps)
+        mlp_counts = [
+            rounds * sum(name != "none" for name in mlp_names),
+            sum(name != "none" for name in mlp_names[:remainder]),
+        ]
+        residuals = depth + sum(mlp_counts)
         for layer in range(depth):
-            cls, kind = classes[layer % len(classes)], kinds[layer % len(classes)]
+            cls, mlp_name = classes[layer % len(classes)], mlp_names[layer % len(classes)]
             sizes = Sizes(
                 settings.width,
                 **{key: value for key in _OF_MIXERS if key in cls.uses and (value := getattr(settings, key, None))},
@@ -203,7 +206,7 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
                 layer=layer,
                 first=cls not in classes[:layer],
             )
-            mlp = None if kind == "none" else ChannelMLP(kind, settings.width, settings.feedforward, residuals)
+            mlp = None if mlp_name == "none" else ChannelMLP(mlp_name, settings.width, settings.feedforward, residuals)
             yield MixerBlock(cls(sizes), settings.width, settings.norm, mlp)
 
     @staticmethod

@@ -186,7 +186,7 @@ class TNPA(TNPD[TNPASettings]):
         """Random numbers for the paths of a prediction, the same on every device."""
         size = (self.settings.samples, x.shape[1])
         order, uniform = (
-            torch.rand(size, generator=stream(0, f"paths-{kind}"), device="cpu") for kind in ("order", "uniform")
+            torch.rand(size, generator=stream(0, f"paths-{name}"), device="cpu") for name in ("order", "uniform")
         )
         normal = torch.randn(*size, self.shape.outputs, generator=stream(0, "paths-normal"), device="cpu")
         return self._ordered(order, uniform, normal, x)

@@ -105,7 +105,7 @@ class TwoPathNP(SetBackbone[_Settings], abstract=True):
         """Predictions for every prefix as a masked episode, in batches that bound the memory."""
         x = points.x if x_query is None else x_query
         lengths = torch.tensor(range(x.shape[1]) if prefixes is None else list(prefixes), device=x.device)
-        size = at_once(len(points) * points.count * self.samples)
+        size = samples_per_pass(len(points) * points.count * self.samples)
         return join_positions([self._after(points, x, chunk) for chunk in lengths.split(size)])
 
     def _after(self, points: Points, x: Float[Tensor, "B P Dx"], prefixes: Int[Tensor, " some"]) -> Prediction:
@@ -152,6 +152,6 @@ class TwoPathNP(SetBackbone[_Settings], abstract=True):
         return self.decoder[1:](hidden if added is None else hidden + added)
 
 
-def at_once(rows: int) -> int:
+def samples_per_pass(rows: int) -> int:
     """Number of samples per pass if each has this many rows."""
     return max(1, _ROWS // max(1, rows))

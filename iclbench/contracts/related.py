@@ -54,9 +54,9 @@ def absent_related_datasets_equal_none(
     more_points = _padded(related, 2)
     more_sets = more_points.map(lambda t: torch.cat([t, t.flip(1)], 1))
     more_sets.mask[:, related.mask.shape[1] :] = False
-    for kind, padded in (("points", more_points), ("datasets", more_sets)):
+    for masked, padded in (("points", more_points), ("datasets", more_sets)):
         answer = ask_targets(predictor, replace(episodes, related=padded), context, x)
-        assert_close(answer, expected, tolerance, f"masked {kind} change the answers")
+        assert_close(answer, expected, tolerance, f"masked {masked} change the answers")
     without = ask_targets(predictor, replace(episodes, related=None), context, x)
     absent = replace(related, mask=torch.zeros_like(related.mask))
     answer = ask_targets(predictor, replace(episodes, related=absent), context, x)

@@ -26,9 +26,9 @@ range for small or large values. If decays are stronger, each chunk is a span, a
 in double precision), half of which decay to e^-64 at most. If every token forgets nearly all of the state,
 contributions below 1e-10 may be lost. Subnormal numbers are set to 0, because they are slow on some processors.
 
-The backward pass is written by hand, from the last chunk to the first; each chunk is recomputed from its tokens and the
-state before it. The output of a row is linear in the row, in the values and in the state, so that all gradients are
-products with the same scores; u is the output of the rows a, which are like q after one more triangular system is
+The backward pass is explicit (not autograd), from the last chunk to the first; each chunk is recomputed from its tokens
+and the state before it. The output of a row is linear in the row, in the values and in the state, so that all gradients
+are products with the same scores; u is the output of the rows a, which are like q after one more triangular system is
 solved. A decay occurs only in x e^d, y e^-c and e^(c_C): the gradients of these exponents are x dx, -y dy and S dS
 (Yang et al. 2024, "Gated linear attention transformers", appendix C); for one decay per head they are the sums of o do,
 -v dv and S dS. Their rounding error is relative to the largest of these in a chunk.

@@ -55,7 +55,7 @@ def answer(
 ) -> np.ndarray:
     """Raw outputs of a `TNP`, `PTTNP` or `ICICLTNP` at the targets of one episode, `(Q, raw)`."""
     w, settings = arrays(model), model.settings
-    kind = type(model).__name__
+    class_name = type(model).__name__
 
     def attend(name: str, q: np.ndarray, kv: np.ndarray) -> np.ndarray:
         return layer(w, f"{name}.{i}", q, kv, settings.heads)
@@ -64,17 +64,17 @@ def answer(
     zt = embed(w, x_target, np.zeros((len(x_target), context[1].shape[1])), 1.0)
     zj = [embed(w, *points, 0.0) for points in related]
     u = w.get("pseudo_tokens")
-    uj = [w["related_pseudo_tokens"] for _ in related] if kind == "ICICLTNP" else []
+    uj = [w["related_pseudo_tokens"] for _ in related] if class_name == "ICICLTNP" else []
     for i in range(settings.layers):
-        if kind == "TNP":
+        if class_name == "TNP":
             zc = attend("context", zc, zc)
             zt = attend("targets", zt, zc)
-        elif kind == "PTTNP" and settings.style == "ist":
+        elif class_name == "PTTNP" and settings.style == "ist":
             u = attend("from_data", u, zc)
             zt = attend("targets", zt, u)
             if i < settings.layers - 1:
                 zc = attend("back_to_data", zc, u)
-        elif kind == "PTTNP" or settings.coupling == "direct":
+        elif class_name == "PTTNP" or settings.coupling == "direct":
             u = attend("from_data", u, zc)
             u = attend("among", u, u)
             uj = [attend("from_data", each, z) for each, z in zip(uj, zj, strict=False)]

@@ -15,13 +15,13 @@ from iclbench.core.errors import UsageError
 from iclbench.core.settings import validate
 from iclbench.training.step import make_optimiser
 
-KINDS = pytest.mark.parametrize("kind", [S4D, S4], ids=["s4d", "s4"])
+MODELS = pytest.mark.parametrize("cls", [S4D, S4], ids=["s4d", "s4"])
 
 
-def model(kind: type[S4D] | type[S4], points: int = 12, **settings: object) -> S4D | S4:
+def model(cls: type[S4D] | type[S4], points: int = 12, **settings: object) -> S4D | S4:
     torch.manual_seed(0)
     sizes = {"layers": 2, "width": 12, "state": 16, **settings}
-    return kind(kind.Settings(**sizes), TaskShape(x_dim=5, points=points))
+    return cls(cls.Settings(**sizes), TaskShape(x_dim=5, points=points))
 
 
 def points(batch: int = 3, count: int = 12, dim: int = 5) -> Points:
@@ -48,9 +48,9 @@ def test_s4_shares_its_matrix_between_channels() -> None:
     assert count == read_in + system + block + read_out
 
 
-@KINDS
-def test_steps_start_log_uniform_in_their_range(kind: type[S4D] | type[S4]) -> None:
-    steps = torch.exp(model(kind, width=400, dt_min=0.01, dt_max=0.5).layers[0].system.log_dt)
+@MODELS
+def test_steps_start_log_uniform_in_their_range(cls: type[S4D] | type[S4]) -> None:
+    steps = torch.exp(model(cls, width=400, dt_min=0.01, dt_max=0.5).layers[0].system.log_dt)
     assert 0.01 <= steps.min() < 0.012
     assert 0.4 < steps.max() <= 0.5
     assert steps.log().mean().item() == pytest.approx(math.log(0.01 * 0.5) / 2, abs=0.2)
@@ -63,21 +63,21 @@ def test_s4d_starts_from_the_chosen_spectrum() -> None:
         torch.testing.assert_close(system.A_imag[:, 1], torch.full((12,), second))
 
 
-@KINDS
-def test_s4s_recovered_output_vector_is_complex_normal(kind: type[S4D] | type[S4]) -> None:
+@MODELS
+def test_s4s_recovered_output_vector_is_complex_normal(cls: type[S4D] | type[S4]) -> None:
     """Both start with C ~ N(0, 1); S4 stores C (I - A^L)."""
-    system = model(kind, width=60).layers[0].system
-    C = system.C.flatten(1) if kind is S4D else system._system()[2] / 2
+    system = model(cls, width=60).layers[0].system
+    C = system.C.flatten(1) if cls is S4D else system._system()[2] / 2
     assert C.std().item() == pytest.approx(math.sqrt(0.5), rel=0.1)
 
 
-@KINDS
-def test_rates_have_a_separate_learning_rate_and_no_weight_decay(kind: type[S4D] | type[S4]) -> None:
-    backbone = model(kind, rate_factor=0.1)
+@MODELS
+def test_rates_have_a_separate_learning_rate_and_no_weight_decay(cls: type[S4D] | type[S4]) -> None:
+    backbone = model(cls, rate_factor=0.1)
     optimiser = make_optimiser(backbone, TrainSettings(steps=1, optimiser="adamw", weight_decay=0.3))
     others, rates = optimiser.param_groups
     names = {id(p): name.rpartition(".")[2] for name, p in backbone.named_parameters()}
-    expected = {"log_dt", "log_A_real", "A_imag"} if kind is S4D else {"log_dt", "log_w_real", "w_imag", "P", "B"}
+    expected = {"log_dt", "log_A_real", "A_imag"} if cls is S4D else {"log_dt", "log_w_real", "w_imag", "P", "B"}
     assert {names[id(p)] for p in rates["params"]} == expected
     assert (rates["lr_factor"], rates["weight_decay"]) == (0.1, 0.0)
     assert others["weight_decay"] == 0.3
@@ -85,10 +85,10 @@ def test_rates_have_a_separate_learning_rate_and_no_weight_decay(kind: type[S4D]
     assert len(rates["params"]) + len(others["params"]) == len(list(backbone.parameters()))
 
 
-@KINDS
-def test_a_block_is_system_gelu_glu_residual_norm(kind: type[S4D] | type[S4]) -> None:
+@MODELS
+def test_a_block_is_system_gelu_glu_residual_norm(cls: type[S4D] | type[S4]) -> None:
     """Compares with the equations, with channels last and the convolution as a sum."""
-    block = model(kind).layers[0]
+    block = model(cls).layers[0]
     x = torch.randn(2, 7, 12)
     kernel = block.system.kernel(7)
     lags = [sum(kernel[:, k] * x[:, t - k] for k in range(t + 1)) for t in range(7)]
@@ -97,11 +97,11 @@ def test_a_block_is_system_gelu_glu_residual_norm(kind: type[S4D] | type[S4]) ->
     torch.testing.assert_close(block(x), expected, atol=1e-5, rtol=1e-5)
 
 
-@KINDS
+@MODELS
 @pytest.mark.parametrize("length", [24, 150])
-def test_chunks_of_any_sizes_equal_one_pass(kind: type[S4D] | type[S4], length: int) -> None:
+def test_chunks_of_any_sizes_equal_one_pass(cls: type[S4D] | type[S4], length: int) -> None:
     """For the trained length, and for sequences longer than S4's kernel."""
-    block = model(kind).layers[0].double()
+    block = model(cls).layers[0].double()
     x = torch.randn(2, length, 12, dtype=torch.float64)
     with torch.no_grad():
         expected = block(x)
@@ -113,10 +113,10 @@ def test_chunks_of_any_sizes_equal_one_pass(kind: type[S4D] | type[S4], length: 
             torch.testing.assert_close(torch.cat(outputs, 1), expected, atol=1e-9, rtol=1e-9)
 
 
-@KINDS
-def test_float32_is_accurate_beyond_the_trained_length(kind: type[S4D] | type[S4]) -> None:
+@MODELS
+def test_float32_is_accurate_beyond_the_trained_length(cls: type[S4D] | type[S4]) -> None:
     """500 examples with a model for 41, with the state size of the paper, against float64."""
-    backbone, batch = model(kind, points=41, layers=1, state=64).eval(), points(batch=1, count=500)
+    backbone, batch = model(cls, points=41, layers=1, state=64).eval(), points(batch=1, count=500)
     with torch.no_grad():
         actual, exact = (
             backbone.predict_next(batch).mean,
@@ -125,10 +125,10 @@ def test_float32_is_accurate_beyond_the_trained_length(kind: type[S4D] | type[S4
     torch.testing.assert_close(actual.double(), exact, atol=1e-4, rtol=1e-4)
 
 
-@KINDS
-def test_gradients_pass_through_states(kind: type[S4D] | type[S4]) -> None:
+@MODELS
+def test_gradients_pass_through_states(cls: type[S4D] | type[S4]) -> None:
     """Gradients of `condition` and `query` equal those of one pass over the sequence."""
-    backbone, all_points = model(kind).double(), points(count=7).to(dtype=torch.float64)
+    backbone, all_points = model(cls).double(), points(count=7).to(dtype=torch.float64)
 
     def gradients(answer: Tensor) -> list[Tensor]:
         return list(torch.autograd.grad(answer.square().sum(), list(backbone.parameters())))
@@ -140,17 +140,17 @@ def test_gradients_pass_through_states(kind: type[S4D] | type[S4]) -> None:
         torch.testing.assert_close(actual, expected, atol=1e-8, rtol=1e-6, msg=name)
 
 
-@KINDS
-def test_the_state_does_not_grow(kind: type[S4D] | type[S4]) -> None:
-    short, long = (model(kind).condition(points(count=n)).nbytes for n in (4, 40))
+@MODELS
+def test_the_state_does_not_grow(cls: type[S4D] | type[S4]) -> None:
+    short, long = (model(cls).condition(points(count=n)).nbytes for n in (4, 40))
     assert short == long == 2 * 3 * 12 * 16 * 4
 
 
-@KINDS
+@MODELS
 @pytest.mark.parametrize("count", [11, 201])
-def test_predictions_with_bfloat16_are_close_to_float32(kind: type[S4D] | type[S4], count: int) -> None:
+def test_predictions_with_bfloat16_are_close_to_float32(cls: type[S4D] | type[S4], count: int) -> None:
     """Compares all questions, with convolutions by the product and by the FFT."""
-    backbone, batch = model(kind, points=count), points(count=count)
+    backbone, batch = model(cls, points=count), points(count=count)
     context, x = batch.span(0, count - 2), batch.x[:, :2]
 
     def answers() -> list[Tensor]:
@@ -167,10 +167,10 @@ def test_predictions_with_bfloat16_are_close_to_float32(kind: type[S4D] | type[S
             assert gradient.isfinite().all()
 
 
-@KINDS
-def test_the_system_is_in_float32_with_autocast(kind: type[S4D] | type[S4], monkeypatch: pytest.MonkeyPatch) -> None:
+@MODELS
+def test_the_system_is_in_float32_with_autocast(cls: type[S4D] | type[S4], monkeypatch: pytest.MonkeyPatch) -> None:
     """The inputs of the mixing layer, and the state, have full precision even for tokens in half precision."""
-    block, tokens = model(kind).layers[0], torch.randn(2, 8, 12).bfloat16()
+    block, tokens = model(cls).layers[0], torch.randn(2, 8, 12).bfloat16()
     monkeypatch.setattr(block, "_out", lambda u, y: y.permute(1, 2, 0))
 
     def outputs(x: Tensor) -> list[Tensor]:

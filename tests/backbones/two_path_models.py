@@ -51,6 +51,6 @@ def rows(points: Points, episode: int) -> Rows:
 
 def reordered_and_padded(points: Points) -> Points:
     """The same points in reverse order, with a masked point after each."""
-    backwards = points.map(lambda t: t.flip(1).repeat_interleave(2, 1))
-    every_other = torch.arange(backwards.count) % 2 == 0
-    return replace(backwards, mask=backwards.mask & every_other)
+    doubled = points.map(lambda t: t.flip(1).repeat_interleave(2, 1))
+    is_original = torch.arange(doubled.count) % 2 == 0
+    return replace(doubled, mask=doubled.mask & is_original)

@@ -13,12 +13,16 @@ from iclbench.layers import linear_recurrence as module
 from iclbench.layers.linear_recurrence import Terms, fork, full_pass, linear_recurrence, peek
 
 B, H, K, V = 2, 3, 4, 5
-KINDS = [(decay, delta) for decay in ("none", "head", "row") for delta in (False, True)]
+RECURRENCES = [(decay, delta) for decay in ("none", "head", "row") for delta in (False, True)]
 
 
-def kinds(*strengths: Any) -> list[tuple[str, bool, Any]]:
-    """Every kind of recurrence with every strength of its decays; those without decays only with the first."""
-    return [(*kind, strength) for kind in KINDS for strength in (strengths[:1] if kind[0] == "none" else strengths)]
+def with_strengths(*strengths: Any) -> list[tuple[str, bool, Any]]:
+    """Every recurrence with every strength of its decays; those without decays only with the first."""
+    return [
+        (*recurrence, strength)
+        for recurrence in RECURRENCES
+        for strength in (strengths[:1] if recurrence[0] == "none" else strengths)
+    ]
 
 
 def terms(tokens: int, decay: str, delta: bool, strength: float = 1.0, seed: int = 0) -> Terms:
@@ -57,7 +61,7 @@ def by_token(inputs: Terms, S: Tensor) -> tuple[Tensor, Tensor]:
     return torch.stack(outputs, 2), S
 
 
-@pytest.mark.parametrize(("decay", "delta", "strength"), kinds(0.1, 10.0, 1000.0))
+@pytest.mark.parametrize(("decay", "delta", "strength"), with_strengths(0.1, 10.0, 1000.0))
 def test_chunks_equal_the_recurrence(decay: str, delta: bool, strength: float) -> None:
     inputs, S = terms(67, decay, delta, strength), state()
     expected, last = by_token(inputs, S)
@@ -71,7 +75,7 @@ def test_chunks_equal_the_recurrence(decay: str, delta: bool, strength: float) -
 
 
 # Strengths that lead to the same chunks are one batch.
-@pytest.mark.parametrize(("decay", "delta", "strengths"), kinds([1.0], [10.0], [100.0, 1000.0]))
+@pytest.mark.parametrize(("decay", "delta", "strengths"), with_strengths([1.0], [10.0], [100.0, 1000.0]))
 def test_gradients_equal_those_of_the_recurrence(decay: str, delta: bool, strengths: list[float]) -> None:
     inputs = concatenated([terms(45, decay, delta, strength) for strength in strengths])
     S = state().repeat(len(strengths), 1, 1, 1)
@@ -101,7 +105,7 @@ def test_gradients_equal_those_of_the_recurrence(decay: str, delta: bool, streng
 
 
 @pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize(("decay", "delta", "strength"), kinds(1.0, 100.0))
+@pytest.mark.parametrize(("decay", "delta", "strength"), with_strengths(1.0, 100.0))
 def test_full_pass_equals_the_recurrence_after_a_zero_state(
     decay: str, delta: bool, shared: bool, strength: float
 ) -> None:
@@ -149,7 +153,7 @@ def test_only_the_state_may_require_a_gradient() -> None:
     torch.testing.assert_close(actual, expected)
 
 
-@pytest.mark.parametrize(("decay", "delta"), KINDS)
+@pytest.mark.parametrize(("decay", "delta"), RECURRENCES)
 def test_a_sequence_can_continue_from_any_state(decay: str, delta: bool) -> None:
     inputs, S = terms(50, decay, delta), state()
     expected, last = by_token(inputs, S)
@@ -176,7 +180,7 @@ def test_the_longer_half_of_an_odd_chunk_does_not_underflow(decay: str, g: list[
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
-@pytest.mark.parametrize(("decay", "delta"), [kind for kind in KINDS if kind[0] != "none"])
+@pytest.mark.parametrize(("decay", "delta"), [recurrence for recurrence in RECURRENCES if recurrence[0] != "none"])
 def test_spans_are_as_long_as_decays_allow(decay: str, delta: bool, scale: float) -> None:
     """Spans of two chunks, one, a half and so on, each with nearly the strongest decay that it allows. Small and large
     numbers lose no digits."""
@@ -200,7 +204,7 @@ def test_spans_are_as_long_as_decays_allow(decay: str, delta: bool, scale: float
         assert (one - other).norm() < 1e-5 * other.norm(), name
 
 
-@pytest.mark.parametrize(("decay", "delta"), KINDS)
+@pytest.mark.parametrize(("decay", "delta"), RECURRENCES)
 def test_queries_do_not_change_the_state(decay: str, delta: bool) -> None:
     """A query has the output of a token that comes next: all after one state (peek), or one before every pair
     (fork)."""
@@ -219,7 +223,7 @@ def test_queries_do_not_change_the_state(decay: str, delta: bool) -> None:
 
 
 @pytest.mark.parametrize("chunk", [16, 2])  # saved, and recomputed
-@pytest.mark.parametrize(("decay", "delta", "strength"), kinds(1.0, 1000.0))
+@pytest.mark.parametrize(("decay", "delta", "strength"), with_strengths(1.0, 1000.0))
 def test_gradients_of_queries_equal_those_of_the_recurrence(
     decay: str, delta: bool, chunk: int, strength: float
 ) -> None:
@@ -268,7 +272,11 @@ def test_heads_may_share_queries_and_keys(decay: str, strength: float) -> None:
 @pytest.mark.parametrize("gates", [[0.0], [-torch.inf, "in turn"]], ids=["open", "shut"])
 @pytest.mark.parametrize(
     ("decay", "delta"),
-    [pytest.param(*kind, marks=[] if all(kind) else pytest.mark.slow) for kind in KINDS if kind[0] != "none"],
+    [
+        pytest.param(*recurrence, marks=[] if all(recurrence) else pytest.mark.slow)
+        for recurrence in RECURRENCES
+        if recurrence[0] != "none"
+    ],
 )
 def test_gates_may_be_open_or_shut_for_thousands_of_tokens(decay: str, delta: bool, gates: list[float | str]) -> None:
     """A decay to 0 forgets all earlier tokens, and later tokens lose no digits."""
@@ -291,7 +299,11 @@ def test_gates_may_be_open_or_shut_for_thousands_of_tokens(decay: str, delta: bo
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("decay", "delta"), [pytest.param(*kind, marks=pytest.mark.slow if kind == ("row", True) else []) for kind in KINDS]
+    ("decay", "delta"),
+    [
+        pytest.param(*recurrence, marks=pytest.mark.slow if recurrence == ("row", True) else [])
+        for recurrence in RECURRENCES
+    ],
 )
 def test_memory_beyond_tokens_and_states_does_not_grow(decay: str, delta: bool) -> None:
     def extra_bytes(tokens: int) -> float:
@@ -304,5 +316,5 @@ def test_memory_beyond_tokens_and_states_does_not_grow(decay: str, delta: bool) 
         # Outputs and their gradient, and the gradients of all inputs.
         return live.peak - 2 * outputs.nbytes - inputs.nbytes - states
 
-    longest = 4000 if (decay, delta) == KINDS[-1] else 1500
+    longest = 4000 if (decay, delta) == RECURRENCES[-1] else 1500
     assert extra_bytes(longest) < 1.1 * extra_bytes(500)

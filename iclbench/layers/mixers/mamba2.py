@@ -41,9 +41,13 @@ class Mamba2(LinearMixer):
     mlp: ClassVar[Mlp] = "none"
 
     def __init__(self, sizes: Sizes) -> None:
-        width, state, value = sizes.width, sizes.state or _STATE, value_channels(sizes, head_channels(sizes, _EXPAND))
-        inner = sizes.heads * value
-        super().__init__(Window(inner + 2 * state, self.taps(sizes), bias=True), (sizes.heads, state, value))
+        width, state, value_dim = (
+            sizes.width,
+            sizes.state or _STATE,
+            value_channels(sizes, head_channels(sizes, _EXPAND)),
+        )
+        inner = sizes.heads * value_dim
+        super().__init__(Window(inner + 2 * state, self.taps(sizes), bias=True), (sizes.heads, state, value_dim))
         self.heads, self.state, self.inner = sizes.heads, state, inner
         self.in_proj = nn.Linear(width, 2 * inner + 2 * state + sizes.heads, bias=False)
         self.dt_bias = nn.Parameter(initial_dt_bias(sizes.heads))

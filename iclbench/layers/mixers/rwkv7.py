@@ -38,30 +38,30 @@ class RWKV7(LinearMixer):
     no_conv_text = "the token before in place of a short convolution"
 
     def __init__(self, sizes: Sizes) -> None:
-        width, value = sizes.width, head_channels(sizes)
+        width, value_dim = sizes.width, head_channels(sizes)
         window = Shift(width) if sizes.conv is None else Window(width, sizes.conv)
-        super().__init__(window, (sizes.heads, value, value))
+        super().__init__(window, (sizes.heads, value_dim, value_dim))
         self.heads, self.width, self.first = sizes.heads, width, sizes.first
         depth = sizes.layer / max(1, sizes.layers - 1)
         channel = torch.arange(width) / width
         ramp = torch.linspace(-0.5, 0.5, width) if width > 1 else torch.zeros(1)
-        head_ramp = torch.linspace(-1, 1, value).repeat(sizes.heads) if value > 1 else torch.zeros(width)
+        head_ramp = torch.linspace(-1, 1, value_dim).repeat(sizes.heads) if value_dim > 1 else torch.zeros(width)
         zigzag = head_ramp * head_ramp.abs()
         fade = 1 - sizes.layer / sizes.layers
         self.mix = nn.Parameter(torch.stack([1 - channel ** (power * fade) for power in _SHIFT_POWERS]))
         self.r, self.k, self.v = (nn.Linear(width, width, bias=False) for _ in range(3))
         for linear, gain in ((self.r, 1.0), (self.k, 0.1), (self.v, 1.0)):
             nn.init.orthogonal_(linear.weight, gain)
-        slow, gate = math.ceil(1.8 * width**0.5), math.ceil(0.6 * width**0.8)
+        rank, gate_rank = math.ceil(1.8 * width**0.5), math.ceil(0.6 * width**0.8)
         decay = -6 + 6 * (ramp + 0.5) ** (1 + depth**0.3)
-        self.w = low_rank(width, sizes.rank or slow, decay + 0.5 + 2.5 * zigzag)
-        self.a = low_rank(width, sizes.rank or slow, -0.19 + 0.3 * zigzag + 0.4 * ramp)
-        self.g = low_rank(width, sizes.rank or gate, None)
+        self.w = low_rank(width, sizes.rank or rank, decay + 0.5 + 2.5 * zigzag)
+        self.a = low_rank(width, sizes.rank or rank, -0.19 + 0.3 * zigzag + 0.4 * ramp)
+        self.g = low_rank(width, sizes.rank or gate_rank, None)
         if not self.first:
             self.mixed = low_rank(width, sizes.rank or math.ceil(1.3 * width**0.5), 0.73 - 0.4 * ramp)
         self.k_k, self.k_a = nn.Parameter(0.71 - 0.1 * ramp), nn.Parameter(torch.full((width,), 1.02))
-        self.r_k = nn.Parameter(torch.full((sizes.heads, 1, value), -0.04))
-        self.norm = nn.GroupNorm(sizes.heads, width, eps=value * 1e-5)
+        self.r_k = nn.Parameter(torch.full((sizes.heads, 1, value_dim), -0.04))
+        self.norm = nn.GroupNorm(sizes.heads, width, eps=value_dim * 1e-5)
         nn.init.constant_(self.norm.weight, ((sizes.layer + 1) / sizes.layers) ** 0.7)
         self.out_proj = nn.Linear(width, width, bias=False)
         nn.init.zeros_(self.out_proj.weight)

@@ -156,7 +156,7 @@ def _backward(
             )
         grad_A += parts_A.sum(0)
         g = grad_before
-    other_grads = (t.to(kind) for t, kind in zip((grad_A, parts_B.sum(1), parts_C.sum(1), g), types, strict=True))
+    other_grads = (t.to(dtype) for t, dtype in zip((grad_A, parts_B.sum(1), parts_C.sum(1), g), types, strict=True))
     return grad_u, grad_dt, *other_grads
 
 

@@ -18,14 +18,14 @@ EncoderName = Literal["resnet-64", "resnet-256", "resnet-512", "contours-64", "c
 # Images per pass in evaluation mode, where they do not depend on one another; bounds the memory.
 _MAX_BATCH = 512
 
-_KINDS: dict[str, Callable[[int], nn.Module]] = {"resnet": ResNet, "contours": Contours}
+_ENCODERS: dict[str, Callable[[int], nn.Module]] = {"resnet": ResNet, "contours": Contours}
 
 
 class ImageEncoder(nn.Module):
     """One of the encoders by name.
 
     Args:
-        name: kind and width of the features.
+        name: encoder and width of the features, for example contours-64.
         x_shape: height and width of the images.
 
     Attributes:
@@ -41,9 +41,9 @@ class ImageEncoder(nn.Module):
             raise UsageError(
                 f"image encoders take grey images of shape (height, width), not {x_shape}", code="not-applicable"
             )
-        kind, _, features = name.partition("-")
+        encoder, _, features = name.partition("-")
         self.x_shape, self.features = x_shape, int(features)
-        self.net = _KINDS[kind](self.features)
+        self.net = _ENCODERS[encoder](self.features)
 
     def forward(self, x: Float[Tensor, "*shape P"]) -> Float[Tensor, "*shape E"]:
         """Features of flattened images.

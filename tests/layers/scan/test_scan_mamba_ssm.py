@@ -88,7 +88,7 @@ def extension(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def extension_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Path at which a test writes an extension that does not load."""
     monkeypatch.delitem(sys.modules, EXTENSION, raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -108,8 +108,8 @@ def test_initial_and_last_state_with_gradients(tokens: int) -> None:
         weights = torch.linspace(-1, 2, y[0].numel(), dtype=torch.float64).view_as(y[0])
         gradients = torch.autograd.grad((y * weights).sum() + last.double().square().sum(), arguments)
         results.append([y.detach(), last.detach(), *gradients])
-    for name, one, other in zip(["y", "last", "u", "dt", "A", "B", "C", "h0"], *results, strict=True):
-        assert relative(one.double(), other) < 1e-6, name
+    for name, actual, expected in zip(["y", "last", "u", "dt", "A", "B", "C", "h0"], *results, strict=True):
+        assert relative(actual.double(), expected) < 1e-6, name
 
 
 @pytest.mark.usefixtures("extension")
@@ -153,8 +153,8 @@ def test_unavailable_if_the_extension_is_not_installed(monkeypatch: pytest.Monke
     "error",
     ['ImportError("undefined symbol: _ZN3c10\\nsecond line")', 'OSError("libcudart.so.12: cannot open")'],
 )
-def test_unavailable_if_the_extension_does_not_load(broken: Path, error: str) -> None:
-    broken.write_text(f"raise {error}\n")
+def test_unavailable_if_the_extension_does_not_load(extension_path: Path, error: str) -> None:
+    extension_path.write_text(f"raise {error}\n")
     reason = scan_mamba_ssm.unavailable()
     assert reason is not None and error.split('"')[1].split("\\n")[0] in reason
     assert "second line" not in reason
@@ -162,7 +162,7 @@ def test_unavailable_if_the_extension_does_not_load(broken: Path, error: str) ->
         resolved_backend("mamba-ssm", torch.device("cuda"))
 
 
-def test_the_reason_names_a_missing_module(broken: Path) -> None:
-    broken.write_text("import missing_module\n")
+def test_the_reason_names_a_missing_module(extension_path: Path) -> None:
+    extension_path.write_text("import missing_module\n")
     reason = scan_mamba_ssm.unavailable()
     assert reason is not None and EXTENSION in reason and "missing_module" in reason

@@ -113,11 +113,11 @@ def systems(tokens: int = 24) -> list[StateSpace]:
     return [Diagonal(5, 16, (1e-3, 1e-1), "lin").double(), LowRank(5, 16, (1e-3, 1e-1), tokens).double()]
 
 
-@pytest.mark.parametrize("kind", [0, 1], ids=["diagonal", "low rank"])
+@pytest.mark.parametrize("index", [0, 1], ids=["diagonal", "low rank"])
 @pytest.mark.parametrize("length", [1, 23, 24])
-def test_the_kernel_equals_the_recurrence(kind: int, length: int) -> None:
+def test_the_kernel_equals_the_recurrence(index: int, length: int) -> None:
     """Compares the kernel of a sequence with single steps from state to state."""
-    system = systems()[kind]
+    system = systems()[index]
     step, state, outputs = system.unroll(1), torch.zeros(5, 1, 16).double(), []
     for t in range(length):
         u = torch.full((5, 1, 1), float(t == 0)).double()
@@ -126,10 +126,10 @@ def test_the_kernel_equals_the_recurrence(kind: int, length: int) -> None:
     torch.testing.assert_close(system.kernel(length), torch.cat(outputs, 2)[:, 0], atol=1e-11, rtol=1e-9)
 
 
-@pytest.mark.parametrize("kind", [0, 1], ids=["diagonal", "low rank"])
-def test_unrolled_steps_compose(kind: int) -> None:
+@pytest.mark.parametrize("index", [0, 1], ids=["diagonal", "low rank"])
+def test_unrolled_steps_compose(index: int) -> None:
     """37 steps equal 20 steps and then 17, in outputs and states, also beyond the longest kernel."""
-    system, state, u = systems()[kind], random(5, 2, 16), random(5, 2, 37)
+    system, state, u = systems()[index], random(5, 2, 16), random(5, 2, 37)
 
     def run(length: int, state: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         steps = system.unroll(length)
