@@ -189,5 +189,5 @@ def test_a_query_beyond_what_the_model_takes_is_named_by_its_line(at_once: bool)
     own = model("gpt2", positions="learned")
     stream = Stream(own, at_once=at_once)
     found = []
-    with pytest.raises(DataError, match=r"^stdin, line 12: learned positions end at 10 points, asked for 11; "):
+    with pytest.raises(DataError, match=r"line 12: .* 10 .* 11"):
         found += stream.run(lines("p" * 9 + "qpqq"))
