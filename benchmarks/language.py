@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from iclbench.language.answering.asking import ask
+from iclbench.language.answering.rounds import run_rounds
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -71,7 +71,7 @@ def prompts() -> list[Prompt]:
 
 def ours(llama: LanguageModel, asked: Sequence[Question], how: Method, wanted: set[int]) -> np.ndarray:
     batches = Batches(BATCH)
-    found = ask(
+    found = run_rounds(
         llama,
         how,
         asked,

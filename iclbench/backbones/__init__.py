@@ -1,5 +1,4 @@
-"""Backbones: trainable architectures, one file each, and the bases they derive from; what they are made of is
-`iclbench.layers`.
+"""Backbones: trainable architectures, one file each, and their base classes. Their layers are in `iclbench.layers`.
 
 One legend of letters, used in every signature:
 

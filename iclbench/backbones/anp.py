@@ -1,5 +1,5 @@
-"""Attentive neural process (Kim et al. 2019), as the BNP (Lee et al. 2020) and TNP (Nguyen and Grover 2022) releases
-have it: targets attend to the context and read a latent mean of points that have read one another."""
+"""Attentive neural process (Kim et al. 2019), as in the releases of BNP (Lee et al. 2020) and TNP (Nguyen and Grover
+2022): targets attend to the context, and read a latent mean of points after self-attention."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class ANPSettings(AttentiveSettings, LatentNPSettings):
 class ANP(LatentNP[ANPSettings]):
     """Published sizes have 348,418 parameters for Gaussian processes, 431,490 for EMNIST and 482,054 for CelebA.
 
-    What differs from the released code: what does of `canp` in the encoders (masks, no context, two depths), and of
-    `np` in training and answers.
+    Differences to the released code are those of `canp` in the encoders (masks, no context, two depths), and of `np` in
+    training and predictions.
     """
 
     Settings = ANPSettings

@@ -14,8 +14,8 @@ class BANPSettings(AttentiveSettings, BootstrapSettings):
 class BANP(BootstrapNP[BANPSettings]):
     """Published sizes have 364,674 parameters for Gaussian processes, 447,746 for EMNIST and 498,310 for CelebA.
 
-    What differs from the released code: what does of `canp` in the encoders (masks, no context, two depths), and of
-    `bnp` in bootstraps and training.
+    Differences to the released code are those of `canp` in the encoders (masks, no context, two depths), and of `bnp`
+    in bootstraps and training.
     """
 
     Settings = BANPSettings

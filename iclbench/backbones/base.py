@@ -1,4 +1,4 @@
-"""What a backbone is: a torch module that fulfils the predictor contract and has a training loss."""
+"""The base class of backbones: torch modules that are predictors and have a training loss."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from iclbench.layers.vision.image_encoder import EncoderName
 
 
 class BackboneSettings(BaseSettings):
-    """Settings shared by all built-in backbones; the text below a setting is what `iclbench show` says of it."""
+    """Settings of all built-in backbones. `iclbench show` prints the text below a setting."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     encoder: EncoderName | None = None
-    """What turns images into features; by default the backbone's own on images, nothing elsewhere."""
+    """Image encoder; by default that of the backbone on images, and none on other inputs."""
 
 
 def described(docstring: str | None) -> str:
@@ -44,7 +44,7 @@ def described(docstring: str | None) -> str:
 
 
 def without_decay(model: nn.Module, endings: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Parameters as the optimiser groups them, those whose names end so without weight decay."""
+    """Parameter groups for the optimiser, without weight decay for parameters whose names have one of the `endings`."""
     names = dict(model.named_parameters())
     undecayed = [p for name, p in names.items() if name.endswith(endings)]
     others = [p for name, p in names.items() if not name.endswith(endings)]
@@ -52,31 +52,31 @@ def without_decay(model: nn.Module, endings: tuple[str, ...]) -> list[dict[str, 
 
 
 def mean_by_episode(losses: Float[Tensor, "B Q"], scored: Bool[Tensor, "B Q"]) -> Float[Tensor, ""]:
-    """Mean over the scored positions of every episode, then over the episodes that have any; 0 where none has.
+    """Mean over the scored positions of every episode, then over the episodes that have any; 0 if none has.
 
-    As one weighted sum, so that it is the plain mean to the last digit where all episodes have equally many: their
-    weights are exactly 1.
+    It is one weighted sum. If all episodes have equally many scored positions, all weights are exactly 1, and the
+    result equals the plain mean in every digit.
     """
-    counts, every = scored.sum(1, keepdim=True), scored.sum()
-    weights = every / ((counts > 0).sum() * counts).clamp(min=1)
-    return (losses * scored * weights.to(losses.dtype)).sum() / every.clamp(min=1)
+    counts, total = scored.sum(1, keepdim=True), scored.sum()
+    weights = total / ((counts > 0).sum() * counts).clamp(min=1)
+    return (losses * scored * weights.to(losses.dtype)).sum() / total.clamp(min=1)
 
 
 def mean_by_event(losses: Float[Tensor, "B Q"], events: Bool[Tensor, "B Q"], points: Points) -> Float[Tensor, ""]:
-    """The sum over all events and open intervals of a batch per event, as the likelihood of a data set has it.
+    """The sum over all events and open intervals of a batch, divided by the number of events, as in the likelihood of a
+    data set.
 
     Args:
-        losses: losses; of an open interval minus the log-survival.
-        events: which positions are events.
-        points: the points of these positions.
+        losses: losses; for an open interval, minus the log-survival.
+        events: positions that are events.
+        points: the points at these positions.
     """
     return (losses * (events | open_intervals(points))).sum() / events.sum().clamp(min=1)
 
 
 _Settings = TypeVar("_Settings", bound=BaseSettings)
 
-# What goes with a budget of parameters: below 100 thousand, 2 million, 20 million, and beyond. Two layers at 25
-# thousand and four at 200 thousand are what presets always had.
+# Settings for budgets below 100 thousand, 2 million and 20 million parameters, and above.
 _LIMITS = (100_000, 2_000_000, 20_000_000)
 _AT_BUDGET = {
     "layers": (2, 4, 8, 12),
@@ -92,18 +92,18 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
     """A trainable predictor.
 
     Attributes:
-        Settings: what a preset or `-o backbone.key=value` may set; the defaults are the paper's size. With
-            `BackboneSettings` among its bases, `image_backbone.for_task` puts an encoder before it on tasks with
-            images; without, it reads pixels.
-        computed_by: the settings that only say how to compute. They hold for training; finished weights are loaded with
-            their defaults, so that they can be used on any machine.
-        default_encoder: of images, where the settings name none.
-        grows: settings by which it takes a size: the first of them that it has is searched until a preset's budget is
-            met, then the next, as finer ones (`iclbench.config.sizes`).
-        events_only: whether it reads event sequences and nothing else.
-        own_context_targets: how it scores the context points in training, where the task's `context_targets` would show
-            it each of them twice.
-        head_step: what the width of a head is a multiple of where the width is searched.
+        Settings: settings that a preset or `-o backbone.key=value` may set; the defaults are the paper's size. On tasks
+            with images, `image_backbone.for_task` adds an image encoder if they derive from `BackboneSettings`;
+            otherwise the backbone reads pixels.
+        computed_by: settings that only determine how to compute. They apply to training; finished weights are loaded
+            with their defaults, so that they can be used on any machine.
+        default_encoder: image encoder if the settings name none.
+        grows: settings that are searched to meet the budget of a preset, from coarse to fine; those that the backbone
+            does not have are skipped (`iclbench.config.sizes`).
+        events_only: whether it reads only event sequences.
+        own_context_targets: the setting with which it scores context points in training, if the task's
+            `context_targets` would show it each of them twice.
+        head_step: factor of the width of a head in a search over widths.
     """
 
     Settings: ClassVar[type[BaseSettings]]
@@ -119,18 +119,19 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         super().__init__()
         if self.events_only and shape.marks is None:
             raise UsageError(
-                f"{type(self).__name__} reads event sequences and nothing else; train it on point-process or events"
+                f"{type(self).__name__} reads only event sequences; train it on point-process or events",
+                code="not-applicable",
             )
         self.settings = settings
         self.shape = shape
 
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
-        """Settings that go with a budget of parameters before anything is searched: depth, heads and memory of the
-        kind's usual networks of that size. A backbone that takes its size in another way writes its own.
+        """Settings for a budget of parameters that are not searched: depth, heads and memory of usual networks of this
+        size. A subclass overrides it to set others.
 
         Args:
-            budget: parameters, without those of an image encoder.
+            budget: number of parameters, without those of an image encoder.
             shape: the task.
         """
         column = sum(budget >= limit for limit in _LIMITS)
@@ -138,13 +139,13 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
 
     @classmethod
     def explained(cls) -> str:
-        """Description of what it computes, for `iclbench show` and the reference; empty: none."""
+        """Description of the computation, for `iclbench show` and the reference; empty: none."""
         return described(cls.__doc__)
 
     @classmethod
     def step(cls, key: str, settings: Mapping[str, Any]) -> int:
-        """The step in which a setting is searched: for a width, heads times `head_step`; for others, the multiple that
-        their type requires."""
+        """The step of a setting in the search: for a width, the number of heads times `head_step`; for others, the
+        multiple that their type requires."""
         if key == "width":
             heads = settings.get("heads") or getattr(cls.Settings(), "heads", 0)
             return heads * cls.head_step if heads else 1
@@ -153,23 +154,24 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
 
     @classmethod
     def growing(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
-        """The settings of `grows` by which it takes a size beside these."""
+        """The settings of `grows` that are searched, given these settings."""
         return cls.grows
 
     def read(self, raw: Float[Tensor, "B Q raw"]) -> Prediction:
-        """The task's kind of prediction from raw outputs."""
+        """The prediction of the task's head from raw outputs."""
         return self.shape.prediction.from_raw(raw, self.shape.outputs, self.shape.head_settings)
 
     def loss(
         self, episodes: Episodes, progress: float, generator: torch.Generator
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
-        """Training loss: the trained question, scored by the head, as `mean_by_episode` sums it up (of event sequences
-        as `mean_by_event`); 0 where nothing counts (a curriculum may give fewer points than the first that is scored).
+        """Training loss: the head's loss for the trained question, averaged by `mean_by_episode` (event sequences:
+        `mean_by_event`). It is 0 if no position is scored, as in a curriculum with fewer points than the first scored
+        one.
 
         Args:
             episodes: a batch.
             progress: 0 at the start of training, 1 at its end.
-            generator: for losses that draw something; the only randomness allowed.
+            generator: the only source of randomness.
 
         Returns:
             The loss and its named parts.
@@ -183,56 +185,69 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
 
     @property
     def shares_batches(self) -> bool:
-        """Whether the loss of a batch is the mean of those of its parts, as `mean_by_episode` (of event sequences
-        `mean_by_event`) has it, and draws nothing: only then may several processes share a batch."""
+        """Whether several processes may share a batch: the loss of a batch must be the mean over its parts (in the
+        sense of `mean_by_episode` or `mean_by_event`) and not random."""
         return type(self).loss is Backbone.loss
 
     @property
     def layered(self) -> bool:
-        """Whether there are layers to probe: `predict_by_layer` is written."""
+        """Whether it has layers to probe, that is, implements `predict_by_layer`."""
         return type(self).predict_by_layer is not Backbone.predict_by_layer
 
     def predict_by_layer(
         self, context: Points, x_target: Float[Tensor, "B Q Dx"], related: Points | None = None
     ) -> list[Prediction]:
-        """What every layer, first to last, would answer if it were the last: its output at the targets, decoded by
-        the model's own final norm and read-out. The last of them equals `predict_targets`.
+        """Predictions from every layer, first to last: its output at the targets, decoded by the final norm and the
+        read-out. The last prediction equals `predict_targets`.
 
         Raises:
             UsageError: this backbone has no layers.
         """
-        raise UsageError(f"{type(self).__name__} has no layers to probe (it does not write predict_by_layer)")
+        raise UsageError(
+            f"{type(self).__name__} has no layers to probe (it does not implement predict_by_layer)",
+            code="not-applicable",
+        )
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Parameters as the optimiser groups them. A group may have `lr_factor`, by which the schedule's learning
-        rate is multiplied for it, and any option of the optimiser (`weight_decay`)."""
+        """Parameter groups for the optimiser. A group may have `lr_factor`, a factor on the schedule's learning rate,
+        and any option of the optimiser (`weight_decay`)."""
         return [{"params": list(self.parameters())}]
 
     def notes(self, device: str) -> list[str]:
-        """Notes for the user on how this computes on the device, in a few words each; logged once per run."""
+        """Short notes for the user on how the backbone computes on the device; logged once per run."""
         return []
 
     def save_state(self, state: State, path: Path | str, about: Mapping[str, str] | None = None) -> None:
-        """Write a state of this model to one file, together with what tells this model from all others, and what else
-        `read_about` shall tell of it. A file that `save_state` wrote is replaced; any other raises `UsageError`."""
+        """Write a state of this model to one file, with a fingerprint of the model.
+
+        Args:
+            state: the state.
+            path: the file; a file that `save_state` wrote is replaced.
+            about: further entries for `read_about`.
+
+        Raises:
+            UsageError: another file exists at `path`.
+        """
         check_state_file(Path(path))
         state.save(path, {**(about or {}), **self._fingerprint()})
 
     def load_state(self, path: Path | str) -> State:
-        """Read a file written by `save_state` of this very model, onto the device of its weights.
+        """Read a file written by `save_state` of this model, onto the device of its weights.
 
         Raises:
-            DataError: the file holds no state, or that of a model of another class, other settings or other weights.
+            DataError: the file does not hold a state, or it holds that of a model of another class, precision, other
+                settings or other weights.
         """
         saved, fingerprint = read_about(path), self._fingerprint()
         if not saved:
-            raise DataError(f"{path} does not say which model's state it holds; write it with save_state")
+            raise DataError(f"{path} does not name the model of its state; write it with save_state", code="bad-syntax")
         for key in fingerprint:
             if saved.get(key) != fingerprint[key]:
                 is_readable = key in ("class", "precision")
-                difference = f"{saved.get(key)}, this is {fingerprint[key]}" if is_readable else f"it has other {key}"
+                difference = f"{saved.get(key)}, not {fingerprint[key]}" if is_readable else f"other {key}"
                 raise DataError(
-                    f"{path} is the state of another model ({difference}); load it into the one that saved it"
+                    f"{path} is the state of another model ({difference}); load it into the model that saved it",
+                    code="not-applicable",
                 )
         return State.load(path, next(self.parameters()).device)
 
@@ -244,12 +259,12 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
             weights.update(f"{name} {t.dtype} {tuple(t.shape)}".encode())
             weights.update(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         shape = asdict(self.shape)
-        del shape["related_points"]  # for a table of positions alone, which is one of the weights
-        built = {"settings": settings, "shape": shape}
+        del shape["related_points"]  # only sets the size of the table of positions, which is one of the weights
+        configuration = {"settings": settings, "shape": shape}
         return {
             "class": type(self).__name__,
             "precision": str(next(self.parameters()).dtype).removeprefix("torch."),
-            "settings": content_hash(built),
+            "settings": content_hash(configuration),
             "weights": weights.hexdigest(),
         }
 
@@ -259,5 +274,5 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
 
     @property
     def encoder_parameter_count(self) -> int:
-        """Parameters of what turns images into features, which a budget leaves out; 0: nothing does."""
+        """Number of parameters of the image encoder, which a budget excludes; 0 without an encoder."""
         return 0

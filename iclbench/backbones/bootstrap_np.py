@@ -1,16 +1,16 @@
-"""Bootstrapping neural processes (Lee et al. 2020): functions differ by bootstraps of the context.
+"""Bootstrapping neural processes (Lee et al. 2020): functional uncertainty from bootstraps of the context.
 
     1. Resample the context's pairs with replacement, and predict the context from them: mu, sigma.
-    2. Standardise the residuals (y - mu) / sigma, resample them with replacement, take their mean off, and put them
-       back: y* = mu + sigma e. No gradient goes through either step.
-    3. A linear map, without bias, of what the encoders make of (x, y*) is added to the first hidden layer of the
-       decoder of what they make of the context itself.
+    2. Standardise the residuals (y - mu) / sigma, resample them with replacement, subtract their mean, and add them
+       again: y* = mu + sigma e. Neither step has a gradient.
+    3. Encode the bootstrap (x, y*), and add a linear map of its encoding, without bias, to the first hidden layer of
+       the decoder of the context.
 
-Training adds the loss of the context alone and minus the pointwise log-mean-exp of the likelihoods over bootstraps.
-Answers are made of bootstraps by fixed uniform numbers (`iclbench.layers.resampling`).
+The training loss is the sum of the loss without bootstraps, and minus the pointwise log-mean-exp of the likelihoods
+over bootstraps. Predictions use bootstraps by fixed uniform numbers (`iclbench.layers.resampling`).
 
-Where answers have no standard deviation (single values) residuals are not standardised. Class labels and events have no
-residuals: their bootstraps are the resampled pairs of step 1.
+If predictions have no standard deviation (single values), residuals are not standardised. Class labels and events have
+no residuals: their bootstraps are the resampled pairs of step 1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from iclbench.backbones.two_path_np import TwoPathNP, TwoPathSettings, at_once
+from iclbench.backbones.two_path_np import TwoPathNP, TwoPathSettings, samples_per_pass
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.joint import log_mean_exp, over_samples
 from iclbench.core.predictions import Prediction
@@ -38,15 +38,15 @@ class BootstrapSettings(TwoPathSettings):
     """Published numbers of bootstraps."""
 
     samples: PositiveInt = 50
-    """Bootstraps that an answer is made of."""
+    """Number of bootstraps in a prediction."""
     train_samples: PositiveInt = 4
-    """Bootstraps in a step of training."""
+    """Number of bootstraps in a training step."""
 
 
 @dataclass(frozen=True)
 class Bootstrapped(State):
-    """What queries read of the context and, `(B, S, ...)`, of its bootstraps; and the points, from which an update
-    recomputes them."""
+    """Encodings of the context and, `(B, S, ...)`, of its bootstraps; and the points, from which an update recomputes
+    them."""
 
     summary: Any
     bootstraps: Any
@@ -57,7 +57,7 @@ _Settings = TypeVar("_Settings", bound=BootstrapSettings)
 
 
 class BootstrapNP(TwoPathNP[_Settings], abstract=True):
-    """Bootstraps, training and answers; a subclass says which encoders."""
+    """Bootstraps, training and predictions; a subclass sets the encoders."""
 
     def __init__(self, settings: _Settings, shape: TaskShape) -> None:
         super().__init__(settings, shape)
@@ -88,7 +88,7 @@ class BootstrapNP(TwoPathNP[_Settings], abstract=True):
 
     @torch.no_grad()
     def bootstraps(self, points: Points, uniforms: Float[Tensor, "2 #B S N"]) -> Points:
-        """Contexts `(B, S, N, dim)`, from points in their canonical order and two numbers for each of them."""
+        """Bootstrapped contexts `(B, S, N, dim)`, from points in canonical order and two uniform numbers per point."""
         pairs, residuals = (with_replacement(uniform, points.counts) for uniform in uniforms)
         resampled = picked(points, pairs)
         if self.shape.classes is not None or self.shape.marks is not None:
@@ -97,34 +97,34 @@ class BootstrapNP(TwoPathNP[_Settings], abstract=True):
         copies = points.map(lambda t: t.unsqueeze(1).expand(-1, samples, *t.shape[1:]))
         fit = self.answer_at(self.summarise(resampled.map(lambda t: t.flatten(0, 1))), copies.x.flatten(0, 1))
         fit = fit.map(lambda t: t.unflatten(0, pairs.shape[:2]))
-        mean, spread = fit.point(), getattr(fit, "std", 1.0)  # a single value has none
+        mean, spread = fit.point(), getattr(fit, "std", 1.0)  # single values have no standard deviation
         centred = resampled_residuals((copies.y - mean) / spread, residuals, points.mask)
         return replace(copies, y=mean + spread * centred)
 
     def _conditioned(self, context: Points, uniforms: Float[Tensor, "2 #B S N"]) -> Bootstrapped:
-        points, parts = canonical(context), []
-        for portion in uniforms.split(at_once(points.mask.numel()), 2):
-            drawn = self.bootstraps(points, portion)
-            summary = self.summarise(drawn.map(lambda t: t.flatten(0, 1)))
-            parts.append(summary.map(lambda t, shape=drawn.mask.shape[:2]: t.unflatten(0, shape)))
-        return Bootstrapped(self.summarise(points), _side_by_side(parts), context)
+        points, summaries = canonical(context), []
+        for portion in uniforms.split(samples_per_pass(points.mask.numel()), 2):
+            bootstraps = self.bootstraps(points, portion)
+            summary = self.summarise(bootstraps.map(lambda t: t.flatten(0, 1)))
+            summaries.append(summary.map(lambda t, shape=bootstraps.mask.shape[:2]: t.unflatten(0, shape)))
+        return Bootstrapped(self.summarise(points), _concatenated(summaries), context)
 
     def _bootstrap_answers(self, state: Bootstrapped, x: Float[Tensor, "B Q Dx"], samples: int) -> Prediction:
-        """The answers of the bootstraps, `(B, Q, S)`."""
+        """The predictions of the bootstraps, `(B, Q, S)`."""
         features = self.x_features(x)
-        encoded = [part.unsqueeze(2) for part in (*self.encoders(features, state.summary), features)]
-        raws, size = [], at_once(x.shape[:-1].numel())
+        encoded = [t.unsqueeze(2) for t in (*self.encoders(features, state.summary), features)]
+        raws, size = [], samples_per_pass(x.shape[:-1].numel())
         for start in range(0, samples, size):
             stop = min(start + size, samples)
             bootstraps = state.bootstraps.map(lambda t, start=start, stop=stop: t[:, start:stop].flatten(0, 1))
             from_bootstraps = self.encoders(features.repeat_interleave(stop - start, 0), bootstraps)
-            from_bootstraps = [part.unflatten(0, (len(x), stop - start)).transpose(1, 2) for part in from_bootstraps]
+            from_bootstraps = [t.unflatten(0, (len(x), stop - start)).transpose(1, 2) for t in from_bootstraps]
             raws.append(self.decoded(*encoded, added=by_parts(self.from_bootstrap, *from_bootstraps)))
         return self.read(torch.cat(raws, 2))
 
 
-def _side_by_side(parts: list[Any]) -> Any:
-    """Records of one structure, `(B, S, ...)`, joined along the samples."""
-    if len(parts) == 1:
-        return parts[0]
-    return cat([part.map(lambda t: t.transpose(0, 1)) for part in parts]).map(lambda t: t.transpose(0, 1))
+def _concatenated(records: list[Any]) -> Any:
+    """Records of equal structure, `(B, S, ...)`, concatenated along the samples."""
+    if len(records) == 1:
+        return records[0]
+    return cat([record.map(lambda t: t.transpose(0, 1)) for record in records]).map(lambda t: t.transpose(0, 1))

@@ -1,8 +1,8 @@
-"""Conditional attentive neural process, as the BNP (Lee et al. 2020) and TNP (Nguyen and Grover 2022) releases have it:
-the attentive neural process (Kim et al. 2019) with a deterministic encoder in place of the latent one.
+"""Conditional attentive neural process, as in the releases of BNP (Lee et al. 2020) and TNP (Nguyen and Grover 2022):
+the attentive neural process (Kim et al. 2019) with a deterministic encoder instead of the latent one.
 
-Context points read one another; targets attend to them by their inputs, and a second encoder, with self-attention of
-its own, takes the mean.
+Targets attend by their inputs to context points after self-attention; a second encoder, with separate self-attention,
+takes the mean of the points.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from iclbench.layers.encoder_pairs import AttentivePair
 class CANP(TwoPathNP[AttentiveSettings]):
     """Published sizes have 331,906 parameters for Gaussian processes, 414,978 for EMNIST and 465,542 for CelebA.
 
-    What differs from the released code:
+    Differences to the released code:
 
-    - Masked points are no keys of self-attention; there the pooling encoder's self-attention knows no mask.
-    - Without context, attention and the mean are 0; there they are not numbers.
-    - Values and the layers before the mean have one depth (`pre_depth`), queries, keys and the layers behind the mean
-      another (`post_depth`), as in all published settings; there they are four numbers.
-    - Loss: of the targets. There context points are asked, too: `task.context_targets=true`.
-    - Standard deviation: that of all models here. There 0.1 + 0.9 softplus: `spread=bounded-0.1`.
+    - Masked points are not keys of self-attention; in the released code the pooling encoder ignores the mask.
+    - Without context, attention and the mean are 0; in the released code they are NaN.
+    - Values and the layers before the mean have one depth (`pre_depth`), queries, keys and the layers after the mean
+      another (`post_depth`), as in all published settings; the released code has four settings.
+    - The loss scores the targets; that of the released code also scores context points (`task.context_targets=true`).
+    - The standard deviation is that of all models; in the released code it is 0.1 + 0.9 softplus
+      (`spread=bounded-0.1`).
     """
 
     Settings = AttentiveSettings

@@ -19,12 +19,12 @@ _Settings = TypeVar("_Settings", bound=BaseSettings)
 
 
 class CausalTrunk(Backbone[_Settings], abstract=True):
-    """What a causal sequence model writes.
+    """The methods that a causal sequence model implements.
 
     Attributes:
-        padding: where `absorb` expects masked tokens: after ("right") or before ("left") all valid ones.
-        read_out: raw outputs of hidden vectors.
-        marks: the vectors for related datasets, on tasks that have them.
+        padding: position of masked tokens in `absorb`: after ("right") or before ("left") all valid ones.
+        read_out: linear layer from hidden vectors to raw outputs.
+        marks: learned marks of related datasets, on tasks that have them.
     """
 
     padding: ClassVar[Literal["left", "right"]]
@@ -33,15 +33,15 @@ class CausalTrunk(Backbone[_Settings], abstract=True):
 
     @abstractmethod
     def trunk(self, tokens: Float[Tensor, "B T D"], read: slice = INPUTS) -> Float[Tensor, "B N D"]:
-        """Hidden vectors at the tokens that are read of a whole sequence, in one pass; of pairs, at the inputs."""
+        """Hidden vectors at the tokens `read` of a complete sequence (by default, the inputs of pairs), in one pass."""
 
     @abstractmethod
     def fork(
         self, tokens: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: Any = None
     ) -> tuple[Float[Tensor, "B N D"], State | None]:
-        """Hidden vectors of queries, one per pair, that each follow the state and the pairs before their own and
-        nothing else, and the state after all pairs. Without a state the pairs are a whole sequence, and no state is
-        kept after it."""
+        """Hidden vectors of queries, one before each pair, and the state after all pairs. A query follows the state and
+        the pairs before it, and does not change them. Without a state the pairs are a complete sequence, and no state
+        is returned."""
 
     @abstractmethod
     def start(self, batch: int) -> State:
@@ -51,7 +51,7 @@ class CausalTrunk(Backbone[_Settings], abstract=True):
     def advance(
         self, state: Any, tokens: Float[Tensor, "B T D"], read: slice = INPUTS
     ) -> tuple[Float[Tensor, "B N D"], State]:
-        """Hidden vectors at the tokens that are read of a further segment without gaps, and the state after it."""
+        """Hidden vectors at the tokens `read` of a further segment without gaps, and the state after it."""
 
     @abstractmethod
     def absorb(
@@ -59,19 +59,24 @@ class CausalTrunk(Backbone[_Settings], abstract=True):
         state: Any,
         tokens: Float[Tensor, "B T D"],
         mask: Bool[Tensor, "B T"] | None = None,
-        part: Int[Tensor, "B N"] | None = None,
+        roles: Int[Tensor, "B N"] | None = None,
     ) -> State:
-        """The state after a further segment of a sequence on the side opposite to `padding`; where the mask
-        is False there is no token, None: nowhere. `part` is that of the prompt, for positions that restart."""
+        """The state after a further segment of a prompt.
+
+        Args:
+            state: the state so far.
+            tokens: the segment.
+            mask: valid tokens, with invalid ones on the side of `padding`; None: all.
+            roles: roles of the segment's points in the prompt, for positions that restart.
+        """
 
     @abstractmethod
     def resume(self, state: Any, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]) -> State:
-        """The state after further tokens; where the mask is False there is no token."""
+        """The state after further tokens, of which those in the mask are valid."""
 
     @abstractmethod
     def peek_layers(self, state: Any, queries: Float[Tensor, "B Q D"]) -> Iterator[Float[Tensor, "B Q D"]]:
-        """Hidden vectors after each layer, first to last, of queries that each come next after the state, on their
-        own."""
+        """Hidden vectors of queries after each layer, first to last. Every query is the first token after the state."""
 
     @abstractmethod
     def finish(self, hidden: Float[Tensor, "B Q D"]) -> Float[Tensor, "B Q D"]:

@@ -1,14 +1,14 @@
 """Constant-memory attentive neural process (Feng et al. 2023, sections 3.2 and A.1).
 
-An LBANP whose layers are constant-memory attention blocks (`cmab`). The state is what the first cross-attention of each
-block keeps of the data, for all blocks: it does not grow with the points, takes in new ones in constant time, and can
-forget points it is shown again. The latents are computed from it when something is asked, in a time that does not
-depend on the number of points either. The model differs from the released code as `eqtnp` does: in the residual branch,
-the drawing of layers, masks and the standard deviation.
+An LBANP whose layers are constant-memory attention blocks (`cmab`). The state is the running softmax of the first
+cross-attention of each block: it does not grow with the points, new points update it in constant time, and points can
+be removed from it. The latents are computed from the state for each query, in a time that does not depend on the number
+of points either. The differences to the released code are those of `eqtnp`: the residual branch, the initialisation of
+layers, masks and the standard deviation.
 
-Points are taken in by portions of `chunk`, embedding included, and queries are answered by as many: beyond the answers
-themselves memory grows with neither. In training the backward pass computes the portions of the context again, so that
-memory does not grow with it there; queries that are differentiated are held all at once.
+Points, including their embeddings, and queries are processed in portions of `chunk`, so that memory beyond the
+predictions does not grow with them. In training the backward pass recomputes the portions of the context, so that
+memory does not grow with the context either; queries with gradients are in memory at once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class CMANPSettings(StreamedSettings, LatentSettings):
     """Settings of the constant-memory model."""
 
     chunk: PositiveInt = 128
-    """Points or queries held at once: memory against speed, not the answer."""
+    """Points or queries in memory at once; a trade-off of memory and speed that does not change predictions."""
 
 
 _Settings = TypeVar("_Settings", bound=CMANPSettings)
@@ -58,11 +58,11 @@ class CMANP(StreamedLatents, LatentBackbone[_Settings]):
         x_query: Float[Tensor, "batch points dx"] | None = None,
         prefixes: Sequence[int] | None = None,
     ) -> Prediction:
-        """One walk along the points from state to state."""
+        """One pass over the points, with an update of the state after each."""
         x_query = points.x if x_query is None else x_query
-        state, read_to, answers = self.condition(points.span(0, 0)), 0, []
+        state, position, answers = self.condition(points.span(0, 0)), 0, []
         for n in range(points.count) if prefixes is None else prefixes:
-            state, read_to = self.update(state, points.span(read_to, n)), n
+            state, position = self.update(state, points.span(position, n)), n
             answers.append(self.query(state, x_query[:, n : n + 1]))
         return join_positions(answers)
 
@@ -78,7 +78,7 @@ class CMANP(StreamedLatents, LatentBackbone[_Settings]):
         return [t for linear in linears for t in (linear.weight, linear.bias)]
 
     def embed_with(self, weights: Sequence[Tensor], points: Points) -> Float[Tensor, "B N D"]:
-        """`embed_points` with other weights."""
+        """`embed_points` with the given weights."""
         hidden = self.point_features(points.to(dtype=weights[0].dtype))
         for i in range(0, len(weights), 2):
             hidden = F.linear(F.relu(hidden) if i else hidden, weights[i], weights[i + 1])

@@ -1,17 +1,17 @@
 """CMANP-AND, "autoregressive not-diagonal" (Feng et al. 2024, "Memory Efficient Neural Processes via Constant Memory
-Attention Block", the later version of CMANP's paper): CMANP with a Gaussian over all targets together.
+Attention Block", the later version of CMANP's paper): CMANP with a joint Gaussian over all targets.
 
-It is trained as one joint density. Scored, targets go by blocks: the Gaussian of a block, whose true outputs are folded
-into the state (in constant time) before the next block is asked. By the chain rule the product over blocks is a joint
-density, too, which sees true targets and says so in its name; with `block = 1` it is autoregressive. An answer is one
-Gaussian over everything that is asked, given the context alone. The model differs from the released code as `cmanp` and
-`tnp_nd` do, and in that
+It is trained with one joint density. For the score, targets are split into blocks: each block has a Gaussian, and its
+true outputs update the state (in constant time) before the next block is predicted. By the chain rule, the product over
+blocks is also a joint density; it uses true targets (teacher forcing), and with `block = 1` it is autoregressive. A
+prediction is one Gaussian over all queries, given only the context. The differences to the released code are those of
+`cmanp` and `tnp_nd`, and
 
-- the predictor of CMANP is replaced by the means' network: 8,578 parameters less for dy = 1 and
-  9,094 for dy = 3, which nothing reads in the released code;
-- blocks are cut per episode, out of the targets that count.
+- the network of the means replaces CMANP's predictor, which the released code has but does not use: 8,578 parameters
+  less for dy = 1 and 9,094 less for dy = 3;
+- blocks are formed per episode, from the scored targets.
 
-1,452,373 parameters for (dx, dy) = (1, 1), 1,452,501 for (2, 1), 1,458,047 for (2, 3).
+There are 1,452,373 parameters for (dx, dy) = (1, 1), 1,452,501 for (2, 1), 1,458,047 for (2, 3).
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ class CMANPANDSettings(CMANPSettings, JointSettings):
     """Settings of the constant-memory model with joint targets."""
 
     block: PositiveInt = 100
-    """Targets of one Gaussian where the joint log-likelihood is scored; their true outputs are folded in before the
-    next block."""
+    """Targets per Gaussian in the joint log-likelihood; their true outputs update the state before the next block."""
 
 
 class CMANPAND(JointTargets[CMANPANDSettings], CMANP[CMANPANDSettings]):
@@ -46,13 +45,13 @@ class CMANPAND(JointTargets[CMANPANDSettings], CMANP[CMANPANDSettings]):
     def __init__(self, settings: CMANPANDSettings, shape: TaskShape) -> None:
         super().__init__(settings, shape)
         if self.covariance is not None:
-            self.norm = nn.LayerNorm(settings.width)  # of CMANP's predictor, here before means and covariance
-            self.joint = "ordered"  # scores go by blocks
+            self.norm = nn.LayerNorm(settings.width)  # the norm of CMANP's predictor, here before means and covariance
+            self.joint = "ordered"  # scores depend on the blocks
 
     def hidden(self, state: RunningSoftmax, x: Float[Tensor, "B Q Dx"]) -> Float[Tensor, "B Q D"]:
         latents = list(self.latents_by_layer(state))
-        parts = [x] if torch.is_grad_enabled() else x.split(self.settings.chunk, 1)
-        return torch.cat([list(self.query_layers(latents, chunk))[-1] for chunk in parts], 1)
+        chunks = [x] if torch.is_grad_enabled() else x.split(self.settings.chunk, 1)
+        return torch.cat([list(self.query_layers(latents, chunk))[-1] for chunk in chunks], 1)
 
     def decode(self, hidden: Float[Tensor, "B Q D"], mask: Bool[Tensor, "B Q"] | None = None) -> Prediction:
         return super().decode(hidden if self.covariance is None else self.norm(hidden), mask)

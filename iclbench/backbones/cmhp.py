@@ -1,25 +1,25 @@
 """Constant Memory Hawkes Process (Feng et al. 2023, section 3.3): a Transformer Hawkes process whose layers are
 constant-memory attention blocks (`cmab`).
 
-The latents of the last block, flattened, are decoded to the time and the mark of the next event. The state is what the
-first cross-attention of each block keeps of the events: it does not grow with them, an event is taken in at a constant
-cost and is not needed again. Before the first event the latents are those that were learned.
+The flattened latents of the last block are decoded to the time and the mark of the next event. The state is the running
+softmax of the first cross-attention of each block: it does not grow with the events, and an event updates it at a
+constant cost and is not needed again. Before the first event, the latents have their learned values.
 
-Attention to events knows no order. It enters through the encoding of absolute times, so that a model with it reads a
-set of events; with `encode=gap` each event carries the gap before it and when it came is unknown.
+Attention to events does not depend on their order. The encoding of absolute times provides it, so that the model reads
+a set of events. With `encode=gap` each event has only the gap before it, and its time is unknown.
 
-The paper gives no sizes for this model. Shared layers have the sizes of `thp`; blocks are those of the paper's
-CMANP (4 heads, feed-forward networks of 128), two of them, L_I = L_B = 16 latents; the hidden layer of the read-out has
-the width of a token. At these sizes and K marks there are
+The paper gives no sizes for this model. Layers that `thp` also has have its sizes. There are two blocks with the sizes
+of the paper's CMANP (4 heads, feed-forward networks of 128) and L_I = L_B = 16 latents; the hidden layer of the
+read-out has the width of a token. With K marks there are
 
     64 K (events) + 1,024 (latents) + 2 · 167,680 (blocks) + 67,160 (gap) + 1,025 K (mark) = 403,544 + 1,089 K
 
-parameters. The paper's dropout is that of `thp` and its place in a block unknown; there is none here, since a state
-would depend on it.
+parameters. The paper's dropout is that of `thp`, but its position in a block is unknown; this model has none, because a
+state would depend on it.
 
-All prefixes of a sequence are trained at once: the states after every number of events are one scan (`prefix_softmax`),
-and the blocks run on every prefix as on an episode of its own. Of sequences longer than `chunk` so many prefixes are
-held at a time: beyond their states memory does not grow with the events.
+All prefixes of a sequence are trained at once: one scan computes the states after every number of events
+(`prefix_softmax`), and the blocks process every prefix as a separate episode. Sequences longer than `chunk` are
+processed in chunks of prefixes, so that memory beyond the states does not grow with the events.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ from iclbench.layers.event_embedding import Encode
 from iclbench.layers.latent_layers import Residual
 from iclbench.layers.running_softmax import RunningSoftmax
 
-# The least width of a token that is given up for latents when a size is chosen.
-_NARROW = 16
+# Smallest width of a token in the search for a size; if the marks need more parameters, there are fewer latents.
+_MIN_WIDTH = 16
 
 
 class CMHPSettings(StreamedSettings, EventSettings):
     """Settings of the constant-memory model."""
 
     encode: Encode = "time"
-    """Which time of an event its sinusoidal encoding is of: the gap before it, or the absolute time, without which the
-    order of the events is not known."""
+    """The time in the sinusoidal encoding of an event: gap (before the event) or time (absolute). With gap the order of
+    the events is unknown."""
     heads: PositiveInt = 4
     """Attention heads per layer."""
     hidden: PositiveInt = 128
     """Width of the feed-forward blocks after the gate."""
     latents: PositiveInt = 16
-    """Latent vectors, as many of a block's own as go from block to block."""
+    """Number of latent vectors in each block, and of those passed from block to block."""
     residual: Residual = "standard"
     """What the residual branch carries: standard (x) or normed (its norm), as in the released code of CMANP."""
 
@@ -71,9 +71,9 @@ class CMHP(StreamedLatents, EventBackbone[CMHPSettings]):
 
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
-        """Fewer latents where the map from all of them to the marks would take more than half of the parameters."""
+        """Has fewer latents if the map from latents to marks would take more than half of the parameters."""
         sizes = super().at_budget(budget, shape)
-        while sizes["latents"] > 1 and 2 * sizes["latents"] * _NARROW * shape.outputs > budget:
+        while sizes["latents"] > 1 and 2 * sizes["latents"] * _MIN_WIDTH * shape.outputs > budget:
             sizes["latents"] //= 2
         return sizes
 
@@ -98,7 +98,7 @@ class CMHP(StreamedLatents, EventBackbone[CMHPSettings]):
         return self.read(torch.cat(list(self._raw(points, range(count) if prefixes is None else prefixes)), 1))
 
     def _raw(self, points: Points, counts: Sequence[int]) -> Iterator[Float[Tensor, "B n raw"]]:
-        """Raw outputs after the numbers of points that are asked, ascending."""
+        """Raw outputs after each number of points in `counts`, which ascend."""
         batch, chunk = len(points), self.settings.chunk
         yield self.latents.new_zeros(batch, 0, self.shape.raw_dim)
         state = self.condition(points.span(0, 0))
@@ -110,7 +110,7 @@ class CMHP(StreamedLatents, EventBackbone[CMHPSettings]):
                 rows = torch.arange(len(states.log_c), device=states.e.device).view(batch, -1)[:, in_chunk]
                 states = states[rows.flatten()]
                 if torch.is_grad_enabled() and points.count > chunk:
-                    # Of long sequences the backward pass computes the blocks again, for a portion of prefixes each.
+                    # For long sequences the backward pass recomputes the blocks, one chunk of prefixes at a time.
                     raw = checkpoint(self._decoded, states, use_reentrant=False, preserve_rng_state=False)
                 else:
                     raw = self._decoded(states)

@@ -1,12 +1,12 @@
-"""Conditional neural processes (Garnelo et al. 2018): a set is the mean of its points' representations.
+"""Conditional neural processes (Garnelo et al. 2018): the representation of a set is the mean over its points.
 
-Five hidden layers represent a point, as in cambridge-mlg's code for the "five layers" of the ICICL-TNP paper (appendix
-G). The decoder has two hidden layers, as in the paper; in that code it has five.
+The encoder of a point has five hidden layers, as in cambridge-mlg's code for the "five layers" of the ICICL-TNP paper
+(appendix G). The decoder has two hidden layers, as in the paper; in that code it has five.
 
-`icicl_cnp` (ICICL-TNP paper, appendix F and figure 11) summarises related datasets in the same way and takes the mean
-over them; target, context and related datasets are concatenated, zeros standing for what is not there.
+`icicl_cnp` (ICICL-TNP paper, appendix F and figure 11) encodes related datasets in the same way and takes the mean over
+them. The decoder reads the concatenation of target, context and related datasets, with zeros for absent ones.
 
-The state is a sum and a count per set: constant memory, and points can be added and removed one by one.
+The state is a sum and a count per set: memory is constant, and points can be added and removed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HIDDEN_LAYERS = 5
 
 @dataclass(frozen=True)
 class SummedPoints(State):
-    """Sum of the representations of the context, the number of its points, and what the related datasets say."""
+    """Sum of the representations of context points, their number, and the representation of the related datasets."""
 
     total: Float[Tensor, "B D"]
     count: Int[Tensor, " B"]
@@ -59,7 +59,7 @@ class CNP(SetBackbone[SetSettings]):
         return vectors * points.mask.unsqueeze(-1)
 
     def summarise(self, related: Points | None, like: Float[Tensor, "B D"]) -> Float[Tensor, "B Dr"]:
-        """Representation of the related datasets, of width 0 for a model that ignores them."""
+        """Representation of the related datasets; its width is 0 for a model that ignores them."""
         return like[:, :0]
 
     def condition(self, context: Points, related: Points | None = None) -> SummedPoints:
@@ -92,14 +92,14 @@ class CNP(SetBackbone[SetSettings]):
         x = points.x if x_query is None else x_query
         vectors = self.represent(points)
         total, count = vectors.cumsum(1) - vectors, points.mask.cumsum(1) - points.mask.long()
-        related_part = self.summarise(related, vectors.sum(1)).unsqueeze(1).expand(-1, x.shape[1], -1)
+        related_summary = self.summarise(related, vectors.sum(1)).unsqueeze(1).expand(-1, x.shape[1], -1)
         mean = _mean(total, count)[:, : x.shape[1]]
-        answer = self.decode(torch.cat([mean, related_part, self.x_features(x)], -1))
+        answer = self.decode(torch.cat([mean, related_summary, self.x_features(x)], -1))
         return answer if prefixes is None else answer.at(torch.tensor(list(prefixes)))
 
 
 class ICICLCNP(CNP):
-    """A CNP that also reads the mean over related datasets, each the mean over its points."""
+    """A CNP that also reads the mean over related datasets, each of which is the mean over its points."""
 
     uses_related = True
 
@@ -115,5 +115,5 @@ class ICICLCNP(CNP):
 
 
 def _mean(total: Float[Tensor, "*sets D"], count: Int[Tensor, " *sets"]) -> Float[Tensor, "*sets D"]:
-    """0 where there is nothing to average."""
+    """The mean; 0 for an empty set."""
     return total / count.clamp(min=1).unsqueeze(-1)

@@ -1,14 +1,14 @@
-"""CoQE: context and query are encoded apart ("Reconciling in-context and in-weight learning: a dual-space modeling
+"""CoQE: context and query are encoded separately ("Reconciling in-context and in-weight learning: a dual-space modeling
 perspective", section 4).
 
-A sample encoder turns every x and y, each on its own, into a representation; a causal Transformer, the task encoder,
-reads those of the context and never a query. What it puts out at the labels becomes vectors of the task, and an answer
-is their inner product with the representation of the query: `task_vectors` for regression, `class_vectors` for
-classification. So the representation of a query does not move with the context, nor the task vectors with the query.
+A sample encoder maps each x and each y to a representation. A causal Transformer, the task encoder, reads those of the
+context and no query. Its outputs at the labels become task vectors, and a prediction is their inner product with the
+representation of the query: `task_vectors` for regression, `class_vectors` for classification. So the representation of
+a query does not depend on the context, and the task vectors do not depend on the query.
 
 Sizes are those of the paper: GPT-2 with width 64, 3 layers and 2 heads for regression; width 64, 4 layers, 8 heads and
-sinusoidal positions for classification, where a residual network of 512 features reads images. GPT-2's blocks start
-with projections to the residual stream that are smaller by 1 / sqrt(2 L) than Chan et al.'s.
+sinusoidal positions for classification, with a residual network of 512 features for images. As in GPT-2, projections to
+the residual stream start smaller by 1 / sqrt(2 L) than those of Chan et al.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PositiveFraction = Annotated[float, Field(gt=0, le=1)]
 
 
 class CoQESettings(BackboneSettings):
-    """Sizes; for regression the sample representation, for classification how vectors are composed and the noise."""
+    """Sizes, and settings that are only for regression or only for classification."""
 
     layers: PositiveInt | None = None
     """Blocks of the task encoder; by default 3 for regression, 4 for classification."""
@@ -56,41 +56,48 @@ class CoQESettings(BackboneSettings):
     heads: PositiveInt | None = None
     """Attention heads per layer; by default 2 for regression, 8 for classification."""
     feedforward: PositiveInt | None = None
-    """Hidden width of the feed-forward networks; by default four times that of a token."""
+    """Hidden width of the feed-forward networks; by default four times the width of a token."""
     positions: Positions | None = None
-    """Of the task encoder: none, learned, sinusoidal, rotary, as the contestant's name says; by default none for
-    regression, sinusoidal for classification."""
+    """Positions of the task encoder: none, learned, sinusoidal or rotary, which is part of the model's name; by default
+    none for regression, sinusoidal for classification."""
     init_std: PositiveFloat | None = None
     """Standard deviation of the task encoder's initial weights; by default 0.02, for classification 1 / sqrt(width)."""
     sample_dim: PositiveInt | None = None
     """Regression: width of the sample representation; by default that of the task encoder."""
     readout: Literal["inner", "mlp"] = "inner"
-    """Regression: how task vector and sample meet: inner product or mlp."""
+    """Regression: map to task vectors: inner (identity or linear layer) or mlp."""
     variant: Variant = "released"
-    """Classification: as the released code composes vectors and adds noise, or as the paper says."""
+    """Classification: composition of vectors and noise as in the released code, or as in the paper."""
     noise: NonNegativeFloat = 5.0
-    """Classification: mean of the noise on the logits when training starts; 0: there is none."""
+    """Classification: mean of the noise on the logits at the start of training; 0: no noise."""
     noise_std: NonNegativeFloat | None = None
-    """Classification: standard deviation of that noise; by default 3 as released, 1 in the paper."""
+    """Classification: standard deviation of the noise at the start; by default 3 as released, 1 in the paper."""
     noise_growth: NonNegativeFloat = 1.0
-    """Classification: what both grow by with every further `noise_every` of training."""
+    """Classification: increment of mean and standard deviation after each `noise_every` of training."""
     noise_every: PositiveFraction = 0.1
-    """Classification: the part of training between two steps of growth."""
+    """Classification: fraction of training between two increments."""
     noise_first: Fraction | None = None
-    """Classification: the part of training before the first; by default 0.2 as released, 0.1 in the paper."""
+    """Classification: fraction of training before the first increment; by default 0.2 as released, 0.1 in the paper."""
     noise_on: Where | None = None
-    """Classification: the logits that get noise, present (of labels in the context), lowest or all; by default lowest
+    """Classification: the logits that get noise: present (of classes in the context), lowest or all; by default lowest
     as released, all in the paper."""
     noise_lowest: PositiveFraction = 0.924
-    """Classification: the share of logits that counts as the lowest."""
+    """Classification: the fraction of logits that counts as the lowest."""
 
     def refuse_unused(self, labelled: bool) -> None:
-        """Raise `UsageError` when something is set that this kind of task (class labels or numbers) has no use for."""
-        unused, kind = (_OF_NUMBERS, "numbers") if labelled else (_OF_LABELS, "class labels")
+        """Check that all settings apply to the task: to one with class labels, or to one with numbers.
+
+        Raises:
+            UsageError: a setting does not.
+        """
+        numbers, labels = "numbers", "class labels"
+        unused, needed, actual = (_OF_NUMBERS, numbers, labels) if labelled else (_OF_LABELS, labels, numbers)
         for name in unused:
             if getattr(self, name) != type(self).model_fields[name].default:
-                task_kind = "class labels" if labelled else "numbers"
-                raise UsageError(f"backbone.{name} is for tasks with {kind} and this one has {task_kind}; leave it out")
+                raise UsageError(
+                    f"backbone.{name} is for tasks with {needed}, and this one has {actual}; leave it out",
+                    code="not-applicable",
+                )
 
     @property
     def logit_noise(self) -> LogitNoise | None:
@@ -108,7 +115,7 @@ class CoQESettings(BackboneSettings):
         )
 
 
-# Settings that tasks of the other kind have no use for.
+# Settings that are only for regression, and only for classification.
 _OF_NUMBERS = ("sample_dim", "readout")
 _OF_LABELS = (
     "variant",
@@ -120,40 +127,41 @@ _OF_LABELS = (
     "noise_on",
     "noise_lowest",
 )
-# Standard deviation, time of the first growth and place of the noise.
+# Standard deviation of the noise, training before its first increment, and logits that get it.
 _NOISE: dict[Variant, tuple[float, float, Where]] = {"released": (3.0, 0.2, "lowest"), "paper": (1.0, 0.1, "all")}
 
 
 @dataclass(frozen=True)
 class CoQEState(State):
-    """The cache of the task encoder, and the memory that answers are composed of."""
+    """The cache of the task encoder, and the memory of the task space."""
 
     cache: KeyValueCache
     memory: State
 
 
 class CoQE(Backbone[CoQESettings]):
-    """Sample encoder, task encoder, and the space that their outputs meet in.
+    """Sample encoder, task encoder, and task space.
 
     Attributes:
-        encoder: the sample encoder, of inputs and of outputs.
-        widen: from sample representations to the width of the task encoder, where they differ.
-        task_encoder: what reads the context.
-        space: the memory of the context and its composition with a query.
+        encoder: the sample encoder, for inputs and outputs.
+        widen: linear layer from sample representations to the width of the task encoder, if they differ.
+        task_encoder: the causal Transformer over the context.
+        space: the memory of the context and its product with queries.
 
     Raises:
-        UsageError: the width does not divide by the heads, something is set that the task has no use for, or, with
-            learned positions, a sequence is longer than the trained ones.
+        UsageError: the width is not a multiple of the heads, a setting does not apply to the task, or, with learned
+            positions, a sequence is longer than the trained ones.
     """
 
     Settings = CoQESettings
     order = "causal"
     default_encoder = "resnet-512"
-    head_step = 2  # sinusoidal and rotary positions come in pairs
+    head_step = 2  # sinusoidal and rotary positions need pairs of channels
 
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
-        """Small ones on numbers start wider: 0.02 leaves attention nearly uniform at such widths."""
+        """Small models for regression have larger initial weights: with 0.02 attention is nearly uniform at small
+        widths."""
         small = budget < SMALL_BUDGET and shape.classes is None
         return super().at_budget(budget, shape) | ({"init_std": 0.12} if small else {})
 
@@ -171,7 +179,7 @@ class CoQE(Backbone[CoQESettings]):
         else:
             self.encoder = SampleEncoder(shape, width, space)
             sample_dim, mixed = space if shape.x_dim else 1, shape.head in MIXTURES
-            self.space = TaskVectors(width, sample_dim, shape.raw_dim, settings.readout, apart=mixed)
+            self.space = TaskVectors(width, sample_dim, shape.raw_dim, settings.readout, distinct=mixed)
         self.widen: nn.Module = nn.Identity() if space == width else nn.Linear(space, width)
         positions = settings.positions or ("sinusoidal" if labelled else "none")
         self.task_encoder = TaskEncoder(
@@ -183,12 +191,12 @@ class CoQE(Backbone[CoQESettings]):
             init_std=settings.init_std or (width**-0.5 if labelled else 0.02),
             feedforward=settings.feedforward,
         )
-        # A query takes no place in the sequence; to `next` every point is one that is read.
+        # A query has no position in the sequence; the question `next` reads every point.
         self.longest = shape.points + (shape.question == "targets") if positions == "learned" else None
 
     def represent(self, x: Float[Tensor, "B N Dx"]) -> Float[Tensor, "B N S"]:
-        """Sample representations phi(x), each of its own x alone; the number 1 where there is no input to tell samples
-        apart, so that a task vector is one number per raw output."""
+        """Sample representations phi(x), each of which depends only on its x. Without inputs it is the number 1, and a
+        task vector is one number per raw output."""
         return self.encoder.inputs(x) if self.shape.x_dim else x.new_ones(*x.shape[:-1], 1)
 
     def predict_next(
@@ -205,15 +213,15 @@ class CoQE(Backbone[CoQESettings]):
         features = self.represent(points.x if x_query is None else take(x_query, order))
         if not points.count:
             return self.read(features.new_zeros(len(points), 0, self.shape.raw_dim))
-        state, parts = self._start(len(points)), []
+        state, raw_outputs = self._start(len(points)), []
         for segment, segment_features in zip(
             Prompt.of(points).segments(SEGMENT), features.split(SEGMENT, 1), strict=True
         ):
-            # Without a mask: invalid points come after all valid ones, and their outputs are not read.
+            # No mask is needed: invalid points are after all valid ones, and their outputs are not used.
             hidden, cache = self._read(state, segment.points, None)
-            parts.append(self.space.along(state.memory, hidden, segment.points, segment_features))
+            raw_outputs.append(self.space.along(state.memory, hidden, segment.points, segment_features))
             state = CoQEState(cache, self.space.after(state.memory, hidden, segment.points))
-        raw = take(torch.cat(parts, 1), torch.argsort(order, dim=1))
+        raw = take(torch.cat(raw_outputs, 1), torch.argsort(order, dim=1))
         return self.read(raw if prefixes is None else raw[:, list(prefixes)])
 
     def condition(self, context: Points, related: Points | None = None) -> CoQEState:
@@ -231,7 +239,8 @@ class CoQE(Backbone[CoQESettings]):
     def predict_by_layer(
         self, context: Points, x_target: Float[Tensor, "B Q Dx"], related: Points | None = None
     ) -> list[Prediction]:
-        """Task representations read after every layer of the task encoder, for the same features of the targets."""
+        """Predictions with task representations from every layer of the task encoder; the targets' features do not
+        change."""
         context, start, features = context.compact()[0], self.space.start(len(context)), self.represent(x_target)
         layers = self.task_encoder.by_layer(self._tokens(context))
         memories = (self.space.after(start, hidden, context) for hidden in layers)
@@ -240,8 +249,8 @@ class CoQE(Backbone[CoQESettings]):
     def loss(
         self, episodes: Episodes, progress: float, generator: torch.Generator
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
-        """On class labels the sum of two cross-entropies: of the composed logits, with noise, and of the static ones
-        alone, which would learn slowly otherwise (section 4.2)."""
+        """For class labels, the sum of two cross-entropies: of the composed logits with noise, and of the static
+        logits, which would otherwise be learned slowly (section 4.2)."""
         if not isinstance(self.space, ClassVectors):
             return super().loss(episodes, progress, generator)
         asked, noise = episodes.asked, self.settings.logit_noise
@@ -263,7 +272,7 @@ class CoQE(Backbone[CoQESettings]):
         return not isinstance(self.space, ClassVectors) or self.settings.logit_noise is None
 
     def _present(self, episodes: Episodes) -> Bool[Tensor, " B #Q classes"]:
-        """The classes in the context of every asked position."""
+        """The classes in the context of each query."""
         context, visible = episodes.context, episodes.context.mask.unsqueeze(1)
         if self.shape.question == "next":
             before = causal(context.count, 0, visible.device).tril(-1)

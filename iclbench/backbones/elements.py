@@ -1,7 +1,7 @@
-"""The elements of a causal sequence: what a model reads, what precedes it, and where predictions are read.
+"""The elements of a causal sequence: their tokens, and the tokens at which they are predicted.
 
-A trunk maps tokens to hidden vectors. All else depends on the elements: how many tokens an element has, the tokens
-before the first element, the token at which the prediction of an element is read, and what a state holds.
+A trunk maps tokens to hidden vectors. The elements determine the number of tokens of an element, the tokens before the
+first element, the token at which an element is predicted, and the contents of a state.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _ReadIn = TypeVar("_ReadIn", bound=nn.Module)
 
 
 class Elements(ABC, Generic[_ReadIn]):
-    """One kind of element. It has no weights: the read-in is a module of the model, so that the model may replace it.
+    """A type of elements. It has no weights: the read-in is a module of the model, so that the model may replace it.
 
     Attributes:
-        noun: the elements in messages, plural.
-        has_inputs: whether elements have an x, for which a query asks.
-        read_in_name: the model's attribute for the read-in, and so the prefix of its weights.
+        noun: name of the elements in messages, plural.
+        has_inputs: whether elements have an x that a query gives.
+        read_in_name: the model's attribute for the read-in, which is also the prefix of its weights.
     """
 
     noun: ClassVar[str]
@@ -55,9 +55,9 @@ class Elements(ABC, Generic[_ReadIn]):
 
         Args:
             model: the trunk, the read-in and the read-out.
-            points: the elements; the valid ones come first, and those behind them may be anything.
-            x_query: the x to ask about at every position; None: the x of the element itself.
-            related: further datasets, which are read first.
+            points: the elements, valid ones first; the values of invalid ones have no effect.
+            x_query: the x of the query at every position; None: the x of the element.
+            related: related datasets, which are read first.
         """
 
     @abstractmethod
@@ -72,5 +72,4 @@ class Elements(ABC, Generic[_ReadIn]):
     def peek_layers(
         self, model: CausalTrunk[Any], state: Any, x: Float[Tensor, "B Q Dx"]
     ) -> Iterator[Float[Tensor, " B #Q D"]]:
-        """Hidden vectors after each layer, first to last, from which the answers are read; one for all queries where
-        elements have no x."""
+        """Hidden vectors of the queries after each layer, first to last; one for all queries if elements have no x."""

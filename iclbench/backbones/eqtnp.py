@@ -1,17 +1,17 @@
-"""EQTNP, the Transformer neural process with efficient queries (Feng et al. 2022, "Latent Bottlenecked Attentive Neural
-Processes", which compares with it; the code is released with that of CMANP).
+"""EQTNP, the Transformer neural process with efficient queries (a baseline in Feng et al. 2022, "Latent Bottlenecked
+Attentive Neural Processes"; its code is released with that of CMANP).
 
-An LBANP without latents: L - 1 layers of self-attention over the embedded context points, and L layers in which the
-targets cross-attend, the first the embedded points themselves, each further one what the next layer has made of them.
-Time and memory are quadratic in the context, linear in the targets. It differs from the released code in that
+An LBANP without latents: L - 1 layers of self-attention over the embedded context points, and L layers in which targets
+cross-attend to the context: the first to the embedded points, layer i to the output of self-attention layer i - 1. Time
+and memory are quadratic in the context and linear in the targets. Differences to the released code:
 
-- the residual branch carries x; as released it carries LN(x) with `residual = "normed"`;
-- layers are drawn independently; the released ones are deep copies that start equal;
-- points may be masked, and without any context a target passes its layers unchanged;
-- the standard deviation is that of all models here (`spread = "floor"`); the released code has exp(r), with `bound_std`
-  0.05 + 0.95 softplus(r): `spread = "exp"`, `"bounded-0.05"`.
+- The residual branch carries x; in the released code it carries LN(x) (`residual = "normed"`).
+- Layers are initialised independently; in the released code they are deep copies, which start equal.
+- Points may be masked, and targets without context are not changed by the layers.
+- The standard deviation is that of all models (`spread = "floor"`); in the released code it is exp(r), or, with
+  `bound_std`, 0.05 + 0.95 softplus(r) (`spread = "exp"`, `"bounded-0.05"`).
 
-492,354 parameters for (dx, dy) = (1, 1), 492,482 for (2, 1), 493,126 for (2, 3), as released.
+There are 492,354 parameters for (dx, dy) = (1, 1), 492,482 for (2, 1), 493,126 for (2, 3), as released.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class EQTNPSettings(SetSettings):
     """The published sizes."""
 
     layers: PositiveInt = 6
-    """Layers of the targets; the context has one less."""
+    """Layers of the targets; the context has one layer less."""
     width: PositiveInt = 64
     """Width D of a token."""
     heads: PositiveInt = 4
@@ -50,8 +50,8 @@ class EQTNPSettings(SetSettings):
 
 @dataclass(frozen=True)
 class EncodedContext(State):
-    """The context's vectors before, between and after its layers, and the points, from which an update makes new
-    ones."""
+    """The context's vectors before, between and after its layers, and the points, from which an update recomputes
+    them."""
 
     layers: tuple[Float[Tensor, "B N D"], ...]
     context: Points

@@ -1,6 +1,6 @@
-"""Base of the models for event sequences only, whose answer does not depend on a query.
+"""Base of the models that read only event sequences.
 
-An event has no x. So a query only says that the next event is asked for, and all queries of a state get one answer.
+An event has no x. A query asks only for the next event, and all queries of a state have the same prediction.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from iclbench.layers.event_read_out import EventReadOut
 
 
 class EventSettings(BackboneSettings):
-    """Settings of both models."""
+    """Settings of `thp` and `cmhp`."""
 
     layers: PositiveInt = 2
     """Blocks between the events and the read-out."""
     width: PositiveInt = 64
     """Width D of a token."""
     decoder: PositiveInt | None = None
-    """Width of the hidden layer that decodes the gap; by default that of a token."""
+    """Width of the hidden layer that decodes the gap; by default the width of a token."""
     encode: Encode = "gap"
-    """Which time of an event its sinusoidal encoding is of: the gap before it, or the absolute time."""
+    """The time in the sinusoidal encoding of an event: gap (before the event) or time (absolute)."""
 
 
 _Settings = TypeVar("_Settings", bound=EventSettings)
 
 
 class EventBackbone(Backbone[_Settings], abstract=True):
-    """Embedding and read-out of events, and the questions about a state.
+    """Embedding and read-out of events, and predictions from a state.
 
     Args:
-        settings: of the subclass.
-        shape: a task of events.
-        summary: numbers in what a state says of its events, which the read-out decodes.
+        settings: settings of the subclass.
+        shape: a task with events.
+        summary: width of a state's summary of its events, which the read-out decodes.
 
     Raises:
-        UsageError: the task is not about events.
+        UsageError: the task does not have events.
     """
 
     heads = ("event",)
@@ -54,7 +54,7 @@ class EventBackbone(Backbone[_Settings], abstract=True):
 
     def __init__(self, settings: _Settings, shape: TaskShape, summary: int) -> None:
         super().__init__(settings, shape)
-        assert shape.marks is not None  # or the base has refused the task
+        assert shape.marks is not None  # checked by `Backbone`
         self.embed = EventEmbedding(shape.marks, settings.width, settings.encode)
         self.read_out = EventReadOut(summary, settings.decoder or settings.width, shape)
 

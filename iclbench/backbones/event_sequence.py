@@ -1,8 +1,8 @@
 """Events as the elements of a causal sequence: one token per event, after a learned start token.
 
-The prediction of event n + 1 is read at the token of event n, so that nothing is asked by a token of its own. A state
-holds what the trunk keeps of all tokens but the last, and the last token, which is still pending: what it puts out is
-the answer, and a further event sends it on.
+Event n + 1 is predicted at the token of event n, so that a query has no token. A state holds the trunk's state after
+all tokens except the last, and the last token, which is pending: its output is the prediction, and the next event adds
+it to the trunk's state.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from iclbench.core.task import TaskShape
 from iclbench.layers.causal_transformer import EVERY
 from iclbench.layers.event_read_in import EventReadIn
 
-# Events that are taken in at once, as `pair_sequence.SEGMENT` for pairs.
+# Events per pass, as `pair_sequence.SEGMENT` for pairs.
 SEGMENT = 1024
 
 
 @dataclass(frozen=True)
 class EventState(State):
-    """The trunk's state after the start token and all events but the last; the token of the last."""
+    """The trunk's state after the start token and all events except the last, and the token of the last event."""
 
     trunk: State
     pending: Float[Tensor, "B 1 D"]
 
 
 class Events(Elements[EventReadIn]):
-    """Gaps with marks. There is no x, and all queries after a state get one answer."""
+    """Gaps with marks. There is no x, and all queries after a state have the same prediction."""
 
     noun = "events"
     has_inputs = False
@@ -54,28 +54,28 @@ class Events(Elements[EventReadIn]):
         x_query: Float[Tensor, "B N 0"] | None,
         related: Points | None,
     ) -> Float[Tensor, "B N raw"]:
-        """The last event is not read."""
+        """Raw outputs at every position. The last event is not read."""
         before = self.read_in(model)(points.y[:, :-1])
         tokens = torch.cat([self._start(model, len(points)), before], 1)[:, : points.count]
         if points.count <= SEGMENT:
             return model.read_out(model.trunk(tokens, EVERY))
-        state, parts = model.start(len(points)), []
+        state, raw_outputs = model.start(len(points)), []
         for segment in tokens.split(SEGMENT, 1):
             hidden, state = model.advance(state, segment, EVERY)
-            parts.append(model.read_out(hidden))
-        return torch.cat(parts, 1)
+            raw_outputs.append(model.read_out(hidden))
+        return torch.cat(raw_outputs, 1)
 
     def condition(self, model: CausalTrunk[Any], context: Points, related: Points | None = None) -> EventState:
         batch = len(context)
         return self.update(model, EventState(model.start(batch), self._start(model, batch)), context)
 
     def update(self, model: CausalTrunk[Any], state: EventState, points: Points) -> EventState:
-        """Open intervals are not read either."""
+        """The state after further events. Open intervals are not read."""
         for start in range(0, points.count, SEGMENT):
             segment, _ = events_of(points.span(start, start + SEGMENT)).compact()
             tokens = torch.cat([state.pending, self.read_in(model)(segment.y)], 1)
             last_place = segment.counts.unsqueeze(1)
-            # The last token is pending, and so is, where nothing is new, the one that was.
+            # The last token is pending; without new events it is the previous pending token.
             is_read = torch.arange(segment.count, device=tokens.device) < last_place
             state = EventState(model.resume(state.trunk, tokens[:, :-1], is_read), take(tokens, last_place))
         return state

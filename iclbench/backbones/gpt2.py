@@ -1,8 +1,8 @@
 """GPT-2 on interleaved pairs (Radford et al. 2019; Garg et al. 2022; Grazzi et al. 2024, appendix A.1.1).
 
-Positions are part of a contestant's name. `gpt2` has none, as in Grazzi et al., so that contexts longer than those of
-training are possible at all; Garg et al. learn them (`gpt2-learned`). Learned ones restart in every related dataset and
-in the context, which a vector that is added to related tokens tells apart; the others run through.
+Positions are part of a model's name. `gpt2` has none, as in Grazzi et al., so that contexts may be longer than in
+training; Garg et al. learn them (`gpt2-learned`). Learned positions restart in every related dataset and in the context
+(a vector that is added to the tokens of related datasets distinguishes them); other positions do not restart.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ SIZES = {
     "standard": {"layers": 12, "width": 256, "heads": 8},
 }
 
-# Groups of episodes of similar length that go through attention one after the other on a CPU, where padding costs time.
-# On an accelerator the number of calls does.
+# Number of groups of episodes of similar length that a CPU processes one after the other to avoid padding. On an
+# accelerator a single call is faster.
 _CPU_GROUPS = 4
 
 
 class GPT2Settings(BackboneSettings):
-    """Garg's sizes by name, each number may be given instead."""
+    """Sizes of Garg et al. by name, or by number."""
 
     size: Literal["tiny", "small", "standard"] = "standard"
     """Sizes by name: tiny (3 layers of width 64), small (6 of 128), standard (12 of 256)."""
@@ -49,30 +49,32 @@ class GPT2Settings(BackboneSettings):
     heads: PositiveInt | None = None
     """Attention heads per layer; by default those of `size`."""
     feedforward: PositiveInt | None = None
-    """Hidden width of the feed-forward networks; by default four times that of a token."""
+    """Hidden width of the feed-forward networks; by default four times the width of a token."""
     positions: Positions = "none"
-    """How tokens are told where they stand: none, learned, sinusoidal, rotary; part of the contestant's name."""
+    """Position encoding: none, learned, sinusoidal or rotary; part of the model's name."""
     max_points: PositiveInt | None = None
-    """Points that learned positions are made for; by default those of the longest trained dataset."""
+    """Number of points with learned positions; by default that of the longest dataset in training."""
     init_std: PositiveFloat = 0.02
-    """Standard deviation of the initial weights; GPT-2's 0.02 starts attention nearly uniform at width 64."""
+    """Standard deviation of the initial weights; with GPT-2's 0.02, attention at width 64 starts nearly uniform."""
     read_in: Literal["linear", "mlp"] | None = None
-    """What embeds a point: linear, or the two-layer mlp of CoQE's baseline; by default linear."""
+    """Embedding of a point: linear, or mlp (the two layers of CoQE's baseline); by default linear."""
 
 
 class GPT2(CausalTransformer, SequenceBackbone[GPT2Settings]):
     """Causal Transformer.
 
     Raises:
-        UsageError: with learned positions, when a dataset is longer than `max_points`.
+        UsageError: the width is not a multiple of the heads, the task has no inputs for `read_in=mlp`, or, with learned
+            positions, a dataset is longer than `max_points`.
     """
 
     Settings = GPT2Settings
-    head_step = 2  # sinusoidal and rotary positions come in pairs
+    head_step = 2  # sinusoidal and rotary positions need pairs of channels
 
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
-        """Small ones on numbers start wider: 0.02 leaves attention nearly uniform at such widths."""
+        """Small models for regression have larger initial weights: with 0.02 attention is nearly uniform at small
+        widths."""
         small = budget < SMALL_BUDGET and shape.classes is None
         return super().at_budget(budget, shape) | ({"init_std": 0.12} if small else {})
 
@@ -83,10 +85,11 @@ class GPT2(CausalTransformer, SequenceBackbone[GPT2Settings]):
         if settings.read_in == "mlp":
             if not self.elements.has_inputs:
                 raise UsageError(
-                    f"backbone.read_in=mlp is for tasks with inputs, and {self.elements.noun} have none; leave it out"
+                    f"backbone.read_in=mlp is for tasks with inputs, and {self.elements.noun} have none; leave it out",
+                    code="not-applicable",
                 )
             self.read_in = SampleEncoder(shape, sizes["width"])
-        # All other weights are drawn after the table: where none is learned, it has the size it always had.
+        # The size of the table affects the draws of all other weights, so that it is fixed without learned positions.
         points = settings.max_points or (shape.longest if settings.positions == "learned" else shape.points)
         self.build(
             **sizes,

@@ -1,17 +1,18 @@
 """In-context in-context learning: a pseudo-token TNP that also conditions on related datasets (ICICL-TNP paper, section
 3 and figure 1).
 
-Every related dataset j has pseudo-tokens U_j of its own, which start from one learned set. They read their dataset and
-the context's pseudo-tokens U, and are then read by U; targets read U. `coupling="direct"` is our
-reading of the alternative of figure 10, which the text does not determine: datasets are summarised each on its own, and
-targets read U and all U_j. The paper "generally found little difference in performance" (appendix E).
+Each related dataset j has pseudo-tokens U_j, which start from one learned set. They attend to their dataset and to the
+context's pseudo-tokens U; then U attends to them, and targets attend to U. `coupling="direct"` is our interpretation of
+the alternative in figure 10, which the text does not specify: each dataset is summarised separately, and targets attend
+to U and all U_j. The paper "generally found little difference in performance" (appendix E).
 
-No code of the model is released, and the paper leaves two things open. It does not say which attention layers share
-weights: here context and related datasets share them where they read their points (step 1) and themselves (step 3). It
-describes feed-forward networks with two hidden layers (appendix G); here they have one, as in the code of the group's
-PT-TNP.
+No code of the model is released, and the paper does not specify two details. It does not say which attention layers
+share weights; here, context and related datasets share those that attend to points (step 1) and self-attention
+(step 3). It describes feed-forward networks with two hidden layers (appendix G); here they have one, as in the PT-TNP
+code of the same group.
 
-Without related datasets both are a PT-TNP. An absent dataset is masked as keys; on a CPU it is left out altogether.
+Without related datasets, both couplings are a PT-TNP. The keys of an absent dataset are masked; on a CPU it is not
+computed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.attention import KeysValues
 
-# Where rows of absent datasets are left out: devices that need not be waited for to count them.
+# Devices on which absent datasets are not computed; on others, counting them would require a synchronisation.
 PACKED_ON = ("cpu",)
 
 
@@ -38,21 +39,21 @@ class ICICLTNPSettings(TransformerNPSettings):
     """Settings of the TNP that reads related datasets."""
 
     pseudo_tokens: PositiveInt = 32
-    """Pseudo-tokens M of the context."""
+    """Number of pseudo-tokens M of the context."""
     related_pseudo_tokens: PositiveInt | None = None
-    """Pseudo-tokens M_ic of every related dataset; by default as many."""
+    """Number of pseudo-tokens M_ic of each related dataset; by default that of the context."""
     coupling: Literal["paper", "direct"] = "paper"
-    """paper: related datasets and context tell each other; direct: targets read all summaries."""
+    """paper: related datasets and context attend to each other; direct: targets attend to all summaries."""
 
 
 @dataclass(frozen=True)
 class _Sets:
-    """Related datasets as rows, one after the other, those of one episode together.
+    """Related datasets as rows, ordered by episode.
 
     Attributes:
-        points: `(rows, N, dim)`.
-        place: which of the B * J places of the batch a row has.
-        present: which datasets are there at all.
+        points: points of the datasets, `(rows, N, dim)`.
+        place: index of each row among the B * J datasets of the batch.
+        present: datasets that have points.
     """
 
     points: Points
@@ -61,7 +62,7 @@ class _Sets:
 
     @classmethod
     def of(cls, related: Points | None) -> _Sets | None:
-        """None where there is nothing to read."""
+        """The rows; None if there are no related datasets."""
         if related is None or 0 in related.mask.shape:
             return None
         present = related.mask.any(-1)
@@ -73,15 +74,15 @@ class _Sets:
 
     @property
     def episode(self) -> Int[Tensor, " rows"]:
-        """The episode that a row belongs to."""
+        """The episode of each row."""
         return self.place // self.present.shape[1]
 
     def by_episode(self, memory: KeysValues) -> KeysValues:
-        """Keys and values of all datasets of an episode side by side, absent ones masked."""
+        """Keys and values of all datasets of each episode, concatenated, with absent datasets masked."""
         mask = self.present.repeat_interleave(memory.keys.shape[2], 1)
-        return KeysValues(self._side_by_side(memory.keys), self._side_by_side(memory.values), mask)
+        return KeysValues(self._concatenated(memory.keys), self._concatenated(memory.values), mask)
 
-    def _side_by_side(self, t: Float[Tensor, "rows H M C"]) -> Float[Tensor, "B H JM C"]:
+    def _concatenated(self, t: Float[Tensor, "rows H M C"]) -> Float[Tensor, "B H JM C"]:
         if len(self.place) < self.present.numel():
             t = t.new_zeros(self.present.numel(), *t.shape[1:]).index_copy(0, self.place, t)
         return t.unflatten(0, self.present.shape).transpose(1, 2).flatten(2, 3)
@@ -96,7 +97,7 @@ class ICICLTNP(TransformerNP[ICICLTNPSettings]):
     4. U <- CA(U, all U_j);
     5. Zt <- CA(Zt, U).
 
-    With `coupling="direct"` steps 2 and 4 are left out, and in 5 targets read U and all U_j.
+    With `coupling="direct"` there are no steps 2 and 4, and in step 5 targets attend to U and all U_j.
     """
 
     Settings = ICICLTNPSettings
@@ -128,7 +129,7 @@ class ICICLTNP(TransformerNP[ICICLTNPSettings]):
             u_sets = from_data(u_sets, z_sets, sets.points.mask)
             if self.settings.coupling == "direct":
                 u, u_sets = among(u), among(u_sets)
-                yield _joined(target.keys(u), sets.by_episode(target.keys(u_sets)))
+                yield _joint_memory(target.keys(u), sets.by_episode(target.keys(u_sets)))
                 continue
             from_context, from_related = self.from_context[layer], self.from_related[layer]
             u_sets = among(from_context.attend(u_sets, from_context.keys(u)[sets.episode]))
@@ -136,8 +137,8 @@ class ICICLTNP(TransformerNP[ICICLTNPSettings]):
             yield target.keys(u)
 
 
-def _joined(a: KeysValues, b: KeysValues) -> KeysValues:
-    """Tokens of `a`, all of them there, and those of `b`."""
+def _joint_memory(a: KeysValues, b: KeysValues) -> KeysValues:
+    """The tokens of `a`, all of which are valid, and those of `b`."""
     assert b.mask is not None
     mask = torch.cat([b.mask.new_ones(len(b.mask), a.keys.shape[2]), b.mask], 1)
     return KeysValues(torch.cat([a.keys, b.keys], 2), torch.cat([a.values, b.values], 2), mask)

@@ -1,10 +1,9 @@
-"""A backbone behind an image encoder.
+"""A backbone with an image encoder.
 
-The encoder works on every image alone and before everything else, so a backbone need not know of it: it is built for a
-task whose inputs are features, and every question is put to it with features in place of pixels. States hold features
-too. In a forward pass all images (context, related datasets, queries) are encoded together and once, so that in
-training BatchNorm takes its statistics over the whole batch; masked points would count among them, but training
-sequences of images have none.
+The encoder processes each image before the backbone, which is built for a task whose inputs are features: all methods
+of the backbone get features instead of pixels. States hold features too. In a forward pass all images (context, related
+datasets, queries) are encoded in one call, so that BatchNorm uses statistics of the complete batch in training. These
+would include masked points, but training sequences of images have none.
 """
 
 from __future__ import annotations
@@ -27,10 +26,11 @@ from iclbench.layers.vision.image_encoder import ImageEncoder
 
 
 def for_task(cls: type[Backbone], settings: Any, shape: TaskShape) -> Backbone:
-    """The backbone of this class for the task, on images behind an encoder where its settings have one.
+    """The backbone of this class for the task. On images it has an encoder if its settings derive from
+    `BackboneSettings`.
 
     Raises:
-        UsageError: an encoder is chosen, but the task has no images; or what the class raises.
+        UsageError: an encoder is set, but the task has no images; or an error of the class.
     """
     if not isinstance(settings, BackboneSettings):
         return cls(settings, shape)
@@ -39,22 +39,23 @@ def for_task(cls: type[Backbone], settings: Any, shape: TaskShape) -> Backbone:
     if settings.encoder is not None:
         raise UsageError(
             f"backbone.encoder={settings.encoder} is for tasks with images, and the inputs of this one are vectors of "
-            f"dimension {shape.x_dim}; leave backbone.encoder out"
+            f"dimension {shape.x_dim}; leave backbone.encoder out",
+            code="not-applicable",
         )
     return cls(settings, shape)
 
 
 class ImageBackbone(Backbone[BackboneSettings]):
-    """Encoder and backbone as one.
+    """An encoder and a backbone as one model.
 
     Args:
-        cls: of the backbone.
-        settings: of the backbone, and `encoder`.
+        cls: class of the backbone.
+        settings: settings of the backbone, including `encoder`.
         shape: the task with images.
 
     Attributes:
         images: the encoder.
-        backbone: what reads its features.
+        backbone: the backbone, which reads features.
     """
 
     def __init__(self, cls: type[Backbone], settings: BackboneSettings, shape: TaskShape) -> None:
@@ -137,16 +138,16 @@ class ImageBackbone(Backbone[BackboneSettings]):
     def notes(self, device: str) -> list[str]:
         return self.backbone.notes(device)
 
-    def _encode(self, *parts: Any) -> list[Any]:
-        """Points and inputs with features in place of pixels, encoded in one pass; None stays None."""
-        pixels = [value.x if isinstance(value, Points) else value for value in parts if value is not None]
-        joined = self.images(torch.cat([x.flatten(0, -2) for x in pixels]))
-        shares = iter(joined.split([x.shape[:-1].numel() for x in pixels]))
+    def _encode(self, *values: Any) -> list[Any]:
+        """Points and inputs with features instead of pixels, encoded in one pass; None remains None."""
+        pixels = [value.x if isinstance(value, Points) else value for value in values if value is not None]
+        all_features = self.images(torch.cat([x.flatten(0, -2) for x in pixels]))
+        features = iter(all_features.split([x.shape[:-1].numel() for x in pixels]))
         encoded = []
-        for value in parts:
+        for value in values:
             if isinstance(value, Points):
-                value = replace(value, x=next(shares).unflatten(0, value.x.shape[:-1]))
+                value = replace(value, x=next(features).unflatten(0, value.x.shape[:-1]))
             elif value is not None:
-                value = next(shares).unflatten(0, value.shape[:-1])
+                value = next(features).unflatten(0, value.shape[:-1])
             encoded.append(value)
         return encoded

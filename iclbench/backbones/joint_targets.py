@@ -1,7 +1,7 @@
-"""Base of TNP-ND and CMANP-AND: one Gaussian over all targets that are asked together, trained and scored as one.
+"""Base of TNP-ND and CMANP-AND: one joint Gaussian over all targets, trained and scored by its joint density.
 
-With a Gaussian head a `CovarianceNet` follows the targets' vectors; with every other head the backbone is the one
-it derives from. A target that is asked alone has the Gaussian of its outputs.
+With a Gaussian head, a `CovarianceNet` follows the targets' vectors; with other heads the backbone is the one from
+which it derives. A single target has the Gaussian of its outputs.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ from iclbench.layers.perceptron import perceptron
 
 
 class JointSettings(SetSettings):
-    """How targets hang together."""
+    """Covariance of the targets."""
 
     covariance: Covariance = "tril"
-    """Covariance of the targets, from the rows P of a network: tril, with tril(P P^T) as its Cholesky factor (as
-    released; depends on the order of the targets); low-rank, P P^T and a diagonal D (does not). D is exp(r) with
-    spread=exp alone, in the released code always. Gaussian head only."""
+    """Covariance of the targets, from rows P of a network: tril, with tril(P P^T) as Cholesky factor (as released;
+    depends on the order of the targets), or low-rank, P P^T + D with a diagonal D (does not). D is exp(r) only with
+    spread=exp; in the released code it always is. Only for the head gaussian."""
 
 
 _Settings = TypeVar("_Settings", bound=JointSettings)
 
 
 class JointTargets(SetBackbone[_Settings], abstract=True):
-    """Goes before a backbone whose settings have `heads` and `hidden`, the hidden width of feed-forward networks."""
+    """Derive from it before a backbone whose settings have `heads` and `hidden`, the hidden width of feed-forward
+    networks."""
 
     def __init__(self, settings: Any, shape: TaskShape) -> None:
         super().__init__(settings, shape)
@@ -49,16 +50,16 @@ class JointTargets(SetBackbone[_Settings], abstract=True):
 
     @abstractmethod
     def hidden(self, state: Any, x: Float[Tensor, "B Q Dx"]) -> Float[Tensor, "B Q D"]:
-        """The targets' vectors after the last layer, each on its own."""
+        """The targets' vectors after the last layer, without effects of other targets."""
 
     def decode(self, hidden: Float[Tensor, "B Q D"], mask: Bool[Tensor, "B Q"] | None = None) -> Prediction:
-        """Joint prediction from the targets' vectors; targets outside of the mask are not read by the others."""
+        """Joint prediction from the targets' vectors; the others do not attend to targets outside the mask."""
         if self.covariance is None:
             return super().decode(hidden)
         return self.covariance(hidden, self.decoder(hidden), mask)
 
     def log_likelihood(self, state: Any, targets: Points) -> Float[Tensor, " B"]:
-        """Log-density of all targets that are there together, in their order."""
+        """Joint log-density of all valid targets, in their order."""
         assert self.covariance is not None
         answer = self.decode(self.hidden(state, targets.x), targets.mask)
         assert isinstance(answer, JointGaussian)
@@ -67,12 +68,12 @@ class JointTargets(SetBackbone[_Settings], abstract=True):
     def loss(
         self, episodes: Episodes, progress: float, generator: torch.Generator
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
-        """Minus the joint log-likelihood, per target; the mean over episodes."""
+        """Mean over episodes of minus the joint log-likelihood per target."""
         if self.covariance is None:
             return super().loss(episodes, progress, generator)
         context, targets, weights = self.training_split(episodes, generator)
         joint = self.log_likelihood(self.condition(context, episodes.related), targets)
-        loss = weights.mean((-joint / targets.counts.clamp(min=1)).to(weights.each))
+        loss = weights.mean((-joint / targets.counts.clamp(min=1)).to(weights.by_episode))
         return loss, {"loss": loss.detach()}
 
     def joint_scores(
@@ -83,7 +84,7 @@ class JointTargets(SetBackbone[_Settings], abstract=True):
         scored: Bool[Tensor, "B Q"],
         related: Points | None = None,
     ) -> dict[str, Float[Tensor, " B"]]:
-        """The joint log-likelihood of the targets that count, asked together and without any others."""
+        """The joint log-likelihood of the scored targets, without any others."""
         if self.covariance is None:
             return super().joint_scores(answer, context, targets, scored, related)
         joint = self.log_likelihood(self.condition(context, related), replace(targets, mask=scored))

@@ -1,8 +1,8 @@
-"""What LBANP and CMANP share: points become latents, layer by layer, and the query of layer i reads the latents of
-layer i (Feng et al. 2022, section 3.2; Feng et al. 2023, appendix A.1).
+"""Base of LBANP and CMANP: latents summarise the points in each layer, and layer i of the queries attends to the
+latents of layer i (Feng et al. 2022, section 3.2; Feng et al. 2023, appendix A.1).
 
-Context points (x, y) and queries x are embedded by two networks of their own, four linear layers each. A query looks at
-latents only, so that asking costs the same however many points there were. Both models ignore related datasets.
+Two networks of four linear layers embed context points (x, y) and queries x. Queries attend only to latents, so that
+their cost does not depend on the number of points. Both models ignore related datasets.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LatentSettings(SetSettings):
     hidden: PositiveInt = 128
     """Width of the feed-forward blocks after the gate."""
     latents: PositiveInt = 128
-    """Latent vectors M that summarise the context."""
+    """Number of latent vectors M that summarise the context."""
     residual: Residual = "standard"
     """What the residual branch carries: standard (x) or normed (its norm), as in the released code."""
 
@@ -45,7 +45,7 @@ _Settings = TypeVar("_Settings", bound=LatentSettings)
 
 
 class LatentBackbone(SetBackbone[_Settings], abstract=True):
-    """Embeddings, first latents, the layers of the queries and the read-out."""
+    """Embeddings, initial latents, the layers of the queries and the read-out."""
 
     def __init__(self, settings: _Settings, shape: TaskShape) -> None:
         super().__init__(settings, shape)
@@ -55,22 +55,22 @@ class LatentBackbone(SetBackbone[_Settings], abstract=True):
         self.embed_query = perceptron(self.x_features_dim, *[width] * 4)
         self.latents = nn.Parameter(torch.randn(settings.latents, width))
         self.readers = nn.ModuleList(CrossLayer(settings) for _ in range(settings.layers))
-        # The predictor of these papers has a norm, one hidden layer and twice the width.
+        # The predictor of these papers has a norm and one hidden layer of twice the width.
         self.decoder = nn.Sequential(nn.LayerNorm(width), *perceptron(width, 2 * width, shape.raw_dim))
 
     @abstractmethod
     def latents_by_layer(self, state: Any) -> Iterable[Float[Tensor, "B M D"]]:
-        """The latents that the queries of each layer read, first to last."""
+        """The latents to which queries attend in each layer, first to last."""
 
     def point_features(self, points: Points) -> Float[Tensor, "B N F"]:
-        """Inputs and outputs (one-hot labels) side by side, the input of `embed_points`."""
+        """Concatenation of inputs and outputs (one-hot labels), the input of `embed_points`."""
         return torch.cat([self.x_features(points.x), self.y_features(points.y)], -1)
 
     def query(self, state: Any, x: Float[Tensor, "B Q Dx"]) -> Prediction:
         return self.read_latents(self.latents_by_layer(state), x)
 
     def read_latents(self, latents: Iterable[Float[Tensor, "B M D"]], x: Float[Tensor, "B Q Dx"]) -> Prediction:
-        """Answers read from the latents of all layers, first to last."""
+        """Predictions from the latents of all layers, first to last."""
         *_, hidden = self.query_layers(latents, x)
         return self.decode(hidden)
 
@@ -85,6 +85,6 @@ class LatentBackbone(SetBackbone[_Settings], abstract=True):
     ) -> Iterator[Float[Tensor, "B Q D"]]:
         """The targets' hidden vectors after each layer."""
         hidden = self.embed_query(self.x_features(x))
-        for reader, read in zip(self.readers, latents, strict=True):
-            hidden = reader(hidden, read)
+        for reader, layer_latents in zip(self.readers, latents, strict=True):
+            hidden = reader(hidden, layer_latents)
             yield hidden

@@ -1,13 +1,13 @@
-"""Neural processes with a latent function: z ~ N(mu, sigma²), drawn once for all targets (Garnelo et al. 2018b).
+"""Neural processes with a latent variable z ~ N(mu, sigma²), drawn once for all targets (Garnelo et al. 2018b).
 
-The second encoder gives mu and sigma = 0.1 + 0.9 sigmoid. It is trained by importance weighting (as in the BNP and TNP
-releases; Burda et al. 2016): q is what it makes of context and targets, p what it makes of the context alone, and
+The second encoder gives mu and sigma = 0.1 + 0.9 sigmoid(.). The loss is importance-weighted (as in the releases of BNP
+and TNP; Burda et al. 2016): q is the encoder's distribution given context and targets, p that given the context, and
 
-    loss = -(1 / N) log mean_s exp(sum over points log p(y | z_s) + log p(z_s) - log q(z_s)),    z_s ~ q;
+    loss = -(1 / N) log mean_s exp(sum over points log p(y | z_s) + log p(z_s) - log q(z_s)),    z_s ~ q.
 
-with one sample the evidence lower bound with the divergence in closed form. Where an answer is not a density, minus its
-loss replaces the log-likelihood. Answers are those of samples of p by a fixed table of normal numbers, the same for
-every episode.
+With one sample it is the evidence lower bound with the divergence in closed form. If a prediction is not a density,
+minus its loss replaces the log-likelihood. Predictions use samples of p from a fixed table of normal numbers, which is
+the same for every episode.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
-from iclbench.backbones.two_path_np import TwoPathNP, TwoPathSettings, at_once
+from iclbench.backbones.two_path_np import TwoPathNP, TwoPathSettings, samples_per_pass
 from iclbench.core.episodes import Episodes
 from iclbench.core.events import events_of
 from iclbench.core.joint import log_mean_exp, over_samples
@@ -36,18 +36,19 @@ class LatentNPSettings(TwoPathSettings):
     latent: PositiveInt | None = None
     """Dimension of z; by default the width."""
     samples: PositiveInt = 50
-    """Draws of z that an answer is made of."""
+    """Number of samples of z in a prediction."""
     train_samples: PositiveInt = 4
-    """Draws of z in a step of training; 1: the evidence lower bound."""
+    """Number of samples of z in a training step; 1: the evidence lower bound."""
     reconstruct: Literal["targets", "all"] = "targets"
-    """What the loss scores: targets; all: the context too, as published (with a floor of 0 it learns to repeat it)."""
+    """Points that the loss scores: targets, or all (the context too, as published; with a floor of 0 the model then
+    learns to repeat the context)."""
 
 
 _Settings = TypeVar("_Settings", bound=LatentNPSettings)
 
 
 class LatentNP(TwoPathNP[_Settings], abstract=True):
-    """The latent path: training and answers."""
+    """The latent path: training and predictions."""
 
     own_context_targets = "reconstruct=all"
     normals: Tensor
@@ -61,7 +62,7 @@ class LatentNP(TwoPathNP[_Settings], abstract=True):
 
     def answer(self, encoded: Read, x: Float[Tensor, "B Q Fx"]) -> Prediction:
         first, latent = encoded[0], distribution(encoded[1].unsqueeze(2))
-        portions = self.normals.split(at_once(x.shape[:-1].numel()))
+        portions = self.normals.split(samples_per_pass(x.shape[:-1].numel()))
         chunks = [self._decoded(first, latent.mean + latent.stddev * portion, x) for portion in portions]
         return over_samples(self.read(torch.cat(chunks, 2)))
 

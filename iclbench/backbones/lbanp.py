@@ -1,13 +1,13 @@
 """Latent bottlenecked attentive neural process (Feng et al. 2022, "Latent Bottlenecked Attentive Neural Processes").
 
-Layers in which learned latents read the context and then one another: six layers, as in all regression configurations
-of the released code (`num_layers: 6`), and 128 latents of width 64, as in the comparison of its successor (Feng et al.
-2023, appendices A.2 and A.4). The released configurations of LBANP have 8 latents for Gaussian processes and EMNIST, 64
-or 128 for CelebA. The model differs from the released code as `eqtnp` does: in the residual branch, the drawing of
-layers, masks and the standard deviation.
+In each layer learned latents attend to the context and then to one another. There are six layers, as in all regression
+configurations of the released code (`num_layers: 6`), and 128 latents of width 64, as in the comparison of its
+successor (Feng et al. 2023, appendices A.2 and A.4). The released configurations of LBANP have 8 latents for Gaussian
+processes and EMNIST, and 64 or 128 for CelebA. The differences to the released code are those of `eqtnp`: the residual
+branch, the initialisation of layers, masks and the standard deviation.
 
-The state holds the latents of all layers, which a query reads, and the points, which every layer reads again when there
-are new ones: only CMANP can do without them.
+The state holds the latents of all layers, to which queries attend, and the points, to which every layer attends again
+after an update. CMANP does not need the points.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from iclbench.layers.latent_layers import CrossLayer, SelfLayer
 
 @dataclass(frozen=True)
 class LatentsAndPoints(State):
-    """The latents after every layer and the points they were read from."""
+    """The latents after every layer, and the points of the context."""
 
     latents: tuple[Float[Tensor, "B M D"], ...]
     context: Points

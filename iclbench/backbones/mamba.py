@@ -1,9 +1,9 @@
 """Mamba (Gu and Dao 2023): a gated recurrence whose step size, input and output vectors depend on the token.
 
-The sizes are those of Grazzi et al. 2024, appendix A.1.1: 24 blocks of width 256. Names, layout and initialisation of
-the parameters are those of mamba-ssm's `MixerModel`, so that weights can be exchanged with it and with
-`transformers.MambaModel`; the forward path is our own, `(batch, tokens, channels)` throughout. Read-in and read-out are
-linear, without positions and without an embedding table.
+The sizes are those of Grazzi et al. 2024, appendix A.1.1: 24 blocks of width 256. The parameters have the names, layout
+and initialisation of mamba-ssm's `MixerModel`, so that weights can be exchanged with it and with
+`transformers.MambaModel`; the forward pass is a separate implementation with tensors of shape `(batch, tokens,
+channels)`. Read-in and read-out are linear, without positions and without an embedding table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic import BeforeValidator
 from torch import Tensor
 
 from iclbench.backbones.base import BackboneSettings, without_decay
-from iclbench.backbones.mixer_block import MixerBlock, norm
+from iclbench.backbones.mixer_block import MixerBlock, make_norm
 from iclbench.backbones.recurrent import RecurrentBackbone
 from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
@@ -28,31 +28,31 @@ from iclbench.layers.scan.scan import Backend, resolved_backend
 def _taps(value: Any) -> Any:
     if value == 0:
         raise ValueError(
-            'mamba has a convolution; the same mixer without one is hybrid with -o backbone.mixers=["mamba"] '
+            'mamba needs a convolution; for the mixer without one, use hybrid with -o backbone.mixers=["mamba"] '
             "-o backbone.conv=0"
         )
     if value == 1:
-        raise ValueError("1 is no number of taps; write at least 2 (4 is usual)")
+        raise ValueError("1 is not a number of taps; write at least 2 (4 is usual)")
     return value
 
 
 class MambaSettings(BackboneSettings):
-    """Mamba's own names for the sizes: d_state, d_conv, expand, dt_rank."""
+    """Sizes, with the names of mamba-ssm: d_state, d_conv, expand, dt_rank."""
 
     layers: PositiveInt = 24
     """Mamba blocks."""
     width: PositiveInt = 256
     """Width D of a token."""
     state: PositiveInt = 16
-    """Numbers of recurrent state per channel (d_state)."""
+    """Size of the recurrent state per channel (d_state)."""
     conv: Annotated[PositiveInt, BeforeValidator(_taps)] = 4
     """Taps of the causal convolution (d_conv)."""
     expand: PositiveInt = 2
-    """Inner width over width."""
+    """Ratio of the inner width to the width."""
     dt_rank: PositiveInt | None = None
     """Rank of the map to the step sizes dt; by default width / 16, rounded up."""
     scan: Backend = "auto"
-    """What computes the recurrence; auto: the fastest that the device has."""
+    """Implementation of the recurrence; auto: the fastest one for the device."""
 
 
 class Mamba(RecurrentBackbone[MambaSettings]):
@@ -72,10 +72,10 @@ class Mamba(RecurrentBackbone[MambaSettings]):
             for _ in range(settings.layers)
         )
         super().__init__(settings, shape, settings.width, blocks)
-        self.norm_f = norm("rms", settings.width)
+        self.norm_f = make_norm("rms", settings.width)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """A and D are not decayed, as in mamba-ssm."""
+        """Parameter groups without weight decay for A and D, as in mamba-ssm."""
         return without_decay(self, (".A_log", ".D"))
 
     def notes(self, device: str) -> list[str]:

@@ -1,4 +1,5 @@
-"""A layer of a sequence model: norm, mixer, norm, channel MLP or none, each of the two with a residual connection."""
+"""A layer of a sequence model: a norm and a mixer, a norm and an optional channel MLP, each with a residual
+connection."""
 
 from __future__ import annotations
 
@@ -14,19 +15,19 @@ from iclbench.layers.mixers.mixer import Mixer
 class MixerBlock(RecurrentBlock):
     """Norm, mixer, residual; norm, channel MLP, residual.
 
-    The channels of a token may be followed by further ones that a mixer of the first such layer passes to later ones
-    (RWKV-7's values). Other mixers ignore them.
+    After its own channels, a token may have further channels: the values that the first layer with a mixer such as
+    RWKV-7 shares with later layers. Other mixers ignore them.
     """
 
-    def __init__(self, mixer: Mixer, width: int, kind: str, mlp: ChannelMLP | None = None) -> None:
+    def __init__(self, mixer: Mixer, width: int, norm_name: str, mlp: ChannelMLP | None = None) -> None:
         super().__init__()
         self.width = width
-        self.norm, self.mixer = norm(kind, width), mixer
-        self.norm_mlp = None if mlp is None else norm(kind, width)
+        self.norm, self.mixer = make_norm(norm_name, width), mixer
+        self.norm_mlp = None if mlp is None else make_norm(norm_name, width)
         self.mlp = mlp
 
     def forward(self, x: Float[Tensor, "B T _"]) -> Float[Tensor, "B T _"]:
-        return self._added(x, self.mixer.full_pass(self._normed(x)))
+        return self._output(x, self.mixer.full_pass(self._normed(x)))
 
     def start(self, batch: int) -> BlockState:
         return self.mixer.start(batch)
@@ -35,40 +36,44 @@ class MixerBlock(RecurrentBlock):
         self, x: Float[Tensor, "B T _"], state: BlockState, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T _"], BlockState]:
         mixed, after = self.mixer(self._normed(x), state, mask)
-        return self._added(x, mixed), after
+        return self._output(x, mixed), after
 
     def peek(self, queries: Float[Tensor, "B Q _"], state: BlockState) -> Float[Tensor, "B Q _"]:
-        return self._added(queries, self.mixer.peek(self._normed(queries), state))
+        return self._output(queries, self.mixer.peek(self._normed(queries), state))
 
     def fork(
         self, x: Float[Tensor, "B T _"], queries: Float[Tensor, "B N _"], state: BlockState | None = None
     ) -> tuple[Float[Tensor, "B T _"], Float[Tensor, "B N _"], BlockState | None]:
         before = self.start(len(x)) if state is None else state
         mixed, answers, after = self.mixer.fork(self._normed(x), self._normed(queries), before)
-        return self._added(x, mixed), self._added(queries, answers), None if state is None else after
+        return self._output(x, mixed), self._output(queries, answers), None if state is None else after
 
     def _normed(self, x: Tensor) -> Tensor:
-        """What the mixer reads."""
+        """The input of the mixer."""
         normed = self.norm(residual(self.norm, x[..., : self.width]))
-        handed = x[..., self.width :]
-        return torch.cat([normed, handed.to(normed)], -1) if self.mixer.hands_on and handed.shape[-1] else normed
+        shared_values = x[..., self.width :]
+        return (
+            torch.cat([normed, shared_values.to(normed)], -1)
+            if self.mixer.shares_values and shared_values.shape[-1]
+            else normed
+        )
 
-    def _added(self, x: Tensor, mixed: Tensor) -> Tensor:
-        """The block's output, with what is handed on."""
-        handed = mixed[..., self.width :] if self.mixer.hands_on else x[..., self.width :]
+    def _output(self, x: Tensor, mixed: Tensor) -> Tensor:
+        """The output of the block, with the shared values."""
+        shared_values = mixed[..., self.width :] if self.mixer.shares_values else x[..., self.width :]
         hidden = residual(self.norm, x[..., : self.width]) + mixed[..., : self.width]
         if self.norm_mlp is not None and self.mlp is not None:
             hidden = hidden + self.mlp(self.norm_mlp(hidden))
-        return torch.cat([hidden, handed.to(hidden)], -1) if handed.shape[-1] else hidden
+        return torch.cat([hidden, shared_values.to(hidden)], -1) if shared_values.shape[-1] else hidden
 
 
-def norm(kind: str, width: int) -> nn.Module:
+def make_norm(name: str, width: int) -> nn.Module:
     """RMSNorm or LayerNorm."""
-    return nn.RMSNorm(width, eps=1e-5) if kind == "rms" else nn.LayerNorm(width)
+    return nn.RMSNorm(width, eps=1e-5) if name == "rms" else nn.LayerNorm(width)
 
 
 def residual(norm: nn.Module, x: Tensor) -> Tensor:
-    """The residual stream in the weights' precision, also under autocast."""
+    """The residual stream in the precision of the weights, even with autocast."""
     weight = norm.weight
     assert isinstance(weight, torch.Tensor)
     return x.to(weight.dtype)

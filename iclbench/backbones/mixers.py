@@ -1,4 +1,4 @@
-"""The sequence models of one mixer each; what a mixer computes says its file of `iclbench.layers.mixers`."""
+"""Sequence models with the same mixer in every layer. The mixers are in `iclbench.layers.mixers`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from iclbench.backbones.sequence_model import (
 
 
 class WithStateAndRank(WithState, WithRank):
-    """Both."""
+    """Settings of mixers whose heads have a matrix as state, and with low-rank maps."""
 
 
 class WithHeadsAndRank(WithHeads, WithRank):
-    """Both."""
+    """Settings of mixers with heads and low-rank maps."""
 
 
 class Attention(UniformModel[WithInner]):

@@ -1,5 +1,5 @@
-"""Neural process (Garnelo et al. 2018b, "Neural processes"), as the BNP (Lee et al. 2020) and TNP (Nguyen and Grover
-2022) releases have it: a deterministic mean and a latent one."""
+"""Neural process (Garnelo et al. 2018b, "Neural processes"), as in the releases of BNP (Lee et al. 2020) and TNP
+(Nguyen and Grover 2022): a deterministic mean and a latent one."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from iclbench.backbones.pooled_np import PooledNP
 class NP(PooledNP[LatentNPSettings], LatentNP[LatentNPSettings]):
     """Published sizes have 232,194 parameters for Gaussian processes, 315,138 for EMNIST and 365,702 for CelebA.
 
-    What differs from the released code:
+    Differences to the released code:
 
-    - The mean of no point is 0; there it is not a number.
-    - Training scores the targets. There context points too: `reconstruct=all`. (`task.context_targets=true` is
-      refused: the latent encoder would see every context point twice.)
-    - The loss is a mean over episodes, each divided by its own number of points, of which there all of a batch have
-      equally many.
-    - Answers draw z by one table of numbers, the same for all episodes; there by new numbers each time.
-    - Standard deviation: that of all models here. There 0.1 + 0.9 softplus: `spread=bounded-0.1`.
+    - The mean of no points is 0; in the released code it is NaN.
+    - The loss scores the targets; that of the released code also scores context points (`reconstruct=all`;
+      `task.context_targets=true` is refused, because the latent encoder would see every context point twice).
+    - The loss is a mean over episodes, each divided by its number of points; in the released code all episodes of a
+      batch have equally many points.
+    - Predictions draw z with one table of numbers for all episodes; the released code draws new numbers each time.
+    - The standard deviation is that of all models; in the released code it is 0.1 + 0.9 softplus
+      (`spread=bounded-0.1`).
     """
 
     Settings = LatentNPSettings

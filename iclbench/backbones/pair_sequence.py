@@ -1,7 +1,7 @@
-"""Pairs as the elements of a causal sequence: x_1, y_1, ..., x_N, y_N (Garg et al. 2022), two tokens a point.
+"""Pairs as the elements of a causal sequence: x_1, y_1, ..., x_N, y_N (Garg et al. 2022), two tokens per point.
 
-The prediction of y_n is read at the token of x_n, after n - 1 pairs. A query is a token that comes next after a state.
-Related datasets are read before the context.
+y_n is predicted at the token of x_n, after n - 1 pairs. A query is the first token after a state. Related datasets are
+read before the context.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from iclbench.layers.feature_read_in import FeatureReadIn
 from iclbench.layers.pair_read_in import PairReadIn
 from iclbench.layers.prompt import Prompt
 
-# Points that are taken in at once. Longer sequences are walked through in segments from state to state, so that
-# memory does not grow with them beyond the state. A constant, so that answers do not depend on the machine.
+# Points per pass. Longer sequences are processed in segments, from state to state, so that memory beyond the state does
+# not grow with them. A constant, so that predictions do not depend on the machine.
 SEGMENT = 512
 
 
@@ -68,13 +68,14 @@ class Pairs(Elements[PairReadIn | FeatureReadIn]):
         return (model.trunk(tokens), None) if state is None else model.advance(state, tokens)
 
     def condition(self, model: CausalTrunk[Any], context: Points, related: Points | None = None) -> State:
-        """One pass over the batch whatever its masks: `update` would go through it in groups of equal counts."""
+        """The state after a context, in one pass over the batch for any masks; `update` needs one pass per number of
+        points."""
         prompt = self.prompt(model, context, related)
         complete = bool(prompt.points.mask.all())
         state = model.start(len(context))
         for segment in prompt.segments(SEGMENT):
             mask = None if complete else segment.points.mask.repeat_interleave(2, 1)
-            state = model.absorb(state, self.tokens(model, segment), mask, segment.part)
+            state = model.absorb(state, self.tokens(model, segment), mask, segment.roles)
         return state
 
     def prompt(self, model: CausalTrunk[Any], context: Points, related: Points | None = None) -> Prompt:
@@ -83,9 +84,9 @@ class Pairs(Elements[PairReadIn | FeatureReadIn]):
         return prompt if bool(prompt.points.mask.all()) else prompt.aligned(model.padding)
 
     def tokens(self, model: CausalTrunk[Any], prompt: Prompt) -> Float[Tensor, "B T D"]:
-        """Two tokens a point, before any position."""
+        """Two tokens per point, without positions."""
         tokens = self.read_in(model)(prompt.points)
-        return tokens if model.marks is None or prompt.part is None else model.marks(tokens, prompt.part)
+        return tokens if model.marks is None or prompt.roles is None else model.marks(tokens, prompt.roles)
 
     def update(self, model: CausalTrunk[Any], state: Any, points: Points) -> State:
         for segment in _segments(points):
@@ -99,5 +100,5 @@ class Pairs(Elements[PairReadIn | FeatureReadIn]):
 
 
 def _segments(points: Points) -> Iterator[Points]:
-    """The points in stretches of at most `SEGMENT`; none where there are no points."""
+    """Consecutive segments of at most `SEGMENT` points."""
     return (points.span(start, start + SEGMENT) for start in range(0, points.count, SEGMENT))

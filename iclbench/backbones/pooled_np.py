@@ -1,5 +1,5 @@
-"""Two-path neural processes whose encoders pool: their state is two sums and a count, and points can be added and
-removed one by one."""
+"""Two-path neural processes with pooling encoders: their state is two sums and a count, and points can be added and
+removed."""
 
 from __future__ import annotations
 

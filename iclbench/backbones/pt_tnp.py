@@ -1,9 +1,9 @@
-"""Pseudo-token transformer neural processes: M learned tokens U are between context and targets, so that the cost is
-linear in both (ICICL-TNP paper, section 2.2 and appendix C).
+"""Pseudo-token transformer neural processes: M learned tokens U summarise the context for the targets, so that the cost
+is linear in both (ICICL-TNP paper, section 2.2 and appendix C).
 
-Two styles. `perceiver` (Jaegle et al. 2021; Feng et al. 2023), the paper's PT-TNP: the pseudo-tokens read the context
-and one another. `ist` (Lee et al. 2019, induced set transformer): instead of reading one another, they are read by the
-context tokens, which the next layer's pseudo-tokens read; the last layer leaves this out.
+There are two styles. In `perceiver` (Jaegle et al. 2021; Feng et al. 2023), the paper's PT-TNP, the pseudo-tokens
+attend to the context and to one another. In `ist` (Lee et al. 2019, induced set transformer), there is no
+self-attention; instead the context tokens attend to the pseudo-tokens, except in the last layer.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ class PTTNPSettings(TransformerNPSettings):
     """Settings of pseudo-token TNPs."""
 
     pseudo_tokens: PositiveInt = 32
-    """Pseudo-tokens M that summarise the context."""
+    """Number of pseudo-tokens M that summarise the context."""
     style: Literal["perceiver", "ist"] = "perceiver"
-    """perceiver: pseudo-tokens read the data and one another; ist: the data read them too."""
+    """perceiver: pseudo-tokens attend to the data and to one another; ist: data and pseudo-tokens attend to each
+    other."""
 
 
 class PTTNP(TransformerNP[PTTNPSettings]):

@@ -1,7 +1,7 @@
-"""Recurrent sequence models: blocks whose state has a fixed size, whatever the number of points.
+"""Recurrent sequence models: stacks of blocks that continue from a state.
 
-A block maps tokens to tokens and can go on from a state at any chunk length; one step is a chunk of length one. A query
-is one token that comes next after a state and leaves no trace.
+A block maps tokens to tokens, and continues from a state with a chunk of any length; a step is a chunk of length 1. A
+query is the first token after a state, and does not change it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class RecurrentState(State):
 
 
 def joined(states: Sequence[RecurrentState]) -> RecurrentState:
-    """States along the batch. Of what grows with the tokens there are unequally many: fewer are padded on the left."""
+    """States concatenated along the batch. Tensors that grow with the tokens are padded on the left to equal
+    lengths."""
 
     def join(tensors: Sequence[Tensor]) -> Tensor:
         if len({t.shape[1:] for t in tensors}) > 1:
@@ -47,11 +48,11 @@ def joined(states: Sequence[RecurrentState]) -> RecurrentState:
 
 
 class RecurrentBlock(nn.Module, ABC):
-    """One layer of a recurrent sequence model, its residual connection and norm included."""
+    """One layer of a recurrent sequence model, including its residual connection and norm."""
 
     @abstractmethod
     def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        """A complete sequence from its beginning."""
+        """Outputs for a complete sequence."""
 
     @abstractmethod
     def start(self, batch: int) -> BlockState:
@@ -61,22 +62,22 @@ class RecurrentBlock(nn.Module, ABC):
     def resume(
         self, x: Float[Tensor, "B T D"], state: BlockState, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T D"], BlockState]:
-        """A further chunk of at least one token, and the state after it.
+        """Outputs for a further chunk of at least one token, and the state after it.
 
-        Where the mask is False there is no token. This may only be before an episode's first one, and leaves the start
-        state as it is, exactly.
+        Tokens where the mask is False are invalid. They may only be before an episode's first token, and do not change
+        its start state in any bit.
         """
 
     @abstractmethod
     def peek(self, queries: Float[Tensor, "B Q D"], state: BlockState) -> Float[Tensor, "B Q D"]:
-        """Queries that each come next after the state, on their own."""
+        """Outputs for queries each of which is the first token after the state."""
 
     @abstractmethod
     def fork(
         self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: BlockState | None = None
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"], BlockState | None]:
-        """A further chunk of pairs, queries that each come next after the state and the pairs before their own, and the
-        state after the chunk. Without a state the chunk is a whole sequence, and none is kept after it."""
+        """Outputs for a further chunk of pairs, outputs for queries, one before each pair, and the state after the
+        chunk. Without a state the chunk is a complete sequence, and no state is returned."""
 
 
 _Settings = TypeVar("_Settings", bound=BaseSettings)
@@ -85,10 +86,10 @@ _Settings = TypeVar("_Settings", bound=BaseSettings)
 class RecurrentBackbone(SequenceBackbone[_Settings], abstract=True):
     """A stack of recurrent blocks.
 
-    Episodes of unequal length in one pass are padded on the left, where the state is that of the start.
+    Episodes of unequal length in one pass are padded on the left, where padding does not change the start state.
 
     Args:
-        settings: of the subclass.
+        settings: settings of the subclass.
         shape: the task.
         width: D.
         blocks: the layers, first to last.
@@ -122,7 +123,7 @@ class RecurrentBackbone(SequenceBackbone[_Settings], abstract=True):
     def advance(
         self, state: RecurrentState, tokens: Float[Tensor, "B T D"], read: slice = INPUTS
     ) -> tuple[Float[Tensor, "B N D"], RecurrentState]:
-        hidden, after = self._go_on(state, tokens)
+        hidden, after = self._continue(state, tokens)
         return self.finish(hidden[:, read]), after
 
     def absorb(
@@ -130,11 +131,11 @@ class RecurrentBackbone(SequenceBackbone[_Settings], abstract=True):
         state: RecurrentState,
         tokens: Float[Tensor, "B T D"],
         mask: Bool[Tensor, "B T"] | None = None,
-        part: Int[Tensor, "B N"] | None = None,
+        roles: Int[Tensor, "B N"] | None = None,
     ) -> RecurrentState:
-        return self._go_on(state, tokens, mask)[1]
+        return self._continue(state, tokens, mask)[1]
 
-    def _go_on(
+    def _continue(
         self, state: RecurrentState, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T _"], RecurrentState]:
         after = []
@@ -146,17 +147,18 @@ class RecurrentBackbone(SequenceBackbone[_Settings], abstract=True):
     def resume(
         self, state: RecurrentState, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]
     ) -> RecurrentState:
-        """Episodes with equally many new tokens go together, each group without any padding."""
+        """The state after further tokens. Episodes with equally many new tokens are processed as a group, without
+        padding."""
         order = valid_first(mask)
         counts = mask.sum(1)
         groups = [torch.nonzero(counts == count).squeeze(1) for count in counts.unique()]
         if len(groups) == 1:
             return self._resume(state, tokens, order, int(counts[0]))
-        parts = [self._resume(state[rows], tokens[rows], order[rows], int(counts[rows[0]])) for rows in groups]
-        return joined(parts)[torch.argsort(torch.cat(groups))]
+        states = [self._resume(state[rows], tokens[rows], order[rows], int(counts[rows[0]])) for rows in groups]
+        return joined(states)[torch.argsort(torch.cat(groups))]
 
     def _resume(self, state: RecurrentState, tokens: Tensor, order: Tensor, count: int) -> RecurrentState:
-        """The first `count` tokens in the order given, for all episodes."""
+        """The state after the first `count` tokens in this order, for all episodes."""
         if count == 0:
             return state
         return self.absorb(state, take(tokens, order[:, :count]))

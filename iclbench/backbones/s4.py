@@ -1,11 +1,11 @@
 """S4 and S4D: linear time-invariant state spaces per channel, mixed by a gated linear layer (Gu et al. 2022a, 2022b).
 
-The sizes are those of Grazzi et al. 2024, appendix A.1.1: 24 blocks of width 435; their S4 is S4D-Lin. A block is the
-one of the reference code (state-spaces/s4, `s4d.py` with its example model): the system with a skip D u, GELU, a linear
-layer to twice the width with GLU, residual, and the norm after it. Read-in and read-out are linear.
+The sizes are those of Grazzi et al. 2024, appendix A.1.1: 24 blocks of width 435; their S4 is S4D-Lin. A block is that
+of the reference code (state-spaces/s4, `s4d.py` with its example model): the system with a skip D u, GELU, a linear
+layer to twice the width with GLU, a residual connection, and a norm after it. Read-in and read-out are linear.
 
-Blocks work with channels first in memory, `(D, B, T)`, and hand each other views of it: convolution, mixing and norm
-all run there without transposing.
+Blocks store tensors with channels first, `(D, B, T)`, and pass views of them to each other, so that convolution, mixing
+and norm need no transposition.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ class S4Settings(BackboneSettings):
     layers: PositiveInt = 24
     """State-space blocks."""
     width: PositiveInt = 435
-    """Width D of a token: channels with a state space each."""
+    """Width D of a token; each channel has a state space."""
     state: Annotated[int, Field(gt=0, le=1024, multiple_of=2)] = 64
-    """Real numbers N of state per channel."""
+    """Size N of the real state per channel."""
     dt_min: PositiveFloat = 1e-3
-    """Initial step sizes dt are log-uniform from here ..."""
+    """Lower bound of the initial step sizes dt, which are log-uniform."""
     dt_max: PositiveFloat = 1e-1
-    """... to here."""
+    """Upper bound of the initial step sizes dt."""
     dropout: Decay = 0.0
-    """Dropout in training, on the output of every state space."""
+    """Dropout rate in training, on the output of every state space and of every mixing layer."""
     rate_factor: PositiveFloat = 1.0
-    """Learning rate of A, B and dt relative to the others'; they have no weight decay."""
+    """Ratio of the learning rate of A, B and dt to that of other parameters; they have no weight decay."""
 
     @model_validator(mode="after")
     def _in_order(self) -> S4Settings:
@@ -61,11 +61,12 @@ class S4DSettings(S4Settings):
     """Settings of S4 with a diagonal state matrix."""
 
     init: Spectrum = "lin"
-    """First eigenvalues: lin (S4D-Lin, -1/2 + iπn), legs (those of HiPPO-LegS), inv (S4D-Inv)."""
+    """Initial eigenvalues: lin (S4D-Lin, -1/2 + iπn), legs (HiPPO-LegS), inv (S4D-Inv)."""
 
 
 class S4Block(RecurrentBlock):
-    """A state space with its skip, channel mixing, residual, norm. Its state is the system's, `(B, D, N)`."""
+    """A state space with a skip, channel mixing, a residual connection and a norm. Its state is that of the system,
+    `(B, D, N)`."""
 
     def __init__(self, system: StateSpace, settings: S4Settings) -> None:
         super().__init__()
@@ -81,14 +82,14 @@ class S4Block(RecurrentBlock):
 
     def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         u = self._enter(x)
-        return self._out(u, self._whole(u))
+        return self._out(u, self._from_rest(u))
 
     def resume(
         self, x: Float[Tensor, "B T D"], state: BlockState, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T D"], BlockState]:
         u = self._enter(x)
         if mask is not None:
-            u = u.masked_fill(~mask, 0.0)  # a system at rest without input stays at rest
+            u = u.masked_fill(~mask, 0.0)  # a zero state remains zero without input
         y, after = self._after(u, state)
         return self._out(u, y), after
 
@@ -103,20 +104,21 @@ class S4Block(RecurrentBlock):
     def fork(
         self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: BlockState | None = None
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"], BlockState | None]:
-        """A system is linear: another last input shifts the output by its difference times the kernel at lag 0."""
+        """The system is linear: if the last input changes, the output changes by the difference times the kernel at
+        lag 0."""
         u, query_inputs = self._enter(x), self._enter(queries)
-        y, after = (self._whole(u), None) if state is None else self._after(u, state)
+        y, after = (self._from_rest(u), None) if state is None else self._after(u, state)
         with _full_precision(u):
             kernel = self._with_skip(self.system.kernel(1))[:, :, None]
             shifted = y[..., ::2] + kernel * (query_inputs - u[..., ::2])
         return self._out(u, y), self._out(query_inputs, shifted), after
 
     def _enter(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "D B T"]:
-        """Channels first, in the precision of the parameters; copies only what does not come from another block."""
+        """Channels first, in the precision of the parameters; outputs of another block are not copied."""
         return x.to(self.D.dtype).permute(2, 0, 1).contiguous()
 
-    def _whole(self, u: Float[Tensor, "D B T"]) -> Float[Tensor, "D B T"]:
-        """Outputs of a sequence from rest."""
+    def _from_rest(self, u: Float[Tensor, "D B T"]) -> Float[Tensor, "D B T"]:
+        """Outputs of a sequence from a zero state."""
         longest = self.system.longest
         if longest is not None and u.shape[2] > longest:
             return self._after(u, self.start(u.shape[1]))[0]
@@ -133,7 +135,7 @@ class S4Block(RecurrentBlock):
         return long_convolution(u, self._with_skip(kernel))
 
     def _with_skip(self, kernel: Float[Tensor, "D T"]) -> Float[Tensor, "D T"]:
-        """The skip D u is a kernel that is D at lag 0."""
+        """The kernel including the skip D u, a kernel that is D at lag 0."""
         return kernel + F.pad(self.D[:, None], (0, kernel.shape[1] - 1))
 
     def _out(self, u: Float[Tensor, "D B T"], y: Float[Tensor, "D B T"]) -> Float[Tensor, "B T D"]:
@@ -146,7 +148,7 @@ class S4Block(RecurrentBlock):
 
 
 def _full_precision(x: Tensor) -> contextlib.AbstractContextManager[object]:
-    """Under autocast kernels, states, residual and norms stay in float32; mixing does not."""
+    """A context without autocast, for kernels, states, residual connections and norms."""
     return torch.autocast(x.device.type, enabled=False)
 
 
@@ -154,11 +156,11 @@ _Settings = TypeVar("_Settings", bound=S4Settings)
 
 
 class _S4Backbone(RecurrentBackbone[_Settings], abstract=True):
-    """A stack of S4 blocks around one kind of system."""
+    """A stack of S4 blocks with systems of one class."""
 
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
-        """Their states are longer than a selective one's: 64 in the paper, 16 in the smallest."""
+        """States are larger than those of selective models: 64 as in the paper, 16 in the smallest models."""
         return super().at_budget(budget, shape) | {"state": 16 if budget < SMALLEST_BUDGET else 64}
 
     def __init__(self, settings: _Settings, shape: TaskShape) -> None:
@@ -176,11 +178,11 @@ class _S4Backbone(RecurrentBackbone[_Settings], abstract=True):
         with contextlib.ExitStack() as stack:
             for block in self._blocks():
                 assert isinstance(block, S4Block)
-                stack.enter_context(block.system.written_out())
+                stack.enter_context(block.system.reuse_system())
             return super().predict_targets(context, x_target, related)
 
     def finish(self, hidden: Float[Tensor, "B Q D"]) -> Float[Tensor, "B Q D"]:
-        """Blocks end with their norm."""
+        """The hidden vectors, because blocks end with a norm."""
         return hidden
 
     def parameter_groups(self) -> list[dict[str, Any]]:

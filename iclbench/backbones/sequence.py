@@ -1,7 +1,7 @@
 """Causal sequence models: a trunk between a read-in and a read-out.
 
-A subclass writes the trunk (`causal_trunk`). What a task's sequence consists of is the business of its elements
-(`elements`): pairs of an input and an output, or events.
+A subclass implements the trunk (`causal_trunk`). The task determines the elements of the sequence (`elements`): pairs
+of an input and an output, or events.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from iclbench.core.settings import BaseSettings
 from iclbench.core.task import TaskShape
 from iclbench.layers.prompt import Marks
 
-# By what a model reads (`TaskShape.inputs`). Images are features behind an encoder.
+# Elements by `TaskShape.inputs`. Images become features by an encoder.
 _ELEMENTS: dict[str, type[Elements[Any]]] = {"features": Pairs, "images": Pairs, "events": Events}
 
 _Settings = TypeVar("_Settings", bound=BaseSettings)
@@ -33,10 +33,10 @@ _Settings = TypeVar("_Settings", bound=BaseSettings)
 class SequenceBackbone(CausalTrunk[_Settings], abstract=True):
     """A causal trunk between a read-in and a read-out.
 
-    A model for tasks without related datasets has no parameters for them and reads none.
+    A model for tasks without related datasets has no parameters for them and ignores them.
 
     Attributes:
-        elements: what the sequences of the task consist of.
+        elements: the elements of the task's sequences.
     """
 
     order = "causal"
@@ -59,8 +59,8 @@ class SequenceBackbone(CausalTrunk[_Settings], abstract=True):
         prefixes: Sequence[int] | None = None,
     ) -> Prediction:
         if x_query is not None:
-            points = points.span(0, x_query.shape[1])  # no query sees what comes later
-        # Always, without asking whether it is needed: the answer would be waited for on every training step.
+            points = points.span(0, x_query.shape[1])  # later points do not affect any query
+        # Unconditional, because a check whether it is needed would synchronise with the device in every training step.
         points, order = points.compact()
         x_query = None if x_query is None else take(x_query, order)
         raw = take(self.elements.outputs(self, points, x_query, related), torch.argsort(order, dim=1))

@@ -1,8 +1,8 @@
-"""Sequence models of any mixers: a block is (norm, mixer, norm, channel MLP or none).
+"""Sequence models with any mixers: a block is (norm, mixer, norm, optional channel MLP).
 
-What papers on these architectures do not hold equal are settings here: whether there is a short convolution, whether
-there is a channel MLP, and, of mixers whose heads keep a matrix, how much state is kept per channel of values; the
-budget of a preset holds the parameters equal. `iclbench.layers.mixers` has one file per mixer.
+Factors that differ between the papers on these architectures are settings: the short convolution, the channel MLP, and
+the state per channel of values for mixers with a matrix per head. The budget of a preset gives all models equally many
+parameters. `iclbench.layers.mixers` has one file per mixer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from iclbench.backbones.base import BackboneSettings, described, without_decay
-from iclbench.backbones.mixer_block import MixerBlock, norm, residual
+from iclbench.backbones.mixer_block import MixerBlock, make_norm, residual
 from iclbench.backbones.recurrent import RecurrentBackbone
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import plural
@@ -27,83 +27,83 @@ from iclbench.layers.mixers.mixer import Mixer, Mlp, Sizes
 from iclbench.registry import MIXERS, spelling
 
 _MAMBAFORMER = ("mamba", "attention")
-# Settings that not every mixer has a use for.
+# Settings that only some mixers use.
 _OF_MIXERS = ("heads", "inner", "state", "rank")
 
 
 def _taps(value: int) -> int:
     if value < 0 or value == 1:
-        raise ValueError(f"{value} is no number of taps; write 0 for no convolution, or at least 2 (4 is usual)")
+        raise ValueError(f"{value} is not a number of taps; write 0 for no convolution, or at least 2 (4 is usual)")
     return value
 
 
 class SequenceSettings(BackboneSettings):
-    """Sizes and controlled factors of all mixers; where nothing is set, what the mixer says for itself."""
+    """Settings of all mixers; by default the mixer sets them."""
 
     layers: PositiveInt = 12
     """Mixer blocks."""
     width: PositiveInt = 256
     """Width D of a token."""
     conv: Annotated[int, Field(le=1_000_000_000), AfterValidator(_taps)] | None = None
-    """Taps of the short convolution (4 is usual), 0 for none; by default the mixer's own."""
+    """Taps of the short convolution (4 is usual), 0 for none; by default set by the mixer."""
     mlp: Mlp | None = None
-    """Channel MLP of a block: none, gelu, swiglu, relu2; by default the mixer's own."""
+    """Channel MLP of a block: none, gelu, swiglu, relu2; by default set by the mixer."""
     feedforward: PositiveInt | None = None
-    """Hidden width of the channel MLP; by default four times that of a token, 8/3 times for swiglu."""
+    """Hidden width of the channel MLP; by default four times the width of a token, 8/3 times for swiglu."""
     norm: Literal["rms", "layer"] = "rms"
-    """Norms before mixers and channel MLPs, and behind the last block: rms, layer."""
+    """Norms before mixers and channel MLPs, and after the last block: rms, layer."""
 
 
 class WithHeads(SequenceSettings):
     """Settings of mixers with heads."""
 
     heads: PositiveInt = 4
-    """Heads H of a mixer."""
+    """Number of heads H of a mixer."""
 
 
 class WithInner(WithHeads):
     """Settings of mixers whose values may be wider or narrower than tokens."""
 
     inner: PositiveInt | None = None
-    """Channels of the values of all heads together; by default the mixer's own multiple of the width."""
+    """Number of channels of the values of all heads; by default a multiple of the width set by the mixer."""
 
 
 class WithState(WithInner):
     """Settings of mixers whose heads have a matrix as state."""
 
     state: PositiveInt | None = None
-    """Rows of a head's state: numbers kept per channel of values (based: f of (f + 1)(f + 2) / 2 rows); by default the
-    mixer's own."""
+    """Rows of a head's state, that is, numbers per channel of values (based: f of (f + 1)(f + 2) / 2 rows); by default
+    set by the mixer."""
 
 
 class WithRank(SequenceSettings):
     """Settings of mixers with low-rank maps."""
 
     rank: PositiveInt | None = None
-    """Rank of low-rank maps (gates of gla, kda and rwkv7, mamba's step sizes); by default the mixer's own."""
+    """Rank of low-rank maps (gates of gla, kda and rwkv7, step sizes of mamba); by default set by the mixer."""
 
 
 class WithLength(SequenceSettings):
     """Settings of mixers with a longest sequence."""
 
     max_points: PositiveInt | None = None
-    """Points that hyena's filter is made for; by default those of the longest trained sequence."""
+    """Length of hyena's filter in points; by default that of the longest sequence in training."""
 
 
 class MambaFormerSettings(WithState, WithRank):
     """Settings of Mamba with attention."""
 
     layers: PositiveInt = 6
-    """Pairs of attention and Mamba, behind the first Mamba block."""
+    """Pairs of attention and Mamba after the first Mamba block."""
     mlp: Mlp = "none"
     """Channel MLP of a block: none, gelu, swiglu, relu2."""
 
 
 class HybridSettings(WithState, WithRank, WithLength):
-    """All of these, and a mixer for every layer."""
+    """Settings of all mixers, and the mixer of every layer."""
 
     mixers: Annotated[list[Annotated[str, AfterValidator(spelling)]], Field(min_length=1)] = ["mamba2", "attention"]
-    """Mixers of the layers, first to last; a shorter list starts again."""
+    """Mixers of the layers, first to last; a shorter list is repeated."""
 
 
 _Settings = TypeVar("_Settings", bound=SequenceSettings)
@@ -113,8 +113,8 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
     """A stack of mixer blocks and a norm, without positions.
 
     Raises:
-        UsageError: a mixer does not exist or has no layer, heads do not divide the width, or something is set that no
-            mixer of the model has a use for.
+        UsageError: a mixer does not exist or has no layer, the width is not a multiple of the heads, or no mixer of the
+            model uses a setting that is set.
     """
 
     def __init__(self, settings: _Settings, shape: TaskShape, mixers: Sequence[str]) -> None:
@@ -122,18 +122,19 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
         if len(mixers) > depth:
             raise UsageError(
                 f"backbone.mixers has {plural(len(mixers), 'mixer')} for {plural(depth, 'layer')}; give "
-                f"-o backbone.layers={len(mixers)} or a shorter list"
+                f"-o backbone.layers={len(mixers)} or a shorter list",
+                code="conflict",
             )
         classes = [MIXERS.subclass(name) for name in mixers]
         points = self._points(settings, shape)
         self._refuse_unused(settings, mixers, classes)
         super().__init__(settings, shape, settings.width, self._blocks_of(settings, depth, classes, points))
-        self.norm = norm(settings.norm, settings.width)
+        self.norm = make_norm(settings.norm, settings.width)
         self.longest = points if any("longest" in cls.uses for cls in classes) else None
 
     @classmethod
     def mixers_of(cls, settings: Mapping[str, Any]) -> Sequence[str]:
-        """Names of the mixers at these settings."""
+        """Names of the mixers with these settings."""
         raise NotImplementedError
 
     @classmethod
@@ -143,7 +144,7 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
 
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
-        """The state is a factor of its own: a budget leaves it as it is."""
+        """Settings for a budget, without the state, which is a separate factor."""
         return {key: value for key, value in super().at_budget(budget, shape).items() if key != "state"}
 
     @classmethod
@@ -152,16 +153,16 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
 
     @classmethod
     def growing(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
-        """The hidden width of the channel MLP makes the finer steps; where there is none, that of the values does,
-        unless it is one number for mixers of different kinds."""
-        classes, kind = cls._classes(settings), settings.get("mlp", cls.Settings.model_fields["mlp"].default)
-        if any((kind or mixer.mlp) != "none" for mixer in classes):
+        """The width, and as a finer step the hidden width of the channel MLP or, without one, that of the values, if
+        only one mixer uses it."""
+        classes, mlp = cls._classes(settings), settings.get("mlp", cls.Settings.model_fields["mlp"].default)
+        if any((mlp or mixer.mlp) != "none" for mixer in classes):
             return "width", "feedforward"
         return ("width", "inner") if len({mixer for mixer in classes if "inner" in mixer.uses}) == 1 else ("width",)
 
     @classmethod
     def step(cls, key: str, settings: Mapping[str, Any]) -> int:
-        """For widths, the multiples that the mixers require; only mixers with heads divide by them."""
+        """For widths, the multiples that the mixers require; the heads count only if a mixer has heads."""
         classes = cls._classes(settings)
         heads = key not in ("width", "inner") or any("heads" in mixer.uses for mixer in classes)
         multiple = super().step("width" if key == "inner" else key, settings) if heads else 1
@@ -171,14 +172,14 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
 
     @staticmethod
     def _points(settings: SequenceSettings, shape: TaskShape) -> int:
-        """Points of the longest sequence that is trained, the query and separators included."""
+        """Number of points of the longest sequence in training, including the query and separators."""
         max_points = settings.max_points if isinstance(settings, WithLength) else None
         trained = shape.points + 1 + shape.related * (shape.related_points + 1)
         if max_points is not None and max_points < trained:
             raise UsageError(
-                f"backbone.max_points is {max_points}, but the longest sequence has {trained}, the query included; "
-                "give as "
-                "many or leave it out"
+                f"backbone.max_points={max_points} is less than the {trained} points of the longest sequence, query "
+                f"included; give -o backbone.max_points={trained} or leave it out",
+                code="bad-value",
             )
         return max_points or trained
 
@@ -186,12 +187,15 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
     def _blocks_of(
         settings: SequenceSettings, depth: int, classes: Sequence[type[Mixer]], points: int
     ) -> Iterator[MixerBlock]:
-        kinds = [settings.mlp or cls.mlp for cls in classes]
+        mlp_names = [settings.mlp or cls.mlp for cls in classes]
         rounds, remainder = divmod(depth, len(classes))
-        mlps = [rounds * sum(kind != "none" for kind in kinds), sum(kind != "none" for kind in kinds[:remainder])]
-        residuals = depth + sum(mlps)
+        mlp_counts = [
+            rounds * sum(name != "none" for name in mlp_names),
+            sum(name != "none" for name in mlp_names[:remainder]),
+        ]
+        residuals = depth + sum(mlp_counts)
         for layer in range(depth):
-            cls, kind = classes[layer % len(classes)], kinds[layer % len(classes)]
+            cls, mlp_name = classes[layer % len(classes)], mlp_names[layer % len(classes)]
             sizes = Sizes(
                 settings.width,
                 **{key: value for key in _OF_MIXERS if key in cls.uses and (value := getattr(settings, key, None))},
@@ -202,7 +206,7 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
                 layer=layer,
                 first=cls not in classes[:layer],
             )
-            mlp = None if kind == "none" else ChannelMLP(kind, settings.width, settings.feedforward, residuals)
+            mlp = None if mlp_name == "none" else ChannelMLP(mlp_name, settings.width, settings.feedforward, residuals)
             yield MixerBlock(cls(sizes), settings.width, settings.norm, mlp)
 
     @staticmethod
@@ -211,13 +215,17 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
         for key in ("state", "inner", "rank", "max_points"):
             if getattr(settings, key, None) is not None and key not in used:
                 names = " or ".join(dict.fromkeys(mixers))
-                raise UsageError(f"backbone.{key} is nothing that {names} has; leave it out")
+                raise UsageError(f"{names} does not use backbone.{key}; leave it out", code="not-applicable")
         if settings.feedforward is not None and all((settings.mlp or cls.mlp) == "none" for cls in classes):
-            raise UsageError("backbone.feedforward is for a channel MLP; add -o backbone.mlp=swiglu, or leave it out")
+            raise UsageError(
+                "backbone.feedforward is for a channel MLP; add -o backbone.mlp=swiglu, or leave it out",
+                code="conflict",
+            )
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """What is named A_log, D, dt_bias, skip or frequency is not decayed: Mamba's and Mamba-2's as in mamba-ssm. All
-        else is; safari also leaves out the rest of Hyena's filter, RWKV's release all that is no matrix."""
+        """Parameter groups without weight decay for A_log, D, dt_bias, skip and frequency; for Mamba and Mamba-2 this
+        is as in mamba-ssm. Safari also excludes the rest of Hyena's filter, and the release of RWKV all parameters that
+        are not matrices."""
         return without_decay(self, (".A_log", ".D", ".dt_bias", ".skip", ".frequency"))
 
     def finish(self, hidden: Float[Tensor, "B Q _"]) -> Float[Tensor, "B Q D"]:
@@ -239,15 +247,15 @@ class Hybrid(SequenceModel[HybridSettings]):
     @classmethod
     def explained(cls) -> str:
         mixers = "\n".join(
-            f"- {name}: {entry.summary}; {MIXERS.subclass(name).block_said()}"
+            f"- {name}: {entry.summary}; {MIXERS.subclass(name).block_summary()}"
             for name, entry in sorted(MIXERS.entries.items())
         )
         return f"{super().explained()}\n\nMixers:\n\n{mixers}"
 
 
 class MambaFormer(SequenceModel[MambaFormerSettings]):
-    """A Mamba block in the place of positions, then a Transformer without channel MLPs: attention, and Mamba where the
-    MLP would be, in turn (Park et al. 2024, 2402.04248, section 5). It ends with Mamba, as it begins.
+    """A Mamba block instead of positions, and then alternating attention and Mamba blocks, with Mamba instead of the
+    channel MLPs of a Transformer (Park et al. 2024, arXiv 2402.04248, section 5). The last block is Mamba.
 
     Attention and norms are those of `hybrid`; the released code has layer norms (`backbone.norm=layer`).
     """
@@ -267,16 +275,16 @@ class MambaFormer(SequenceModel[MambaFormerSettings]):
 
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
-        """One block more than others have: the first one, in the place of positions."""
-        usual = super().at_budget(budget, shape)
-        return usual | {"layers": usual["layers"] // 2}
+        """Settings for a budget. Half of the usual layers are pairs of blocks; the first block is additional."""
+        sizes = super().at_budget(budget, shape)
+        return sizes | {"layers": sizes["layers"] // 2}
 
 
 class UniformModel(SequenceModel[_Settings], abstract=True):
     """The same mixer in every layer.
 
     Attributes:
-        mixer: its name.
+        mixer: name of the mixer.
     """
 
     mixer: ClassVar[str]
@@ -291,5 +299,5 @@ class UniformModel(SequenceModel[_Settings], abstract=True):
     @classmethod
     def explained(cls) -> str:
         mixer = MIXERS.subclass(cls.mixer)
-        block = f"Unless settings say otherwise, its block has {mixer.block_said()}, and RMS norms."
+        block = f"By default, its block has {mixer.block_summary()}, and RMS norms."
         return f"{described(mixer.__doc__)}\n\n{block}"

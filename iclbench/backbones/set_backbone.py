@@ -1,9 +1,9 @@
-"""Set models: neural processes, whose answers do not depend on the order of the points (Garnelo et al. 2018).
+"""Set models: neural processes, whose predictions do not depend on the order of the points (Garnelo et al. 2018).
 
-They answer `predict_targets` from one state and `predict_next` by asking it for every prefix. To train the question
-`next`, each episode is cut after a random number of points and all later ones are predicted from those before the cut,
-in one pass. Of events only the very next one can be asked so: one of a sequence, in a pass over all of it. Whoever
-answers all prefixes in one pass (`in_one_pass`) is trained on every event there, as sequence models are.
+They answer `predict_targets` from one state, and `predict_next` with one state per prefix. For the question `next`, a
+training step cuts each episode after a random number of points and predicts all later points from those before
+the cut, in one pass. For events only the next event can be predicted, so that a pass trains one event per sequence. A
+model that answers all prefixes in one pass (`in_one_pass`) is trained on every event, like sequence models.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from iclbench.core.task import TaskShape
 from iclbench.layers.event_read_in import event_features_dim, timed_features
 from iclbench.layers.perceptron import perceptron
 
-# Longest period of the Fourier features: the length of the inputs' range [-4, 4] in the Gaussian-process tasks.
+# Longest period of the Fourier features: the length of the range of inputs [-4, 4] in the Gaussian-process tasks.
 LONGEST_PERIOD = 8.0
 
 
@@ -39,14 +39,14 @@ class SetSettings(BackboneSettings):
     width: PositiveInt = 128
     """Width D of a token."""
     fourier: Annotated[int, Field(ge=0, le=16)] = 0
-    """Pairs sin, cos of every input appended to it, of periods 8, 4, 2, ...; the papers have none."""
+    """Number of pairs (sin, cos) with periods 8, 4, 2, ... that are appended to every input; 0 in the papers."""
     spread: Spread = "floor"
-    """What a raw output r means as a standard deviation: floor: variance softplus(r) + floor², with the floor of the
-    task, as all models have it; exp: exp(r); bounded-M: M + (1 - M) softplus(r), as public code of neural processes,
-    which leaves that floor unread. Of heads gaussian and mixture."""
+    """Standard deviation from a raw output r: floor (variance softplus(r) + floor², with the floor of the task, as in
+    all models), exp (exp(r)), or bounded-M (M + (1 - M) softplus(r), as in public code of neural processes; ignores the
+    floor of the task). For the heads gaussian and mixture."""
 
     def x_features_dim(self, x_dim: int) -> int:
-        """Width of what is made of an input."""
+        """Width of the features of an input."""
         return x_dim * (1 + 2 * self.fourier) if x_dim else 1
 
 
@@ -60,9 +60,9 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         in_one_pass: whether `predict_next` answers all prefixes at the cost of one.
 
     Args:
-        settings: a `SetSettings`.
+        settings: settings of the subclass.
         shape: the task.
-        decoded: width of what the decoder reads; None: the width of the settings.
+        decoded: input width of the decoder; None: the width of the settings.
     """
 
     order = "set"
@@ -76,11 +76,11 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         self.decoder = perceptron(decoded or width, width, width, shape.raw_dim)
 
     def x_features(self, x: Float[Tensor, "*shape Dx"]) -> Float[Tensor, "*shape F"]:
-        """The inputs, and sin, cos(2 pi 2^k x / 8) for k = 0, 1, ... where the settings ask for Fourier features; a
-        constant where there is no input.
+        """The inputs and, if set, Fourier features sin, cos(2 pi 2^k x / 8) for k = 0, 1, ...; a constant if there are
+        no inputs.
 
         Raises:
-            UsageError: they have another dimension than the task's.
+            UsageError: the dimension of the inputs is not that of the task.
         """
         _check_dimension("inputs", x, self.shape.x_dim)
         if not self.shape.x_dim:
@@ -93,10 +93,10 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         return torch.cat([x, angles.sin(), angles.cos()], -1)
 
     def y_features(self, y: Tensor) -> Float[Tensor, "*shape Fy"]:
-        """Outputs as they are, labels one-hot; of events gap, mark and absolute time.
+        """The outputs; one-hot labels; for events features of gap, mark and absolute time.
 
         Raises:
-            UsageError: they have another dimension than the task's.
+            UsageError: the dimension of the outputs is not that of the task.
         """
         if self.shape.classes is None:
             _check_dimension("outputs", y, self.shape.y_dim)
@@ -104,7 +104,7 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         return F.one_hot(y, self.shape.classes).to(next(self.parameters()).dtype)
 
     def read(self, raw: Float[Tensor, "*shape raw"]) -> Prediction:
-        """The task's kind of prediction from raw outputs."""
+        """The prediction of the task's head from raw outputs."""
         settings = replace(self.shape.head_settings, spread=self.settings.spread)
         return self.shape.prediction.from_raw(raw, self.shape.outputs, settings)
 
@@ -115,8 +115,8 @@ class SetBackbone(Backbone[_Settings], abstract=True):
     def loss(
         self, episodes: Episodes, progress: float, generator: torch.Generator
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
-        """For the question `next` the mean loss of the points after a random cut, and the mean over episodes
-        (`training_split`); of events that of all, where one pass answers all prefixes."""
+        """For the question `next`, the mean over episodes of the mean loss of the points after a random cut
+        (`training_split`); for events, that of all events if one pass answers all prefixes."""
         if self.shape.question == "targets" or (self.shape.marks is not None and self.in_one_pass):
             return super().loss(episodes, progress, generator)
         context, targets, weights = self.training_split(episodes, generator)
@@ -128,15 +128,15 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         return loss, {"loss": loss.detach()}
 
     def training_split(self, episodes: Episodes, generator: torch.Generator) -> tuple[Points, Points, Weights]:
-        """What a step of training conditions on, what it asks, and how much every episode weighs.
+        """Context, targets and weights of the episodes in a training step.
 
-        For the question `next`: n ~ U{0, ..., N - 1} per episode, the first n points and all that come later, so that
-        every prefix length weighs the same, as in a learning curve. Of events only the very next point, since nothing
-        says which of several gaps is asked: an event or the open interval. A sequence weighs as many as it has of
-        both, which makes the expected loss that of `mean_by_event`.
+        For the question `next`, n ~ U{0, ..., N - 1} per episode; the context is the first n points and the targets are
+        all later ones, so that every prefix length has the same weight, as in a learning curve. For events the target
+        is only the next point (an event or the open interval), because a query cannot select one of several. The weight
+        of a sequence is its number of events and open intervals, so that the expected loss is that of `mean_by_event`.
 
         Returns:
-            The context, the targets under a mask of those that count, and weights: 0 where none does.
+            The context, the targets with a mask of the scored ones, and weights; 0 for episodes without scored targets.
         """
         context, points, scored = episodes.context, episodes.asked, episodes.scored
         if self.shape.question == "targets":
@@ -161,24 +161,25 @@ class SetBackbone(Backbone[_Settings], abstract=True):
 
 @dataclass(frozen=True)
 class Weights:
-    """How much the episodes of a batch weigh in a loss.
+    """Weights of the episodes of a batch in a loss.
 
     Attributes:
-        each: the weight of every episode.
-        total: what their sum is divided by: that of the weights, of event sequences the number of events.
+        by_episode: the weight of every episode.
+        total: divisor of the weighted sum: the sum of the weights; for event sequences, the number of events.
     """
 
-    each: Float[Tensor, " B"]
+    by_episode: Float[Tensor, " B"]
     total: Float[Tensor, ""]
 
     def mean(self, values: Float[Tensor, " B"]) -> Float[Tensor, ""]:
-        """The weighted mean; 0 where all weights are."""
-        return (values * self.each).sum() / self.total.clamp(min=1)
+        """The weighted mean; 0 if all weights are 0."""
+        return (values * self.by_episode).sum() / self.total.clamp(min=1)
 
 
 def _check_dimension(name: str, values: Tensor, expected: int) -> None:
     if values.shape[-1] != expected:
         raise UsageError(
             f"{name} of dimension {values.shape[-1]} for a model of {name} of dimension {expected}; "
-            "give context, targets and related datasets of the task it was trained on"
+            "give context, targets and related datasets of the task that it was trained on",
+            code="bad-value",
         )

@@ -1,7 +1,7 @@
-"""Base of CMANP and CMHP, models of constant-memory attention blocks: their state and its updates.
+"""Base of CMANP and CMHP, models with constant-memory attention blocks: their state and its updates.
 
-The state is what the first cross-attention of each block keeps of the data, for all blocks (`running_softmax`). It
-takes in points in any portions and any order, embedding included, and can forget points that it is shown again.
+The state is the running softmax of the first cross-attention of each block (`running_softmax`). Points can be added in
+any portions and any order, and can be removed again.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from iclbench.layers.running_softmax import RunningSoftmax
 
 
 class StreamedSettings(BackboneSettings):
-    """How points are taken in."""
+    """Settings of the state and its updates."""
 
     chunk: PositiveInt = 128
-    """Points held at once: memory against speed, not the answer."""
+    """Points in memory at once; a trade-off of memory and speed that does not change predictions."""
     state_dtype: Literal["float32", "float64"] = "float32"
-    """float64 computes from the points to the state in double precision and keeps the state so; what follows stays
-    in the precision of the weights."""
+    """Precision of the state. With float64 the computation from points to the state is also in double precision;
+    further layers have the precision of the weights."""
 
 
 class StreamedLatents(nn.Module):
-    """The phases of a backbone whose constructor makes `latents`, the first ones, and `blocks`, of type `CMAB`."""
+    """State and updates of a backbone whose constructor makes `latents`, the initial latents, and `blocks` of type
+    `CMAB`."""
 
     removes_points: ClassVar[bool] = True
     if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class StreamedLatents(nn.Module):
 
     @abstractmethod
     def embedding_weights(self) -> list[Tensor]:
-        """Weights of what embeds a point."""
+        """Weights of the network that embeds a point."""
 
     @abstractmethod
     def embed_with(self, weights: Sequence[Tensor], points: Points) -> Float[Tensor, "B N D"]:
@@ -57,15 +58,15 @@ class StreamedLatents(nn.Module):
         return state.merge(self.condition(points))
 
     def remove(self, state: RunningSoftmax, points: Points) -> RunningSoftmax:
-        """The state without points that were learned before.
+        """The state without points that were added before.
 
         Raises:
-            UsageError: too little attention would remain to compute with (see `RunningSoftmax.without`).
+            UsageError: the remaining share of attention is too small (see `RunningSoftmax.without`).
         """
         return state.without(self.condition(points))
 
     def latents_by_layer(self, state: RunningSoftmax) -> Iterator[Float[Tensor, "B M D"]]:
-        """The latents that each block puts out, first to last."""
+        """The output latents of each block, first to last."""
         attended, has_data = state.e.to(self.latents.dtype), ~state.is_empty
         latents = self.latents.expand(len(attended), -1, -1)
         for layer, block in enumerate(self.blocks):
@@ -74,7 +75,7 @@ class StreamedLatents(nn.Module):
 
     @contextlib.contextmanager
     def streamed(self) -> Iterator[StreamedAttention]:
-        """The first cross-attentions of all blocks, never in a lower precision than the state's."""
+        """The first cross-attentions of all blocks, in at least the precision of the state."""
         dtype = torch.promote_types(self.latents.dtype, getattr(torch, self.settings.state_dtype))
         blocks = cast("list[CMAB]", list(self.blocks))
         with torch.autocast(self.latents.device.type, enabled=False):

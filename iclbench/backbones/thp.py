@@ -1,29 +1,30 @@
-"""Transformer Hawkes process (Zuo et al. 2020) with the mixture head of Shchur et al. 2020: what Bae et al. 2023 (Meta
-TPP) and, after them, Feng et al. 2023 (table 3) compare with.
+"""Transformer Hawkes process (Zuo et al. 2020) with the mixture head of Shchur et al. 2020: a baseline in Bae et al.
+2023 (Meta TPP) and Feng et al. 2023 (table 3).
 
-An event is the vector of its mark plus a sinusoidal encoding of its time, which is added again before every further
-layer; layers are post-norm, attention is causal over all events; what the last layer puts out at event n is decoded to
-the time and the mark of event n + 1. At the sizes of Meta TPP (the defaults) and K marks these are
+An event is the embedding of its mark plus a sinusoidal encoding of its time, which is added again before every further
+layer. Layers are post-norm, and attention is causal over all events. The output of the last layer at event n is decoded
+to the time and the mark of event n + 1. With the sizes of Meta TPP (the defaults) and K marks there are
 
     64 K + 64 (events, start) + 2 · 25,024 (layers) + 5,720 (gap) + 65 K (mark) = 55,832 + 129 K
 
 parameters: 68,345 for Mooc with its 97 marks.
 
 By default the gap before an event is encoded, not its absolute time: Meta TPP's code reads gaps, and its likelihood is
-over the same ones. Equation 2 of Zuo et al. has absolute times: `encode=time`.
+over the same gaps. Equation 2 of Zuo et al. has absolute times (`encode=time`).
 
-What differs from the published code:
+Differences to the published code:
 
-- Zuo et al. read the intensity of event i off the layer's output at event i, which has seen that event: its mark is
-  given away. Here, as in Meta TPP, event i is read off event i - 1 and sees nothing later (a test).
-- Neither predicts the first event. Here a learned token stands before it, with the encoding of time 0, at which the
-  observation starts.
-- Meta TPP's loss adds up all events of a batch, with the log-survival of the last gap of a sequence in place of its
-  density, and 5e-5 times the squared norm of all weights: beside a mean per event, about 1e-7 times.
-  (For such a mean, the epsilon of its Adam, 1e-5, has about the effect of the 1e-8 used here.) Here it is the sum over
-  all scored events and open intervals per event. Its log-normal scales lack the 1e-4 of `LogNormalEvent`.
-- Zuo et al. have 4 layers of width 512, an LSTM behind them, and an intensity that is the softplus of a line within a
-  gap. Meta TPP has none of these; it keeps a few linear layers that nothing uses, which are not here.
+- Zuo et al. read the intensity of event i from the output at event i, which depends on that event, including its mark.
+  Here, as in Meta TPP, event i is predicted at event i - 1 and no later event affects it (checked by a test).
+- Neither predicts the first event. Here a learned token with the encoding of time 0, the start of the observation, is
+  before it.
+- Meta TPP's loss is the sum over all events of a batch, with the log-survival of the last gap of a sequence instead of
+  its density, plus 5e-5 times the squared norm of all weights; relative to a mean per event this factor is about 1e-7.
+  (For such a mean, the epsilon of its Adam, 1e-5, has about the effect of the 1e-8 used here.) Here the loss is the sum
+  over all scored events and open intervals, divided by the number of events. Its log-normal scales do not have the 1e-4
+  of `LogNormalEvent`.
+- Zuo et al. have 4 layers of width 512, an LSTM after them, and an intensity that is the softplus of a linear function
+  within a gap. Meta TPP has none of these. It has a few unused linear layers, which are omitted here.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from iclbench.core.predictor import State
 from iclbench.core.seeds import global_draws
 from iclbench.core.settings import Decay, PositiveInt
 from iclbench.core.task import TaskShape
-from iclbench.layers.key_value_cache import Growing, KeyValueCache, causal, causal_present
+from iclbench.layers.key_value_cache import GrowingCache, KeyValueCache, causal, causal_present
 from iclbench.layers.post_norm_layer import PostNormLayer
 
 
@@ -56,14 +57,14 @@ class THPSettings(EventSettings):
     heads: PositiveInt = 1
     """Attention heads per layer."""
     feedforward: PositiveInt | None = None
-    """Hidden width of the feed-forward networks; by default that of a token."""
+    """Hidden width of the feed-forward networks; by default the width of a token."""
     dropout: Decay = 0.1
-    """Dropout in training, on attention weights and in every sub-layer."""
+    """Dropout rate in training, on attention weights and in every sub-layer."""
 
 
 @dataclass(frozen=True)
 class THPState(State):
-    """Keys and values of the start token and all events, and what each layer has put out at the last of them."""
+    """Keys and values of the start token and all events, and the outputs of each layer at the last of them."""
 
     cache: KeyValueCache
     last: Float[Tensor, "B L D"]
@@ -76,7 +77,8 @@ class THP(EventBackbone[THPSettings]):
 
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
-        """One head as published, until a model is bigger than the published ones."""
+        """Settings for a budget. There is one head, as published, unless the model is larger than the published
+        ones."""
         return super().at_budget(budget, shape) | ({"heads": 1} if budget < SMALLEST_BUDGET else {})
 
     def __init__(self, settings: THPSettings, shape: TaskShape) -> None:
@@ -111,7 +113,7 @@ class THP(EventBackbone[THPSettings]):
         """The next event after every prefix, in one pass."""
         points = points if x_query is None else points.span(0, x_query.shape[1])
         points, order = points.compact()
-        tokens, times = self._begun(points.span(0, max(0, points.count - 1)))
+        tokens, times = self._with_start(points.span(0, max(0, points.count - 1)))
         for layer in self._layers():
             tokens = tokens + times
             tokens = layer.finish(tokens, *layer.project(tokens))
@@ -121,10 +123,10 @@ class THP(EventBackbone[THPSettings]):
     def condition(self, context: Points, related: Points | None = None) -> THPState:
         batch, settings = len(context), self.settings
         empty = self.start.new_zeros(batch, settings.heads, 0, settings.width // settings.heads)
-        none = torch.zeros(batch, 0, dtype=torch.bool, device=empty.device)
-        cache = KeyValueCache((empty,) * settings.layers, (empty,) * settings.layers, none)
-        tokens, times = self._begun(context.span(0, 0))
-        outputs, cache = self._extend(cache, tokens, times, none.new_ones(batch, 1))
+        no_slots = torch.zeros(batch, 0, dtype=torch.bool, device=empty.device)
+        cache = KeyValueCache((empty,) * settings.layers, (empty,) * settings.layers, no_slots)
+        tokens, times = self._with_start(context.span(0, 0))
+        outputs, cache = self._extend(cache, tokens, times, no_slots.new_ones(batch, 1))
         return self.update(THPState(cache, outputs[:, :, 0]), context)
 
     def update(self, state: THPState, points: Points) -> THPState:
@@ -132,7 +134,7 @@ class THP(EventBackbone[THPSettings]):
             segment, _ = events_of(points.span(start, start + SEGMENT)).compact()
             tokens, times = self.embed(segment.y)
             outputs, cache = self._extend(state.cache, tokens, times, segment.mask)
-            # Where nothing is new, the last event is the one that was.
+            # Without new events the last event is the previous one.
             outputs = torch.cat([state.last.unsqueeze(2), outputs], 2).transpose(1, 2)
             state = THPState(cache, take(outputs, segment.counts.unsqueeze(1)).squeeze(1))
         return state
@@ -140,8 +142,8 @@ class THP(EventBackbone[THPSettings]):
     def summaries(self, state: THPState) -> Iterator[Float[Tensor, "B D"]]:
         return iter(state.last.unbind(1))
 
-    def _begun(self, events: Points) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T D"]]:
-        """The start token and the events behind it, and the encodings of their times."""
+    def _with_start(self, events: Points) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T D"]]:
+        """The start token and the events after it, and the encodings of their times."""
         _, time = self.embed(events.y.new_zeros(len(events), 1, events.y.shape[-1]))
         tokens, times = self.embed(events.y)
         return torch.cat([self.start.expand_as(time), tokens], 1), torch.cat([time, times], 1)
@@ -153,17 +155,16 @@ class THP(EventBackbone[THPSettings]):
         times: Float[Tensor, "B T D"],
         mask: Bool[Tensor, "B T"],
     ) -> tuple[Float[Tensor, "B L T D"], KeyValueCache]:
-        """What each layer puts out at further tokens, and the longer cache; where the mask is False there is no
-        token."""
+        """The outputs of each layer at further tokens, of which those in the mask are valid, and the longer cache."""
         complete = bool(mask.all()) and bool(cache.mask.all())
         visible = causal(mask.shape[1], cache.mask.shape[1], mask.device) if complete else causal_present(cache, mask)
-        grown, outputs = Growing(cache), []
+        growing_cache, outputs = GrowingCache(cache), []
         for i, layer in enumerate(self._layers()):
             tokens = tokens + times
             q, k, v = layer.project(tokens)
-            tokens = layer.finish(tokens, q, *grown.add(i, k, v), visible)
+            tokens = layer.finish(tokens, q, *growing_cache.add(i, k, v), visible)
             outputs.append(tokens)
-        return torch.stack(outputs, 1), grown.cache(mask)
+        return torch.stack(outputs, 1), growing_cache.cache(mask)
 
     def _layers(self) -> Iterator[PostNormLayer]:
         """The layers, typed."""

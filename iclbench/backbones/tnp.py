@@ -1,5 +1,5 @@
-"""Transformer neural process (Nguyen and Grover 2022) in the efficient form: context tokens attend to one another,
-targets cross-attend to them, layer by layer (figure 7 of the ICICL-TNP paper). Quadratic in the context.
+"""Transformer neural process (Nguyen and Grover 2022) in the efficient form: in each layer context tokens attend to one
+another, and targets cross-attend to them (figure 7 of the ICICL-TNP paper). The cost is quadratic in the context.
 """
 
 from __future__ import annotations

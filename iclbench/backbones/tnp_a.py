@@ -1,27 +1,29 @@
-"""TNP-A (Nguyen and Grover 2022, section 3.1): TNP-D that goes from target to target, each given those before it.
+"""TNP-A (Nguyen and Grover 2022, section 3.1): an autoregressive TNP-D, in which each target depends on those before
+it.
 
-The sequence has every target twice, [context (x, y); targets (x, y); queries (x, 0)]. All rows attend the context; a
-target attends those before it and itself, a query the targets before its own. So one pass gives the density of every
-target given the true outputs of all before it, in the order in which they are asked: it is trained by that, and the
-product of these densities is its joint density (`joint_scores`, which is fed true targets and says so in its name).
+The sequence has every target twice: [context (x, y); targets (x, y); queries (x, 0)]. All rows attend to the context. A
+target also attends to itself and the targets before it, and a query to the targets before its own. So one pass gives
+the density of every target given the true outputs of the targets before it, in their order. This is the training loss,
+and the product of these densities is the joint density (`joint_scores`, with teacher forcing).
 
-An answer must not see true targets. It consists of paths: drawn target by target, each drawn output fed back before the
-next target is asked, with keys and values kept. Where paths are `permute`d, each has an order of its own. All that is
-random comes from a fixed table, the same for every episode, so that answers are deterministic and depend on no batch;
-draws (`sample_targets`) are new paths. A target that is asked alone has no others before it, and is answered exactly.
-So are events, of which only the next one is ever asked: with them TNP-A is TNP-D.
+A prediction must not use true targets. It consists of paths, which are drawn target by target: each drawn output is
+read before the next target is predicted, with cached keys and values. With `permute` each path has its own order.
+Random numbers come from a fixed table, the same for every episode, so that predictions are deterministic and do not
+depend on the batch; `sample_targets` draws new paths. The prediction of a single target is exact, because there are no
+targets before it. So is that of events, where only the next one is predicted: for them TNP-A is TNP-D.
 
-Beside what `tnp_d` lists, it differs from the released code in that
+Differences to the released code, in addition to those of `tnp_d`:
 
-- marginal scores are of the mixture over paths; the released code reports the teacher-forced score and nothing else;
-- every step computes two rows with what is kept; the released one runs the whole sequence again for every target;
-- a point head feeds back its point, so that paths differ by their orders alone; labels are drawn and fed back one-hot;
-- masked targets are left out of the chain: those that count stand in their order, before all others;
-- `pretrain` of the released code of CMANP, whose model is trained on whole sequences at first, is not there: no
-  released configuration switches it on.
+- Marginal scores are those of the mixture over paths; the released code only reports the teacher-forced score.
+- Every step computes two rows with cached keys and values; the released code recomputes the complete sequence for every
+  target.
+- A point head reads its point, so that paths differ only in their orders; labels are drawn and read one-hot.
+- Masked targets are not part of the chain; the scored ones are in their order, before all others.
+- The option `pretrain` of CMANP's released code, to train on complete sequences first, is omitted, because no released
+  configuration uses it.
 
-As released, earlier targets are read with noise of 0.05 in training where `spread` is `bounded-0.05`. As many
-parameters as TNP-D.
+As in the released code, training adds noise of 0.05 to earlier targets if `spread` is `bounded-0.05`. There are as many
+parameters as in TNP-D.
 """
 
 from __future__ import annotations
@@ -47,12 +49,11 @@ from iclbench.layers.attention import KeysValues
 from iclbench.layers.key_value_cache import causal
 from iclbench.layers.paths import PathMemory, draw
 
-# Noise on the true outputs of earlier targets in training, where the spread is bounded by as much.
+# Standard deviation of the noise on the true outputs of earlier targets in training, if the spread has the same bound.
 _NOISE = 0.05
-# Numbers that keys and values of all paths may take at once.
-_HELD = 2**25
-# The order of the targets in each path, and numbers from 0 to 1 and standard normal ones that draw the target of each
-# step.
+# Largest number of elements of the keys and values of all paths in memory.
+_MAX_ELEMENTS = 2**25
+# The order of the targets in each path, and uniform and standard normal numbers for the draw of each step.
 _Table = tuple[Int[Tensor, "S Q"], Float[Tensor, "S Q"], Float[Tensor, "S Q dy"]]
 
 
@@ -60,14 +61,14 @@ class TNPASettings(TNPDSettings):
     """The published sizes, the same for all tasks."""
 
     samples: PositiveInt = 50
-    """Paths that are drawn where several targets are asked together."""
+    """Number of paths that are drawn if there are several targets."""
     permute: bool = True
-    """Whether each path goes through the targets in a random order of its own, as published."""
+    """Whether each path has a separate random order of the targets, as published."""
 
 
 class TNPA(TNPD[TNPASettings]):
     Settings: ClassVar[type[TNPASettings]] = TNPASettings
-    predict_by_layer = Backbone.predict_by_layer  # what a layer says of a target depends on what was drawn before
+    predict_by_layer = Backbone.predict_by_layer  # the output of a layer depends on earlier draws
 
     def __init__(self, settings: TNPASettings, shape: TaskShape) -> None:
         super().__init__(settings, shape)
@@ -76,31 +77,32 @@ class TNPA(TNPD[TNPASettings]):
     def loss(
         self, episodes: Episodes, progress: float, generator: torch.Generator
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
-        """The mean loss over targets, each given the true outputs of those before it; the mean over episodes."""
+        """The mean over episodes of the mean loss over targets, each given the true outputs of the targets before
+        it."""
         if self.joint == "apart":
             return super().loss(episodes, progress, generator)
         context, targets, weights = self.training_split(episodes, generator)
         ordered, _ = targets.compact()
-        fed_y = ordered.y
-        if self.settings.spread == "bounded-0.05" and fed_y.is_floating_point():
-            noise = torch.randn(fed_y.shape, generator=generator, device=generator.device)
-            fed_y = fed_y + _NOISE * noise.to(fed_y)
-        losses = self.chained(self.condition(context, episodes.related), replace(ordered, y=fed_y)).loss(ordered.y)
+        read_y = ordered.y
+        if self.settings.spread == "bounded-0.05" and read_y.is_floating_point():
+            noise = torch.randn(read_y.shape, generator=generator, device=generator.device)
+            read_y = read_y + _NOISE * noise.to(read_y)
+        losses = self.chained(self.condition(context, episodes.related), replace(ordered, y=read_y)).loss(ordered.y)
         loss = weights.mean((losses * ordered.mask).sum(1) / ordered.counts.clamp(min=1))
         return loss, {"loss": loss.detach()}
 
     def chained(self, state: LayeredMemory, targets: Points) -> Prediction:
-        """The answer at every target given the outputs of all targets before it."""
+        """The prediction at every target given the outputs of all targets before it."""
         count, rows = targets.count, torch.cat([self.embed(targets), self.embed_targets(targets.x)], 1)
         earlier = causal(count, 0, rows.device)
         visible = torch.cat([earlier, earlier.tril(-1)])
         for layer, context in zip(self.targets, state.layers, strict=True):
             target_memory = layer.keys(rows[:, :count])
-            joined = KeysValues(
+            memory = KeysValues(
                 torch.cat([context.keys, target_memory.keys], 2), torch.cat([context.values, target_memory.values], 2)
             )
             context_visible = state.context.mask[:, None, None].expand(-1, 1, 2 * count, -1)
-            rows = layer.attend(rows, joined, torch.cat([context_visible, visible.expand(len(rows), 1, -1, -1)], 3))
+            rows = layer.attend(rows, memory, torch.cat([context_visible, visible.expand(len(rows), 1, -1, -1)], 3))
         return self.decode(rows[:, count:])
 
     def joint_scores(
@@ -124,7 +126,7 @@ class TNPA(TNPD[TNPASettings]):
     def query(self, state: LayeredMemory, x: Float[Tensor, "B Q Dx"]) -> Prediction:
         if x.shape[1] < 2 or self.joint == "apart":
             return super().query(state, x)
-        table, size = self._table(x), max(1, self._at_once(x.shape[1]) // self.settings.samples)
+        table, size = self._table(x), max(1, self._max_paths(x.shape[1]) // self.settings.samples)
         return cat([self._paths(state[b : b + size], x[b : b + size], table)[0] for b in range(0, len(x), size)])
 
     def sample_targets(
@@ -135,22 +137,21 @@ class TNPA(TNPD[TNPASettings]):
         generator: torch.Generator,
         related: Points | None = None,
     ) -> Tensor:
-        """Paths of their own for every draw and generator; those of an answer are always the same."""
+        """Samples from new paths for every draw and generator, unlike the fixed paths of a prediction."""
         if x_target.shape[1] < 2 or self.joint == "apart" or self.shape.head == "point":
             return super().sample_targets(context, x_target, n, generator, related)
-        state, size = self.condition(context, related), max(1, self._at_once(x_target.shape[1]) // len(context))
-        parts = [min(size, n - start) for start in range(0, n, size)]
-        samples = [self._paths(state, x_target, self._new_table(x_target, paths, generator))[1] for paths in parts]
+        state, size = self.condition(context, related), max(1, self._max_paths(x_target.shape[1]) // len(context))
+        portions = [min(size, n - start) for start in range(0, n, size)]
+        samples = [self._paths(state, x_target, self._new_table(x_target, paths, generator))[1] for paths in portions]
         return torch.cat(samples, 2).movedim(2, 0)
 
-    def _at_once(self, targets: int) -> int:
-        """Paths through so many targets that are held together."""
-        return _HELD // (2 * self.settings.layers * self.settings.width * targets)
+    def _max_paths(self, targets: int) -> int:
+        """Largest number of paths over this many targets in memory."""
+        return _MAX_ELEMENTS // (2 * self.settings.layers * self.settings.width * targets)
 
     @torch.no_grad()
     def _paths(self, state: LayeredMemory, x: Float[Tensor, "B Q Dx"], table: _Table) -> tuple[Prediction, Tensor]:
-        """Paths through all targets, one step per target: the answer that they are, and what was drawn, `(B, Q, S,
-        dy)`."""
+        """Paths over all targets, one step per target: their prediction, and the drawn outputs, `(B, Q, S, dy)`."""
         order, uniform, normal = table
         samples, count = order.shape
         features, queries = self.x_features(x)[:, order], self.embed_targets(x)[:, order]
@@ -173,8 +174,8 @@ class TNPA(TNPD[TNPASettings]):
         return answer, ordered_outputs
 
     def _step(self, memories: list[PathMemory], rows: Float[Tensor, "B S 2 D"]) -> Float[Tensor, "B S D"]:
-        """The vectors of the next targets. Both rows of a path, the target that was drawn last and the query of the
-        next one, read the context and all that was drawn; keys and values of the first are kept."""
+        """The vectors of the next targets. A path has two rows: the target that was drawn last, whose keys and values
+        are cached, and the query of the next one. Both attend to the context and to all drawn targets."""
         rows = rows.flatten(1, 2)
         for layer, memory in zip(self.targets, memories, strict=True):
             memory.add(layer.keys(rows[:, ::2]))
@@ -182,16 +183,16 @@ class TNPA(TNPD[TNPASettings]):
         return rows[:, 1::2]
 
     def _table(self, x: Float[Tensor, "B Q Dx"]) -> _Table:
-        """Random numbers for the paths of an answer, the same on every device."""
+        """Random numbers for the paths of a prediction, the same on every device."""
         size = (self.settings.samples, x.shape[1])
         order, uniform = (
-            torch.rand(size, generator=stream(0, f"paths-{kind}"), device="cpu") for kind in ("order", "uniform")
+            torch.rand(size, generator=stream(0, f"paths-{name}"), device="cpu") for name in ("order", "uniform")
         )
         normal = torch.randn(*size, self.shape.outputs, generator=stream(0, "paths-normal"), device="cpu")
         return self._ordered(order, uniform, normal, x)
 
     def _new_table(self, x: Float[Tensor, "B Q Dx"], samples: int, generator: torch.Generator) -> _Table:
-        """Random numbers for further paths."""
+        """Random numbers for new paths."""
         size, device = (samples, x.shape[1]), generator.device
         order, uniform = (torch.rand(size, generator=generator, device=device) for _ in range(2))
         normal = torch.randn(*size, self.shape.outputs, generator=generator, device=device)

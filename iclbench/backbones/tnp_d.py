@@ -1,20 +1,20 @@
 """TNP-D (Nguyen and Grover 2022, "Transformer Neural Processes", section 3.2), as its authors released it.
 
-One Transformer with post-norm layers over the sequence of context points (x, y) and targets (x, 0), in which every row
-attends the context points alone: targets see neither one another nor themselves, and nothing tells a target from a
-context point with the output 0. `tnp` is the pre-norm Transformer of the same idea in its later form.
+One Transformer with post-norm layers over the sequence of context points (x, y) and targets (x, 0). Every row attends
+only to context points: targets attend neither to one another nor to themselves, and a target is not distinguishable
+from a context point with output 0. `tnp` is the pre-norm Transformer of the same idea in its later form.
 
-Context rows do not read targets, so keys and values of all layers are computed once, when the model is conditioned. The
-released code sends the whole sequence through PyTorch's encoder for every question, under that mask: the numbers are
-the same (tested against that encoder). It differs from the released code in that
+Context rows do not attend to targets, so that keys and values of all layers are computed once per context. The released
+code computes PyTorch's encoder on the complete sequence for every query, with that mask; the numbers are the same
+(tested against that encoder). Differences to the released code:
 
-- layers are drawn independently; the released ones are deep copies that start equal;
-- without any context rows read 0; under the released mask they are NaN then;
-- the standard deviation is that of all models here (`spread = "floor"`); the released code has exp(r), with `bound_std`
-  0.05 + 0.95 softplus(r): `spread = "exp"`, `"bounded-0.05"`;
-- points may be masked, so that a batch holds contexts of different sizes; the released code draws one size per batch.
+- Layers are initialised independently; in the released code they are deep copies, which start equal.
+- The attention output without context is 0; in the released code it is NaN.
+- The standard deviation is that of all models (`spread = "floor"`); in the released code it is exp(r), or, with
+  `bound_std`, 0.05 + 0.95 softplus(r) (`spread = "exp"`, `"bounded-0.05"`).
+- Points may be masked, so that a batch holds contexts of different sizes; the released code draws one size per batch.
 
-222,082 parameters for (dx, dy) = (1, 1), 222,146 for (2, 1), 222,790 for (2, 3), as released.
+There are 222,082 parameters for (dx, dy) = (1, 1), 222,146 for (2, 1), 222,790 for (2, 3), as released.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class TNPDSettings(TransformerNPSettings):
     heads: PositiveInt = 4
     """Attention heads per layer."""
     feedforward: PositiveInt | None = None
-    """Hidden width of the feed-forward networks; by default twice that of a token."""
+    """Hidden width of the feed-forward networks; by default twice the width of a token."""
 
     @property
     def hidden(self) -> int:

@@ -1,18 +1,18 @@
-"""TNP-ND (Nguyen and Grover 2022, section 3.3): TNP-D with a Gaussian over all targets together.
+"""TNP-ND (Nguyen and Grover 2022, section 3.3): TNP-D with a joint Gaussian over all targets.
 
-Means are read off the targets' vectors of a TNP-D; their covariance is made by `covariance_net` of the same vectors.
-Beside what `tnp_d` lists, it differs from the released code in that
+A TNP-D gives vectors of the targets; their means and, by `covariance_net`, their covariance are computed from them.
+Differences to the released code, in addition to those of `tnp_d`:
 
-- the loss is divided by the number of targets; the released one is their sum, so that episodes with many targets weigh
-  more (it divides in evaluation);
-- masked targets are neither read nor scored, as if there were none;
-- with `low-rank`, the released diagonal D is exp(r), even if `bound_std` bounds the diagonal of L; here it is exp(r)
-  with `spread = "exp"`, and with `"floor"` and `"bounded-m"` the square of the standard deviation that all models read;
-- the log-density is computed in double precision, and the diagonal of L is at least 1e-6;
-- marginal scores are those of the exact marginals; the released code takes the standard deviations of 50 samples.
+- The loss is divided by the number of targets. In the released code it is a sum, so that episodes with many targets
+  have more weight; there the division is only in evaluation.
+- Masked targets are not attended to and not scored.
+- With `low-rank`, the diagonal D is exp(r) for `spread = "exp"`; for `"floor"` and `"bounded-m"` it is the square of
+  the standard deviation of all models. In the released code it is exp(r), even if `bound_std` bounds the diagonal of L.
+- The log-density is computed in double precision, and the diagonal of L is at least 1e-6.
+- Marginal scores use the exact marginals; the released code uses the standard deviations of 50 samples.
 
-332,821 parameters for (dx, dy) = (1, 1), 332,885 for (2, 1), 338,431 for (2, 3), as released; with `low-rank` 374,294,
-374,358 and 380,162.
+There are 332,821 parameters for (dx, dy) = (1, 1), 332,885 for (2, 1), 338,431 for (2, 3), as released; with `low-rank`
+374,294, 374,358 and 380,162.
 """
 
 from __future__ import annotations

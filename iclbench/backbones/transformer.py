@@ -1,10 +1,12 @@
-"""The Transformer of Chan et al. 2022 ("Data distributional properties drive emergent in-context learning"): a residual
-network on images, embedded labels, sinusoidal positions, twelve causal pre-norm layers with eight heads at width 64 and
-GELU at four times the width, a linear head to all classes. It is the baseline of CoQE's classification, too.
+"""The Transformer of Chan et al. 2022 ("Data distributional properties drive emergent in-context learning").
 
-Layers are those of `gpt2`, whose projections back to the residual stream start smaller than Chan et al.'s by
-1/sqrt(2 L). Between tokens and layers is a linear read-in, as in CoQE's implementation, and positions are added
-after it. On tasks with vectors it is a GPT-2 with these sizes and positions.
+It has a residual network on images, embedded labels, sinusoidal positions, twelve causal pre-norm layers of width 64
+with eight heads and GELU networks of four times the width, and a linear head to all classes. It is also the baseline of
+CoQE's classification.
+
+Layers are those of `gpt2`, whose projections to the residual stream start smaller than those of Chan et al. by
+1 / sqrt(2 L). A linear read-in is between tokens and layers, as in CoQE's implementation, and positions are added after
+it. On tasks with vectors the model is a GPT-2 with these sizes and positions.
 """
 
 from __future__ import annotations
@@ -27,16 +29,16 @@ class TransformerSettings(BackboneSettings):
     heads: PositiveInt = 8
     """Attention heads per layer."""
     feedforward: PositiveInt | None = None
-    """Hidden width of the feed-forward networks; by default four times that of a token."""
+    """Hidden width of the feed-forward networks; by default four times the width of a token."""
     init_std: PositiveFloat | None = None
-    """Standard deviation of the layers' initial weights; by default 1 / sqrt(width), as theirs."""
+    """Standard deviation of the layers' initial weights; by default 1 / sqrt(width), as in Chan et al."""
 
 
 class Transformer(CausalTransformer, SequenceBackbone[TransformerSettings]):
     """Causal Transformer with sinusoidal positions."""
 
     Settings = TransformerSettings
-    head_step = 2  # sinusoidal positions come in pairs
+    head_step = 2  # sinusoidal positions need pairs of channels
 
     def __init__(self, settings: TransformerSettings, shape: TaskShape) -> None:
         width = settings.width

@@ -1,12 +1,12 @@
-"""Transformer neural processes: tokens for points, layers of attention, targets that read a memory at every layer.
+"""Base of Transformer neural processes: points are tokens, and targets attend to a memory in every layer.
 
-Tokens (cambridge-mlg's code, where the papers are silent): a context or related point is (x, y, 0), a target (x, 0, 1),
-the flag saying that y is missing; one perceptron embeds them all. Targets never influence what they read, so the memory
-of all layers is computed once, when the model is conditioned, and queries cost nothing but their own tokens.
+A context or related point is the token (x, y, 0), a target (x, 0, 1), with a flag for a missing y; one perceptron
+embeds all of them (as in cambridge-mlg's code; the papers do not specify it). Targets do not affect the memory, so that
+the memory of all layers is computed once per context, and the cost of a query is that of its token.
 
-Layers differ from the paper and the code in two points. The authors clone layers by deep copy, so that all start equal;
-here every layer is drawn on its own. Appendix G of the ICICL-TNP paper describes feed-forward networks with two hidden
-layers; the code has one, and so do these.
+There are two differences to the paper and the code. The authors clone layers by deep copy, so that all start equal;
+here layers are initialised independently. Appendix G of the ICICL-TNP paper describes feed-forward networks with two
+hidden layers; here they have one, as in the code.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from iclbench.layers.perceptron import perceptron
 
 
 class TransformerNPSettings(SetSettings):
-    """Five layers of eight heads of 16."""
+    """Sizes: by default five layers, and eight heads of width 16."""
 
     layers: PositiveInt = 5
     """Transformer blocks."""
     heads: PositiveInt = 8
     """Attention heads per layer."""
     feedforward: PositiveInt | None = None
-    """Hidden width of the feed-forward networks; by default that of a token."""
+    """Hidden width of the feed-forward networks; by default the width of a token."""
 
 
 @dataclass(frozen=True)
 class LayeredMemory(State):
-    """Keys and values that targets read at every layer, and the points, from which an update recomputes them."""
+    """Keys and values to which targets attend in every layer, and the points, from which an update recomputes them."""
 
     layers: tuple[KeysValues, ...]
     context: Points
@@ -54,7 +54,7 @@ _Settings = TypeVar("_Settings", bound=TransformerNPSettings)
 
 
 class TransformerNP(SetBackbone[_Settings], abstract=True):
-    """Embedding, the targets' layers and decoder; a subclass says what the targets read."""
+    """Embedding, layers of the targets, and decoder; a subclass provides the memory."""
 
     def __init__(self, settings: _Settings, shape: TaskShape) -> None:
         super().__init__(settings, shape)
@@ -69,7 +69,7 @@ class TransformerNP(SetBackbone[_Settings], abstract=True):
 
     @abstractmethod
     def memories(self, context: Points, related: Points | None) -> Iterator[KeysValues]:
-        """Keys and values that the targets read at each layer, first to last."""
+        """Keys and values to which targets attend in each layer, first to last."""
 
     def embed(self, points: Points) -> Float[Tensor, "B N D"]:
         """Tokens (x, y, 0)."""

@@ -1,5 +1,5 @@
-"""The conditional neural process of the BNP and TNP releases, which tables of that family call CNP: two pooled encoders
-side by side where Garnelo et al. 2018 (`cnp`) have one."""
+"""The conditional neural process of the BNP and TNP releases, which their tables call CNP: it has two pooling encoders,
+and that of Garnelo et al. 2018 (`cnp`) has one."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from iclbench.backbones.two_path_np import TwoPathSettings
 class TwoPathCNP(PooledNP[TwoPathSettings]):
     """Published sizes have 215,682 parameters for Gaussian processes, 298,626 for EMNIST and 349,190 for CelebA.
 
-    What differs from the released code:
+    Differences to the released code:
 
-    - The mean of no point is 0; there it is not a number.
-    - Loss: of the targets. There context points are asked, too: `task.context_targets=true`.
-    - Standard deviation: that of all models here. There 0.1 + 0.9 softplus: `spread=bounded-0.1`.
+    - The mean of no points is 0; in the released code it is NaN.
+    - The loss scores the targets; that of the released code also scores context points (`task.context_targets=true`).
+    - The standard deviation is that of all models; in the released code it is 0.1 + 0.9 softplus
+      (`spread=bounded-0.1`).
     """
 
     Settings = TwoPathSettings

@@ -1,9 +1,9 @@
-"""Base of the neural processes of the BNP (Lee et al. 2020) and TNP (Nguyen and Grover 2022) releases: two encoders
-side by side, whose outputs are concatenated with the target's input before a decoder.
+"""Base of the neural processes of the BNP (Lee et al. 2020) and TNP (Nguyen and Grover 2022) releases: a decoder reads
+the concatenation of the outputs of two encoders and the target's input.
 
-The encoders are pooled (CNP, NP, BNP) or attentive (CANP, ANP, BANP): `iclbench.layers.encoder_pairs`. Defaults are
-the published sizes for Gaussian processes; published for EMNIST are `pre_depth` 5, `post_depth` 3, `decoder_depth` 4,
-for CelebA 6, 3 and 5. The published standard deviation is `spread=bounded-0.1`.
+The encoders are pooling (CNP, NP, BNP) or attentive (CANP, ANP, BANP): `iclbench.layers.encoder_pairs`. Defaults are
+the published sizes for Gaussian processes. Those for EMNIST are `pre_depth` 5, `post_depth` 3 and `decoder_depth` 4,
+and those for CelebA 6, 3 and 5. The published standard deviation is `spread=bounded-0.1`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from iclbench.core.task import TaskShape
 from iclbench.layers.encoder_pairs import AttentivePair, PooledPair, Read
 from iclbench.layers.perceptron import by_parts, perceptron
 
-# Rows of hidden vectors that are computed together where there are many samples: bounds memory.
+# Rows of hidden vectors per pass if there are many samples; bounds the memory.
 _ROWS = 65_536
 
 
@@ -36,27 +36,27 @@ class TwoPathSettings(SetSettings):
     pre_depth: PositiveInt = 4
     """Linear layers from a point to its representation."""
     post_depth: PositiveInt = 2
-    """Linear layers behind the mean over points."""
+    """Linear layers after the mean over points."""
     decoder_depth: PositiveInt = 3
     """Linear layers of the decoder."""
     decoder_width: PositiveInt | None = None
-    """Hidden width of the decoder; by default that of a representation."""
+    """Hidden width of the decoder; by default the width of a representation."""
 
 
 class AttentiveSettings(TwoPathSettings):
     """Settings of both encoders with attention."""
 
     pre_depth: Annotated[int, Field(ge=3, le=1000)] = 4
-    """Linear layers from a point to its representation, of which self-attention stands for the last two."""
+    """Layers from a point to its representation; self-attention counts as the last two."""
     post_depth: PositiveInt = 2
-    """Linear layers behind the mean over points, and from an input to its query or key."""
+    """Linear layers after the mean over points, and from an input to its query or key."""
     heads: PositiveInt = 8
     """Attention heads per layer."""
 
 
 @dataclass(frozen=True)
 class Encoded(State):
-    """Summary that queries read, and the points, from which an update recomputes it."""
+    """Summary of the context, and the points, from which an update recomputes it."""
 
     summary: Any
     context: Points
@@ -69,14 +69,14 @@ class TwoPathNP(SetBackbone[_Settings], abstract=True):
     """Encoders, state and decoder.
 
     Args:
-        settings: a `TwoPathSettings`.
+        settings: settings of the subclass.
         shape: the task.
-        second: width of what the second encoder says; None: that of a representation.
-        decoded: width of what the decoder reads of that; None: the same.
+        second: output width of the second encoder; None: the width of a representation.
+        decoded: width of the second encoder's part of the decoder's input; None: its output width.
 
     Attributes:
-        Pair: the kind of encoders.
-        samples: functions that an answer is made of.
+        Pair: class of the encoders.
+        samples: number of functions in a prediction.
     """
 
     Pair: ClassVar[type[PooledPair] | type[AttentivePair]] = PooledPair
@@ -102,14 +102,14 @@ class TwoPathNP(SetBackbone[_Settings], abstract=True):
         x_query: Float[Tensor, "B P Dx"] | None = None,
         prefixes: Sequence[int] | None = None,
     ) -> Prediction:
-        """Every prefix is an episode of its own under a mask, and as many as memory allows are answered together."""
+        """Predictions for every prefix as a masked episode, in batches that bound the memory."""
         x = points.x if x_query is None else x_query
         lengths = torch.tensor(range(x.shape[1]) if prefixes is None else list(prefixes), device=x.device)
-        size = at_once(len(points) * points.count * self.samples)
+        size = samples_per_pass(len(points) * points.count * self.samples)
         return join_positions([self._after(points, x, chunk) for chunk in lengths.split(size)])
 
     def _after(self, points: Points, x: Float[Tensor, "B P Dx"], prefixes: Int[Tensor, " some"]) -> Prediction:
-        """The answers after some prefixes."""
+        """The predictions after some prefixes."""
         batch, count, longest = len(points), len(prefixes), int(prefixes.max())
         in_prefix = torch.arange(longest, device=x.device) < prefixes.repeat(batch).unsqueeze(1)
         copies = points.span(0, longest).repeat_interleave(count)
@@ -118,11 +118,11 @@ class TwoPathNP(SetBackbone[_Settings], abstract=True):
         return answer.map(lambda t: t.reshape(batch, count, *t.shape[2:]))
 
     def features(self, points: Points) -> Float[Tensor, "*sets N F"]:
-        """Inputs and outputs side by side."""
+        """Concatenation of inputs and outputs."""
         return torch.cat([self.x_features(points.x), self.y_features(points.y)], -1)
 
     def summarise(self, points: Points) -> Any:
-        """Summary of the points that queries read."""
+        """Summary of the points."""
         return self.encoders.summarise(self.x_features(points.x), self.features(points), points.mask)
 
     def condition(self, context: Points, related: Points | None = None) -> State:
@@ -135,22 +135,23 @@ class TwoPathNP(SetBackbone[_Settings], abstract=True):
         return self.condition(state.context.append(points))
 
     def answer_at(self, summary: Any, x: Float[Tensor, "B Q Dx"]) -> Prediction:
-        """The answer at inputs from what was made of the points."""
+        """The prediction at inputs from a summary of the points."""
         features = self.x_features(x)
         return self.answer(self.encoders(features, summary), features)
 
     def answer(self, encoded: Read, x: Float[Tensor, "B Q Fx"]) -> Prediction:
-        """The answer from what both encoders say and features of inputs."""
+        """The prediction from the outputs of both encoders and features of inputs."""
         return self.read(self.decoded(*encoded, x))
 
     def decoded(
         self, *parts: Float[Tensor, "... _"], added: Float[Tensor, "... H"] | None = None
     ) -> Float[Tensor, "... raw"]:
-        """Raw outputs from parts side by side; `added` to what the first layer gives."""
+        """Raw outputs of the decoder for the concatenation of `parts`, with `added` added to the first layer's
+        output."""
         hidden = by_parts(self.decoder[0], *parts)  # type: ignore[arg-type]
         return self.decoder[1:](hidden if added is None else hidden + added)
 
 
-def at_once(rows: int) -> int:
-    """Samples that are computed together where each takes so many rows."""
+def samples_per_pass(rows: int) -> int:
+    """Number of samples per pass if each has this many rows."""
     return max(1, _ROWS // max(1, rows))

@@ -1,7 +1,7 @@
-"""What every predictor promises, as checks that anyone can run on their own: one function per property.
+"""The contracts of predictors: checks of the properties that every predictor must have, one function per property.
 
-Each takes a predictor and example episodes and raises `AssertionError` with a sentence that says what was promised
-and by how much it was missed. The tests run all of them over everything registered; `failures` runs them over one
+Each check takes a predictor and example episodes, and raises `AssertionError` with a sentence that names the property
+and the size of the deviation. The tests run all checks on all registered predictors; `failures` runs them on one
 predictor.
 """
 

@@ -1,4 +1,4 @@
-"""Trainable backbones: layers, loss and weights."""
+"""Contracts of trainable backbones: layers, loss and weights."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from iclbench.core.predictor import Predictor
 
 @contract(lambda predictor: bool(getattr(predictor, "layered", False)))
 def the_last_layer_is_the_answer(predictor: Any, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """Decoded, the last layer's output at the targets is what `predict_targets` answers."""
+    """The decoded output of the last layer at the targets equals `predict_targets`."""
     context, x = episodes.context, targets_of(episodes).x
     with torch.no_grad():
         layers = predictor.predict_by_layer(context, x, episodes.related)
     expected = ask_targets(predictor, episodes, context, x)
-    assert_close(layers[-1].marginals, expected, tolerance, "the last layer's answer differs from predict_targets")
+    assert_close(layers[-1].marginals, expected, tolerance, "the last layer's prediction differs from predict_targets")
 
 
 def _is_trainable(predictor: Predictor) -> bool:
     return isinstance(predictor, nn.Module) and hasattr(predictor, "loss")
 
 
-# Lengths of a small step: the loss of a narrow model may curve within the first.
+# Lengths of the step, largest first: the loss of a narrow model may not decrease for the first.
 _STEPS = (1e-3, 1e-4, 1e-5)
 
 
@@ -39,13 +39,13 @@ def a_gradient_step_lowers_the_loss(predictor: Predictor, episodes: Episodes, to
     assert isinstance(trained, nn.Module)
     before = _loss(trained, episodes)
     before.backward()
-    moved = [(p, p.detach().clone(), p.grad) for p in trained.parameters() if p.grad is not None]
-    assert moved, "the loss reaches no parameter"
-    norm = torch.stack([gradient.norm() for *_, gradient in moved]).norm()
+    parameters = [(p, p.detach().clone(), p.grad) for p in trained.parameters() if p.grad is not None]
+    assert parameters, "no parameter has a gradient"
+    norm = torch.stack([gradient.norm() for *_, gradient in parameters]).norm()
     assert bool(norm.isfinite()) and norm > 0, f"the gradient's norm is {norm.item()}"
     with torch.no_grad():
         for size in _STEPS:
-            for p, start, gradient in moved:
+            for p, start, gradient in parameters:
                 p.copy_(start - size * gradient / norm)
             after = _loss(trained, episodes)
             if after < before:
@@ -57,7 +57,7 @@ def a_gradient_step_lowers_the_loss(predictor: Predictor, episodes: Episodes, to
 def saved_weights_give_the_same_answers(
     predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT
 ) -> None:
-    """Weights written to a file and read into another instance bring its answers along."""
+    """A copy of a model with the weights loaded from a file gives the same answers."""
     from safetensors.torch import load_model, save_model
 
     loaded = copy.deepcopy(predictor)

@@ -1,4 +1,4 @@
-"""What a contract is, the list of all of them, and what checks share: examples, questions, comparisons."""
+"""The type and list of contracts, and functions that all checks use: example episodes, questions, comparisons."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from iclbench.core.records import TensorRecord
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far two answers may be apart that should be equal: `absolute + relative * |expected|`."""
+    """Largest difference between answers that should be equal: `absolute + relative * |expected|`."""
 
     absolute: float = 1e-5
     relative: float = 1e-4
@@ -31,33 +31,40 @@ DEFAULT = Tolerance()
 
 @dataclass(frozen=True)
 class Contract:
-    """One property: its name, the check, which predictors it is about, and whether it needs related datasets."""
+    """One property of predictors.
+
+    Attributes:
+        name: name of the property.
+        check: raises `AssertionError` if a predictor does not have it.
+        applies: whether a predictor must have it.
+        needs_related: whether the check needs related datasets.
+    """
 
     name: str
     check: Callable[[Predictor, Episodes, Tolerance], None]
     applies: Callable[[Predictor], bool]
-    of_related: bool = False
+    needs_related: bool = False
 
     def is_about(self, predictor: Predictor, episodes: Episodes) -> bool:
         """Whether the predictor can be checked on these episodes."""
-        return self.applies(predictor) and (episodes.related is not None or not self.of_related)
+        return self.applies(predictor) and (episodes.related is not None or not self.needs_related)
 
 
 CONTRACTS: list[Contract] = []
 
 
 def contract(
-    applies: Callable[[Predictor], bool] = lambda _: True, of_related: bool = False
+    applies: Callable[[Predictor], bool] = lambda _: True, needs_related: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     def register(check: Callable[..., None]) -> Callable[..., None]:
-        CONTRACTS.append(Contract(check.__name__, guarded(check), applies, of_related))
+        CONTRACTS.append(Contract(check.__name__, guarded(check), applies, needs_related))
         return check
 
     return register
 
 
 def failures(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> dict[str, str]:
-    """The contracts that `predictor` breaks on these episodes, with what went wrong; empty when it keeps them all."""
+    """The contracts that `predictor` breaks on these episodes, each with the error; empty if it fulfils all."""
     broken = {}
     for contract in CONTRACTS:
         if contract.is_about(predictor, episodes):
@@ -79,32 +86,32 @@ def example_episodes(
     seed: int = 0,
     marks: int | None = None,
 ) -> Episodes:
-    """Three random episodes for the checks: noisy linear functions, random labels when `classes` is given, or events at
-    random times when `marks` is.
+    """Three random episodes for the checks: noisy linear functions; random labels if `classes` is given; events at
+    random times if `marks` is given.
 
-    With `related`, the first episode has this many datasets of the same function, each further episode one fewer, and
-    they are of different sizes.
+    With `related`, the first episode has this many datasets of the same function, and each further episode one less.
+    The datasets have different sizes.
     """
-    draw = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     if marks is not None:
-        gaps = 0.1 + 2 * torch.rand(3, points + targets, generator=draw)
-        y = torch.stack([gaps, torch.randint(marks, gaps.shape, generator=draw).to(gaps), gaps.cumsum(1)], -1)
+        gaps = 0.1 + 2 * torch.rand(3, points + targets, generator=generator)
+        y = torch.stack([gaps, torch.randint(marks, gaps.shape, generator=generator).to(gaps), gaps.cumsum(1)], -1)
         return _split(Points.full(y[..., :0], y), points)
-    x = torch.randn(3, points + targets, dim, generator=draw)
-    weights = torch.randn(3, dim, outputs, generator=draw)
+    x = torch.randn(3, points + targets, dim, generator=generator)
+    weights = torch.randn(3, dim, outputs, generator=generator)
 
     def observe(x: Tensor) -> Points:
         if classes is not None:
-            return Points.full(x, torch.randint(classes, x.shape[:-1], generator=draw))
+            return Points.full(x, torch.randint(classes, x.shape[:-1], generator=generator))
         y = torch.einsum("b...x,bxy->b...y", x, weights)
-        return Points.full(x, y + 0.5 * torch.randn(y.shape, generator=draw))
+        return Points.full(x, y + 0.5 * torch.randn(y.shape, generator=generator))
 
     all_points, related_sets = observe(x), None
     if related:
         number, size = torch.arange(related), torch.arange(points)
         present = number < related - torch.arange(3).unsqueeze(1)
         long_enough = size < points - (number % 3).unsqueeze(1)
-        full = observe(torch.randn(3, related, points, dim, generator=draw))
+        full = observe(torch.randn(3, related, points, dim, generator=generator))
         related_sets = replace(full, mask=present.unsqueeze(-1) & long_enough)
     return replace(_split(all_points, points), related=related_sets, classes=classes)
 
@@ -116,7 +123,7 @@ def _split(observed: Points, points: int) -> Episodes:
 
 
 def ask_next(predictor: Predictor, episodes: Episodes, points: Points) -> Prediction:
-    """The marginal answer at every position: separate questions have no joint distribution."""
+    """The marginal predictions at every position, because separate questions have no joint distribution."""
     with torch.no_grad():
         return _marginals("predict_next", predictor.predict_next(points, episodes.related))
 
@@ -142,7 +149,7 @@ def targets_of(episodes: Episodes) -> Points:
 
 
 def other_labels(y: Tensor, episodes: Episodes) -> Tensor:
-    """Outputs of such episodes that differ everywhere: numbers, labels, or later events of other marks."""
+    """Outputs that differ from `y` everywhere: other numbers, other labels, or later events with other marks."""
     if episodes.classes is not None:
         return (y + 1) % episodes.classes
     if episodes.context.x.shape[-1]:
@@ -152,10 +159,10 @@ def other_labels(y: Tensor, episodes: Episodes) -> Tensor:
     return moved
 
 
-def placed(into: Tensor, places: Tensor, values: Tensor) -> Tensor:
-    """`values` at the given positions of axis 1."""
-    index = places.reshape(*places.shape, *[1] * (into.dim() - 2)).expand(values.shape)
-    return into.scatter(1, index, values)
+def insert_points(tensor: Tensor, positions: Tensor, values: Tensor) -> Tensor:
+    """A copy of `tensor` with `values` at the given positions of axis 1."""
+    index = positions.reshape(*positions.shape, *[1] * (tensor.dim() - 2)).expand(values.shape)
+    return tensor.scatter(1, index, values)
 
 
 def assert_close(answer: TensorRecord, expected: TensorRecord, tolerance: Tolerance, message: str) -> None:
@@ -164,5 +171,5 @@ def assert_close(answer: TensorRecord, expected: TensorRecord, tolerance: Tolera
         assert a.shape == b.shape, f"{message}: '{name}' has shape {tuple(a.shape)}, expected {tuple(b.shape)}"
         differences = (a - b).abs()
         largest = differences.max().item() if differences.numel() else 0.0
-        within = bool((differences <= tolerance.absolute + tolerance.relative * b.abs()).all())
-        assert within, f"{message}: '{name}' is off by {largest:.3g}"
+        is_close = bool((differences <= tolerance.absolute + tolerance.relative * b.abs()).all())
+        assert is_close, f"{message}: '{name}' is off by {largest:.3g}"

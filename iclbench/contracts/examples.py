@@ -1,4 +1,4 @@
-"""Small backbones and the tasks that they are checked on, for the tests and for `iclbench check`."""
+"""Small backbones and example tasks for the contracts, used by the tests and by `iclbench check`."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from iclbench.core.task import TaskShape
 
 CLASSES, MARKS, OUTPUTS = 5, 3, 2
 CONTEXT = 7
-# Contracts extend a context or repeat it: the longest prompt that they ask has so many points.
+# Points of the longest prompt in a contract; contracts extend and repeat contexts.
 LONGEST = 16
-# Parameters of a backbone that is checked: the first of these that its settings meet.
+# Budgets of parameters of a checked backbone; the first one that its settings can meet is used.
 BUDGETS = (4_000, 8_000, 16_000, 32_000)
-# Settings of latent models: numbers of samples, on which time depends and size does not.
-_SAMPLED = ("samples", "train_samples")
+# Numbers of samples of latent models, which affect the time but not the size.
+_SAMPLE_SETTINGS = ("samples", "train_samples")
 
 
 def example_shape(head: str, related: int = 0) -> TaskShape:
-    """A task that the contracts are checked on: the question `next`, and `targets` where there are related datasets."""
+    """A task for the contracts: the question `next`, or `targets` if there are related datasets."""
     question = "targets" if related else "next"
     if head == "event":
         return TaskShape(x_dim=0, points=LONGEST, y_dim=3, marks=MARKS, head=head, question=question)
@@ -44,40 +44,40 @@ def example_shape(head: str, related: int = 0) -> TaskShape:
 
 
 def episodes_of(shape: TaskShape) -> Episodes:
-    """Random episodes of such a task."""
+    """Random episodes of a task."""
     return example_episodes(
         points=CONTEXT, outputs=shape.y_dim, classes=shape.classes, marks=shape.marks, related=shape.related
     )
 
 
-def small_settings(name: str, cls: type[Backbone], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings at which a backbone has a few thousand parameters, whatever its defaults are; those of a class that
-    cannot be sized are its defaults.
+def small_settings(name: str, cls: type[Backbone], fixed: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with which a backbone has a few thousand parameters; the defaults if its size cannot be changed.
 
     Args:
-        name: the backbone's name, for messages.
+        name: name of the backbone, for messages.
         cls: its class.
-        given: settings that are fixed.
+        fixed: settings that do not change.
     """
     shape = example_shape(cls.heads[0])
-    defaults = dict(cls.Settings(**given))
-    given = {key: 3 for key in _SAMPLED if isinstance(defaults.get(key), int)} | dict(given)
+    defaults = dict(cls.Settings(**fixed))
+    fixed = {key: 3 for key in _SAMPLE_SETTINGS if isinstance(defaults.get(key), int)} | dict(fixed)
     for budget in BUDGETS:
-        settings, parameters = nearest_settings(name, cls, budget, shape, given)
+        settings, parameters = nearest_settings(name, cls, budget, shape, fixed)
         if parameters is None or abs(deviation(parameters, budget)) <= TOLERANCE:
             break
     return settings
 
 
 def build(name: str, cls: type[Backbone], settings: Mapping[str, Any], shape: TaskShape) -> Backbone:
-    """A backbone for a task, ready to be checked."""
+    """A backbone for a task, in evaluation mode and without parameters of 0."""
     checked = validate(cls.Settings, settings, f"backbone '{name}'")
     with global_stream(0, "weights"):
         return without_zeros(cls(checked, shape)).eval()
 
 
 def without_zeros(backbone: Backbone) -> Backbone:
-    """Draw the parameters that begin at 0: until they are trained, nothing behind them is part of the answers."""
+    """Draw random values for parameters that start at 0, because these hide errors in other layers until they are
+    trained."""
     for weight in backbone.parameters():
         if not weight.any():
             nn.init.normal_(weight, std=0.3)

@@ -1,4 +1,4 @@
-"""What every family promises, as checks that anyone can run on their own; the counterpart of `iclbench.contracts`."""
+"""The contracts of families: checks of the properties that every family must have."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ EPISODES, POINTS = 16, 8
 
 
 def draw(family: Family, episodes: int = EPISODES, points: int = POINTS, seed: int = 0, **options: object) -> Episodes:
-    """Episodes from a generator of their own."""
+    """Episodes from a new generator with this seed."""
     return family.sample(Request(episodes, points, torch.Generator().manual_seed(seed), **options))  # type: ignore[arg-type]
 
 
 def shifts_of(family: Family) -> list[str]:
-    """Every shift the family lists, with a number where it takes one."""
+    """Every shift of the family, with a number if it needs one."""
     return [
         "none",
         Shift().with_examples(12).name,
@@ -40,7 +40,7 @@ def shifts_of(family: Family) -> list[str]:
 
 
 def combined_shifts_of(family: Family) -> list[str]:
-    """Every pair of kinds that combine."""
+    """Every pair of shifts that can be combined."""
     kinds = family.shift_kinds.items()
     pairs = [pair for pair in combinations(kinds, 2) if not set(pair[0][1].sets) & set(pair[1][1].sets)]
     return ["+".join(_shift_name(name, kind) for name, kind in pair) for pair in pairs]
@@ -61,30 +61,32 @@ def episodes_have_the_declared_shapes_and_types(family: Family) -> None:
         assert context.y.shape == (EPISODES, POINTS, family.y_dim), f"y has shape {tuple(context.y.shape)}"
     else:
         assert context.y.shape == (EPISODES, POINTS), f"labels have shape {tuple(context.y.shape)}"
-        assert ((context.y >= 0) & (context.y < family.classes)).all(), "a label lies outside the classes"
-    assert episodes.scored.shape == episodes.asked.mask.shape, "`scored` does not fit the asked points"
-    assert not (episodes.scored & ~episodes.asked.mask).any(), "only points that are there are scored"
-    assert episodes.scored.any(1).all(), "an episode has nothing to score"
-    assert family.x_shape is None or math.prod(family.x_shape) == family.x_dim, "x_shape does not unfold x"
+        assert ((context.y >= 0) & (context.y < family.classes)).all(), "a label is not one of the classes"
+    assert episodes.scored.shape == episodes.asked.mask.shape, "`scored` does not have the shape of the query points"
+    assert not (episodes.scored & ~episodes.asked.mask).any(), "a masked point is scored"
+    assert episodes.scored.any(1).all(), "an episode has no scored point"
+    assert family.x_shape is None or math.prod(family.x_shape) == family.x_dim, "x_shape does not fit x_dim"
     assert bool(family.questions) and family.questions <= {"next", "targets"}, f"unknown questions {family.questions}"
-    assert "next" in family.questions or episodes.targets is not None, "asked for targets, and there are none"
+    assert "next" in family.questions or episodes.targets is not None, (
+        "the question is targets, but there are no targets"
+    )
 
 
 def events_are_gaps_marks_and_times(family: Family) -> None:
-    """Gaps are positive, times their sums, marks whole numbers below `marks`; a censored point is the last of its
-    sequence and not scored. Families of events only."""
+    """Gaps are positive, times are their sums, marks are integers below `marks`; a censored point is the last one of
+    its sequence and not scored. Only for families of events."""
     if family.marks is None:
         return
     episodes = draw(family)
     y, valid = episodes.context.y.double(), episodes.context.mask
-    assert family.y_dim == y.shape[-1] == 3, f"an event is (gap, mark, time), and y has {y.shape[-1]} columns"
+    assert family.y_dim == y.shape[-1] == 3, f"an event is (gap, mark, time), but y has {y.shape[-1]} columns"
     gap, mark, time = y.unbind(-1)
     assert (gap > 0)[valid].all(), "a gap is not positive"
     assert ((time - gap.masked_fill(~valid, 0).cumsum(1)).abs() <= 1e-4 * time.abs())[valid].all(), (
         "a time is not the sum of the gaps so far"
     )
     event = valid & (mark != CENSORED)
-    assert ((mark == mark.round()) & (mark >= 0) & (mark < family.marks))[event].all(), "a mark lies outside the marks"
+    assert ((mark == mark.round()) & (mark >= 0) & (mark < family.marks))[event].all(), "a mark is not one of the marks"
     censored = valid & ~event
     assert not (censored & episodes.scored).any(), "a censored point is scored"
     later = valid.flip(1).cumsum(1).flip(1) > 1
@@ -92,26 +94,28 @@ def events_are_gaps_marks_and_times(family: Family) -> None:
 
 
 def every_listed_shift_can_be_sampled(family: Family) -> None:
-    """Alone and with every other that it combines with: finite, batch-first, where the question is `next` with one
-    query per prefix."""
+    """Single shifts and combinations of two give finite, batch-first tensors; for the question `next`, one query per
+    prefix."""
     for shift in [*shifts_of(family), *combined_shifts_of(family)]:
         episodes = draw(family, shift=shift)
         for name, tensor in episodes.tensors().items():
             assert len(tensor) == EPISODES, f"{shift}: {name} is not batch-first"
             assert not tensor.is_floating_point() or tensor.isfinite().all(), f"{shift}: {name} is not finite"
-        assert episodes.scored.any(), f"{shift}: nothing is scored"
+        assert episodes.scored.any(), f"{shift}: no point is scored"
         assert family.noise_to_signal(shift) >= 0, f"{shift}: noise_to_signal is negative"
         if "next" in family.questions:
-            assert episodes.asked.x.shape == episodes.context.x.shape, f"{shift}: not one query per prefix"
+            assert episodes.asked.x.shape == episodes.context.x.shape, f"{shift}: there is not one query per prefix"
 
 
 def the_generator_decides_everything(family: Family) -> None:
-    """The same generator gives the same episodes, another seed others; the global random state stays as it was."""
+    """The same seed gives the same episodes, and another seed gives others; the global random state does not change."""
     before = torch.get_rng_state()
     for shift in shifts_of(family):
         sample, repeated, other_seed = (draw(family, seed=seed, shift=shift).tensors() for seed in (3, 3, 4))
-        assert sample.keys() == repeated.keys(), f"{shift}: other tensors the second time"
-        assert all(torch.equal(sample[k], repeated[k]) for k in sample), f"{shift}: one seed gives two sets of episodes"
+        assert sample.keys() == repeated.keys(), f"{shift}: a second sample has other tensors"
+        assert all(torch.equal(sample[k], repeated[k]) for k in sample), (
+            f"{shift}: the same seed gives different episodes"
+        )
         assert not family.x_dim or not torch.equal(sample["context.x"], other_seed["context.x"]), (
             f"{shift}: two seeds give the same inputs"
         )
@@ -129,35 +133,35 @@ def episodes_differ_from_each_other(family: Family) -> None:
 
 
 def every_number_of_points_can_be_sampled(family: Family) -> None:
-    """From a single point on."""
+    """One point or more."""
     for points in (1, 2, 3, 30):
         episodes = draw(family, episodes=2, points=points)
-        assert episodes.context.count == points, f"asked for {points} points, got {episodes.context.count}"
+        assert episodes.context.count == points, f"{episodes.context.count} points instead of {points}"
         assert episodes.context.y.isfinite().all(), f"{points} points: an output is not finite"
 
 
 def the_truth_is_there_for_oracles(family: Family) -> None:
-    """What generated the episodes, batch-first."""
+    """The truth is not empty and is batch-first."""
     truth = draw(family).truth
     assert truth, "the truth is empty"
     assert all(len(tensor) == EPISODES for tensor in truth.values()), "the truth is not batch-first"
 
 
 def a_curriculum_zeroes_the_inputs_it_has_not_reached(family: Family) -> None:
-    """Dimensions beyond `active_dims` are 0; all dimensions active is no curriculum; question `next` with inputs
-    only."""
+    """Dimensions beyond `active_dims` are 0; with all dimensions active there is no curriculum. Only for the question
+    `next` with inputs."""
     if "next" not in family.questions or not family.x_dim:
         return
     for active in (1, 2, family.x_dim):
         x = draw(family, active_dims=active).context.x
         assert not x[..., active:].any(), f"active_dims={active}: a later dimension is not 0"
-        assert x[..., :active].any(), f"active_dims={active}: everything is 0"
+        assert x[..., :active].any(), f"active_dims={active}: all dimensions are 0"
     x_all = draw(family, active_dims=family.x_dim).context.x
-    assert torch.equal(x_all, draw(family).context.x), "all dimensions active is not the same as no curriculum"
+    assert torch.equal(x_all, draw(family).context.x), "all dimensions active and no curriculum give different inputs"
 
 
 def the_variance_of_noiseless_labels_is_the_normaliser(family: Family) -> None:
-    """Over independent episodes, to four standard errors; families of functions only."""
+    """They are equal within four standard errors over independent episodes. Only for families of functions."""
     if not isinstance(family, FunctionFamily):
         return
     episodes = draw(family, episodes=6000, points=3)
@@ -169,7 +173,7 @@ def the_variance_of_noiseless_labels_is_the_normaliser(family: Family) -> None:
 
 
 def functions_see_neither_other_points_nor_neighbours(family: Family) -> None:
-    """A part of the episodes and points has the outputs it has within the whole; families of functions only."""
+    """A subset of episodes and points has the same outputs as within the batch. Only for families of functions."""
     if not isinstance(family, FunctionFamily):
         return
     episodes = draw(family)
@@ -182,50 +186,54 @@ def functions_see_neither_other_points_nor_neighbours(family: Family) -> None:
 
 
 def contexts_have_the_sizes_asked_for(family: Family) -> None:
-    """At most so many points, sizes differing between episodes, and exactly N under `points-N`; question `targets`
-    only, since under `next` every prefix is asked."""
+    """Contexts have at most the requested number of points, and exactly N with the shift `points-N`. Only for
+    the question `targets`, because `next` uses every prefix."""
     if "targets" not in family.questions:
         return
     sizes = draw(family, points=30).context.counts
-    assert ((sizes >= 1) & (sizes <= 30)).all(), f"contexts of {sizes.tolist()} points, asked for at most 30"
-    for exactly in (3, 20):
-        shift = Shift().with_examples(exactly).name
-        sizes = draw(family, points=exactly, shift=shift).context.counts
-        assert (sizes == exactly).all(), f"{shift}: contexts of {sizes.tolist()} points"
+    assert ((sizes >= 1) & (sizes <= 30)).all(), f"contexts of {sizes.tolist()} points instead of at most 30"
+    for count in (3, 20):
+        shift = Shift().with_examples(count).name
+        sizes = draw(family, points=count, shift=shift).context.counts
+        assert (sizes == count).all(), f"{shift}: contexts of {sizes.tolist()} points"
 
 
 def related_datasets_change_nothing_else(family: Family) -> None:
-    """The same generator gives the same context and targets and the same first related datasets, however many of them
-    are asked for; no family has more than `related_sets`."""
-    most = family.related_sets
-    all_related = draw(family, related=most)
-    if not most:
+    """Context, targets and the first related datasets do not depend on the requested number of related datasets, which
+    is at max_related `related_sets`."""
+    max_related = family.related_sets
+    all_related = draw(family, related=max_related)
+    if not max_related:
         assert all_related.related is None, "there are related datasets, but `related_sets` is 0"
         return
-    assert all_related.related is not None, "no related datasets, but `related_sets` says so"
-    for count in (None, *range(most)):
+    assert all_related.related is not None, "there are no related datasets, but `related_sets` is positive"
+    for count in (None, *range(max_related)):
         fewer = draw(family, related=count)
         for name, tensor in fewer.tensors().items():
             is_equal = name.startswith("related.") or torch.equal(tensor, all_related.tensors()[name])
-            assert is_equal, f"related={count}: {name} is not what it is with related={most}"
+            assert is_equal, f"related={count}: {name} differs from that with related={max_related}"
         assert fewer.related is not None and fewer.related.mask.shape == all_related.related.mask.shape, (
-            "not padded alike"
+            "related datasets have another padding"
         )
         valid = fewer.related.mask
         for name in ("x", "y", "mask"):
             values, expected = (getattr(related, name)[valid] for related in (fewer.related, all_related.related))
-            assert torch.equal(values, expected), f"related={count}: other datasets than with related={most}"
+            assert torch.equal(values, expected), (
+                f"related={count}: datasets differ from those with related={max_related}"
+            )
 
 
 def as_many_related_datasets_as_asked(family: Family) -> None:
-    """Exactly n in every episode for `related=n`, those that are there first, none larger than `related_points` where
-    the family says so; else a number drawn per episode."""
-    most = family.related_sets
-    if not most:
+    """With `related=n`, every episode has exactly n related datasets, before absent ones; otherwise the number is drawn
+    per episode. No dataset has more than `related_points` points, if the family sets it."""
+    max_related = family.related_sets
+    if not max_related:
         return
-    for count in (None, *range(most + 1)):
+    for count in (None, *range(max_related + 1)):
         related = draw(family, related=count).related
-        assert related is not None and related.mask.shape[:2] == (EPISODES, most), "not padded to `related_sets`"
+        assert related is not None and related.mask.shape[:2] == (EPISODES, max_related), (
+            "related datasets are not padded to `related_sets`"
+        )
         assert related.x.shape[-1] == family.x_dim, f"related inputs have {related.x.shape[-1]} dimensions"
         largest = int(related.mask.sum(-1).max())
         assert largest <= (family.related_points or largest), f"{largest} points are more than `related_points`"
@@ -236,42 +244,42 @@ def as_many_related_datasets_as_asked(family: Family) -> None:
 
 
 def strata_are_parts_of_the_episodes(family: Family) -> None:
-    """One boolean per episode and name."""
+    """Each stratum has one boolean per episode."""
     episodes = draw(family)
     for name, inside in family.strata(episodes).items():
-        assert inside.shape == (EPISODES,) and inside.dtype == torch.bool, f"stratum {name} is no mask over episodes"
+        assert inside.shape == (EPISODES,) and inside.dtype == torch.bool, f"stratum {name} is not a mask over episodes"
 
 
 def the_oracles_it_vouches_for_are_beaten_by_none(family: Family) -> None:
-    """No simple baseline has a smaller squared error (of events: negative log-likelihood), paired by episode and beyond
-    four standard errors."""
-    vouched = sorted(name for name in family.oracles if family.vouches_for(name))
-    if not vouched:
+    """No simple baseline has a squared error (for events: a negative log-likelihood) that is smaller by more than four
+    standard errors, paired by episode."""
+    oracles = sorted(name for name in family.oracles if family.vouches_for(name))
+    if not oracles:
         return
-    # Of the context alone: related datasets would cost most of the time.
+    # Without related datasets, which would take most of the time.
     number = 4 * EPISODES if "next" in family.questions else EPISODES
     points = max(POINTS, min(2 * family.x_dim, 48)) if family.marks is None else 4 * POINTS
     episodes = replace(draw(family, number, points), related=None)
-    simple = _SIMPLE if family.marks is None else _SIMPLE_OF_EVENTS
-    answered = {name: errors for name in vouched if (errors := _answered(family, name, episodes)) is not None}
-    rivals = {name: _errors(family, name, episodes) for name in simple} if answered else {}
-    for oracle, least in answered.items():
-        for name, errors in rivals.items():
-            gaps = least - errors
-            # Cut from above, which lowers the mean: a few episodes in which an oracle fails wildly do not hide it.
+    baselines = _SIMPLE_BASELINES if family.marks is None else _SIMPLE_EVENT_BASELINES
+    oracle_errors = {name: errors for name in oracles if (errors := _oracle_errors(family, name, episodes)) is not None}
+    baseline_errors = {name: _errors(family, name, episodes) for name in baselines} if oracle_errors else {}
+    for oracle, lowest in oracle_errors.items():
+        for name, errors in baseline_errors.items():
+            gaps = lowest - errors
+            # Large gaps are clamped, which lowers the mean: the oracle may fail in a few episodes.
             gaps = gaps.clamp(max=gaps.quantile(0.75))
-            ahead, error = float(gaps.mean()), float(gaps.std()) / math.sqrt(len(gaps))
-            assert ahead <= 4 * error + 1e-9, f"{name} beats the oracle {oracle} by at least {ahead:.3g} ± {error:.2g}"
+            lead, error = float(gaps.mean()), float(gaps.std()) / math.sqrt(len(gaps))
+            assert lead <= 4 * error + 1e-9, f"{name} beats the oracle {oracle} by at least {lead:.3g} ± {error:.2g}"
 
 
-# What an oracle is put to the test against: cheap, and each right for some kind of functions.
-_SIMPLE = ("zero", "mean", "averaging", "knn-3", "least-squares", "ridge-1e-1", "lasso-1e-2", "gp-rbf")
-_SIMPLE_OF_EVENTS = ("poisson", "renewal", "markov-marks")
+# Baselines that an oracle is compared with: each is fast, and suits some functions.
+_SIMPLE_BASELINES = ("zero", "mean", "averaging", "knn-3", "least-squares", "ridge-1e-1", "lasso-1e-2", "gp-rbf")
+_SIMPLE_EVENT_BASELINES = ("poisson", "renewal", "markov-marks")
 
 
-def _answered(family: Family, oracle: str, episodes: Episodes) -> Float[Tensor, " B"] | None:
-    """Its errors; None where it does not take the family with these parameters: one that knows shared features does not
-    take random ones, and one that averages over supports not millions of them."""
+def _oracle_errors(family: Family, oracle: str, episodes: Episodes) -> Float[Tensor, " B"] | None:
+    """The errors of an oracle; None if it does not support the parameters of the family: for example, random features
+    instead of shared ones, or millions of supports to average over."""
     try:
         return _errors(family, oracle, episodes)
     except UsageError:
@@ -279,7 +287,7 @@ def _answered(family: Family, oracle: str, episodes: Episodes) -> Float[Tensor, 
 
 
 def _baseline(family: Family, baseline: str) -> Predictor:
-    """The baseline with access to the family's facts."""
+    """The baseline, given the family's facts."""
     _, card = load_baseline(baseline)
     estimator = ESTIMATORS.get(card.estimator)
     settings = validate(estimator.Settings, card.settings, f"baseline '{baseline}'")
@@ -288,7 +296,7 @@ def _baseline(family: Family, baseline: str) -> Predictor:
 
 
 def _errors(family: Family, baseline: str, episodes: Episodes) -> Float[Tensor, " B"]:
-    """The mean squared error of a baseline in every episode, over the normaliser; of events its negative
+    """The mean squared error of a baseline in every episode, divided by the normaliser; for events the negative
     log-likelihood."""
     predictor = _baseline(family, baseline)
     question = "next" if "next" in family.questions else "targets"
@@ -317,4 +325,4 @@ _CONTRACTS = [
     strata_are_parts_of_the_episodes,
     the_oracles_it_vouches_for_are_beaten_by_none,
 ]
-FAMILY_CONTRACTS = [guarded(each) for each in _CONTRACTS]
+FAMILY_CONTRACTS = [guarded(contract) for contract in _CONTRACTS]

@@ -1,4 +1,4 @@
-"""The three phases, and what a state is good for."""
+"""Contracts of the three phases (condition, query, update) and of states."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from iclbench.core.predictor import Predictor, State
 
 @contract()
 def phases_equal_the_question(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """Conditioning once and querying, twice, is `predict_targets`; a query does not change the state."""
+    """`condition` and `query` equal `predict_targets`, and a query does not change the state."""
     context, x = episodes.context, targets_of(episodes).x
     expected = ask_targets(predictor, episodes, context, x)
     state = predictor.condition(context, episodes.related)
@@ -36,7 +36,7 @@ def phases_equal_the_question(predictor: Predictor, episodes: Episodes, toleranc
 def update_equals_conditioning_on_everything(
     predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT
 ) -> None:
-    """Points may come in any portions, starting from none."""
+    """Points may come in any portions, even after an empty context."""
     context, x = episodes.context, targets_of(episodes).x
     expected = ask_targets(predictor, episodes, context, x)
     for cuts in ([0, 1], [context.count // 2], [0, 2, 3]):
@@ -50,27 +50,27 @@ def update_equals_conditioning_on_everything(
 
 @contract()
 def states_can_be_indexed_and_saved(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """Part of a state answers for its episodes; a state read back from a file answers as before."""
+    """An indexed state gives the answers of its episodes; a state that is loaded from a file gives the same answers."""
     context, x = episodes.context, targets_of(episodes).x
     state = predictor.condition(context, episodes.related)
     assert isinstance(state, State), f"condition returns a {type(state).__name__}, not a State"
-    assert state.nbytes > 0, "the state says that it takes no memory"
+    assert state.nbytes > 0, "the size of the state is 0 bytes"
     expected = ask_state(predictor, state, x)
     index = torch.tensor([len(context) - 1, 0])
     assert_close(
-        ask_state(predictor, state[index], x[index]), expected[index], tolerance, "part of a state answers otherwise"
+        ask_state(predictor, state[index], x[index]), expected[index], tolerance, "an indexed state gives other answers"
     )
     with tempfile.TemporaryDirectory() as folder:
         state.save(Path(folder) / "state.safetensors")
         loaded = type(state).load(Path(folder) / "state.safetensors")
-    assert_close(ask_state(predictor, loaded, x), expected, tolerance, "a saved and loaded state answers otherwise")
+    assert_close(ask_state(predictor, loaded, x), expected, tolerance, "a saved and loaded state gives other answers")
 
 
 @contract(lambda predictor: predictor.removes_points)
 def removing_points_undoes_updating(predictor: Any, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """A state can forget points again: `remove` leaves the answers as they were before they came."""
+    """After `remove`, answers are those before the points were added."""
     context, x = episodes.context, targets_of(episodes).x
     before = predictor.condition(context.span(0, 2), episodes.related)
     after = predictor.remove(predictor.update(before, context.span(2)), context.span(2))
     expected = ask_state(predictor, before, x)
-    assert_close(ask_state(predictor, after, x), expected, tolerance, "removed points leave a trace")
+    assert_close(ask_state(predictor, after, x), expected, tolerance, "removed points still change the answers")

@@ -1,4 +1,4 @@
-"""The two questions: what answers may depend on, and how they hang together."""
+"""Contracts of the questions `next` and `targets`: allowed dependencies of answers, and relations between them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from iclbench.contracts.contract import (
     ask_targets,
     assert_close,
     contract,
+    insert_points,
     other_labels,
-    placed,
     targets_of,
 )
 from iclbench.core.episodes import Episodes, Points, take
@@ -44,24 +44,24 @@ def answers_have_the_right_shape(predictor: Predictor, episodes: Episodes, toler
 def asking_twice_gives_the_same(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
     """Answers are deterministic."""
     answer, repeated = (ask_next(predictor, episodes, episodes.context) for _ in range(2))
-    assert_close(answer, repeated, Tolerance(0.0, 0.0), "predict_next gives another answer the second time")
+    assert_close(answer, repeated, Tolerance(0.0, 0.0), "predict_next is not deterministic")
 
 
 @contract(lambda predictor: predictor.joint == "apart")
 def targets_do_not_see_each_other(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """A target's answer is the same alone and among others, at any position."""
+    """The answer at a target does not depend on other targets or on its position."""
     context, x = episodes.context, targets_of(episodes).x
     joint_answer = ask_targets(predictor, episodes, context, x)
     for q in range(x.shape[1]):
-        alone = ask_targets(predictor, episodes, context, x[:, q : q + 1])
-        assert_close(joint_answer.at(slice(q, q + 1)), alone, tolerance, f"answer {q} depends on other targets")
+        single = ask_targets(predictor, episodes, context, x[:, q : q + 1])
+        assert_close(joint_answer.at(slice(q, q + 1)), single, tolerance, f"answer {q} depends on other targets")
 
 
 @contract(lambda predictor: predictor.joint != "ordered")
 def the_order_of_the_targets_changes_nothing(
     predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT
 ) -> None:
-    """Answers move with their targets, and joint scores of all targets do not change."""
+    """Answers are permuted with their targets, and joint scores of all targets do not change."""
     context, targets = episodes.context, targets_of(episodes)
     backwards = targets.map(lambda t: t.flip(1))
     message = "answers depend on the order of the targets"
@@ -85,64 +85,64 @@ def _joint_scores(predictor: Predictor, episodes: Episodes, targets: Points) -> 
 
 @contract()
 def no_answer_sees_its_own_label(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """The answer for n does not move when label n changes."""
+    """The answer for n does not change with label n."""
     count = episodes.context.count
-    own_label = torch.eye(count, dtype=torch.bool)
-    expected, moved = _moved(predictor, episodes, own_label, of_inputs=False)
+    diagonal = torch.eye(count, dtype=torch.bool)
+    expected, changed_answers = _changed_answers(predictor, episodes, diagonal, change_inputs=False)
     for n in range(count):
         prefix, message = slice(0, n + 1), f"an answer up to {n} changes with label {n}"
-        assert_close(moved[n].at(prefix), expected.at(prefix), tolerance, message)
+        assert_close(changed_answers[n].at(prefix), expected.at(prefix), tolerance, message)
 
 
 @contract()
 def later_points_change_nothing(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """The answer for n does not move when points after n change."""
+    """The answer for n does not change with points after n."""
     count = episodes.context.count
     later = torch.ones(count, count, dtype=torch.bool).triu(1)[:-1]
-    expected, moved = _moved(predictor, episodes, later, of_inputs=True)
+    expected, changed_answers = _changed_answers(predictor, episodes, later, change_inputs=True)
     for n in range(count - 1):
-        so_far, message = slice(0, n + 1), f"points after {n} change an earlier answer"
-        assert_close(moved[n].at(so_far), expected.at(so_far), tolerance, message)
+        prefix, message = slice(0, n + 1), f"points after {n} change an earlier answer"
+        assert_close(changed_answers[n].at(prefix), expected.at(prefix), tolerance, message)
 
 
-def _moved(
-    predictor: Predictor, episodes: Episodes, moved_points: Bool[Tensor, "cases N"], of_inputs: bool
+def _changed_answers(
+    predictor: Predictor, episodes: Episodes, changed_points: Bool[Tensor, "cases N"], change_inputs: bool
 ) -> tuple[Prediction, list[Prediction]]:
-    """The answers, and in every case those with other labels, and inputs, at some points. All cases are asked at once,
-    as further episodes of one batch (what these have to do with each other is a contract of its own), but of an oracle,
-    which is told of these very episodes."""
-    size, moved = len(episodes), []
-    for cases in moved_points.to(episodes.context.x.device).split(
-        1 if isinstance(predictor, Oracle) else len(moved_points)
+    """The answers, and for each case the answers with other labels (and inputs) at some points. All cases are episodes
+    of one batch, whose independence is another contract; an oracle has one batch per case, because it is given the
+    truth of these episodes."""
+    size, changed_answers = len(episodes), []
+    for cases in changed_points.to(episodes.context.x.device).split(
+        1 if isinstance(predictor, Oracle) else len(changed_points)
     ):
         copies = episodes[torch.arange(size, device=cases.device).repeat(len(cases))]
         x, y, changed = copies.context.x, copies.context.y, cases.repeat_interleave(size, 0)
         y = torch.where(changed.reshape(*changed.shape, *[1] * (y.dim() - 2)), other_labels(y, episodes), y)
-        if of_inputs:
+        if change_inputs:
             x = torch.where(changed.unsqueeze(-1), 3 - 2 * x, x)
         answer = ask_next(predictor, copies, replace(copies.context, x=x, y=y))
-        moved += [answer[case * size : (case + 1) * size] for case in range(len(cases))]
-    return ask_next(predictor, episodes, episodes.context), moved
+        changed_answers += [answer[case * size : (case + 1) * size] for case in range(len(cases))]
+    return ask_next(predictor, episodes, episodes.context), changed_answers
 
 
 @contract()
 def batch_neighbours_change_nothing(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """Every episode gets the answers it would get alone."""
+    """The answers for an episode do not depend on the other episodes of its batch."""
     context, x = episodes.context, targets_of(episodes).x
     next_answer, target_answer = ask_next(predictor, episodes, context), ask_targets(predictor, episodes, context, x)
     for b in range(len(episodes)):
         row = slice(b, b + 1)
-        alone = episodes[row]
+        single = episodes[row]
         message = f"answers for episode {b} depend on its batch neighbours"
-        assert_close(next_answer[row], ask_next(predictor, alone, context[row]), tolerance, message)
-        assert_close(target_answer[row], ask_targets(predictor, alone, context[row], x[row]), tolerance, message)
+        assert_close(next_answer[row], ask_next(predictor, single, context[row]), tolerance, message)
+        assert_close(target_answer[row], ask_targets(predictor, single, context[row], x[row]), tolerance, message)
 
 
 @contract(lambda predictor: predictor.order == "set")
 def the_order_of_the_context_changes_nothing(
     predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT
 ) -> None:
-    """A set model gives the same answers whatever the order of its context."""
+    """The answers of a set model do not depend on the order of the context."""
     context, x = episodes.context, targets_of(episodes).x
     order = torch.randperm(context.count, generator=torch.Generator().manual_seed(0)).to(x.device)
     shuffled = context.map(lambda t: t[:, order])
@@ -150,24 +150,24 @@ def the_order_of_the_context_changes_nothing(
         ask_targets(predictor, episodes, shuffled, x),
         ask_targets(predictor, episodes, context, x),
         tolerance,
-        "it calls itself a set model, but its answers depend on the order of the context",
+        "the answers of a model with order 'set' depend on the order of the context",
     )
 
 
 @contract()
 def masks_equal_truncation(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """Masked points, anywhere in the context and different ones per episode, are as if they were not there."""
+    """Masked points, at any positions that differ between episodes, do not change the answers."""
     context, x = episodes.context, targets_of(episodes).x
     orders = torch.stack(
         [torch.randperm(2 * context.count, generator=torch.Generator().manual_seed(b)) for b in range(len(context))]
     )
-    places = orders[:, : context.count].sort(1).values.to(x.device)
+    positions = orders[:, : context.count].sort(1).values.to(x.device)
     noise = torch.full_like(context.x.repeat(1, 2, 1), 7.0)
     labels = context.y.repeat(1, 2, *[1] * (context.y.dim() - 2)).roll(1, 1)
     padded = Points(
-        placed(noise, places, context.x),
-        placed(labels, places, context.y),
-        placed(torch.zeros_like(context.mask).repeat(1, 2), places, context.mask),
+        insert_points(noise, positions, context.x),
+        insert_points(labels, positions, context.y),
+        insert_points(torch.zeros_like(context.mask).repeat(1, 2), positions, context.mask),
     )
     assert_close(
         ask_targets(predictor, episodes, padded, x),
@@ -176,16 +176,16 @@ def masks_equal_truncation(predictor: Predictor, episodes: Episodes, tolerance: 
         "predict_targets: masked points change the answers",
     )
     assert_close(
-        ask_next(predictor, episodes, padded).map(lambda t: take(t, places)),
+        ask_next(predictor, episodes, padded).map(lambda t: take(t, positions)),
         ask_next(predictor, episodes, context),
         tolerance,
-        "predict_next: masked points change the answers at the others",
+        "predict_next: masked points change the answers at other points",
     )
 
 
 @contract()
 def the_two_questions_agree(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """`predict_next` is `predict_targets` asked at each prefix."""
+    """`predict_next` equals `predict_targets` for each prefix."""
     context = episodes.context
     next_answer = ask_next(predictor, episodes, context)
     for n in range(context.count):
@@ -197,7 +197,7 @@ def the_two_questions_agree(predictor: Predictor, episodes: Episodes, tolerance:
 
 @contract()
 def shifted_queries_are_answered(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """With `x_query`, the answer for n is about `x_query[:, n]` and leaves no trace in the next ones."""
+    """With `x_query`, the answer for n is at `x_query[:, n]`, and queries do not change later answers."""
     context = episodes.context
     queries = 2 * context.x.flip(1)
     next_answer = predictor.predict_next(context, episodes.related, x_query=queries).marginals
@@ -210,7 +210,7 @@ def shifted_queries_are_answered(predictor: Predictor, episodes: Episodes, toler
 
 @contract()
 def chosen_prefixes_are_answered(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """With `prefixes`, the answers are those of the full question at these lengths, in their order."""
+    """With `prefixes`, the answers are those of all prefixes at these lengths, in their order."""
     context = episodes.context
     prefixes = [0, 1, context.count // 2, context.count - 1]
     queries = context.x.flip(1)
@@ -218,16 +218,24 @@ def chosen_prefixes_are_answered(predictor: Predictor, episodes: Episodes, toler
         all_answers = predictor.predict_next(context, episodes.related, x_query=x_query).marginals
         answer = predictor.predict_next(context, episodes.related, x_query=x_query, prefixes=prefixes).marginals
         assert_close(
-            answer, all_answers.at(torch.tensor(prefixes)), tolerance, f"prefixes={prefixes} is not answered as asked"
+            answer,
+            all_answers.at(torch.tensor(prefixes)),
+            tolerance,
+            f"prefixes={prefixes} gives other answers than all prefixes",
         )
 
 
 @contract()
 def an_empty_context_works(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """Without any point there still are finite answers, the same whether nothing is there or everything is masked."""
+    """Answers without context are finite, and equal to those with a context of only masked points."""
     context, x = episodes.context, targets_of(episodes).x
     empty = ask_targets(predictor, episodes, context.span(0, 0), x)
     for name, t in empty.tensors().items():
         assert bool(t.isfinite().all()), f"'{name}' is not finite for an empty context"
     masked = replace(context, mask=torch.zeros_like(context.mask))
-    assert_close(ask_targets(predictor, episodes, masked, x), empty, tolerance, "all masked is not the same as empty")
+    assert_close(
+        ask_targets(predictor, episodes, masked, x),
+        empty,
+        tolerance,
+        "a masked context and an empty one give different answers",
+    )

@@ -1,4 +1,4 @@
-"""Related datasets: a set of sets, of which those that are not there leave no trace."""
+"""Contracts of related datasets: they are a set of sets, and absent ones have no effect."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def _is_set_of_sets(predictor: Predictor) -> bool:
     return predictor.uses_related and predictor.order == "set"
 
 
-@contract(_uses_related, of_related=True)
+@contract(_uses_related, needs_related=True)
 def related_datasets_matter(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """A predictor that says it uses related datasets answers otherwise when they change."""
+    """The answers of a predictor with `uses_related` depend on related datasets."""
     context, x, related = episodes.context, targets_of(episodes).x, _related(episodes)
     expected = ask_targets(predictor, episodes, context, x)
     changed = replace(episodes, related=replace(related, y=other_labels(related.y, episodes)))
@@ -39,35 +39,35 @@ def related_datasets_matter(predictor: Predictor, episodes: Episodes, tolerance:
     ):
         answer = ask_targets(predictor, changed_episodes, context, x)
         pairs = zip(answer.tensors().values(), expected.tensors().values(), strict=True)
-        moved = torch.stack([(a - b).abs().flatten(1).amax(1) for a, b in pairs]).amax(0)
-        silent = (moved <= 1e-6) & related.mask.any(-1).any(-1)
-        assert not silent.any(), f"related datasets make no difference: answers are the same {change}"
+        differences = torch.stack([(a - b).abs().flatten(1).amax(1) for a, b in pairs]).amax(0)
+        unchanged = (differences <= 1e-6) & related.mask.any(-1).any(-1)
+        assert not unchanged.any(), f"related datasets have no effect: answers are the same {change}"
 
 
-@contract(_uses_related, of_related=True)
+@contract(_uses_related, needs_related=True)
 def absent_related_datasets_equal_none(
     predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT
 ) -> None:
-    """Masked points in a related dataset are ignored, and so is a dataset of masked points only."""
+    """Masked points in a related dataset have no effect, and neither has a dataset of only masked points."""
     context, x, related = episodes.context, targets_of(episodes).x, _related(episodes)
     expected = ask_targets(predictor, episodes, context, x)
     more_points = _padded(related, 2)
     more_sets = more_points.map(lambda t: torch.cat([t, t.flip(1)], 1))
     more_sets.mask[:, related.mask.shape[1] :] = False
-    for kind, padded in (("points", more_points), ("datasets", more_sets)):
+    for masked, padded in (("points", more_points), ("datasets", more_sets)):
         answer = ask_targets(predictor, replace(episodes, related=padded), context, x)
-        assert_close(answer, expected, tolerance, f"masked {kind} change the answers")
+        assert_close(answer, expected, tolerance, f"masked {masked} change the answers")
     without = ask_targets(predictor, replace(episodes, related=None), context, x)
     absent = replace(related, mask=torch.zeros_like(related.mask))
     answer = ask_targets(predictor, replace(episodes, related=absent), context, x)
-    assert_close(answer, without, tolerance, "related datasets that are all masked are not the same as none")
+    assert_close(answer, without, tolerance, "masked related datasets and no related datasets give different answers")
 
 
-@contract(_uses_related, of_related=True)
+@contract(_uses_related, needs_related=True)
 def related_datasets_of_batch_neighbours_change_nothing(
     predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT
 ) -> None:
-    """Every episode reads its own related datasets and no other's, however many those are."""
+    """The answers for an episode depend only on its own related datasets, not on those of its batch neighbours."""
     context, x, related = episodes.context, targets_of(episodes).x, _related(episodes)
     expected = ask_targets(predictor, episodes, context, x)
     for b in range(len(episodes)):
@@ -81,28 +81,30 @@ def related_datasets_of_batch_neighbours_change_nothing(
         assert_close(answer[b : b + 1], expected[b : b + 1], tolerance, message)
 
 
-@contract(_is_set_of_sets, of_related=True)
+@contract(_is_set_of_sets, needs_related=True)
 def the_order_of_related_datasets_changes_nothing(
     predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT
 ) -> None:
-    """A set model reads a set of sets."""
-    _assert_order_is_nothing(predictor, episodes, tolerance, 1, "answers depend on the order of the related datasets")
+    """The answers of a set model do not depend on the order of related datasets."""
+    _assert_order_has_no_effect(
+        predictor, episodes, tolerance, 1, "answers depend on the order of the related datasets"
+    )
 
 
-@contract(_is_set_of_sets, of_related=True)
+@contract(_is_set_of_sets, needs_related=True)
 def the_order_within_a_related_dataset_changes_nothing(
     predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT
 ) -> None:
-    """A set model reads every related dataset as a set."""
-    _assert_order_is_nothing(
+    """The answers of a set model do not depend on the order of points in a related dataset."""
+    _assert_order_has_no_effect(
         predictor, episodes, tolerance, 2, "answers depend on the order of the points in a related dataset"
     )
 
 
-def _assert_order_is_nothing(
+def _assert_order_has_no_effect(
     predictor: Predictor, episodes: Episodes, tolerance: Tolerance, axis: int, message: str
 ) -> None:
-    """The related datasets, backwards along an axis, get the same answers."""
+    """Check that related datasets flipped along an axis give the same answers."""
     context, x = episodes.context, targets_of(episodes).x
     flipped = replace(episodes, related=_related(episodes).map(lambda t: t.flip(axis)))
     answer, expected = (ask_targets(predictor, case, context, x) for case in (flipped, episodes))
@@ -115,7 +117,7 @@ def _related(episodes: Episodes) -> Points:
 
 
 def _padded(points: Points, count: int) -> Points:
-    """`count` masked points more in every set, which hold something else than zeros."""
+    """`count` additional masked points with nonzero values in every set."""
     axis = points.mask.dim() - 1
     padded = points.map(lambda t: torch.cat([t, t.narrow(axis, 0, count)], axis))
     padded.mask.narrow(axis, points.mask.shape[axis], count).fill_(False)

@@ -1,1 +1,1 @@
-"""Deep-Thinking (Yang et al. 2024): a memory, written several times, for language models and our own backbones."""
+"""Deep-Thinking (Yang et al. 2024) for language models and backbones: several passes over the same demonstrations."""

@@ -1,8 +1,8 @@
-"""Deep-Thinking on our own causal Transformers: the context is read several times over before a query is answered.
+"""Deep-Thinking for causal Transformer backbones: several passes over the context before a query is answered.
 
-What a query runs on is again the state of the backbone, of keys and values that moved. After one pass it is causal in
-the context, from the second pass on it is not: an early point's keys have then been read after later points. So every
-prefix of the question `next` is thought over on its own, and never together with the point that is asked.
+A query uses the state of the backbone with the updated keys and values. After one pass the state is causal in the
+context; from the second pass on it is not, because the keys of an early point are then computed after later points. So
+every prefix of the question `next` has separate passes, which do not include the query point.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from iclbench.layers.positions import LearnedPositions
 
 @dataclass(frozen=True)
 class ThoughtState(State):
-    """The moved keys and values, and the points, which further points are thought over together with."""
+    """The updated keys and values, and the points, which an update reads again together with further points."""
 
     cache: KeyValueCache
     context: Points
@@ -39,11 +39,11 @@ class ThoughtState(State):
 
 
 class ThinkingBackbone(Predictor):
-    """A causal Transformer that thinks over its context. Related datasets are part of what is thought over.
+    """A causal Transformer with Deep-Thinking over its context and related datasets.
 
     Args:
         backbone: a causal Transformer whose state is a `KeyValueCache`.
-        settings: of Deep-Thinking, with a fixed number of passes.
+        settings: settings of Deep-Thinking, with a fixed number of passes.
 
     Raises:
         UsageError: the backbone has no such state, or the settings are only defined for language models.
@@ -52,19 +52,23 @@ class ThinkingBackbone(Predictor):
     order = "causal"
 
     def __init__(self, backbone: Backbone, settings: DeepThinking) -> None:
-        obstacle = forgets(backbone)
+        obstacle = missing_cache_reason(backbone)
         if obstacle:
             raise UsageError(
-                f"Deep-Thinking needs the keys and values of a causal Transformer, as gpt2 has them: {obstacle}"
+                f"Deep-Thinking needs the keys and values of a causal Transformer, like gpt2: {obstacle}",
+                code="not-applicable",
             )
         if not isinstance(settings.passes, int) or settings.setting != "paper" or not settings.trace:
             raise UsageError(
-                "passes=dev, setting=released and trace are for language models (iclbench lm eval); give runs a number "
-                "of passes, as -o method.passes=5"
+                "passes=dev, setting=released and trace=false are for language models (iclbench lm eval); for a run "
+                "give a number of passes, for example -o method.passes=5",
+                code="not-applicable",
             )
         if backbone.uses_related and isinstance(backbone.positions, LearnedPositions):
             raise UsageError(
-                "Deep-Thinking is not defined for related datasets at positions that restart; give a run with others"
+                "Deep-Thinking does not support learned positions with related datasets; give a run with other "
+                "positions",
+                code="not-applicable",
             )
         self.backbone: Any = backbone
         self.settings, self.passes = settings, settings.passes
@@ -77,26 +81,30 @@ class ThinkingBackbone(Predictor):
         reason = super().too_long(examples)
         if reason is None or self.longest == self.backbone.longest:
             return reason
-        return f"{reason}, since Deep-Thinking reads them twice; -o method.positions=reuse takes more"
+        return f"{reason}, because Deep-Thinking reads them twice; -o method.positions=reuse allows more"
 
     def condition(self, context: Points, related: Points | None = None) -> ThoughtState:
-        """Raises `UsageError` beyond the positions that were trained."""
+        """The state after all passes.
+
+        Raises:
+            UsageError: the context is longer than the positions.
+        """
         if reason := self.too_long(int(context.counts.max())):
-            raise UsageError(reason)
+            raise UsageError(reason, code="not-applicable")
         return ThoughtState(self._cache(context, related), context, related)
 
     def query(self, state: ThoughtState, x: Float[Tensor, "batch targets dx"]) -> Prediction:
         return self.backbone.query(state.cache, x)
 
     def update(self, state: ThoughtState, points: Points) -> ThoughtState:
-        """All points are thought over again."""
+        """The state after new passes over all points."""
         return self.condition(state.context.append(points), state.related)
 
     def _cache(self, context: Points, related: Points | None) -> KeyValueCache:
         plain: KeyValueCache = self.backbone.condition(context, related)
         if not plain.mask.shape[1]:
             return plain
-        # Without masks: invalid tokens come after all valid ones, and their outputs are not read.
+        # No masks are needed: invalid tokens are after all valid ones, and their outputs are not used.
         pairs, model = self.backbone.elements, self.backbone
         segments = [pairs.tokens(model, segment) for segment in pairs.prompt(model, context, related).segments(SEGMENT)]
 
@@ -112,21 +120,21 @@ class ThinkingBackbone(Predictor):
         return KeyValueCache(final.memory.keys, final.memory.values, plain.mask)
 
     def _first(self, mask: Bool[Tensor, "B T"], history: int) -> Tensor | None:
-        """Position of the next tokens: after all others (None), or after those of this pass."""
+        """Position of the next tokens: after all others (None), or, with positions=reuse, after those of this pass."""
         reuse = self.settings.positions == "reuse" and self.backbone.positions is not None
         return mask[:, history:].sum(1, keepdim=True) if reuse else None
 
 
-def forgets(backbone: Backbone) -> str:
-    """Why there are no keys and values to think over, as a clause for an error line; empty: there are."""
+def missing_cache_reason(backbone: Backbone) -> str:
+    """The reason why a backbone has no keys and values for Deep-Thinking, as a clause of an error; empty if it has."""
     if isinstance(backbone, ImageBackbone):
-        return "this one has an image encoder in front"
+        return "this model has an image encoder"
     if isinstance(backbone, SequenceBackbone) and not backbone.elements.has_inputs:
-        return f"this one reads {backbone.elements.noun}, and the last one is not part of its keys and values"
+        return f"this model reads {backbone.elements.noun}, and the last one is not part of its keys and values"
     if isinstance(backbone, CausalTransformer) and isinstance(backbone, SequenceBackbone):
         return ""
     if backbone.order == "set":
-        return "this one reads a set, which has no end to go on from"
+        return "this model reads a set, not a sequence"
     if isinstance(backbone, SequenceBackbone):
-        return "the state of this one is recurrent"
-    return "this one answers from something else that it makes of them"
+        return "the state of this model is recurrent"
+    return "this model does not predict from them directly"

@@ -1,4 +1,4 @@
-"""The memory of a Transformer: the keys and values that its layers keep of tokens they have read."""
+"""The memory of a Transformer: cached keys and values of all layers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from iclbench.core.records import TensorRecord
 
 @dataclass(frozen=True)
 class Memory(TensorRecord):
-    """Keys and values, a tensor `(B, H, L, C)` per layer, without gaps: every one of the L slots holds a token."""
+    """Keys and values, a tensor `(B, H, L, C)` per layer, without gaps: each of the L slots holds a token."""
 
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
@@ -37,25 +37,25 @@ class Memory(TensorRecord):
         return self[index]
 
     def expand(self, batch: int) -> Memory:
-        """One memory for so many sequences, without a copy of it; one that has as many already stays as it is."""
+        """One memory as that of `batch` sequences, without copying it; unchanged if it has this batch size already."""
         return self.map(lambda t: t.expand(batch, -1, -1, -1))
 
     def last(self, length: int) -> Memory:
         """The last `length` tokens."""
         return self.map(lambda t: t[:, :, t.shape[2] - length :])
 
-    def then(self, later: Memory) -> Memory:
+    def followed_by(self, later: Memory) -> Memory:
         """This memory followed by a later one."""
         pairs = zip([*self.keys, *self.values], [*later.keys, *later.values], strict=True)
-        joined = tuple(torch.cat([a.to(b), b], dim=2) for a, b in pairs)
-        return Memory(joined[: len(self.keys)], joined[len(self.keys) :])
+        tensors = tuple(torch.cat([a.to(b), b], dim=2) for a, b in pairs)
+        return Memory(tensors[: len(self.keys)], tensors[len(self.keys) :])
 
     def plus(self, other: Memory, weight: float) -> Memory:
-        """The sum of this memory and `weight` times the other, slot by slot, in this one's precision."""
+        """The sum of this memory and `weight` times the other, slot by slot, in the precision of this one."""
         return Memory(_plus(self.keys, other.keys, weight), _plus(self.values, other.values, weight))
 
     def relative_to(self, other: Memory) -> Float[Tensor, " B"]:
-        """How large this is, relative to the other: norms of keys and of values, layer by layer; their mean."""
+        """Ratio of the norms of this memory and the other, as the mean over keys and values of all layers."""
         pairs = zip([*self.keys, *self.values], [*other.keys, *other.values], strict=True)
         return torch.stack([_norm(a) / _norm(b) for a, b in pairs]).mean(0)
 

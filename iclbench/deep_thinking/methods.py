@@ -1,6 +1,6 @@
-"""How a language model takes in its demonstrations: read once, thought over several times, or written several times.
+"""Methods of reading demonstrations: once, with Deep-Thinking, or repeated in the prompt.
 
-A method applied to a model is part of the contestant's name: demo-lm, demo-lm+deep-thinking, demo-lm+repeat-2.
+A method is part of a model's name: demo-lm, demo-lm+deep-thinking, demo-lm+repeat-2.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from iclbench.core.hashing import content_hash
 from iclbench.core.settings import validate
 from iclbench.deep_thinking.settings import METHODS, MethodSettings, slots_needed
 
-# Raised whenever a change of a method gives other answers for the same settings.
+# Increased if a method gives other answers for the same settings.
 VERSION = 1
 
 
@@ -26,7 +26,7 @@ class Method:
 
     Attributes:
         name: one of `METHODS`.
-        settings: of that method.
+        settings: settings of the method.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Method:
 
     @property
     def suffix(self) -> str:
-        """Suffix of the model's name: the method, and the settings that are not the defaults."""
+        """Suffix of the model's name: the method, and settings that differ from the defaults."""
         return self.settings.suffix(self.name)
 
     @property
@@ -44,47 +44,63 @@ class Method:
 
     @property
     def times(self) -> int:
-        """Number of times that the demonstrations are written."""
+        """Number of copies of the demonstrations in the prompt."""
         return self.settings.copies
 
     @property
     def passes(self) -> int:
-        """Forward passes over the demonstrations, at most."""
-        return self.settings.most
+        """Largest number of forward passes over the demonstrations."""
+        return self.settings.pass_limit
 
     @property
     def controls(self) -> tuple[Method, ...]:
-        """The methods that an evaluation compares this one with, besides plain ICL."""
+        """The methods, in addition to plain ICL, with which an evaluation compares this one."""
         return tuple(Method(settings.method, settings) for settings in self.settings.controls())
 
     def too_long(self, demonstrations: int, query: int, longest: int | None) -> str:
-        """Why a model that takes at most `longest` tokens cannot take in so many of demonstrations, as they are
-        written, and of the longest query with an answer, as a clause for an error line; empty: it can."""
+        """The reason why a prompt is too long for a model, as a clause of an error; empty if it is not.
+
+        Args:
+            demonstrations: number of tokens of the demonstrations, including copies.
+            query: number of tokens of the longest query with an answer.
+            longest: largest number of tokens of the model; None: any.
+        """
         slots = slots_needed(demonstrations, query, self.passes)
         if longest is None or slots <= longest:
             return ""
         if slots > demonstrations + query:
             return f"Deep-Thinking needs {slots} tokens ({demonstrations} of demonstrations, twice), it takes {longest}"
-        parts = f"{demonstrations} of demonstrations, {query} of the query with its answer"
-        return f"the prompt needs {slots} tokens ({parts}), it takes {longest}"
+        counts = f"{demonstrations} of demonstrations, {query} of the query with its answer"
+        return f"the prompt needs {slots} tokens ({counts}), it takes {longest}"
 
 
 def method(name: str, overrides: Mapping[str, Any] | None = None) -> Method:
-    """The method of this name, in either spelling; `overrides` are what `-o method.KEY=VALUE` gave.
+    """The method of this name, with hyphens or underscores.
+
+    Args:
+        name: the name.
+        overrides: settings from `-o method.KEY=VALUE`.
 
     Raises:
-        UnknownNameError: there is none of this name.
-        UsageError: it has no such setting, or the value does not fit.
+        UnknownNameError: no method has this name.
+        UsageError: the method does not have the setting, or the value is not valid.
     """
     key = canonical(name)
     if key not in METHODS:
         raise UnknownNameError("method", name, METHODS)
     settings = dict(overrides or {})
     if settings and not METHODS[key].model_fields:
-        raise UsageError(f"method '{key}' has no settings, got {next(iter(settings))!r}; name another with --method")
+        raise UsageError(
+            f"method '{key}' has no settings, got {next(iter(settings))!r}; give another --method",
+            code="not-applicable",
+        )
     return Method(key, validate(METHODS[key], settings, f"method '{key}'"))
 
 
 def method_as_typed(name: str, pairs: Sequence[str]) -> Method:
-    """The method of this name with what `-o method.KEY=VALUE` said; errors as of `method`, or for other keys."""
+    """The method of this name with overrides as typed after `-o`.
+
+    Raises:
+        UsageError: as for `method`, or an override does not start with `method.`.
+    """
     return method(name, parse_overrides(pairs, ("method",)).get("method"))

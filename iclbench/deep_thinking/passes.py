@@ -1,16 +1,16 @@
-"""Deep-Thinking: demonstrations are read several times over, each time after what was kept of them before (Yang et al.,
-ACL 2024, "Iterative Forward Tuning Boosts In-Context Learning in Language Models", section 3).
+"""Deep-Thinking: several passes over the demonstrations, each after the memory of the earlier ones (Yang et al., ACL
+2024, "Iterative Forward Tuning Boosts In-Context Learning in Language Models", section 3).
 
-The first pass is an ordinary one; its keys and values are the memory, so that one pass is plain ICL. Every further pass
-reads the same tokens after the memory (eq. 3) and moves it towards the present keys and values by the gate eta (eq. 4).
-The query runs on what has become of it (eq. 6). No weight changes.
+The keys and values of the first pass are the memory, so that one pass is plain ICL. Every further pass reads the same
+tokens after the memory (equation 3) and moves the memory difference its keys and values by the gate eta (equation 4).
+The query is answered from the final memory (equation 6). No weight changes.
 
-The released code (Yangjiaxi/DeepThinking, `models/meta_optimizer.py`) departs from the paper: momentum 0.9 on what is
-moved by, memory and updates in bfloat16, where a step of one hundredth is often none, and the best number of passes is
-chosen on the very data that it is then reported on. All of that is `setting="released"`; that its `core.py` cuts the
-demonstrations of GPT-2 down to their last 400 tokens is not: here `overlength` says what becomes of long ones. Else
-momentum is 0 and memory is kept in float32, whatever the model computes in; the number of passes is fixed or chosen on
-a development split.
+The released code (Yangjiaxi/DeepThinking, `models/meta_optimizer.py`) differs from the paper: it has momentum 0.9,
+memory and updates in bfloat16, in which a step of 0.01 is often rounded to none, and it selects the best number of
+passes on the data of the evaluation. `setting="released"` does the same, except that `core.py` of the released code
+cuts the demonstrations of GPT-2 to their last 400 tokens; here `overlength` determines the treatment of long
+demonstrations. With `setting="paper"`, momentum is 0, the memory is in float32 whatever the precision of the model, and
+the number of passes is fixed or selected on a development split.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from iclbench.deep_thinking.settings import DeepThinking
 
 @dataclass(frozen=True)
 class Thought:
-    """The memory after so many passes.
+    """The memory after a number of passes.
 
     Attributes:
-        passes: forward passes so far, from 1.
-        memory: what a query runs on, in the precision in which it is added up: cast to the model's when it is put back.
-        change: how far the pass wanted to move the memory, |K_t - K~| / |K~| and |V_t - V~| / |V~|, their mean over
-            layers, for every sequence; NaN after the first pass, which has nothing to move.
+        passes: number of forward passes so far, from 1.
+        memory: the memory for queries, in the precision of the updates; a query casts it to that of the model.
+        change: relative distance of the pass from the memory, the mean of |K_t - K~| / |K~| and |V_t - V~| / |V~| over
+            layers, for every sequence; NaN after the first pass.
     """
 
     passes: int
@@ -46,10 +46,9 @@ def think(read: Callable[[Memory | None], Memory], settings: DeepThinking, passe
     """The memory after 1, 2, ..., `passes` passes.
 
     Args:
-        read: one pass over the demonstrations after a memory of them (None: after nothing), the present keys and values
-            of all layers.
+        read: function from a memory (None: none) to the keys and values of a pass over the demonstrations after it.
         settings: gate, momentum and precision.
-        passes: T.
+        passes: number of passes T.
     """
     current = read(None)
     released = settings.setting == "released"
@@ -58,8 +57,8 @@ def think(read: Callable[[Memory | None], Memory], settings: DeepThinking, passe
     yield Thought(1, memory, torch.full((memory.batch,), torch.nan, device=memory.keys[0].device))
     for t in range(2, passes + 1):
         current = read(memory.to(dtype=current.dtype))
-        towards = current.to(dtype=precision).plus(memory, -1.0)
-        change = towards.relative_to(memory)
-        step = towards if step is None or not settings.momentum else towards.plus(step, settings.momentum)
+        difference = current.to(dtype=precision).plus(memory, -1.0)
+        change = difference.relative_to(memory)
+        step = difference if step is None or not settings.momentum else difference.plus(step, settings.momentum)
         memory = memory.plus(step, settings.eta)
         yield Thought(t, memory, change)

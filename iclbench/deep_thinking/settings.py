@@ -1,5 +1,5 @@
-"""The methods of taking in demonstrations and their settings, apart from what computes, so that they are checked before
-torch is imported."""
+"""Settings of the methods of reading demonstrations. The module does not import torch, so that settings are checked
+first."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _RELEASED = {"momentum": 0.9, "passes": "best"}
 
 
 class MethodSettings(BaseSettings):
-    """Settings of a method, and what an evaluation needs to know of it; each method overrides what differs.
+    """Settings of a method, and its properties for an evaluation; subclasses override the defaults.
 
     Class attributes:
-        method: its name.
-        thinks: whether later passes read the demonstrations after the memory of earlier ones; then they are read apart
-            from the query, and the model needs a memory.
+        method: name of the method.
+        thinks: whether later passes read the demonstrations after the memory of earlier ones. If so, demonstrations are
+            read separately from the query, and the model needs a memory.
     """
 
     method: ClassVar[str]
@@ -28,45 +28,45 @@ class MethodSettings(BaseSettings):
 
     @property
     def copies(self) -> int:
-        """How often the demonstrations are written."""
+        """Number of copies of the demonstrations in the prompt."""
         return 1
 
     @property
-    def most(self) -> int:
-        """Forward passes over the demonstrations, at most."""
+    def pass_limit(self) -> int:
+        """Largest number of forward passes over the demonstrations."""
         return 1
 
     @property
     def selection(self) -> Literal["fixed", "dev", "best"]:
-        """How the number of passes is chosen: not at all, on a development split, or on the evaluation data."""
+        """Selection of the number of passes: fixed, on a development split, or the best on the evaluation data."""
         return "fixed"
 
     @property
     def traced(self) -> bool:
-        """Whether queries are also asked after every pass but the last."""
+        """Whether queries are also evaluated after every pass before the last."""
         return False
 
     def suffix(self, name: str) -> str:
-        """What the method, under this `name`, adds to a model's name: itself, and the settings that are not usual."""
+        """Suffix of a model's name for the method with this `name`, and for settings that differ from the defaults."""
         return ""
 
     def controls(self) -> tuple[MethodSettings, ...]:
-        """The methods that an evaluation compares this one with, besides plain ICL."""
+        """The methods, in addition to plain ICL, with which an evaluation compares this one."""
         return ()
 
     def thinking(self) -> DeepThinking:
-        """Gate, momentum and precision of the passes; they do not change a single pass."""
+        """Gate, momentum and precision of the passes; a single pass does not depend on them."""
         return DeepThinking()
 
 
 class PlainICL(MethodSettings):
-    """The demonstrations come before the query, once."""
+    """The demonstrations are in the prompt once, before the query."""
 
     method = "icl"
 
 
 class Repeat(MethodSettings):
-    """The demonstrations come before the query several times in a row: a control for Deep-Thinking, which has to be
+    """The demonstrations are in the prompt several times, before the query; a control for Deep-Thinking, which must be
     better than repetition."""
 
     method = "repeat"
@@ -81,19 +81,20 @@ class Repeat(MethodSettings):
 
 
 class DeepThinking(MethodSettings):
-    """How the memory is moved, and how often.
+    """Settings of Deep-Thinking.
 
     Attributes:
-        eta: gate: by which part the memory moves towards the present; 0 leaves it as it is.
-        passes: forward passes over the demonstrations, T in the paper: 1 is plain ICL. `dev`: of 1 to `max_passes` the
-            best on a development split; `best`: the best on the evaluation data, in the released setting only.
-        momentum: of the step before, this part is added to the next one.
-        positions: further passes come after the memory (`continue`, as in the released code) or have the positions
-            of the first again (`reuse`).
-        setting: `paper`; or `released`, with momentum 0.9, bfloat16, and the best number of passes.
-        max_passes: the largest number of passes to choose from.
-        trace: whether queries are also asked after every pass but the last; without it still after the first, and after
-            every one where the number of passes is chosen on what is asked.
+        eta: gate: fraction of the distance by which the memory moves towards each pass; 0: it does not change.
+        passes: number of forward passes over the demonstrations, T in the paper; 1 is plain ICL. `dev`: the best of 1
+            to `max_passes` on a development split; `best`: the best on the evaluation data (only with
+            setting=released).
+        momentum: fraction of the previous step that is added to the next one.
+        positions: positions of further passes: after the memory (`continue`, as in the released code), or those of the
+            first pass (`reuse`).
+        setting: `paper`, or `released` with momentum 0.9, bfloat16, and the best number of passes.
+        max_passes: largest number of passes for `dev` and `best`.
+        trace: whether queries are also evaluated after every pass before the last. Without it they are still evaluated
+            after the first pass, and after every pass if the number of passes is selected on the evaluation data.
     """
 
     method = "deep-thinking"
@@ -112,7 +113,7 @@ class DeepThinking(MethodSettings):
     def _number_or_choice(cls, value: Any) -> Any:
         number = isinstance(value, int) and not isinstance(value, bool) and value > 0
         if not (number or value in ("dev", "best")):
-            raise ValueError(f"expected a number of passes from 1 on, or dev, got {value!r}")
+            raise ValueError(f"expected a number of passes, at least 1, or dev, got {value!r}")
         return value
 
     @model_validator(mode="before")
@@ -124,13 +125,13 @@ class DeepThinking(MethodSettings):
     @model_validator(mode="after")
     def _fits_together(self) -> DeepThinking:
         if self.passes == "best" and self.setting != "released":
-            raise ValueError("passes: 'best' looks at the evaluation data, as setting=released does; choose with dev")
+            raise ValueError("passes: 'best' uses the evaluation data, as setting=released does; use dev instead")
         if isinstance(self.passes, int) and self.max_passes != type(self).model_fields["max_passes"].default:
-            raise ValueError(f"max_passes is the largest of passes=dev; with passes={self.passes} it says nothing")
+            raise ValueError(f"max_passes is for passes=dev; with passes={self.passes} it has no effect, leave it out")
         return self
 
     @property
-    def most(self) -> int:
+    def pass_limit(self) -> int:
         return self.passes if isinstance(self.passes, int) else self.max_passes
 
     @property
@@ -143,27 +144,32 @@ class DeepThinking(MethodSettings):
 
     def suffix(self, name: str) -> str:
         released = self.setting == "released"
-        usual = type(self).model_validate({"setting": self.setting})
-        changed = [f"-{canonical(key)}-{_written(value)}" for key, value in self if value != getattr(usual, key)]
+        defaults = type(self).model_validate({"setting": self.setting})
+        changed = [f"-{canonical(key)}-{_as_text(value)}" for key, value in self if value != getattr(defaults, key)]
         return f"+{name}" + "-released" * released + "".join(changed)
 
     def controls(self) -> tuple[MethodSettings, ...]:
-        """Repetition, and passes that leave the memory as it is."""
+        """Repetition, and passes that do not change the memory."""
         return (Repeat(), self.model_copy(update={"eta": 0.0}))
 
     def thinking(self) -> DeepThinking:
         return self
 
 
-METHODS: dict[str, type[MethodSettings]] = {each.method: each for each in (PlainICL, DeepThinking, Repeat)}
+METHODS: dict[str, type[MethodSettings]] = {cls.method: cls for cls in (PlainICL, DeepThinking, Repeat)}
 
 
-def _written(value: object) -> str:
+def _as_text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value).lower()
 
 
 def slots_needed(demonstrations: int, query: int, passes: int) -> int:
-    """Slots of the longest forward pass over so many tokens of demonstrations and of the longest query with an answer:
-    from the second pass on the demonstrations stand there twice. Where positions are reused, too: architectures have
-    masks for so many slots, not only positions."""
+    """Number of slots of the longest forward pass: from the second pass on, it has the demonstrations twice. This also
+    holds if positions are reused, because the masks of some architectures limit the number of slots.
+
+    Args:
+        demonstrations: number of tokens of the demonstrations.
+        query: number of tokens of the longest query with an answer.
+        passes: number of passes.
+    """
     return max(demonstrations * min(passes, 2), demonstrations + query)

@@ -1,1 +1,1 @@
-"""Layers: what architectures are made of."""
+"""Layers: the components of the architectures in `iclbench.backbones`."""

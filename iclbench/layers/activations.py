@@ -1,4 +1,4 @@
-"""Activations that are worth writing by hand on a CPU."""
+"""Activation functions with hand-written kernels for the CPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CUBIC = 0.044715 * _LINEAR
 
 
 class _SigmoidGelu(torch.autograd.Function):
-    """tanh-GELU in its sigmoid form, half the time of the library's on a CPU, forward and backward."""
+    """tanh-GELU in its sigmoid form; on a CPU it takes half the time of `F.gelu`, forward and backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -33,7 +33,7 @@ class _SigmoidGelu(torch.autograd.Function):
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """GELU with the tanh approximation, as GPT-2 has it."""
+    """GELU with the tanh approximation, as in GPT-2."""
     if x.device.type == "cpu" and x.dtype == torch.float32:
         return _SigmoidGelu.apply(x)
     return F.gelu(x, approximate="tanh")

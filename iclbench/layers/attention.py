@@ -1,11 +1,11 @@
-"""The attention layer of pseudo-token neural processes, under masks.
+"""The attention layer of pseudo-token neural processes, with masks.
 
 Pre-norm with residuals: q = q + Attention(LN(q), LN(kv)), then q = q + FF(LN'(q)); one LN serves queries and keys
 (ICICL-TNP paper, appendix G; cambridge-mlg's code). FF has one hidden layer, as in that code; appendix G describes two
-hidden layers. Keys and values can be computed on their own (`keys`), so that they are projected once for many queries.
+hidden layers. Keys and values can be computed separately (`keys`), so that they are projected once for many queries.
 
-A row of queries without any valid key leaves the layer as it came, feed-forward included. The authors' layer would add
-output bias and feed-forward; here an absent dataset has no effect.
+The layer returns queries without any valid key unchanged, so that an absent dataset has no effect. The authors' layer
+adds the output bias and the feed-forward network to them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,12 @@ from iclbench.layers.perceptron import perceptron
 
 @dataclass(frozen=True)
 class KeysValues(TensorRecord):
-    """What queries read: keys and values per head, and which tokens are there (None: all); of every episode, or of
-    several samples of each."""
+    """Keys and values per head, of every episode or of several samples of each.
+
+    Attributes:
+        keys, values: one vector per head and token.
+        mask: valid tokens; None: all.
+    """
 
     keys: Float[Tensor, "*batch H T C"]
     values: Float[Tensor, "*batch H T C"]
@@ -33,22 +37,33 @@ class KeysValues(TensorRecord):
 
 
 def check_heads(width: int, heads: int, setting: str = "width") -> None:
-    """Raise `UsageError` unless the width, which a setting of that name gives, divides into so many heads."""
+    """Check that the width is a multiple of the number of heads.
+
+    Args:
+        width: D.
+        heads: number of attention heads.
+        setting: name of the setting that holds the width.
+
+    Raises:
+        UsageError: it is not.
+    """
     if width % heads:
-        more = width + -width % heads
-        raise UsageError(f"backbone.{setting}={width} is not a multiple of backbone.heads={heads}; {more} is")
+        multiple = width + -width % heads
+        raise UsageError(
+            f"backbone.{setting}={width} is not a multiple of backbone.heads={heads}; {multiple} is", code="bad-value"
+        )
 
 
 class AttentionLayer(nn.Module):
-    """Cross- or self-attention and a feed-forward network, 6 D² + 7 D parameters where it has the same width.
+    """Cross- or self-attention and a feed-forward network; 6 D² + 7 D parameters if its hidden width is D.
 
     Args:
         width: D of a token.
-        heads: of attention.
+        heads: number of attention heads.
         feedforward: hidden width of the feed-forward network; None: D.
 
     Raises:
-        UsageError: the width does not divide by the heads.
+        UsageError: the width is not a multiple of the heads.
     """
 
     def __init__(self, width: int, heads: int, feedforward: int | None = None) -> None:
@@ -57,13 +72,13 @@ class AttentionLayer(nn.Module):
         self.heads = heads
         self.norm = nn.LayerNorm(width)
         self.q = nn.Linear(width, width, bias=False)
-        self.kv = nn.Linear(width, 2 * width, bias=False)  # drawn like one matrix each: the bound is 1 / sqrt(D)
+        self.kv = nn.Linear(width, 2 * width, bias=False)  # initialised like two matrices: the bound is 1 / sqrt(D)
         self.out = nn.Linear(width, width)
         self.norm_inner = nn.LayerNorm(width)
         self.feed_forward = perceptron(width, feedforward or width, width)
 
     def keys(self, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None) -> KeysValues:
-        """Keys and values of these tokens."""
+        """Keys and values of the tokens."""
         return self._project(self.norm(tokens), mask)
 
     def attend(self, queries: Float[Tensor, "B Q D"], memory: KeysValues) -> Float[Tensor, "B Q D"]:
@@ -76,12 +91,12 @@ class AttentionLayer(nn.Module):
         tokens: Float[Tensor, "B T D"] | None = None,
         mask: Bool[Tensor, "B T"] | None = None,
     ) -> Float[Tensor, "B Q D"]:
-        """The queries after reading the tokens, or one another where there are none.
+        """The queries after attention to the tokens.
 
         Args:
-            queries: what is changed.
-            tokens: what is read; None: the queries themselves.
-            mask: which tokens are there; None: all.
+            queries: rows that are updated.
+            tokens: rows that the queries attend to; None: the queries (self-attention).
+            mask: valid tokens; None: all.
         """
         if tokens is not None:
             return self.attend(queries, self.keys(tokens, mask))
@@ -98,7 +113,7 @@ class AttentionLayer(nn.Module):
         visible, has_keys = None, None
         if memory.mask is not None:
             has_keys = memory.mask.any(1)[:, None, None]
-            # Rows without keys look at everything, so that no kernel divides by zero, and are put back below.
+            # Rows without keys attend to all, so that no kernel divides by zero, and are restored below.
             visible = (memory.mask[:, None] | ~has_keys).unsqueeze(1)
         q = self._by_head(self.q(normed))
         mixed = F.scaled_dot_product_attention(q, memory.keys, memory.values, attn_mask=visible)

@@ -1,8 +1,9 @@
-"""The causal Transformer over interleaved pairs x_1, y_1, ..., x_N, y_N: GPT-2's blocks and what goes on from a state.
+"""The causal Transformer over interleaved pairs x_1, y_1, ..., x_N, y_N: GPT-2's blocks, and their continuation from a
+state.
 
-Layers and initial weights are those of `transformers.GPT2Model`, and so are the answers (a test). The path forward is
-leaner: no token embedding (12.9 M unused parameters with the default vocabulary), fused attention, fused GELU, and
-after the last layer's keys and values only the tokens that are read are carried on.
+Layers, initial weights and outputs are those of `transformers.GPT2Model` (checked by a test). The forward pass is
+leaner: it has no token embedding (12.9 M unused parameters with the default vocabulary) and uses fused attention and
+fused GELU, and the last layer computes only keys and values of tokens whose output is not read.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from iclbench.layers.activations import gelu_tanh
 from iclbench.layers.attention import check_heads
 from iclbench.layers.gpt2_block import GPT2Block, gpt2_layers
 from iclbench.layers.key_value_cache import (
-    Growing,
+    GrowingCache,
     KeyValueCache,
     attend_past_and_self,
     causal,
@@ -32,22 +33,24 @@ from iclbench.layers.positions import (
     Places,
     Positions,
     RotaryPositions,
+    Rotation,
     SinusoidalPositions,
-    Turn,
-    turned,
+    rotated,
 )
 from iclbench.layers.prompt import SEPARATOR
 
-# Which tokens of pairs are read after the last layer.
+# The tokens of pairs whose output is read after the last layer.
 EVERY, INPUTS, OUTPUTS = slice(None), slice(0, None, 2), slice(1, None, 2)
 
-# What a layer's queries, keys and values are mixed to; None when no later layer is needed.
+# From the number of a layer, its queries, keys and values to its attention output; None if no later layer is needed.
 _Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor | None]
 
 
 class CausalTransformer(nn.Module):
-    """Blocks, final norm and positions of a module that calls `build` in its constructor: alone, or in front of
-    `SequenceBackbone`, whose trunk it then is. The weights are the module's own, as `blocks`, `norm`, `positions`."""
+    """Blocks, final norm and positions. A subclass calls `build` in its constructor.
+
+    A subclass that also derives from `SequenceBackbone` (after this class) has it as its trunk.
+    """
 
     padding: ClassVar[Literal["left", "right"]] = "right"
 
@@ -67,30 +70,31 @@ class CausalTransformer(nn.Module):
         Args:
             layers: number of blocks.
             width: D of the tokens.
-            heads: of attention.
-            points: so many pairs have learned positions.
-            positions: kind of positions of tokens.
+            heads: number of attention heads.
+            points: number of pairs that have learned positions.
+            positions: how positions are encoded.
             init_std: standard deviation of the initial weights.
             feedforward: hidden width of each block's MLP; None: four times the width.
 
         Raises:
-            UsageError: the width does not divide by the heads, or is odd with sinusoidal (of a head: rotary) positions.
+            UsageError: the width is not a multiple of the heads, or it is odd with sinusoidal positions, or the width
+                of a head is odd with rotary positions.
         """
         check_heads(width, heads)
         self.heads_count, self.layers = heads, layers
-        drawn = gpt2_layers(layers, width, 2 * points, init_std, feedforward)
-        self.blocks = nn.ModuleList(drawn.blocks)
-        self.norm = drawn.norm
+        initial_layers = gpt2_layers(layers, width, 2 * points, init_std, feedforward)
+        self.blocks = nn.ModuleList(initial_layers.blocks)
+        self.norm = initial_layers.norm
         self.positions: AddedPositions | RotaryPositions | None = None
         if positions == "learned":
-            self.positions = LearnedPositions(drawn.positions)
+            self.positions = LearnedPositions(initial_layers.positions)
         elif positions == "sinusoidal":
             self.positions = SinusoidalPositions(width)
         elif positions == "rotary":
             self.positions = RotaryPositions(width, heads)
 
     def trunk(self, tokens: Float[Tensor, "B T D"], read: slice = INPUTS) -> Float[Tensor, "B N D"]:
-        """Hidden vectors at the tokens that are read of a whole sequence, in one pass."""
+        """Hidden vectors at the tokens `read` of a complete sequence, in one pass."""
         length = tokens.shape[1]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -105,7 +109,7 @@ class CausalTransformer(nn.Module):
         self, tokens: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: KeyValueCache | None = None
     ) -> tuple[Float[Tensor, "B N D"], KeyValueCache | None]:
         new, query_count = tokens.shape[1], queries.shape[1]
-        cache = None if state is None else Growing(state)
+        cache = None if state is None else GrowingCache(state)
         past = 0 if state is None else state.mask.shape[1]
         visible = causal(new, past, tokens.device) if state is None else causal_past(state, new)
         before = visible.tril(past - 1)[..., ::2, :]
@@ -145,16 +149,16 @@ class CausalTransformer(nn.Module):
         state: KeyValueCache,
         tokens: Float[Tensor, "B T D"],
         mask: Bool[Tensor, "B T"] | None = None,
-        part: Int[Tensor, "B N"] | None = None,
+        roles: Int[Tensor, "B N"] | None = None,
     ) -> KeyValueCache:
-        """No token is missing before a valid one, so that all attention is plainly causal."""
+        """No valid token follows an invalid one, so that a causal mask is sufficient."""
         past, new = state.mask.shape[1], tokens.shape[1]
         mask = tokens.new_ones(len(tokens), new, dtype=torch.bool) if mask is None else mask
         visible = causal(new, past, tokens.device) if past else None
         places: Places = range(past, past + new)
         before = None
-        if part is not None and isinstance(self.positions, AddedPositions) and self.positions.restarts:
-            places, before = _restarting(state, mask, part)
+        if roles is not None and isinstance(self.positions, AddedPositions) and self.positions.restarts:
+            places, before = _restarting(state, mask, roles)
         return self._extend(state, tokens, places, mask, visible, before=before)[1]
 
     def resume(self, state: KeyValueCache, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]) -> KeyValueCache:
@@ -168,9 +172,15 @@ class CausalTransformer(nn.Module):
         read: slice | None = None,
         start: Int[Tensor, "B 1"] | None = None,
     ) -> tuple[Float[Tensor, "B N D"] | None, KeyValueCache]:
-        """`resume` that also gives the hidden vectors at the further tokens that are read (None: at none). Without a
-        mask all of them are valid, and no device is waited for to find out. `start` is the position of the first of
-        them; None: after all that the state holds."""
+        """`resume` that also returns hidden vectors at the further tokens.
+
+        Args:
+            state: the cache so far.
+            tokens: the further tokens.
+            mask: valid tokens; None: all, without a synchronisation with the device.
+            read: the tokens whose hidden vectors are returned; None: none.
+            start: position of the first further token; None: after all tokens of the state.
+        """
         past, new = state.mask.shape[1], tokens.shape[1]
         masks = [m for m in (state.mask if past else None, mask) if m is not None]
         mask = tokens.new_ones(len(tokens), new, dtype=torch.bool) if mask is None else mask
@@ -191,9 +201,9 @@ class CausalTransformer(nn.Module):
         read: slice | None = None,
         before: Int[Tensor, "B 1"] | None = None,
     ) -> tuple[Float[Tensor, "B N D"] | None, KeyValueCache]:
-        """Hidden vectors at the tokens that are read and the longer cache, further tokens seeing what is `visible`
-        (None: those before them). Where nothing is read, the last layer has only keys and values."""
-        cache, new = Growing(state), tokens.shape[1]
+        """Hidden vectors at the tokens `read`, and the longer cache. Further tokens see what is `visible` (None: the
+        tokens before them). If `read` is None, the last layer computes only keys and values."""
+        cache, new = GrowingCache(state), tokens.shape[1]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor | None:
             k, v = cache.add(layer, k, v)
@@ -221,15 +231,15 @@ class CausalTransformer(nn.Module):
     def _layers(
         self, tokens: Float[Tensor, "B T D"], places: Sequence[Places], attend: _Attend, read: slice = EVERY
     ) -> Iterator[Float[Tensor, "B T_out D"]]:
-        """Hidden vectors after each block; from the last block's queries on only the tokens that are read. Tokens stand
-        `places` the parts say, one after the other."""
-        hidden, turn = self._placed(tokens, places)
+        """Hidden vectors after each block; after the last block only those of the tokens `read`. `places` holds the
+        positions of consecutive groups of tokens."""
+        hidden, rotation = self._placed(tokens, places)
         for layer, block in enumerate(self.blocks):
             assert isinstance(block, GPT2Block)
             batch, _, width = hidden.shape
             qkv = block.attn.c_attn(block.ln_1(hidden))
             q, k, v = qkv.view(batch, -1, 3, self.heads_count, width // self.heads_count).permute(2, 0, 3, 1, 4)
-            q, k = turned(q, turn), turned(k, turn)
+            q, k = rotated(q, rotation), rotated(k, rotation)
             if layer == self.layers - 1:
                 q, hidden = q[:, :, read], hidden[:, read]
             mixed = attend(layer, q, k, v)
@@ -242,7 +252,7 @@ class CausalTransformer(nn.Module):
 
     def _placed(
         self, tokens: Float[Tensor, "B T D"], places: Sequence[Places]
-    ) -> tuple[Float[Tensor, "B T D"], Turn | None]:
+    ) -> tuple[Float[Tensor, "B T D"], Rotation | None]:
         """Tokens with position vectors added, or unchanged with the rotation of their queries and keys."""
         if isinstance(self.positions, AddedPositions):
             vectors = [self.positions(span, tokens.device) for span in places]
@@ -261,12 +271,12 @@ class CausalTransformer(nn.Module):
 
 
 def _restarting(
-    state: KeyValueCache, mask: Bool[Tensor, "B T"], part: Int[Tensor, "B N"]
+    state: KeyValueCache, mask: Bool[Tensor, "B T"], roles: Int[Tensor, "B N"]
 ) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B 1"]]:
-    """Positions of further tokens in their own dataset, which a separator ends, and the number of tokens before the
-    dataset that is being read after them."""
+    """Positions of further tokens within their datasets, each of which ends with a separator, and the number of tokens
+    before the dataset that is read next."""
     place = state.mask.sum(1, keepdim=True) + mask.cumsum(1) - mask.long()
-    separator = part == SEPARATOR
+    separator = roles == SEPARATOR
     ends = torch.stack([torch.zeros_like(separator), separator], 2).flatten(1) & mask
     before = torch.zeros_like(place[:, :1]) if state.before is None else state.before
     begin = torch.cat([before, (place + 1) * ends], 1).cummax(1).values

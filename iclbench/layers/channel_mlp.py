@@ -1,4 +1,4 @@
-"""The channel MLP in a layer of a sequence model."""
+"""The channel MLP of a layer of a sequence model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from iclbench.layers.activations import gelu_tanh
 from iclbench.layers.mixers.mixer import Mlp
 
-# Default hidden widths, over the width.
+# Default ratios of the hidden width to the width.
 _EXPANSION = {"gelu": 4.0, "relu2": 4.0, "swiglu": 8 / 3}
 
 
@@ -20,23 +20,23 @@ class ChannelMLP(nn.Module):
     hidden layer (Llama), both without biases.
 
     Args:
-        kind: which.
+        nonlinearity: its name.
         width: D.
-        hidden: of the layer between; None: 4 D, SwiGLU's 8/3 D.
-        residuals: of the model, by whose root outputs are shrunk.
+        hidden: width of the hidden layer; None: 4 D, or 8/3 D for SwiGLU.
+        residuals: number of residual layers of the model; initial output weights are divided by its square root.
     """
 
-    def __init__(self, kind: Mlp, width: int, hidden: int | None, residuals: int) -> None:
+    def __init__(self, nonlinearity: Mlp, width: int, hidden: int | None, residuals: int) -> None:
         super().__init__()
-        hidden = hidden or round(_EXPANSION[kind] * width)
-        self.kind, bias = kind, kind == "gelu"
-        self.up = nn.Linear(width, 2 * hidden if kind == "swiglu" else hidden, bias=bias)
+        hidden = hidden or round(_EXPANSION[nonlinearity] * width)
+        self.nonlinearity, bias = nonlinearity, nonlinearity == "gelu"
+        self.up = nn.Linear(width, 2 * hidden if nonlinearity == "swiglu" else hidden, bias=bias)
         self.down = nn.Linear(hidden, width, bias=bias)
         self.down.weight.data /= math.sqrt(residuals)
 
     def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
         hidden = self.up(x)
-        if self.kind == "swiglu":
+        if self.nonlinearity == "swiglu":
             gate, hidden = hidden.chunk(2, -1)
             return self.down(F.silu(gate) * hidden)
-        return self.down(gelu_tanh(hidden) if self.kind == "gelu" else F.relu(hidden).square())
+        return self.down(gelu_tanh(hidden) if self.nonlinearity == "gelu" else F.relu(hidden).square())

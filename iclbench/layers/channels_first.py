@@ -1,7 +1,7 @@
 """Layer normalisation for tensors with channels first, `(D, K)`: a row is one channel.
 
-A sequence that is convolved per channel and mixed across channels stays in this layout throughout, because transposing
-costs more on a CPU than either of the two.
+A sequence that is convolved per channel and mixed across channels stays in this layout, because on a CPU a
+transposition takes longer than either operation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ChannelNorm(nn.LayerNorm):
 
 
 class _Norm(torch.autograd.Function):
-    """Sums over channels are products with a vector, one pass over memory each."""
+    """Computes sums over channels as products with a vector, each in one pass over memory."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
@@ -38,8 +38,10 @@ class _Norm(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         normal, scale, weight = ctx.saved_tensors
         gradient = gradients[0].contiguous()
-        along = gradient * normal
+        projected = gradient * normal
         mean = weight / len(weight)
-        grad_weight, grad_bias = along.sum(1), gradient.sum(1)
-        grad_x = (gradient * weight[:, None]).sub_(mean @ gradient).addcmul_(normal, mean @ along, value=-1).mul_(scale)
+        grad_weight, grad_bias = projected.sum(1), gradient.sum(1)
+        grad_x = (
+            (gradient * weight[:, None]).sub_(mean @ gradient).addcmul_(normal, mean @ projected, value=-1).mul_(scale)
+        )
         return grad_x, grad_weight, grad_bias, None

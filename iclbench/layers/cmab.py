@@ -3,9 +3,9 @@
     D <- SA(CA(B, data))        I <- SA(CA(I, D))
 
 where every SA and CA is a layer of `latent_layers` (pre-norm, residual, feed-forward), B are M learned latents of the
-block and I the latents that the block before has put out. Only the first cross-attention meets the data, and its
-queries do not depend on any input. So its state can be kept per block (`running_softmax`), and the blocks of a whole
-stack take in a stream side by side, in one pass: `StreamedAttention`.
+block and I are the output latents of the previous block. Only the first cross-attention reads the data, and its
+queries do not depend on any input. So each block has a running state (`running_softmax`), and all blocks of a stack
+update theirs in one pass: `StreamedAttention`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from iclbench.layers.running_softmax import RunningSoftmax, fold
 
 
 class CMAB(nn.Module):
-    """One block; what its first cross-attention has read of the data is handed in."""
+    """One block. The output of its first cross-attention, to the data, is an argument."""
 
     def __init__(self, sizes: LatentSizes) -> None:
         super().__init__()
@@ -40,9 +40,9 @@ class CMAB(nn.Module):
         """The latents for the next block.
 
         Args:
-            latents: those of the block before.
+            latents: output of the previous block.
             attended: the heads' outputs of CA(B, data).
-            has_data: episodes that have data; in the others B passes unread.
+            has_data: episodes that have data; in the others B is used unchanged.
         """
         rows, normed = (t.expand(len(latents), -1, -1) for t in (self.latents, self.read.norm(self.latents)))
         summary = self.mix_read(self.read.finish(rows, normed, attended, has_data))
@@ -50,15 +50,16 @@ class CMAB(nn.Module):
 
 
 class StreamedAttention:
-    """The first cross-attentions of a stack of blocks, all at once.
+    """The first cross-attentions of all blocks of a stack in one computation.
 
-    The weights are gathered at every use, so that gradients reach the blocks. A norm's scale and shift go into the
-    projections after it: all blocks then share one plain normalisation of the data and one product.
+    An instance gathers the weights of the blocks, so that gradients reach them. The scale and shift of a norm are
+    merged into the projections after it: all blocks then share one normalisation of the data and one matrix product.
 
     Args:
         blocks: the stack.
-        embed: weights and biases of the network that embeds a point, and the network as a function of them.
-        dtype: of the computation from points to state.
+        weights: weights and biases of the network that embeds a point.
+        embed: this network as a function of its weights and the points.
+        dtype: data type of the computation from points to state.
     """
 
     def __init__(
@@ -80,12 +81,12 @@ class StreamedAttention:
         return RunningSoftmax.empty(batch, self.queries)
 
     def fold(self, points: Points, chunk: int) -> RunningSoftmax:
-        """The state of all points, held by portions of `chunk`."""
+        """The state after all points, with at most `chunk` of them in memory."""
         return fold(self.queries, self.weights, self._keys_values, points, chunk)
 
     def prefixes(self, before: RunningSoftmax, points: Points) -> tuple[RunningSoftmax, RunningSoftmax]:
-        """The states after `before` and the first 0, 1, ..., N - 1 points, as `prefix_states` lays them out, and the
-        one after all of them."""
+        """The states after `before` and the first 0, 1, ..., N - 1 points, in the layout of `prefix_states`, and the
+        state after all points."""
         keys, values = self._keys_values(self.weights, points)
         return prefix_states(before, self.queries, keys, values, points.mask)
 
@@ -101,7 +102,8 @@ class StreamedAttention:
 
 
 def _projections(reads: Sequence[CrossLayer]) -> tuple[Float[Tensor, "rows D"], Float[Tensor, " rows"]]:
-    """Keys of all layers, then values of all layers, from data that are normalised without scale and shift."""
+    """Weights and biases of the keys of all layers, then of their values, for data normalised without scale and
+    shift."""
     projection = torch.stack([t for name in ("k", "v") for t in (getattr(read, name).weight for read in reads)])
     scale = torch.stack([read.norm_data.weight for read in reads]).repeat(2, 1)
     shift = torch.stack([read.norm_data.bias for read in reads]).repeat(2, 1)

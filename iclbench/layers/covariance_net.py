@@ -1,13 +1,14 @@
-"""The covariance of all targets of an episode, as TNP-ND has it (Nguyen and Grover 2022, section 3.3; CMANP-AND took it
-over): two more Transformer layers let the targets read one another, and a perceptron turns each into P, 20 numbers per
-output. The rows of P of all targets and outputs give, in the order in which they are asked,
+"""The covariance of all targets of an episode in TNP-ND (Nguyen and Grover 2022, section 3.3) and CMANP-AND.
 
-    tril        L = tril(P P^T) as the Cholesky factor of the covariance, whatever stands in it;
-    low-rank    covariance P P^T + D, D a diagonal from another perceptron.
+Two more Transformer layers let the targets attend to one another, and a perceptron maps each to P, 20 numbers per
+output. The rows of P of all targets and outputs, in the order of the targets, give one of
 
-`tril` is what the released code has as its default. L is a lower triangle of an inner product, not a factor of it: the
-covariance L L^T depends on the order of the targets, and where P of a target is small, so is its standard deviation
-given the targets before it, which is the element of L on the diagonal.
+    tril        L = tril(P P^T), used as the Cholesky factor of the covariance;
+    low-rank    covariance P P^T + D, with a diagonal D from another perceptron.
+
+`tril` is the default of the released code. L is the lower triangle of P P^T, not its Cholesky factor: the covariance
+L L^T depends on the order of the targets. If P of a target is small, so is its element on the diagonal of L, which is
+its standard deviation given the targets before it.
 """
 
 from __future__ import annotations
@@ -26,23 +27,22 @@ from iclbench.layers.perceptron import perceptron
 
 Covariance = Literal["tril", "low-rank"]
 LAYERS, COLUMNS = 2, 20
-# The least element on the diagonal of L where nothing else bounds it.
-_LEAST = 1e-6
+# Lower bound of the diagonal of L if the head sets none.
+_MIN_DIAGONAL = 1e-6
 
 
 class CovarianceNet(nn.Module):
-    """Vectors of targets to a Gaussian over all of them.
+    """Maps vectors of targets to a joint Gaussian over all targets.
 
     Args:
         width: D of the targets' vectors.
-        heads: of attention.
+        heads: number of attention heads.
         feedforward: hidden width of layers and perceptrons.
         outputs: dy.
         form: tril or low-rank.
-        head: floor and spread. With spread `floor` the floor's square is added to that of L's diagonal, with
-            `bounded-m` the diagonal is m + (1 - m) tanh, with `exp` it is unchanged. D is exp(r) with `exp`, as in
-            the released code whatever bounds L; with the others its root is the standard deviation of every Gaussian
-            head.
+        head: floor and spread. With spread `floor` the diagonal of L is sqrt(L_ii² + floor²), with `bounded-m` it is
+            m + (1 - m) tanh(L_ii), with `exp` it is unchanged. With `exp`, D is exp(r), as in the released code; with
+            the others, sqrt(D) is the standard deviation that a Gaussian head gives.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class CovarianceNet(nn.Module):
         Args:
             hidden: the targets' vectors.
             mean: their means.
-            mask: the valid targets, which alone are read; None: all.
+            mask: valid targets; only these are attended to; None: all.
         """
         mixed = hidden
         for layer in self.layers:
@@ -85,19 +85,19 @@ class CovarianceNet(nn.Module):
     def log_likelihood(
         self, answer: JointGaussian, y: Float[Tensor, "B Q dy"], mask: Bool[Tensor, "B Q"]
     ) -> Float[Tensor, " B"]:
-        """Joint log-density in double precision; of `tril` by L itself, since L L^T may have no Cholesky factor in
-        finite precision. Where the diagonal of L is tiny, z = L⁻¹ (y - mean) is huge and so is the loss, but finite.
+        """Joint log-density in double precision. `tril` uses L directly, because L L^T may have no Cholesky factor in
+        finite precision. If the diagonal of L is tiny, z = L⁻¹ (y - mean) and the loss are huge but finite.
 
         Args:
-            answer: what `forward` has made with the same mask.
+            answer: output of `forward` with the same mask.
             y: the outputs.
-            mask: the targets that count, as if there were no others: of L their rows and columns.
+            mask: targets that are scored; only their rows and columns of L are used.
         """
         if self.diagonal is not None:
             return answer.joint_log_likelihood(y, mask)
         counted = mask.unsqueeze(-1).expand(y.shape).flatten(1)
         tril = answer.factor.flatten(1, 2).double()
-        # Of the others z is 0, so that nothing comes out of their columns.
+        # z is 0 for the others, so that their columns contribute nothing.
         identity = torch.eye(counted.shape[1], dtype=tril.dtype, device=tril.device)
         tril = torch.where(counted.unsqueeze(-1), tril, identity)
         error = torch.where(counted, (y - answer.mean).double().flatten(1), 0.0)
@@ -108,7 +108,7 @@ class CovarianceNet(nn.Module):
     def _bounded(self, diagonal: Float[Tensor, "B QD"]) -> Float[Tensor, "B QD"]:
         spread = self.head.spread
         if spread.startswith("bounded"):
-            least = float(spread.removeprefix("bounded-"))
-            return least + (1 - least) * diagonal.tanh()
+            bound = float(spread.removeprefix("bounded-"))
+            return bound + (1 - bound) * diagonal.tanh()
         floor = self.head.floor if spread == "floor" else 0.0
-        return (diagonal.square() + floor**2 + _LEAST**2).sqrt()
+        return (diagonal.square() + floor**2 + _MIN_DIAGONAL**2).sqrt()

@@ -1,4 +1,4 @@
-"""A set as each target sees it: targets attend to the points by their inputs (Kim et al. 2019, attentive NPs)."""
+"""The encoder of attentive neural processes: each target attends to the points by their inputs (Kim et al. 2019)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from iclbench.layers.projected_attention import ProjectedAttention
 
 
 class CrossAttentionEncoder(nn.Module):
-    """Values are points that have read one another; one network makes queries and keys of inputs.
+    """Values come from points after self-attention; queries and keys come from inputs, by one network.
 
     Args:
         x_dim: width of an input's features.
@@ -19,7 +19,7 @@ class CrossAttentionEncoder(nn.Module):
         width: D.
         pre_depth: linear layers of the values, self-attention counting as two.
         post_depth: linear layers of queries and keys.
-        heads: of both attentions.
+        heads: number of heads of both attentions.
     """
 
     def __init__(self, x_dim: int, inputs: int, width: int, pre_depth: int, post_depth: int, heads: int) -> None:
@@ -32,9 +32,9 @@ class CrossAttentionEncoder(nn.Module):
     def keys(
         self, x: Float[Tensor, "B N Fx"], features: Float[Tensor, "B N F"], mask: Bool[Tensor, "B N"]
     ) -> KeysValues:
-        """What targets will read of the points."""
+        """Keys and values of the points, to which targets attend."""
         return self.attention.keys(self.places(x), self.among(self.values(features), mask), mask)
 
     def forward(self, x: Float[Tensor, "B Q Fx"], memory: KeysValues) -> Float[Tensor, "B Q D"]:
-        """What the targets make of the points."""
+        """A representation of the points for each target."""
         return self.attention.attend(self.places(x), memory)

@@ -1,7 +1,7 @@
 """A short causal depthwise convolution with channels last, as one step of autograd.
 
-Four taps are four multiplications with shifted views; transposing to the layout of the library's convolution costs
-more than the work itself.
+Four taps are four multiplications with shifted views. Transposing to the layout of `F.conv1d` takes longer than the
+convolution.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 
-class _Causal(torch.autograd.Function):
+class _DepthwiseConvolution(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, padded: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         ctx.save_for_backward(padded, weight)
@@ -40,4 +40,4 @@ def depthwise_convolution(
     padded: Float[Tensor, "B KT E"], weight: Float[Tensor, "E K"], bias: Float[Tensor, " E"]
 ) -> Float[Tensor, "B T E"]:
     """out[:, t] = bias + sum over k of weight[:, k] padded[:, t + k], with T = KT - K + 1."""
-    return _Causal.apply(padded, weight, bias)
+    return _DepthwiseConvolution.apply(padded, weight, bias)

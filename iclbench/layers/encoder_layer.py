@@ -1,9 +1,9 @@
-"""The layer of TNP-D and its kin: PyTorch's Transformer encoder layer, whose queries and keys can be had apart.
+"""The layer of TNP-D and its variants: PyTorch's Transformer encoder layer, with separate access to queries and keys.
 
-    x <- LN(x + Attention(x, read))        x <- LN'(x + FF(x))
+    x <- LN(x + Attention(x, memory))        x <- LN'(x + FF(x))
 
-It is `nn.TransformerEncoderLayer` unchanged (norms after the residuals, ReLU, no dropout), with its initialisation.
-Rows that see nothing read 0, where PyTorch's layer answers NaN.
+The computation and initialisation are those of `nn.TransformerEncoderLayer` (norms after the residuals, ReLU, no
+dropout). The attention output of rows that see no token is 0; PyTorch's layer returns NaN.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class EncoderLayer(nn.Module):
 
     Args:
         width: D of a token.
-        heads: of attention.
+        heads: number of attention heads.
         feedforward: F, the hidden width of the feed-forward network.
 
     Raises:
-        UsageError: the width does not divide by the heads.
+        UsageError: the width is not a multiple of the heads.
     """
 
     def __init__(self, width: int, heads: int, feedforward: int) -> None:
@@ -34,7 +34,7 @@ class EncoderLayer(nn.Module):
         check_heads(width, heads)
         self.heads = heads
         self.q, self.kv, self.out = nn.Linear(width, width), nn.Linear(width, 2 * width), nn.Linear(width, width)
-        bound = (6 / (4 * width)) ** 0.5  # queries, keys and values are one matrix of 3 D rows there
+        bound = (6 / (4 * width)) ** 0.5  # PyTorch's queries, keys and values are one matrix of 3 D rows
         for linear in (self.q, self.kv):
             nn.init.uniform_(linear.weight, -bound, bound)
         for linear in (self.q, self.kv, self.out):
@@ -43,7 +43,7 @@ class EncoderLayer(nn.Module):
         self.feed = perceptron(width, feedforward, width)
 
     def keys(self, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None) -> KeysValues:
-        """Keys and values of these tokens."""
+        """Keys and values of the tokens."""
         k, v = self.kv(tokens).chunk(2, -1)
         return KeysValues(self._by_head(k), self._by_head(v), mask)
 
@@ -60,9 +60,9 @@ class EncoderLayer(nn.Module):
         """The rows after reading `memory`.
 
         Args:
-            rows: what is changed.
-            memory: what is read.
-            visible: which of it each row sees; None: all that is there.
+            rows: tokens that are updated.
+            memory: keys and values that they attend to.
+            visible: the tokens of the memory that each row sees; None: all valid ones.
         """
         if visible is None and memory.mask is not None:
             visible = memory.mask[:, None, None]
@@ -81,12 +81,12 @@ class EncoderLayer(nn.Module):
 def attention(
     q: Float[Tensor, "B H Q C"], memory: KeysValues, visible: Bool[Tensor, "*any Q2 T"] | None
 ) -> Float[Tensor, "B H Q C"]:
-    """Outputs of the heads, 0 where nothing is visible."""
+    """Outputs of the heads; 0 for rows without a visible token."""
     if not memory.keys.shape[2]:
         return torch.zeros_like(q)
     if visible is None:
         return F.scaled_dot_product_attention(q, memory.keys, memory.values)
     has_keys = visible.any(-1, keepdim=True)
-    # Rows that see nothing attend to everything, so that no kernel divides by zero, and are set to 0 afterwards.
+    # Rows that see no token attend to all, so that no kernel divides by zero, and are set to 0 afterwards.
     output = F.scaled_dot_product_attention(q, memory.keys, memory.values, attn_mask=visible | ~has_keys)
     return torch.where(has_keys, output, 0.0)

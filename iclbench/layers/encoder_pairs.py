@@ -1,7 +1,7 @@
-"""Two encoders side by side, as the neural processes of the BNP and TNP releases have them: of points as what queries
-read, and of that, at inputs, as what the first and the second encoder say there.
+"""Pairs of encoders in the neural processes of the BNP and TNP releases.
 
-What is the same at all Q inputs is given once: P is Q or 1.
+A pair first summarises the points, and then gives the representations of both encoders at Q inputs. A representation
+that is the same at all inputs has one row: P is Q or 1.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Read = tuple[Float[Tensor, "B P D"], Float[Tensor, "B P2 E"]]
 
 @runtime_checkable
 class Sizes(Protocol):
-    """Settings of both pairs."""
+    """Settings of a pooled pair."""
 
     @property
     def width(self) -> int: ...
@@ -36,7 +36,7 @@ class Sizes(Protocol):
 
 @runtime_checkable
 class AttentiveSizes(Sizes, Protocol):
-    """Settings of attention."""
+    """Settings of an attentive pair."""
 
     @property
     def heads(self) -> int: ...
@@ -44,7 +44,7 @@ class AttentiveSizes(Sizes, Protocol):
 
 @dataclass(frozen=True)
 class Sums(State):
-    """Sums of what both encoders make of each point, and the number of points: of a set, or of every prefix of it."""
+    """Sums of both encoders' representations of points, and the number of points: of a set, or of its prefixes."""
 
     total: Float[Tensor, "*sets D2"]
     count: Int[Tensor, " *sets"]
@@ -60,7 +60,7 @@ class PooledPair(nn.Module):
         x_dim: width of an input's features.
         inputs: width of a point's features.
         sizes: the settings.
-        second: E, width of what the second encoder says.
+        second: E, width of the second encoder's representation.
     """
 
     def __init__(self, x_dim: int, inputs: int, sizes: Sizes, second: int) -> None:
@@ -79,7 +79,7 @@ class PooledPair(nn.Module):
         return Sums(self.represent(features, mask).sum(1), mask.sum(1))
 
     def forward(self, x: Float[Tensor, "B Q Fx"], summary: Sums) -> Read:
-        """At inputs, of one set or of as many prefixes of it as there are inputs; the mean of nothing is 0."""
+        """Representations at inputs, of one set or of one prefix per input; the mean of an empty set is 0."""
         mean = summary.total / summary.count.clamp(min=1).unsqueeze(-1)
         first, second = (mean.unsqueeze(1) if mean.dim() == 2 else mean).chunk(2, -1)
         return self.first.post(first), self.second.post(second)
@@ -87,15 +87,15 @@ class PooledPair(nn.Module):
 
 @dataclass(frozen=True)
 class KeysAndMean(TensorRecord):
-    """Keys and values of the points, and what the second encoder says."""
+    """Keys and values of the points, and the second encoder's representation of the set."""
 
     data: KeysValues
     second: Float[Tensor, "*batch E"]
 
 
 class AttentivePair(nn.Module):
-    """Attention of the targets to the points, and a pooling encoder of points that have read one another. Arguments as
-    for `PooledPair`."""
+    """Cross-attention of targets to points, and a pooling encoder with self-attention among the points. The arguments
+    are those of `PooledPair`."""
 
     def __init__(self, x_dim: int, inputs: int, sizes: AttentiveSizes, second: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Events as tokens: a vector of the mark, and an encoding of the time (Zuo et al. 2020, section 3)."""
+"""Events as tokens: an embedding of the mark, and an encoding of the time (Zuo et al. 2020, section 3)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _COLUMNS = 1 + max(GAP, MARK, TIME)
 
 
 class EventEmbedding(nn.Module):
-    """An embedding of marks, from PyTorch's standard normal distribution as in the released code, and of each event the
-    encoding of the gap before it or of its absolute time.
+    """An embedding of marks, and an encoding of the gap before each event or of its absolute time. The embedding starts
+    with PyTorch's standard normal weights, as in the released code.
 
     Args:
         marks: number of marks K.
         width: D of a token.
-        encode: which of the two times.
+        encode: the time that is encoded: the gap or the absolute time.
     """
 
     def __init__(self, marks: int, width: int, encode: Encode) -> None:
@@ -42,19 +42,21 @@ class EventEmbedding(nn.Module):
             weight: the vectors of all marks; None: those of this embedding.
 
         Raises:
-            UsageError: these are no events, or a mark lies outside 0 to K - 1 (looked for on a CPU only: on an
-                accelerator the answer would be waited for).
+            UsageError: `y` does not hold events, or a mark is not in 0 to K - 1 (checked on a CPU only, because the
+                check synchronises with an accelerator).
         """
         weight = self.marks.weight if weight is None else weight
         if y.shape[-1] != _COLUMNS:
             raise UsageError(
-                f"outputs of dimension {y.shape[-1]} for a model of events; give gap, mark and time of each event"
+                f"outputs of dimension {y.shape[-1]} for a model of events; give gap, mark and time of each event",
+                code="bad-value",
             )
         marks = marks_of(y)
         if marks.device.type == "cpu" and marks.numel() and int(marks.max()) >= len(weight):
             raise UsageError(
-                f"an event has mark {int(marks.max())}, and this model knows marks 0 to {len(weight) - 1}; give events "
-                "of the task it was trained on"
+                f"an event has mark {int(marks.max())}, but the model has marks 0 to {len(weight) - 1}; give events of "
+                "the task that it was trained on",
+                code="bad-value",
             )
         times = y[..., self.column].to(torch.promote_types(y.dtype, weight.dtype))
         return F.embedding(marks, weight), time_encoding(times, weight.shape[1]).to(weight.dtype)

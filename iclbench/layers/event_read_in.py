@@ -1,4 +1,4 @@
-"""Events to tokens: one token per event, and a learned one before the first."""
+"""Events to tokens: one token per event, and a learned token before the first event."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from iclbench.core.events import GAP, TIME, marks_of
 from iclbench.layers.label_embedding import label_embedding
 
-# What a logarithm of a gap is taken of at least: gaps of 0 (padding) must not give infinities.
-_LEAST = 1e-12
+# Shorter gaps count as this one: the logarithm of a gap of 0 (padding) must be finite.
+_MIN_GAP = 1e-12
 
 
 def gap_features(y: Float[Tensor, "*shape 3"]) -> Float[Tensor, "*shape 2"]:
     """The gap and its logarithm."""
     gap = y[..., GAP : GAP + 1]
-    return torch.cat([gap, gap.clamp_min(_LEAST).log()], -1)
+    return torch.cat([gap, gap.clamp_min(_MIN_GAP).log()], -1)
 
 
 def event_features(y: Float[Tensor, "*shape 3"], marks: int) -> Float[Tensor, "*shape K_and_2"]:
@@ -30,23 +30,23 @@ def event_features_dim(marks: int) -> int:
 
 
 def timed_features(y: Float[Tensor, "*shape 3"], marks: int) -> Float[Tensor, "*shape K_and_3"]:
-    """Event features and the absolute time, from which alone a set model knows the order."""
+    """Event features and the absolute time, the only source of order for a set model."""
     return torch.cat([event_features(y, marks), y[..., TIME : TIME + 1]], -1)
 
 
 class EventReadIn(nn.Module):
-    """Tokens of a sequence model: a linear map of the gap and its logarithm, plus an embedding of the mark. Order is
-    that of the sequence, so that the absolute time is not read, and a stream may go on for ever.
+    """Tokens of a sequence model: a linear map of the gap and its logarithm, plus an embedding of the mark. The
+    absolute time is not read, so that a stream may have any length.
 
     Attributes:
-        start: the token before the first event: the observation begins at time 0.
+        start: the token before the first event, at the start of the observation (time 0).
     """
 
     def __init__(self, marks: int, width: int) -> None:
         super().__init__()
         self.gaps = nn.Linear(2, width)
         self.marks = label_embedding(marks, width)
-        # As large as what a read-in with its default initial weights gives.
+        # As large as the output of a linear read-in with PyTorch's default initial weights.
         self.start = nn.Parameter(torch.rand(width) * 2**0.5 - 2**-0.5)
 
     def forward(self, y: Float[Tensor, "B N 3"]) -> Float[Tensor, "B N D"]:

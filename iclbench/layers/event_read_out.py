@@ -1,4 +1,4 @@
-"""From what a model knows after some events to the next one, as Bae et al. 2023 (Meta TPP) read it off."""
+"""The read-out of the next event from a hidden vector (Bae et al. 2023, Meta TPP)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class EventReadOut(nn.Module):
     """A mixture of log-normals from a network with one hidden layer of tanh, and marks from a separate linear map.
 
     Args:
-        width: of what is decoded.
+        width: width of the hidden vectors that are decoded.
         hidden: width of the hidden layer.
         shape: a task of events.
     """
@@ -25,5 +25,5 @@ class EventReadOut(nn.Module):
         self.mark = nn.Linear(width, shape.outputs)
 
     def forward(self, hidden: Float[Tensor, "*shape width"]) -> Float[Tensor, "*shape raw"]:
-        """Raw outputs as `LogNormalEvent.from_raw` takes them."""
+        """Raw outputs for `LogNormalEvent.from_raw`."""
         return torch.cat([self.gap(hidden), self.mark(hidden)], -1)

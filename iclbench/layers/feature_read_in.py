@@ -1,6 +1,8 @@
-"""Tokens of encoded images and labels as Chan et al. 2022 and CoQE make them: features and label embeddings are equally
-wide, E, and all tokens go through the same linear layers, first to the width of the model where E is another, then the
-read-in. So features and labels meet in the space of the encoder, not only in that of the model.
+"""Tokens of encoded images and labels, as in Chan et al. 2022 and CoQE.
+
+Image features and label embeddings have the same width E, and the same linear layers map both: first to the width of
+the model if E differs from it, then the read-in. So features and labels share the space of the image encoder, not only
+that of the model.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from iclbench.layers.label_embedding import label_embedding
 
 
 class FeatureReadIn(nn.Module):
-    """Features `(B, N, E)` and labels `(B, N)` to tokens.
+    """Maps features `(B, N, E)` and labels `(B, N)` to tokens.
 
     Args:
         features: E.
@@ -22,8 +24,8 @@ class FeatureReadIn(nn.Module):
         width: D.
 
     Attributes:
-        reduce: from E to D; the identity where they are equal.
-        linear: from D to D.
+        reduce: linear layer from E to D; the identity if they are equal.
+        linear: the read-in, from D to D.
     """
 
     def __init__(self, features: int, classes: int, width: int) -> None:

@@ -1,8 +1,8 @@
-"""GPT-2's block: layers, names and initial weights of `transformers.GPT2Model`, to the last digit of every draw (of
-transformers 5.15 and later; before, what is added to the residual stream was not scaled down).
+"""GPT-2's block: layers, parameter names and initial weights of `transformers.GPT2Model`.
 
-Its names are those of runs that were trained before, and its draws those behind their seeds; a test holds both against
-transformers, which takes seconds to import and is not needed to train.
+The initial weights are equal in every digit to those of transformers 5.15 and later; earlier versions did not scale
+down the layers that add to the residual stream. Stored weights use the parameter names, and the weights of a seed
+depend on the order of the draws. A test compares both with transformers, which is not needed for training.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-# What the library draws in its constructors, before it draws again with the standard deviation that was asked for.
-_FIRST_STD = 0.02
+# Standard deviation in the constructors of transformers, which then draw again with `init_std`.
+_CONSTRUCTOR_STD = 0.02
 
 
 class Affine(nn.Module):
-    """x W + b with W of `(inputs, outputs)`, as GPT-2 stores its weights; b begins at zero."""
+    """x W + b with W of shape `(inputs, outputs)`, as GPT-2 stores its weights; b starts at zero."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(inputs, outputs))
         self.bias = nn.Parameter(torch.zeros(outputs))
-        nn.init.normal_(self.weight, std=_FIRST_STD)
+        nn.init.normal_(self.weight, std=_CONSTRUCTOR_STD)
 
     def forward(self, x: Float[Tensor, "*B inputs"]) -> Float[Tensor, "*B outputs"]:
         return torch.addmm(self.bias, x.flatten(0, -2), self.weight).unflatten(0, x.shape[:-1])
 
 
 class _Attention(nn.Module):
-    """Queries, keys and values side by side, and what the heads' answers become."""
+    """The joint projection to queries, keys and values, and the output projection."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class _Attention(nn.Module):
 
 
 class _FeedForward(nn.Module):
-    """A hidden layer, GPT-2's four times as wide."""
+    """One hidden layer, in GPT-2 four times as wide."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class _FeedForward(nn.Module):
 
 
 class GPT2Block(nn.Module):
-    """The layers of one block; in which order they are gone through says `CausalTransformer`."""
+    """The layers of one block; `CausalTransformer` applies them."""
 
     def __init__(self, width: int, feedforward: int | None = None) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class GPT2Block(nn.Module):
 
 @dataclass(frozen=True)
 class GPT2Layers:
-    """Blocks, the norm behind them, and a row of the table of learned positions for each token."""
+    """Blocks, the norm after them, and a learned position vector for each token."""
 
     blocks: Sequence[GPT2Block]
     norm: nn.LayerNorm
@@ -71,8 +71,16 @@ class GPT2Layers:
 
 
 def gpt2_layers(layers: int, width: int, tokens: int, init_std: float, feedforward: int | None = None) -> GPT2Layers:
-    """Freshly drawn layers (Radford et al. 2019, section 2.3: what is added to the residual stream is scaled down by
-    the root of the number of such layers); `feedforward` is the hidden width, by default four times the width."""
+    """Layers with initial weights. Weights of layers that add to the residual stream are divided by the square root of
+    the number of these layers (Radford et al. 2019, section 2.3).
+
+    Args:
+        layers: number of blocks.
+        width: D.
+        tokens: number of learned positions.
+        init_std: standard deviation of the initial weights.
+        feedforward: hidden width of each block's MLP; None: four times the width.
+    """
     word, positions = nn.Embedding(1, width), nn.Embedding(tokens, width)
     blocks = [GPT2Block(width, feedforward) for _ in range(layers)]
     for embedding in (word, positions):

@@ -1,4 +1,4 @@
-"""The state of a causal Transformer, and which of its slots a token sees."""
+"""The state of a causal Transformer, and the slots of it that a token sees."""
 
 from __future__ import annotations
 
@@ -14,8 +14,14 @@ from iclbench.core.predictor import State
 
 @dataclass(frozen=True)
 class KeyValueCache(State):
-    """Keys and values of all layers, `(B, H, T, D/H)` each, and which of the T slots hold a token. Where positions
-    restart in every dataset, also the tokens `before` the one that is being read; None: positions run through."""
+    """Keys and values of all layers.
+
+    Attributes:
+        keys, values: `(B, H, T, D/H)` for each layer.
+        mask: slots that hold a token.
+        before: number of tokens before the dataset that is read, if positions restart in every dataset; None: they do
+            not restart.
+    """
 
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
@@ -24,38 +30,42 @@ class KeyValueCache(State):
 
     @property
     def next(self) -> Int[Tensor, "B 1"]:
-        """The position of a token that comes next."""
+        """The position of the next token."""
         count = self.mask.sum(1, keepdim=True)
         return count if self.before is None else count - self.before
 
 
-class Growing:
-    """A cache that becomes longer, layer by layer."""
+class GrowingCache:
+    """A cache that is extended layer by layer."""
 
     def __init__(self, state: KeyValueCache) -> None:
         self.state = state
         self.layers: list[tuple[Tensor, Tensor]] = []
 
     def add(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """All keys and values of the layer, those held first."""
+        """All keys and values of the layer, the cached ones first."""
         self.layers.append((torch.cat([self.state.keys[layer], k], 2), torch.cat([self.state.values[layer], v], 2)))
         return self.layers[-1]
 
     def cache(self, mask: Bool[Tensor, "B T"], before: Int[Tensor, "B 1"] | None = None) -> KeyValueCache:
-        """The longer cache; the mask is that of the new tokens, `before` what it is after them (None: as it was)."""
+        """The longer cache.
+
+        Args:
+            mask: valid new tokens.
+            before: the cache's `before` after the new tokens; None: unchanged.
+        """
         keys, values = zip(*self.layers, strict=True)
         before = self.state.before if before is None else before
         return KeyValueCache(keys, values, torch.cat([self.state.mask, mask], 1), before)
 
 
 def causal(new: int, past: int, device: torch.device) -> Bool[Tensor, "T held_and_T"]:
-    """Which tokens each of the new ones sees: all that are held, those before it, and itself."""
+    """The tokens that each new token sees: all cached tokens, the new ones before it, and itself."""
     return torch.ones(new, past + new, dtype=torch.bool, device=device).tril(past)
 
 
 def causal_past(state: KeyValueCache, new: int) -> Bool[Tensor, "*any T held_and_T"]:
-    """Which slots each new token sees, without the empty slots of the cache, `(B, 1, T, held + T)` where there are
-    any."""
+    """The slots that each new token sees, without empty slots of the cache; `(B, 1, T, held + T)` if there are any."""
     before = causal(new, state.mask.shape[1], state.mask.device)
     if bool(state.mask.all()):
         return before
@@ -63,13 +73,13 @@ def causal_past(state: KeyValueCache, new: int) -> Bool[Tensor, "*any T held_and
 
 
 def causal_present(state: KeyValueCache, mask: Bool[Tensor, "B T"]) -> Bool[Tensor, "B 1 T held_and_T"]:
-    """Which slots each new token sees, without empty slots and without invalid new tokens."""
+    """The slots that each new token sees, without empty slots and without invalid new tokens."""
     return causal_valid(torch.cat([state.mask, mask], 1), mask.shape[1])
 
 
 def causal_valid(valid: Bool[Tensor, "B held_and_T"], new: int) -> Bool[Tensor, "B 1 T held_and_T"]:
-    """The same of slots that are `valid`, the last of which are the new tokens. One that is not there still sees
-    itself, so that its (unused) row is no softmax over nothing."""
+    """`causal_present` for one mask of all slots, the last of which are the new tokens. An invalid token still sees
+    itself, so that the softmax of its (unused) row has one element."""
     past = valid.shape[1] - new
     itself = torch.eye(new, past + new, dtype=torch.bool, device=valid.device).roll(past, 1)
     return causal(new, past, valid.device) & valid[:, None, None] | itself
@@ -83,8 +93,8 @@ def attend_past_and_self(
     k: Float[Tensor, "B H Q C"],
     v: Float[Tensor, "B H Q C"],
 ) -> Float[Tensor, "B H Q C"]:
-    """Attention of queries to the visible past and each to itself, never to one another. A query's own key comes last,
-    whichever query it is, so that answers do not depend on the order of the queries, not even in the last digit."""
+    """Attention of each query to the visible past and to itself, not to other queries. Its own key is always the last,
+    so that outputs do not depend on the order of the queries, not even in the last digit."""
     q = q * q.shape[-1] ** -0.5
     past = (q @ k_past.transpose(-1, -2)).masked_fill(~visible, -torch.inf)
     self_score = (q * k).sum(-1, keepdim=True)

@@ -1,11 +1,11 @@
 """Layers of the models with a latent bottleneck (LBANP: Feng et al. 2022; CMANP: Feng et al. 2023).
 
-Pre-norm attention with a norm of its own for queries and for data, then a pre-norm feed-forward block with GEGLU
-(Shazeer 2020):
+Pre-norm attention with separate norms for queries and data, then a pre-norm feed-forward block with GEGLU (Shazeer
+2020):
 
     x <- x + Attention(LN(x), LN(data))        x <- x + FF(LN(x))
 
-The released code of both papers lets the residual branch carry LN(x) instead of x: `residual="normed"`.
+In the released code of both papers the residual branch carries LN(x) instead of x: `residual="normed"`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Residual = Literal["standard", "normed"]
 
 @runtime_checkable
 class LayerSizes(Protocol):
-    """What a layer is built from: the settings of a model of this family.
+    """Settings of a layer.
 
     Attributes:
         width: D of a token.
-        heads: attention heads.
+        heads: number of attention heads.
         hidden: width of the feed-forward block after the gate.
         residual: what the residual branch carries.
     """
@@ -56,7 +56,7 @@ class LatentSizes(LayerSizes, Protocol):
 
 
 class FeedForward(nn.Module):
-    """Linear to two halves, GELU of one gates the other, Linear back."""
+    """A linear layer to two halves, of which the GELU of one gates the other, and a linear layer back."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class FeedForward(nn.Module):
 
 
 class _Layer(nn.Module):
-    """The parts of a layer."""
+    """Attention and feed-forward network, as separate steps."""
 
     def __init__(self, sizes: LayerSizes) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class _Layer(nn.Module):
     def attend(
         self, rows: Float[Tensor, "B M D"], tokens: Float[Tensor, "B N D"], mask: Bool[Tensor, "B 1 1 N"] | None = None
     ) -> Float[Tensor, "B H M Dh"]:
-        """What the heads read; both sides are normalised already."""
+        """Outputs of the heads. Rows and tokens are normalised already."""
         q, k, v = self.split(self.q(rows)), self.split(self.k(tokens)), self.split(self.v(tokens))
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
@@ -106,8 +106,8 @@ class _Layer(nn.Module):
         Args:
             x: the rows.
             normed: the rows after their norm.
-            attended: what the heads have read.
-            has_data: episodes where there was anything to read; in the others the rows pass unchanged. None: all.
+            attended: outputs of the heads.
+            has_data: episodes that have valid tokens; in the others the rows are unchanged. None: all.
         """
         y = (normed if self.normed else x) + self.out(attended.transpose(1, 2).flatten(2))
         normed_output = self.norm_feed(y)
@@ -116,17 +116,17 @@ class _Layer(nn.Module):
 
 
 class SelfLayer(_Layer):
-    """The rows read one another."""
+    """Self-attention of the rows."""
 
     def forward(self, x: Float[Tensor, "B M D"], mask: Bool[Tensor, "B M"] | None = None) -> Float[Tensor, "B M D"]:
-        """Rows outside of the mask are not read."""
+        """Rows outside the mask are not attended to."""
         allowed, has_data = _allowed(mask)
         normed = self.norm(x)
         return self.finish(x, normed, self.attend(normed, normed, allowed), has_data)
 
 
 class CrossLayer(_Layer):
-    """The rows read data, which have a norm of their own."""
+    """Cross-attention of the rows to data, which have a separate norm."""
 
     def __init__(self, sizes: LayerSizes) -> None:
         super().__init__(sizes)
@@ -135,7 +135,7 @@ class CrossLayer(_Layer):
     def forward(
         self, x: Float[Tensor, "B M D"], tokens: Float[Tensor, "B N D"], mask: Bool[Tensor, "B N"] | None = None
     ) -> Float[Tensor, "B M D"]:
-        """Rows of an episode without any valid data pass unchanged."""
+        """Rows of an episode without valid data are unchanged."""
         if tokens.shape[1] == 0:
             return x
         allowed, has_data = _allowed(mask)
@@ -144,9 +144,9 @@ class CrossLayer(_Layer):
 
 
 def _allowed(mask: Bool[Tensor, "B N"] | None) -> tuple[Tensor | None, Tensor | None]:
-    """What attention may look at, `(B, 1, 1, N)`, and the episodes that have anything, `(B,)`; None: all."""
+    """The attention mask, `(B, 1, 1, N)`, and the episodes that have data, `(B,)`; None: all."""
     if mask is None:
         return None, None
     has_data = mask.any(1)
-    # Episodes without data look at their padding instead of at nothing, which would be NaN in gradients.
+    # Episodes without data attend to their padding, because attention to nothing has NaN gradients.
     return (mask | ~has_data[:, None])[:, None, None], has_data

@@ -1,4 +1,4 @@
-"""Inputs and outputs of points to the interleaved tokens of a sequence model."""
+"""The read-in from inputs and outputs of points to the interleaved tokens of a sequence model."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from iclbench.layers.label_embedding import label_embedding
 
 
 class PairReadIn(nn.Module):
-    """One linear read-in for inputs and outputs: y enters as (y, 0, ..., 0), that is, through the first columns.
+    """One linear read-in for inputs and outputs: y is read as (y, 0, ..., 0), that is, through the first columns.
 
-    Labels of a classification task have an embedding of their own; of events their features are y.
+    Labels of a classification task have a separate embedding; for events, y is their features.
     """
 
     def __init__(self, shape: TaskShape, width: int) -> None:

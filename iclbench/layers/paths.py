@@ -1,5 +1,5 @@
-"""What sampling target by target needs: draws by given random numbers, and attention to a context that all paths share
-and to what each path has drawn before."""
+"""Sampling target by target: draws from predictions by fixed random numbers, and attention to the context, which all
+paths share, and to the earlier draws of the same path."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from iclbench.layers.attention import KeysValues
 
 @singledispatch
 def draw(answer: Prediction, uniform: Float[Tensor, " S"], normal: Float[Tensor, "S dy"]) -> Tensor:
-    """One output of each prediction `(B, S)`, by numbers that all episodes share: `(B, S, dy)`, labels `(B, S)`.
+    """One sample of each prediction `(B, S)`, by random numbers that all episodes share: `(B, S, dy)`, labels `(B, S)`.
 
     Args:
-        answer: what is drawn from.
-        uniform: from 0 to 1, for what is discrete.
-        normal: standard normal.
+        answer: the predictions.
+        uniform: numbers from 0 to 1, for labels and components.
+        normal: standard normal numbers, for real outputs.
+
+    Raises:
+        TypeError: this type of prediction cannot be sampled.
     """
-    raise TypeError(f"nothing can be drawn from a {type(answer).__name__}")
+    raise TypeError(f"predictions of type {type(answer).__name__} cannot be sampled")
 
 
 @draw.register
@@ -48,18 +51,18 @@ def _(answer: Categorical, uniform: Tensor, normal: Tensor) -> Tensor:
 
 
 def _index(logits: Float[Tensor, "B S K"], uniform: Float[Tensor, " S"]) -> Int[Tensor, "B S"]:
-    """Where the cumulative probabilities pass the numbers."""
+    """The class at which the cumulative probability exceeds the uniform number."""
     passed = logits.softmax(-1).cumsum(-1) <= uniform.unsqueeze(-1)
     return passed[..., :-1].sum(-1)
 
 
 class PathMemory:
-    """Keys and values, in one layer, of what each of S paths has drawn; the context is the same for all paths.
+    """Keys and values, in one layer, of the context, which is the same for all S paths, and of the draws of each path.
 
     Args:
-        context: its keys and values.
+        context: keys and values of the context.
         paths: S.
-        longest: tokens that a path can take.
+        longest: largest number of tokens of a path.
     """
 
     def __init__(self, context: KeysValues, paths: int, longest: int) -> None:
@@ -69,17 +72,18 @@ class PathMemory:
         self.length = 0
 
     def add(self, token: KeysValues) -> None:
-        """Take in one more token of every path, `(B, H, S, C)`."""
+        """Append one token to every path, `(B, H, S, C)`."""
         self.keys[:, :, :, self.length], self.values[:, :, :, self.length] = token.keys, token.values
         self.length += 1
 
     def read(self, q: Float[Tensor, "B H SR C"]) -> Float[Tensor, "B H SR C"]:
-        """What the heads of R rows of each path read of the context and of the path's own tokens, at least one."""
+        """Attention of R rows of each path to the context and to the tokens of the path, of which there is at least
+        one."""
         q = q * q.shape[-1] ** -0.5
-        shared, (paths, size) = q @ self.context.keys.mT, (self.keys.shape[2], self.context.keys.shape[2])
+        context_scores, (paths, size) = q @ self.context.keys.mT, (self.keys.shape[2], self.context.keys.shape[2])
         if self.context.mask is not None:
-            shared = shared.masked_fill(~self.context.mask[:, None, None], -torch.inf)
-        own_scores = q.unflatten(2, (paths, -1)) @ self.keys[:, :, :, : self.length].mT
-        weights = torch.cat([shared.unflatten(2, (paths, -1)), own_scores], -1).softmax(-1)
+            context_scores = context_scores.masked_fill(~self.context.mask[:, None, None], -torch.inf)
+        path_scores = q.unflatten(2, (paths, -1)) @ self.keys[:, :, :, : self.length].mT
+        weights = torch.cat([context_scores.unflatten(2, (paths, -1)), path_scores], -1).softmax(-1)
         context_values = weights[..., :size].flatten(2, 3) @ self.context.values
         return context_values + (weights[..., size:] @ self.values[:, :, :, : self.length]).flatten(2, 3)

@@ -1,4 +1,4 @@
-"""Multilayer perceptrons as neural processes use them: for points, for decoding, inside attention layers."""
+"""Multilayer perceptrons of neural processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 def perceptron(*widths: int) -> nn.Sequential:
-    """Linear layers from width to width with a ReLU between each two; PyTorch's default initialisation."""
+    """Linear layers between consecutive widths, with ReLUs between the layers; PyTorch's default initialisation."""
     layers: list[nn.Module] = []
     for a, b in pairwise(widths):
         layers += [nn.Linear(a, b), nn.ReLU()]
@@ -18,8 +18,9 @@ def perceptron(*widths: int) -> nn.Sequential:
 
 
 def by_parts(linear: nn.Linear, *parts: Float[Tensor, "... _"]) -> Float[Tensor, "... _"]:
-    """A linear layer of parts side by side, whose other axes are broadcast: what many rows share is mapped once."""
-    weights = linear.weight.split([part.shape[-1] for part in parts], 1)
-    head, *tail = (F.linear(part, weight) for part, weight in zip(parts, weights, strict=True))
+    """A linear layer of the concatenation of `parts` along their last axis. The other axes are broadcast afterwards, so
+    that a part that many rows share is mapped once."""
+    weights = linear.weight.split([t.shape[-1] for t in parts], 1)
+    head, *tail = (F.linear(t, weight) for t, weight in zip(parts, weights, strict=True))
     hidden = sum(tail, head)
     return hidden if linear.bias is None else hidden + linear.bias

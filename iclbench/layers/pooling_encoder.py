@@ -1,4 +1,4 @@
-"""A set as the mean of its points' representations: a network before the mean and one after it."""
+"""Encoder of a set: a network for each point, the mean over points, and a network after it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from iclbench.layers.projected_attention import ProjectedAttention
 
 
 class PoolingEncoder(nn.Module):
-    """Linear layers before the mean, or two fewer, a ReLU and self-attention; linear layers behind it.
+    """Linear layers before the mean (with self-attention: two fewer, a ReLU and an attention layer), and linear layers
+    after it.
 
     Args:
         inputs: width of a point's features.
         width: D of a representation.
         out: width of a set's representation.
-        pre_depth: linear layers before the mean, self-attention counting as two.
-        post_depth: linear layers behind it.
-        heads: of self-attention; None: points do not see one another, so that sums of their representations can be
-            kept.
+        pre_depth: number of layers before the mean; self-attention counts as two.
+        post_depth: number of linear layers after it.
+        heads: number of heads of self-attention; None: no self-attention, so that a state can hold running sums.
     """
 
     def __init__(
@@ -43,6 +43,6 @@ class PoolingEncoder(nn.Module):
         return vectors * mask.unsqueeze(-1)
 
     def forward(self, features: Float[Tensor, "B N F"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B out"]:
-        """Representations of the sets; the mean of nothing is 0."""
+        """Representations of the sets; the mean of an empty set is 0."""
         total = self.represent(features, mask).sum(-2)
         return self.post(total / mask.sum(-1, keepdim=True).clamp(min=1))

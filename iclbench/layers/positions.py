@@ -1,6 +1,6 @@
-"""Positions of tokens in a Transformer: a vector added to the token, or a rotation of queries and keys.
+"""Position encodings of a Transformer: a vector that is added to the token, or a rotation of queries and keys.
 
-Positions are a `range`, the same for all episodes, or a tensor, `(B, T)` or `(T,)`.
+Positions are a `range`, the same for all episodes, or a tensor of shape `(B, T)` or `(T,)`.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from iclbench.core.errors import UsageError
 
 Positions = Literal["none", "learned", "sinusoidal", "rotary"]
 Places: TypeAlias = range | Tensor
-Turn = tuple[Tensor, Tensor]
+Rotation = tuple[Tensor, Tensor]
 
-# The slowest wave of Chan et al. 2022 (emergent_in_context_learning, modules/embedding.py) turns once in about
-# 2 pi 30 tokens; Vaswani et al. have 10,000, and so have rotary positions.
-SLOWEST, SLOWEST_ROTARY = 30.0, 10_000.0
+# Bases of the wavelengths: the longest is about 2 pi times this number of tokens. 30 in Chan et al. 2022
+# (emergent_in_context_learning, modules/embedding.py), 10,000 in Vaswani et al. 2017 and for rotary positions.
+BASE, ROTARY_BASE = 30.0, 10_000.0
 
 
 class AddedPositions(nn.Module):
-    """Positions that are vectors, added to the tokens before the first layer.
+    """Position vectors that are added to the tokens before the first layer.
 
     Attributes:
-        restarts: whether they are counted from 0 in every related dataset and in the context, or through all of them.
+        restarts: whether positions start from 0 in every related dataset and in the context.
     """
 
     restarts: ClassVar[bool] = False
 
     def forward(self, places: Places, device: torch.device | None = None) -> Float[Tensor, "*B T D"]:
-        """The vectors of positions."""
+        """The vectors of the positions `places`."""
         raise NotImplementedError
 
 
 class LearnedPositions(AddedPositions):
-    """A table, two rows a point: positions end where it ends."""
+    """A table with two rows per point; there are no positions beyond it."""
 
     restarts = True
 
@@ -46,7 +46,11 @@ class LearnedPositions(AddedPositions):
         self.weight = nn.Parameter(weight)
 
     def forward(self, places: Places, device: torch.device | None = None) -> Float[Tensor, "*B T D"]:
-        """Where the table is, whatever the device; raises `UsageError` beyond the table."""
+        """The vectors, on the device of the table; `device` is ignored.
+
+        Raises:
+            UsageError: a position is beyond the table.
+        """
         if isinstance(places, range):
             self._check(places[-1] if places else 0)
             return self.weight[places.start : places.stop : places.step]
@@ -57,14 +61,15 @@ class LearnedPositions(AddedPositions):
     def _check(self, last: int) -> None:
         if last >= len(self.weight):
             raise UsageError(
-                f"learned positions end at {len(self.weight) // 2} points, asked for {last // 2 + 1}; a contestant "
-                "with other positions goes beyond (gpt2, gpt2-rotary, coqe, coqe-rotary)"
+                f"learned positions end at {len(self.weight) // 2} points, not {last // 2 + 1}; use a model with other "
+                "positions (gpt2, gpt2-rotary, coqe, coqe-rotary)",
+                code="not-applicable",
             )
 
 
 class SinusoidalPositions(AddedPositions):
-    """Sines and, behind them, cosines of wavelengths in geometric progression (Vaswani et al. 2017, section 3.5); no
-    end and no parameters.
+    """Sines, followed by cosines, with wavelengths in geometric progression (Vaswani et al. 2017, section 3.5). They
+    have no limit and no parameters.
 
     Raises:
         UsageError: the width is odd.
@@ -73,18 +78,18 @@ class SinusoidalPositions(AddedPositions):
     def __init__(self, width: int) -> None:
         super().__init__()
         if width % 2:
-            raise UsageError(f"sinusoidal positions need an even backbone.width, not {width}")
+            raise UsageError(f"sinusoidal positions need an even backbone.width, not {width}", code="bad-value")
         self.width = width
 
     def forward(self, places: Places, device: torch.device | None = None) -> Float[Tensor, "*B T D"]:
-        angles = _angles(places, self.width, SLOWEST, device)
+        angles = _angles(places, self.width, BASE, device)
         return torch.cat([angles.sin(), angles.cos()], -1)
 
 
 class RotaryPositions(nn.Module):
-    """Queries and keys turned by angles in proportion to their positions, so that attention sees only the distance of
-    two tokens (Su et al. 2021, equations 14 and 15); no end and no parameters. Turned together are
-    a head's i-th channel and the i-th of its second half, as in GPT-NeoX and Llama.
+    """Rotations of queries and keys by angles proportional to their positions, so that attention depends only on the
+    distance of two tokens (Su et al. 2021, equations 14 and 15). They have no limit and no parameters. A rotation acts
+    on the i-th channel of a head and the i-th channel of its second half, as in GPT-NeoX and Llama.
 
     Raises:
         UsageError: a head has an odd width.
@@ -96,27 +101,28 @@ class RotaryPositions(nn.Module):
         if self.width % 2:
             raise UsageError(
                 f"rotary positions need heads of an even width, and backbone.width={width} / backbone.heads={heads} "
-                f"is {self.width}"
+                f"is {self.width}",
+                code="bad-value",
             )
 
-    def forward(self, places: Places, device: torch.device | None = None) -> Turn:
+    def forward(self, places: Places, device: torch.device | None = None) -> Rotation:
         """Cosines and sines, `(*B, 1, T, C / 2)`: the same for all heads."""
-        angles = _angles(places, self.width, SLOWEST_ROTARY, device).unsqueeze(-3)
+        angles = _angles(places, self.width, ROTARY_BASE, device).unsqueeze(-3)
         return angles.cos(), angles.sin()
 
 
-def turned(t: Float[Tensor, "B H T C"], turn: Turn | None) -> Float[Tensor, "B H T C"]:
-    """Queries or keys, turned (None: as they are)."""
-    if turn is None:
+def rotated(t: Float[Tensor, "B H T C"], rotation: Rotation | None) -> Float[Tensor, "B H T C"]:
+    """Rotated queries or keys; unchanged if `rotation` is None."""
+    if rotation is None:
         return t
-    cos, sin = (part.to(t) for part in turn)
+    cos, sin = (wave.to(t) for wave in rotation)
     half, other_half = t.chunk(2, -1)
     return torch.cat([half * cos - other_half * sin, other_half * cos + half * sin], -1)
 
 
-def _angles(places: Places, width: int, slowest: float, device: torch.device | None) -> Float[Tensor, "*B T half"]:
-    """Angles of width / 2 frequencies, from 1 in geometric progression almost down to 1 / slowest, made on the device:
-    a copy would be waited for in every step."""
+def _angles(places: Places, width: int, base: float, device: torch.device | None) -> Float[Tensor, "*B T half"]:
+    """Angles for width / 2 frequencies in geometric progression, from 1 down to almost 1 / base. They are computed
+    on the device, because a copy would synchronise with it in every step."""
     index = torch.arange(places.start, places.stop, places.step, device=device) if isinstance(places, range) else places
-    frequencies = slowest ** -(torch.arange(0, width, 2, device=index.device) / width)
+    frequencies = base ** -(torch.arange(0, width, 2, device=index.device) / width)
     return index.unsqueeze(-1) * frequencies

@@ -2,8 +2,8 @@
 
     x <- LN(x + Attention(x))        x <- LN(x + FF(x))
 
-Of `torch.nn.TransformerEncoderLayer` with GELU it differs by projections to queries, keys and values without bias (a
-test sets them to 0 there). What attends to what is up to the caller.
+It is `torch.nn.TransformerEncoderLayer` with GELU, except that the projections to queries, keys and values have no
+bias. The caller determines which tokens attend to which.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from torch import Tensor, nn
 
 from iclbench.layers.attention import check_heads
 
-# Added to variances, as in the released code.
+# Epsilon of the norms, as in the released code.
 _EPS = 1e-6
 
 
 class PostNormLayer(nn.Module):
-    """4 D² + 3 D parameters of attention and its norm, 2 D F + 3 D + F of the feed-forward network and its own.
+    """4 D² + 3 D parameters of attention and its norm, 2 D F + 3 D + F of the feed-forward network and its norm.
 
     Args:
         width: D.
-        heads: of attention.
+        heads: number of attention heads.
         feedforward: F, the hidden width of the feed-forward network.
-        dropout: rate in training, on attention weights, both sub-layers' outputs and the hidden units.
+        dropout: rate in training, on attention weights, outputs of both sub-layers and hidden units.
 
     Raises:
-        UsageError: the width does not divide by the heads.
+        UsageError: the width is not a multiple of the heads.
     """
 
     def __init__(self, width: int, heads: int, feedforward: int, dropout: float) -> None:
@@ -62,11 +62,11 @@ class PostNormLayer(nn.Module):
         Args:
             x: the tokens.
             q: their queries.
-            k, v: keys and values of what they see, themselves among it.
-            visible: which of it each token sees; None: a whole sequence, itself and those before it.
+            k, v: keys and values of the tokens that they see, including themselves.
+            visible: the keys that each token sees; None: those up to the token, in a complete sequence.
         """
         rate = self.dropout.p if self.training else 0.0
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=rate, is_causal=visible is None)
         x = self.norm(x + self.dropout(self.out(mixed.transpose(1, 2).flatten(2))))
-        fed = self.down(self.dropout(F.gelu(self.up(x))))
-        return self.norm_feed(x + self.dropout(fed))
+        hidden = self.dropout(F.gelu(self.up(x)))
+        return self.norm_feed(x + self.dropout(self.down(hidden)))

@@ -1,9 +1,9 @@
-"""The states of all prefixes of a sequence at once: a scan over what `running_softmax` keeps.
+"""The states of all prefixes of a sequence at once: a scan over the states of `running_softmax`.
 
-The states (log C, e) of points are merged by an associative operation, and this is its scan, block by block: within a
-block every prefix is one softmax over the state before the block and the block's own points, all of them together in a
-matrix product; the last of them goes on to the next block. Nothing is subtracted that was added before, so that no
-prefix loses digits, and the memory beyond the states themselves is N times the block instead of N².
+The merging of states (log C, e) is associative, and this is its scan, block by block. Within a block, the state of each
+prefix is one softmax over the state before the block and the points of the block; one matrix product computes all of
+them. The last one is the state before the next block. Nothing that was added is subtracted again, so that no prefix
+loses digits, and the memory beyond the states is N times the block size instead of N².
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from iclbench.layers.running_softmax import RunningSoftmax
 
-# Points per block: with it the weights of all prefixes are about as many numbers as their states.
+# Points per block. With this size the weights of all prefixes take about as much memory as their states.
 BLOCK = 16
 
 
@@ -26,18 +26,19 @@ def prefix_states(
     mask: Bool[Tensor, "B N"],
     block: int = BLOCK,
 ) -> tuple[RunningSoftmax, RunningSoftmax]:
-    """The states after `before` and the first 0, 1, ..., N - 1 points, and the one after all of them.
+    """The states after `before` and the first 0, 1, ..., N - 1 points, and the state after all points.
 
     Args:
-        before: of points that came earlier.
-        queries: scaled already.
-        keys, values: of the points.
-        mask: which of them are there.
-        block: points that are weighed together.
+        before: state after earlier points.
+        queries: scaled queries.
+        keys, values: keys and values of the points.
+        mask: valid points.
+        block: points per block.
 
     Returns:
-        The states of the prefixes, as those of B N episodes: that of the first n points of episode b is number b N + n.
-        The state of everything.
+        The states of the prefixes, as a batch of B N episodes: that of the first n points of episode b is number b N +
+            n.
+        The state after all points.
     """
     logs, sums = [], []
     for start in range(0, keys.shape[-2], block):
@@ -55,13 +56,13 @@ def prefix_states(
 def _block(
     before: RunningSoftmax, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor
 ) -> tuple[Float[Tensor, "B L H M n_and_1"], Float[Tensor, "B L H M n_and_1 Dh"]]:
-    """The states after the first 0, 1, ..., n of a block's n points, these included."""
+    """The states after the first 0, 1, ..., n of a block's n points."""
     count = keys.shape[-2]
-    sees = torch.ones(count + 1, count, dtype=torch.bool, device=mask.device).tril(-1)
-    allowed = sees & mask[:, None, None, None, None]
+    is_earlier = torch.ones(count + 1, count, dtype=torch.bool, device=mask.device).tril(-1)
+    allowed = is_earlier & mask[:, None, None, None, None]
     scores = (queries @ keys.mT).unsqueeze(-2).masked_fill(~allowed, -torch.inf)
     log_before = before.log_c.unsqueeze(-1)
-    # No infinity is subtracted: where there is no point yet, every weight is exp(-inf) = 0.
+    # The bound avoids inf - inf: before any point, every weight is exp(-inf) = 0.
     top = torch.maximum(scores.amax(-1), log_before).detach().clamp(min=torch.finfo(scores.dtype).min)
     weights, weight_before = (scores - top.unsqueeze(-1)).exp(), (log_before - top).exp()
     total = weights.sum(-1) + weight_before

@@ -1,9 +1,10 @@
-"""The attention layer of attentive neural processes as the releases of BNP (Lee et al. 2020) and TNP (Nguyen and Grover
-2022) have it: post-norm, with the residual of the projected query.
+"""The attention layer of attentive neural processes in the releases of BNP (Lee et al. 2020) and TNP (Nguyen and Grover
+2022): post-norm, with the residual of the projected query.
 
     h = LN(W q + attention(W q, K k, V v));    h <- LN(h + relu(O h + b))
 
-Scores are scaled by 1 / sqrt(D) of the whole width, not of a head, as released. Over nothing the attention is 0.
+Scores are scaled by 1 / sqrt(D), with the width D of the layer instead of that of a head, as in the released code. The
+attention output without valid keys is 0.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ class ProjectedAttention(nn.Module):
 
     Args:
         width: D of a token.
-        heads: of attention.
+        heads: number of attention heads.
 
     Raises:
-        UsageError: the width does not divide by the heads.
+        UsageError: the width is not a multiple of the heads.
     """
 
     def __init__(self, width: int, heads: int) -> None:
@@ -37,7 +38,7 @@ class ProjectedAttention(nn.Module):
     def keys(
         self, keys: Float[Tensor, "B T D"], values: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None
     ) -> KeysValues:
-        """Keys and values of tokens, from their `keys` and `values`; `mask`: which are valid."""
+        """Projected keys and values of tokens, of which those in `mask` are valid."""
         k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in (self.k(keys), self.v(values)))
         return KeysValues(k, v, mask)
 
@@ -53,14 +54,14 @@ class ProjectedAttention(nn.Module):
     def forward(
         self, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None
     ) -> Float[Tensor, "B T D"]:
-        """The tokens after reading one another."""
+        """The tokens after self-attention."""
         return self.attend(tokens, self.keys(tokens, tokens, mask))
 
     def _mixed(self, q: Float[Tensor, "B H Q C"], memory: KeysValues) -> Float[Tensor, "B H Q C"]:
         visible, has_keys = None, None
         if memory.mask is not None:
             has_keys = memory.mask.any(1)[:, None, None]
-            # Rows without keys look at everything, so that no kernel divides by zero, and are cleared below.
+            # Rows without keys attend to all, so that no kernel divides by zero, and are set to 0 below.
             visible = (memory.mask[:, None] | ~has_keys).unsqueeze(1)
         scale = (q.shape[1] * q.shape[3]) ** -0.5
         mixed = F.scaled_dot_product_attention(q, memory.keys, memory.values, attn_mask=visible, scale=scale)

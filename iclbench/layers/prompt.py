@@ -1,7 +1,7 @@
-"""What a causal model reads before it is asked: related datasets, each closed by a separator, and then the context.
+"""The prompt of a causal model: related datasets, each followed by a separator, and then the context.
 
-Everything is a pair of tokens, so that a model meets inputs at even and outputs at odd places throughout. A dataset
-that is absent contributes neither points nor separator.
+Points and separators are pairs of tokens, so that inputs are at even positions and outputs at odd ones. An absent
+dataset has no points and no separator.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ CONTEXT, RELATED, SEPARATOR = range(3)
 
 @dataclass(frozen=True)
 class Prompt(TensorRecord):
-    """Points in the order they are read, and the role of each.
+    """Points in reading order, and the role of each.
 
     Attributes:
-        points: related datasets, with a place for a separator behind each, and the context.
-        part: `CONTEXT`, `RELATED` or `SEPARATOR`; None where all is context.
+        points: related datasets, with one extra point for the separator after each, and the context.
+        roles: `CONTEXT`, `RELATED` or `SEPARATOR` for each point; None: all are context.
     """
 
     points: Points
-    part: Int[Tensor, "B N"] | None = None
+    roles: Int[Tensor, "B N"] | None = None
 
     @classmethod
     def of(cls, context: Points, related: Points | None = None) -> Prompt:
@@ -49,18 +49,19 @@ class Prompt(TensorRecord):
             if related_values.shape[3:] != context_values.shape[2:]:
                 raise UsageError(
                     f"related datasets have {name} of dimension {_dimension(related_values, 3)}, the context of "
-                    f"dimension {_dimension(context_values, 2)}; give related datasets of the same task"
+                    f"dimension {_dimension(context_values, 2)}; give related datasets of the same task",
+                    code="bad-value",
                 )
-        closed = related.map(_with_place_behind)
-        closed.mask[:, :, -1] = related.mask.any(2)
-        part = torch.full_like(closed.mask, RELATED, dtype=torch.long)
-        part[:, :, -1] = SEPARATOR
-        context_part = torch.full_like(context.mask, CONTEXT, dtype=torch.long)
-        points = closed.map(lambda t: t.flatten(1, 2)).append(context)
-        return cls(points, torch.cat([part.flatten(1), context_part], 1))
+        with_separators = related.map(_with_extra_point)
+        with_separators.mask[:, :, -1] = related.mask.any(2)
+        roles = torch.full_like(with_separators.mask, RELATED, dtype=torch.long)
+        roles[:, :, -1] = SEPARATOR
+        context_roles = torch.full_like(context.mask, CONTEXT, dtype=torch.long)
+        points = with_separators.map(lambda t: t.flatten(1, 2)).append(context)
+        return cls(points, torch.cat([roles.flatten(1), context_roles], 1))
 
     def aligned(self, padding: Literal["left", "right"]) -> Prompt:
-        """The prompt without gaps, as long as the longest of the batch: masked points come first (left) or last."""
+        """The prompt without gaps, as long as the longest one of the batch. Masked points are first (left) or last."""
         mask = self.points.mask
         longest = int(mask.sum(1).max())
         if padding == "right":
@@ -70,30 +71,31 @@ class Prompt(TensorRecord):
         return self.map(lambda t: take(t, order))
 
     def segments(self, size: int) -> Iterator[Prompt]:
-        """Stretches of at most `size` points; none where there are no points."""
+        """Consecutive segments of at most `size` points."""
         for start in range(0, self.points.count, size):
             yield self.map(lambda t, first=start: t[:, first : first + size])  # type: ignore[misc]
 
 
 class Marks(nn.Module):
-    """Marks of related datasets: a vector added to their tokens, and a pair of tokens that closes each."""
+    """Learned marks of related datasets: a vector that is added to their tokens, and the pair of tokens of a
+    separator."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.related = nn.Parameter(torch.zeros(width))
         self.separator = nn.Parameter(torch.randn(2, width))
 
-    def forward(self, tokens: Float[Tensor, "B T D"], part: Int[Tensor, "B N"]) -> Float[Tensor, "B T D"]:
-        kind = part[:, :, None, None]
-        pairs = tokens.view(*part.shape, 2, -1) + (kind == RELATED) * self.related
-        return torch.where(kind == SEPARATOR, self.separator, pairs).flatten(1, 2)
+    def forward(self, tokens: Float[Tensor, "B T D"], roles: Int[Tensor, "B N"]) -> Float[Tensor, "B T D"]:
+        role = roles[:, :, None, None]
+        pairs = tokens.view(*roles.shape, 2, -1) + (role == RELATED) * self.related
+        return torch.where(role == SEPARATOR, self.separator, pairs).flatten(1, 2)
 
 
 def _dimension(t: Tensor, axis: int) -> int:
-    """Labels have no axis for it."""
+    """The dimension of inputs or outputs; 0 for labels, which have no such axis."""
     return t.shape[axis] if t.dim() > axis else 0
 
 
-def _with_place_behind(t: Tensor) -> Tensor:
+def _with_extra_point(t: Tensor) -> Tensor:
     """One more point at the end of every related dataset, `(B, J, N + 1, ...)`."""
     return torch.cat([t, t.new_zeros(*t.shape[:2], 1, *t.shape[3:])], 2)

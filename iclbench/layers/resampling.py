@@ -1,7 +1,7 @@
-"""Bootstraps of points (Efron 1979), as bootstrapped neural processes draw them: pairs, and residuals about a fit.
+"""Bootstrap samples of points (Efron 1979) for bootstrapped neural processes: samples of pairs, and of residuals.
 
-Outside of training they are drawn by fixed uniform numbers: number i of a sample belongs to the point that is i-th in
-an order that the points themselves make (`canonical`), whatever their order in a batch and the padding behind them.
+In evaluation they are drawn with fixed uniform numbers: the i-th number of a sample belongs to the i-th point in the
+canonical order, which depends only on the values of the points, not on their order or on padding.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BLOCK = 256
 
 
 def canonical(points: Points) -> Points:
-    """Valid points before the others, ordered by one fixed random projection of (x, y)."""
+    """The points in canonical order: valid points first, by a fixed random projection of (x, y)."""
     y = points.y if points.y.dim() == points.x.dim() else points.y.unsqueeze(-1)
     values = torch.cat([points.x, y.to(points.x.dtype)], -1)
     place = (values * _direction(values.shape[-1]).to(values)).sum(-1)
@@ -33,7 +33,8 @@ def _direction(dim: int) -> Float[Tensor, " dim"]:
 
 
 def fixed_uniforms(samples: int, count: int, like: Tensor) -> Float[Tensor, "2 S N"]:
-    """For as many samples of `count` points: two numbers for each point, of which those of fewer points are a part."""
+    """Two uniform numbers for each of `count` points in each sample. The numbers of the first points do not depend on
+    `count`."""
     blocks = [_block(samples, number) for number in range(count // _BLOCK + 1)]
     return torch.cat(blocks, 2)[..., :count].to(like)
 
@@ -45,12 +46,12 @@ def _block(samples: int, number: int) -> Float[Tensor, "2 S block"]:
 
 def with_replacement(uniforms: Float[Tensor, "#B S N"], counts: Int[Tensor, " B"]) -> Int[Tensor, "B S N"]:
     """Indices of points among the first `counts` of each episode, one for each uniform number."""
-    most = counts[:, None, None]
-    return (uniforms * most).long().clamp(max=most - 1).clamp(min=0)
+    limits = counts[:, None, None]
+    return (uniforms * limits).long().clamp(max=limits - 1).clamp(min=0)
 
 
 def picked(points: Points, indices: Int[Tensor, "B S N"]) -> Points:
-    """S sets of points by their indices; as many points of each are valid as of the episode's."""
+    """S sets of points by their indices, each with the mask of the episode's points."""
     samples = points.map(lambda t: take(t, indices.flatten(1)).unflatten(1, indices.shape[1:]))
     return Points(samples.x, samples.y, points.mask.unsqueeze(1).expand(indices.shape))
 
@@ -58,7 +59,7 @@ def picked(points: Points, indices: Int[Tensor, "B S N"]) -> Points:
 def resampled_residuals(
     residuals: Float[Tensor, "B S N dy"], indices: Int[Tensor, "B S N"], mask: Bool[Tensor, "B N"]
 ) -> Float[Tensor, "B S N dy"]:
-    """Residuals by their indices, less their mean over the valid points."""
+    """Residuals by their indices, minus their mean over the valid points."""
     sample = residuals.gather(2, indices.unsqueeze(-1).expand(residuals.shape))
     valid = mask[:, None, :, None]
     mean = (sample * valid).sum(2, keepdim=True) / valid.sum(2, keepdim=True).clamp(min=1)

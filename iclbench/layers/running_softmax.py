@@ -1,17 +1,17 @@
 """Softmax attention over points that come in portions: the update of CMAB (Feng et al. 2023, appendix B.1).
 
-Fixed queries attend to a growing set of points. What must be kept of the set is, per query, the running
-log-normaliser log C = log sum exp(s) and the attention's output e = sum exp(s - log C) v. Two such states of disjoint
-sets merge into that of their union: an update is the merger with a portion's own state, removal its inverse, and since
-merging is associative, all prefixes of a sequence can be had by a scan.
+Fixed queries attend to a growing set of points. The state of the set is, per query, the running log-normaliser
+log C = log sum exp(s) and the attention output e = sum exp(s - log C) v. The states of two disjoint sets merge into the
+state of their union. An update merges the state of a portion, removal is the inverse, and since merging is associative,
+a scan computes the states of all prefixes of a sequence.
 
-Training memory does not grow with the number of points either: `fold` keeps none of the portions for the backward pass
-and computes each again there, one at a time, from the finished log C and e (as Dao et al. 2022 do within one kernel).
-With these held constant, the gradients of
+Training memory does not grow with the number of points either: `fold` does not save the portions for the backward pass,
+but recomputes them one at a time from the final log C and e (as Dao et al. 2022 do within one kernel). With these held
+constant, the gradients of
 
     log C:  sum exp(s - log C)             e:  sum exp(s - log C) (v - e)
 
-are those of the whole softmax, portion by portion.
+of all portions add up to those of the complete softmax.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.predictor import State
 
-# Keys and values, `(B, L, H, N, D/H)` each, of some points, from weights that may require gradients.
+# From weights, which may require gradients, and points to keys and values, `(B, L, H, N, D/H)` each.
 KeyValueProjection = Callable[[Sequence[Tensor], Points], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
 class RunningSoftmax(State):
-    """State of M queries in H heads of L layers after the points they have attended to.
+    """State of M queries in H heads of L layers after the points that they have attended to.
 
     Attributes:
         log_c: log-normaliser, -inf before any point.
@@ -52,39 +52,40 @@ class RunningSoftmax(State):
 
     @property
     def is_empty(self) -> Bool[Tensor, " B"]:
-        """Which episodes have no point yet."""
+        """The episodes that have no point yet."""
         return self.log_c[:, 0, 0, 0].isneginf()
 
     def log_weight(self) -> Float[Tensor, "B L H M"]:
         return self.log_c
 
     def merge(self, other: RunningSoftmax) -> RunningSoftmax:
-        """The state of the union of two disjoint sets of points. The empty one changes nothing, bit by bit."""
+        """The state of the union of two disjoint sets of points. Merging the empty state changes no bit."""
         both_empty = self.log_c.isneginf() & other.log_c.isneginf()
-        # Of the weight, what comes from `other`; infinities are not subtracted from one another.
+        # The fraction of the weight that comes from `other`; the mask avoids inf - inf.
         share = torch.sigmoid((other.log_c - self.log_c.masked_fill(both_empty, 0.0)).unsqueeze(-1))
         return RunningSoftmax(torch.logaddexp(self.log_c, other.log_c), self.e + share * (other.e - self.e))
 
     def without(self, other: RunningSoftmax) -> RunningSoftmax:
-        """The state after the points of `other` are forgotten, the inverse of `merge`.
+        """The state without the points of `other`, the inverse of `merge`.
 
-        What remains is a small difference of large numbers if little weight remains: rounding errors grow by one over
-        the remaining share. So this share must be the square root of the precision at least (1.5e-8 in float64, 3.5e-4
-        in float32), and the result has an error of the same size at most.
+        Rounding errors are divided by the share of the weight that remains. This share must be at least the square
+        root of the precision (1.5e-8 in float64, 3.5e-4 in float32); the error of the result is at most of the same
+        size.
 
         Raises:
-            UsageError: somewhere less remains, or the points never were in.
+            UsageError: a smaller share remaining for a query, or the points are not in the state.
         """
         removed = torch.where(other.log_c.isneginf(), 0.0, torch.exp(other.log_c - self.log_c))
-        least = torch.finfo(self.e.dtype).eps ** 0.5
-        remains = 1 - removed
-        if not bool((remains >= least).all()):
+        smallest = torch.finfo(self.e.dtype).eps ** 0.5
+        remaining = 1 - removed
+        if not bool((remaining >= smallest).all()):
             raise UsageError(
-                f"removing these points would leave {max(0.0, remains.min().item()):.2g} of some latent's attention, "
-                f"less than the {least:.2g} that {str(self.e.dtype).removeprefix('torch.')} can tell from nothing; "
-                "condition on the points that should stay"
+                f"without these points a latent has {max(0.0, remaining.min().item()):.2g} of its attention left, less "
+                f"than the {smallest:.2g} that {str(self.e.dtype).removeprefix('torch.')} can resolve; condition on "
+                "the remaining points instead",
+                code="not-applicable",
             )
-        e = (self.e - removed.unsqueeze(-1) * other.e) / remains.unsqueeze(-1)
+        e = (self.e - removed.unsqueeze(-1) * other.e) / remaining.unsqueeze(-1)
         return RunningSoftmax(self.log_c + torch.log1p(-removed), e)
 
 
@@ -94,11 +95,11 @@ def attend(
     values: Float[Tensor, "B L H N Dh"],
     mask: Bool[Tensor, "B N"],
 ) -> RunningSoftmax:
-    """The state of one portion; the queries are scaled already."""
+    """The state of one portion, for scaled queries."""
     if keys.shape[-2] == 0:
         return RunningSoftmax.empty(len(keys), queries)
     scores = _scores(queries, keys, mask)
-    # No infinity is subtracted: where nothing is valid every weight is exp(-inf) = 0.
+    # The bound avoids inf - inf: without a valid point, every weight is exp(-inf) = 0.
     top = scores.detach().amax(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).min)
     weights = scores.sub_(top).exp_()
     total = weights.sum(-1)
@@ -118,14 +119,14 @@ def fold(
     points: Points,
     chunk: int,
 ) -> RunningSoftmax:
-    """The state of all points, taken in by portions of `chunk`; memory does not grow with their number.
+    """The state after all points, in portions of `chunk`; memory does not grow with their number.
 
     Args:
-        queries: scaled already.
-        weights: what `keys_values` computes with.
-        keys_values: a function of nothing but the weights and the points, each point on its own.
-        points: a set per episode.
-        chunk: points held at once.
+        queries: scaled queries.
+        weights: weights of `keys_values`.
+        keys_values: function of only the weights and the points, which maps each point separately.
+        points: one set per episode.
+        chunk: number of points in memory at once.
     """
     trained = torch.is_grad_enabled() and any(t.requires_grad for t in (queries, *weights))
     if trained and points.count > chunk:
@@ -148,7 +149,7 @@ def _portions(points: Points, chunk: int) -> Iterator[Points]:
 
 
 class _Fold(torch.autograd.Function):
-    """`_fold` with a backward pass that computes every portion again."""
+    """`_fold` with a backward pass that recomputes every portion."""
 
     @staticmethod
     def forward(

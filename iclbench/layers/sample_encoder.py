@@ -1,4 +1,4 @@
-"""Read-ins that encode every sample on its own, inputs and outputs by the same layers (CoQE, sections 4.1 and 4.2)."""
+"""Read-ins that encode each sample separately, inputs and outputs by the same layers (CoQE, sections 4.1 and 4.2)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from iclbench.layers.pair_read_in import PairReadIn
 
 
 class SampleEncoder(PairReadIn):
-    """Two layers: what `PairReadIn` reads (y as (y, 0, ..., 0), labels embedded) and behind it ReLU, LayerNorm and a
-    linear layer."""
+    """Two layers: `PairReadIn` (y as (y, 0, ..., 0), labels embedded), followed by ReLU, LayerNorm and a linear layer.
+
+    Args:
+        shape: the task.
+        width: width of the hidden layer.
+        out: width of the encoding; None: that of the hidden layer.
+    """
 
     def __init__(self, shape: TaskShape, width: int, out: int | None = None) -> None:
-        """`width` of the hidden layer and, where `out` does not say otherwise, of the encoding."""
         super().__init__(shape, width)
         self.rest = nn.Sequential(nn.ReLU(), nn.LayerNorm(width), nn.Linear(width, out or width))
 
@@ -27,7 +31,7 @@ class SampleEncoder(PairReadIn):
 
 
 class FeatureEncoder(PairReadIn):
-    """One layer for features of images, and for label embeddings as wide as they are."""
+    """One layer for image features and for label embeddings of the same width."""
 
     def __init__(self, shape: TaskShape, width: int) -> None:
         super().__init__(shape, width)

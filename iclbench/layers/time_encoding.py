@@ -1,4 +1,4 @@
-"""Times as vectors: what a Transformer Hawkes process adds to the embedding of a mark (Zuo et al. 2020, equation 2)."""
+"""The time encoding of the Transformer Hawkes process (Zuo et al. 2020, equation 2)."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-# The slowest wave turns once in almost 2 pi times this, in the data's unit of time (Vaswani et al. 2017).
-SLOWEST = 10_000.0
+# The longest wavelength is almost 2 pi times this, in the data's unit of time (Vaswani et al. 2017).
+BASE = 10_000.0
 
 
 def time_encoding(times: Float[Tensor, "*shape"], width: int) -> Float[Tensor, "*shape D"]:
-    """Sines in the even channels and cosines in the odd ones: channels 2 i and 2 i + 1 turn by t / 10,000^(2 i / D).
+    """Sines in the even channels and cosines in the odd ones; channels 2 i and 2 i + 1 have the angle
+    t / 10,000^(2 i / D).
 
     Args:
-        times: in the data's unit, any sign.
-        width: D; of an odd one the last wave has no cosine.
+        times: times in the data's unit, of any sign.
+        width: D; if it is odd, the last wave has no cosine.
     """
     index = torch.arange(0, width, 2, device=times.device, dtype=torch.float64)
-    frequencies = (SLOWEST ** (-index / width)).to(times.dtype)
+    frequencies = (BASE ** (-index / width)).to(times.dtype)
     angles = times.unsqueeze(-1) * frequencies
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2)[..., :width]

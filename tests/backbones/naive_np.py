@@ -1,6 +1,6 @@
-"""Transformer neural processes once more, plainly: one episode, one dataset, one head at a time, without any padding.
+"""A simple NumPy implementation of Transformer neural processes: one episode, dataset and head at a time, no padding.
 
-Reads the weights of our models by name and shares no code with them; the order of operations is that of the papers.
+It reads the weights of a model by name and shares no code with it; the order of operations is that of the papers.
 """
 
 import numpy as np
@@ -26,19 +26,19 @@ def normalised(w: dict[str, np.ndarray], name: str, x: np.ndarray) -> np.ndarray
 
 
 def layer(w: dict[str, np.ndarray], name: str, q: np.ndarray, kv: np.ndarray, heads: int) -> np.ndarray:
-    """Rows of `q` after reading rows of `kv`; without rows to read they stay as they are."""
+    """Rows of `q` after attention to rows of `kv`; unchanged if `kv` has no rows."""
     if len(kv) == 0:
         return q
     width = q.shape[1]
     size = width // heads
-    own, other = normalised(w, f"{name}.norm", q), normalised(w, f"{name}.norm", kv)
+    normed_q, normed_kv = normalised(w, f"{name}.norm", q), normalised(w, f"{name}.norm", kv)
     key_matrix, value_matrix = np.split(w[f"{name}.kv.weight"], 2)
     mixed = []
     for h in range(heads):
-        part = slice(h * size, (h + 1) * size)
-        scores = own @ w[f"{name}.q.weight"][part].T @ (other @ key_matrix[part].T).T / np.sqrt(size)
+        columns = slice(h * size, (h + 1) * size)
+        scores = normed_q @ w[f"{name}.q.weight"][columns].T @ (normed_kv @ key_matrix[columns].T).T / np.sqrt(size)
         weights = np.exp(scores - scores.max(1, keepdims=True))
-        mixed.append(weights / weights.sum(1, keepdims=True) @ (other @ value_matrix[part].T))
+        mixed.append(weights / weights.sum(1, keepdims=True) @ (normed_kv @ value_matrix[columns].T))
     q = q + np.concatenate(mixed, 1) @ w[f"{name}.out.weight"].T + w[f"{name}.out.bias"]
     return q + perceptron(w, f"{name}.feed_forward", normalised(w, f"{name}.norm_inner", q))
 
@@ -55,7 +55,7 @@ def answer(
 ) -> np.ndarray:
     """Raw outputs of a `TNP`, `PTTNP` or `ICICLTNP` at the targets of one episode, `(Q, raw)`."""
     w, settings = arrays(model), model.settings
-    kind = type(model).__name__
+    class_name = type(model).__name__
 
     def attend(name: str, q: np.ndarray, kv: np.ndarray) -> np.ndarray:
         return layer(w, f"{name}.{i}", q, kv, settings.heads)
@@ -64,17 +64,17 @@ def answer(
     zt = embed(w, x_target, np.zeros((len(x_target), context[1].shape[1])), 1.0)
     zj = [embed(w, *points, 0.0) for points in related]
     u = w.get("pseudo_tokens")
-    uj = [w["related_pseudo_tokens"] for _ in related] if kind == "ICICLTNP" else []
+    uj = [w["related_pseudo_tokens"] for _ in related] if class_name == "ICICLTNP" else []
     for i in range(settings.layers):
-        if kind == "TNP":
+        if class_name == "TNP":
             zc = attend("context", zc, zc)
             zt = attend("targets", zt, zc)
-        elif kind == "PTTNP" and settings.style == "ist":
+        elif class_name == "PTTNP" and settings.style == "ist":
             u = attend("from_data", u, zc)
             zt = attend("targets", zt, u)
             if i < settings.layers - 1:
                 zc = attend("back_to_data", zc, u)
-        elif kind == "PTTNP" or settings.coupling == "direct":
+        elif class_name == "PTTNP" or settings.coupling == "direct":
             u = attend("from_data", u, zc)
             u = attend("among", u, u)
             uj = [attend("from_data", each, z) for each, z in zip(uj, zj, strict=False)]

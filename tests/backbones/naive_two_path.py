@@ -1,6 +1,6 @@
-"""Two-path neural processes once more, plainly: one episode, one sample, one head at a time, without any padding.
+"""A simple NumPy implementation of two-path neural processes: one episode, sample and head at a time, no padding.
 
-Reads the weights of our models by name and shares no code with them; the order of operations is that of the papers.
+It reads the weights of a model by name and shares no code with it; the order of operations is that of the papers.
 """
 
 import numpy as np
@@ -13,16 +13,16 @@ Points = tuple[np.ndarray, np.ndarray]
 
 
 class Naive:
-    """One of our models, by its weights."""
+    """A NumPy implementation with the weights of a model."""
 
     def __init__(self, model: nn.Module) -> None:
         self.w, self.width = arrays(model), model.settings.width
         self.heads = getattr(model.settings, "heads", None)
 
     def attention(self, name: str, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-        """Rows of `q` after reading rows of `k` and `v`; over no rows attention is 0."""
+        """Rows of `q` after attention to rows of `k` and `v`; attention to no rows is 0."""
         w = self.w
-        q, k, v = (t @ w[f"{name}.{each}.weight"].T for each, t in (("q", q), ("k", k), ("v", v)))
+        q, k, v = (t @ w[f"{name}.{key}.weight"].T for key, t in (("q", q), ("k", k), ("v", v)))
         mixed = np.zeros_like(q)
         for columns in np.split(np.arange(self.width), self.heads) if len(k) else ():
             scores = q[:, columns] @ k[:, columns].T / np.sqrt(self.width)
@@ -32,21 +32,21 @@ class Naive:
         return normalised(w, f"{name}.norm_out", h + out)
 
     def pooled(self, name: str, rows: np.ndarray) -> np.ndarray:
-        each = perceptron(self.w, f"{name}.pre", rows)
+        vectors = perceptron(self.w, f"{name}.pre", rows)
         if self.heads:
-            each = np.maximum(each, 0)
-            each = self.attention(f"{name}.among", each, each, each)
-        mean = each.mean(0) if len(rows) else np.zeros(self.width)
+            vectors = np.maximum(vectors, 0)
+            vectors = self.attention(f"{name}.among", vectors, vectors, vectors)
+        mean = vectors.mean(0) if len(rows) else np.zeros(self.width)
         return perceptron(self.w, f"{name}.post", mean)
 
     def first(self, context: Points, x: np.ndarray) -> np.ndarray:
-        """What the first encoder says at each target."""
+        """Output of the first encoder at each target."""
         name, rows = "encoders.first", np.concatenate(context, 1)
         if not self.heads:
             return np.tile(self.pooled(name, rows), (len(x), 1))
         values = perceptron(self.w, f"{name}.values", rows)
         values = self.attention(f"{name}.among", values, values, values)
-        q, k = (perceptron(self.w, f"{name}.places", each) for each in (x, context[0]))
+        q, k = (perceptron(self.w, f"{name}.places", inputs) for inputs in (x, context[0]))
         return self.attention(f"{name}.attention", q, k, values)
 
     def second(self, context: Points) -> np.ndarray:
@@ -57,33 +57,35 @@ class Naive:
         mean, spread = np.split(self.second(context), 2)
         return mean, 0.1 + 0.9 * expit(spread)
 
-    def decoded(self, first: np.ndarray, second: np.ndarray, x: np.ndarray, told: np.ndarray | float = 0) -> np.ndarray:
+    def decoded(
+        self, first: np.ndarray, second: np.ndarray, x: np.ndarray, added: np.ndarray | float = 0
+    ) -> np.ndarray:
         w, rows = self.w, np.concatenate([first, np.tile(second, (len(x), 1)), x], 1)
-        h = rows @ w["decoder.0.weight"].T + w["decoder.0.bias"] + told
+        h = rows @ w["decoder.0.weight"].T + w["decoder.0.bias"] + added
         numbers = sorted({int(key.split(".")[1]) for key in w if key.startswith("decoder.")})
         for i in numbers[1:]:
             h = np.maximum(h, 0) @ w[f"decoder.{i}.weight"].T + w[f"decoder.{i}.bias"]
         return h
 
-    def conditional(self, context: Points, x: np.ndarray, told: np.ndarray | float = 0) -> np.ndarray:
+    def conditional(self, context: Points, x: np.ndarray, added: np.ndarray | float = 0) -> np.ndarray:
         """Raw outputs at the targets, `(Q, raw)`."""
-        return self.decoded(self.first(context, x), self.second(context), x, told)
+        return self.decoded(self.first(context, x), self.second(context), x, added)
 
     def sampled(self, context: Points, x: np.ndarray, z: np.ndarray) -> np.ndarray:
-        """The same of a latent function."""
+        """Raw outputs with a sample of the latent variable."""
         return self.decoded(self.first(context, x), z, x)
 
-    def bootstrapped(self, context: Points, told: Points, x: np.ndarray) -> np.ndarray:
-        """The same of a context and one bootstrap of it."""
-        both = np.concatenate([self.first(told, x), np.tile(self.second(told), (len(x), 1))], 1)
-        return self.conditional(context, x, both @ self.w["from_bootstrap.weight"].T)
+    def bootstrapped(self, context: Points, bootstrap: Points, x: np.ndarray) -> np.ndarray:
+        """Raw outputs with a context and one bootstrap of it."""
+        encoded = np.concatenate([self.first(bootstrap, x), np.tile(self.second(bootstrap), (len(x), 1))], 1)
+        return self.conditional(context, x, encoded @ self.w["from_bootstrap.weight"].T)
 
     def bootstrap(self, context: Points, pairs: np.ndarray, residuals: np.ndarray, spread: bool) -> Points:
-        """The context with resampled residuals, of which each output has its own; `spread`: they are standardised."""
+        """The context with resampled residuals, standardised if `spread`."""
         x, y = context
         if not len(x):
             return context
         raw = self.conditional((x[pairs], y[pairs]), x)
         mean, std = (raw[:, : y.shape[1]], np.sqrt(np.logaddexp(0, raw[:, y.shape[1] :]))) if spread else (raw, 1.0)
-        drawn = ((y - mean) / std)[residuals]
-        return x, mean + std * (drawn - drawn.mean(0))
+        sample = ((y - mean) / std)[residuals]
+        return x, mean + std * (sample - sample.mean(0))

@@ -1,5 +1,5 @@
-"""TNP-D and TNP-A once more, as their authors have them: one episode at a time, all rows of one sequence through
-PyTorch's own encoder layers under a mask, no keys kept and nothing padded. Reads the weights of our models by name."""
+"""Reference implementations of TNP-D and TNP-A in the way of their authors: PyTorch's encoder layers on one sequence
+per episode, with a mask, without cached keys and padding. They read the weights of a model by name."""
 
 import torch
 from torch import Tensor, nn
@@ -7,26 +7,27 @@ from torch import Tensor, nn
 from iclbench.layers.encoder_layer import EncoderLayer
 
 
-def torch_layer(own: EncoderLayer) -> nn.TransformerEncoderLayer:
+def torch_layer(ours: EncoderLayer) -> nn.TransformerEncoderLayer:
     """PyTorch's layer with the same weights."""
-    width, feedforward = own.q.in_features, own.feed[0].out_features
-    other = nn.TransformerEncoderLayer(width, own.heads, feedforward, 0.0, batch_first=True).to(own.q.weight.dtype)
+    width, feedforward = ours.q.in_features, ours.feed[0].out_features
+    torch_encoder = nn.TransformerEncoderLayer(width, ours.heads, feedforward, 0.0, batch_first=True)
+    torch_encoder = torch_encoder.to(ours.q.weight.dtype)
     with torch.no_grad():
-        other.self_attn.in_proj_weight.copy_(torch.cat([own.q.weight, own.kv.weight]))
-        other.self_attn.in_proj_bias.copy_(torch.cat([own.q.bias, own.kv.bias]))
-    for mine, theirs in (
-        (own.out, other.self_attn.out_proj),
-        (own.feed[0], other.linear1),
-        (own.feed[2], other.linear2),
-        (own.norm, other.norm1),
-        (own.norm_feed, other.norm2),
+        torch_encoder.self_attn.in_proj_weight.copy_(torch.cat([ours.q.weight, ours.kv.weight]))
+        torch_encoder.self_attn.in_proj_bias.copy_(torch.cat([ours.q.bias, ours.kv.bias]))
+    for source, target in (
+        (ours.out, torch_encoder.self_attn.out_proj),
+        (ours.feed[0], torch_encoder.linear1),
+        (ours.feed[2], torch_encoder.linear2),
+        (ours.norm, torch_encoder.norm1),
+        (ours.norm_feed, torch_encoder.norm2),
     ):
-        theirs.load_state_dict(mine.state_dict())
-    return other
+        target.load_state_dict(source.state_dict())
+    return torch_encoder
 
 
 def encoded(model: nn.Module, rows: Tensor, visible: Tensor) -> Tensor:
-    """Tokens `(T, x and y)` after all layers, of which each sees what `visible`, `(T, T)`, says."""
+    """Tokens `(T, x and y)` after all layers, with the attention mask `visible`, `(T, T)`."""
     mask = torch.zeros(visible.shape, dtype=rows.dtype).masked_fill(~visible, -torch.inf)
     hidden = model.embedding(rows).unsqueeze(0)
     for layer in model.targets:
@@ -40,7 +41,7 @@ def blank(x: Tensor, outputs: int) -> Tensor:
 
 
 def diagonal(model: nn.Module, x: Tensor, y: Tensor, x_target: Tensor) -> Tensor:
-    """Vectors of the targets of a TNP-D, `(Q, D)`: every row sees the context."""
+    """Vectors of the targets of a TNP-D, `(Q, D)`, in which every row sees the context."""
     rows = torch.cat([torch.cat([x, y], 1), blank(x_target, y.shape[1])])
     visible = torch.zeros(len(rows), len(rows), dtype=torch.bool)
     visible[:, : len(x)] = True
@@ -48,8 +49,8 @@ def diagonal(model: nn.Module, x: Tensor, y: Tensor, x_target: Tensor) -> Tensor
 
 
 def following(model: nn.Module, x: Tensor, y: Tensor, x_before: Tensor, y_before: Tensor, x_target: Tensor) -> Tensor:
-    """The vector of one target of a TNP-A, `(D,)`, given the outputs of targets before it, which see those before them
-    and themselves."""
+    """The vector of one target of a TNP-A, `(D,)`, given the outputs of earlier targets, each of which sees itself and
+    the targets before it."""
     points = torch.cat([torch.cat([x, y], 1), torch.cat([x_before, y_before], 1)])
     rows = torch.cat([points, blank(x_target.unsqueeze(0), y.shape[1])])
     visible = torch.ones(len(rows), len(rows), dtype=torch.bool).tril()

@@ -1,4 +1,4 @@
-"""Small set models, episodes of different sizes under masks, and how many parameters layers have."""
+"""Small set models, masked episodes of different sizes, and numbers of parameters of layers."""
 
 from itertools import pairwise
 from typing import Any
@@ -16,11 +16,11 @@ SIZES = [(5, 4), (0, 2), (3, 1)]
 
 
 def build(name: str, settings: dict[str, Any] | None = None, head: str = "gaussian", **task: Any) -> Any:
-    """Norms scale and shift, and there are biases, unlike at the start of training."""
+    """A model with nonzero biases and with norms that scale and shift, unlike at the start of training."""
     cls = BACKBONES.get(name)
     torch.manual_seed(0)
-    own = {"x_dim": 2, "points": 9, "y_dim": 2, "question": "targets", "floor": 0.1}
-    shape = TaskShape(head=head, **own | task)  # type: ignore[arg-type]
+    defaults = {"x_dim": 2, "points": 9, "y_dim": 2, "question": "targets", "floor": 0.1}
+    shape = TaskShape(head=head, **defaults | task)  # type: ignore[arg-type]
     model = cls(cls.Settings(**SMALL | (settings or {})), shape)
     with torch.no_grad():
         for p in model.parameters():
@@ -29,11 +29,11 @@ def build(name: str, settings: dict[str, Any] | None = None, head: str = "gaussi
 
 
 def batch(sizes: list[tuple[int, int]] = SIZES) -> Episodes:
-    """Episodes of these sizes under masks; what is masked holds large numbers, holes stand among the targets."""
-    draw = torch.Generator().manual_seed(1)
+    """Masked episodes of these sizes. Masked values are large, and targets have gaps."""
+    generator = torch.Generator().manual_seed(1)
 
     def points(count: int, mask: Tensor) -> Points:
-        x, y = (torch.randn(len(sizes), count, 2, generator=draw, dtype=torch.float64) for _ in range(2))
+        x, y = (torch.randn(len(sizes), count, 2, generator=generator, dtype=torch.float64) for _ in range(2))
         absent = 50 * ~mask.unsqueeze(-1)
         return Points(x + absent, y - absent, mask)
 
@@ -42,8 +42,8 @@ def batch(sizes: list[tuple[int, int]] = SIZES) -> Episodes:
     return Episodes(context=context, targets=targets, scored=targets.mask)
 
 
-def alone(episodes: Episodes, b: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Context and targets of one episode, those that are there."""
+def unpadded_episode(episodes: Episodes, b: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Valid context points and targets of one episode."""
     context, targets = episodes.context, episodes.asked
     return (
         context.x[b, context.mask[b]],
@@ -53,17 +53,18 @@ def alone(episodes: Episodes, b: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     )
 
 
-def mlp(*widths: int) -> int:
-    """Parameters of linear layers in a row."""
+def mlp_parameters(*widths: int) -> int:
+    """Number of parameters of consecutive linear layers."""
     return sum(a * b + b for a, b in pairwise(widths))
 
 
-def encoder(layers: int) -> int:
+def encoder_parameters(layers: int) -> int:
+    """Number of parameters of encoder layers of the published width."""
     return layers * sum(p.numel() for p in nn.TransformerEncoderLayer(64, 4, 128).parameters())
 
 
-def published(name: str, dx: int, dy: int, **settings: Any) -> int:
-    """Parameters of a backbone at the size of its class, with a Gaussian head."""
+def default_parameters(name: str, dx: int, dy: int, **settings: Any) -> int:
+    """Number of parameters of a backbone with its default settings and a Gaussian head."""
     cls = BACKBONES.get(name)
     shape = TaskShape(x_dim=dx, points=50, y_dim=dy, head="gaussian", question="targets")
     return int(cls(cls.Settings(**settings), shape).parameter_count)

@@ -1,4 +1,4 @@
-"""CoQE for regression: a naive reference, what an answer may depend on, and how it factors into task and sample."""
+"""CoQE for regression: a simple reference, the dependencies of predictions, and their factors for task and sample."""
 
 import pytest
 import torch
@@ -19,15 +19,15 @@ EVENTS = TaskShape(x_dim=0, y_dim=3, points=N, marks=MARKS, head="event")
 
 def model(points: int = N, **settings: object) -> CoQE:
     torch.manual_seed(0)
-    made = CoQE(
+    backbone = CoQE(
         CoQESettings(**{"width": 16, "layers": 2, "init_std": 0.3, **settings}), TaskShape(x_dim=4, points=points)
     )
-    torch.nn.init.normal_(made.space.initial)
-    return made.eval()
+    torch.nn.init.normal_(backbone.space.initial)
+    return backbone.eval()
 
 
 def task_vectors(ours: CoQE, context: Points) -> Tensor:
-    """The vectors whose inner products with phi(x) are the raw outputs at x."""
+    """The task vectors; their inner products with phi(x) are the raw outputs at x."""
     memory = ours.condition(context).memory
     assert isinstance(memory, TaskVectorState)
     return memory.vectors
@@ -40,7 +40,7 @@ def draw(batch: int = 3, count: int = N, seed: int = 1) -> Points:
 
 
 def test_without_inputs_a_task_vector_is_one_number_per_raw_output() -> None:
-    """All samples are the same one, and nothing is spent on telling them apart."""
+    """All samples have the same representation, the number 1."""
     ours = CoQE(CoQESettings(width=16, layers=2, init_std=0.3), EVENTS).double().eval()
     assert ours.space.initial.shape == (EVENTS.raw_dim, 1)
     answer = ours.predict_next(events(N))
@@ -49,8 +49,8 @@ def test_without_inputs_a_task_vector_is_one_number_per_raw_output() -> None:
 
 
 @pytest.mark.parametrize("shape", [EVENTS, TaskShape(x_dim=4, points=N, head="mixture")], ids=["event", "mixture"])
-def test_components_are_told_apart_before_any_point(shape: TaskShape) -> None:
-    """From equal ones they would have equal gradients, and be one component for good."""
+def test_components_differ_before_any_point(shape: TaskShape) -> None:
+    """Equal components would have equal gradients and remain equal."""
     torch.manual_seed(0)
     ours = CoQE(CoQESettings(width=16, layers=2, init_std=0.3), shape).double()
     first = ours.space.initial[: shape.components].detach()
@@ -58,11 +58,13 @@ def test_components_are_told_apart_before_any_point(shape: TaskShape) -> None:
     ours.predict_next(points).loss(points.y).mean().backward()
     slopes = ours.space.initial.grad[: shape.components]
     assert len(first.unique(dim=0)) == len(slopes.unique(dim=0)) == shape.components
-    assert not CoQE(CoQESettings(width=16), TaskShape(x_dim=4, points=N)).space.initial.any(), "one answer starts at 0"
+    assert not CoQE(CoQESettings(width=16), TaskShape(x_dim=4, points=N)).space.initial.any(), (
+        "a single output starts at 0"
+    )
 
 
 def phi(ours: CoQE, values: Tensor) -> Tensor:
-    """The sample encoder written out: Linear, ReLU, LayerNorm, Linear."""
+    """The sample encoder from its equations: Linear, ReLU, LayerNorm, Linear."""
     weights = ours.encoder.state_dict()
     hidden = (values @ weights["linear.weight"].T + weights["linear.bias"]).clamp(min=0)
     centred = hidden - hidden.mean(-1, keepdim=True)
@@ -72,7 +74,7 @@ def phi(ours: CoQE, values: Tensor) -> Tensor:
 
 
 def naive(ours: CoQE, points: Points) -> Tensor:
-    """Every prefix on its own through `transformers.GPT2Model`, without the query among its tokens."""
+    """Predictions for every prefix with `transformers.GPT2Model`; the query is not one of its tokens."""
     trunk = ours.task_encoder
     theirs = transformers_gpt2(layers=2, width=16, heads=2, positions=2 * N, init_std=0.3).eval()
     theirs.h.load_state_dict(trunk.blocks.state_dict())
@@ -93,7 +95,7 @@ def naive(ours: CoQE, points: Points) -> Tensor:
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_answers_are_those_of_the_naive_model(settings: dict[str, object]) -> None:
+def test_predictions_equal_those_of_the_reference(settings: dict[str, object]) -> None:
     ours, points = model(**settings), draw()
     with torch.no_grad():
         torch.testing.assert_close(ours.predict_next(points).mean[..., 0], naive(ours, points), atol=1e-5, rtol=1e-4)
@@ -101,8 +103,8 @@ def test_answers_are_those_of_the_naive_model(settings: dict[str, object]) -> No
 
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("forked", [False, True])
-def test_no_answer_sees_a_label_of_its_own_or_of_later_points(settings: dict[str, object], forked: bool) -> None:
-    """d pred[i] / d y_j is 0 for all j >= i, the empty context included, and for no j < i."""
+def test_no_prediction_depends_on_its_label_or_later_ones(settings: dict[str, object], forked: bool) -> None:
+    """d pred[i] / d y_j is 0 for all j >= i, including the empty context, and nonzero for all j < i."""
     ours, points = model(**settings), draw(batch=1)
     x_query = points.x.flip(1) if forked else None
 
@@ -115,8 +117,8 @@ def test_no_answer_sees_a_label_of_its_own_or_of_later_points(settings: dict[str
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_answers_factor_into_task_vector_and_sample_representation(settings: dict[str, object]) -> None:
-    """So the one does not move with the query, nor the other with the context."""
+def test_predictions_factor_into_task_vector_and_sample_representation(settings: dict[str, object]) -> None:
+    """The task vector does not depend on the query, and the sample representation does not depend on the context."""
     ours, contexts, queries = model(**settings), draw(batch=4), draw(batch=1, count=6, seed=2).x
     with torch.no_grad():
         answers = ours.predict_targets(contexts, queries.expand(4, -1, -1)).mean[..., 0]
@@ -127,33 +129,33 @@ def test_answers_factor_into_task_vector_and_sample_representation(settings: dic
 
 @pytest.mark.parametrize("segment", [1, 4, 8])
 @pytest.mark.parametrize("forked", [False, True])
-def test_long_sequences_are_walked_through(segment: int, forked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segments_do_not_change_predictions(segment: int, forked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, full = model(positions="sinusoidal"), draw()
     holes = Points(full.x, full.y, torch.rand(3, N, generator=torch.Generator().manual_seed(2)) < 0.6)
     for points in (full, holes):
         x_query = points.x.flip(1) if forked else None
         with torch.no_grad():
-            whole, after = ours.predict_next(points, x_query=x_query).mean, task_vectors(ours, points)
+            expected, after = ours.predict_next(points, x_query=x_query).mean, task_vectors(ours, points)
             with monkeypatch.context() as patched:
                 patched.setattr(coqe, "SEGMENT", segment)
-                walked = ours.predict_next(points, x_query=x_query).mean
-                torch.testing.assert_close(walked[points.mask], whole[points.mask], atol=1e-5, rtol=1e-4)
+                segmented = ours.predict_next(points, x_query=x_query).mean
+                torch.testing.assert_close(segmented[points.mask], expected[points.mask], atol=1e-5, rtol=1e-4)
                 torch.testing.assert_close(task_vectors(ours, points), after, atol=1e-5, rtol=1e-4)
 
 
-def test_a_state_without_new_points_stays_where_it_is() -> None:
+def test_an_update_without_valid_points_does_not_change_the_state() -> None:
     ours, points = model(), draw()
     state = ours.condition(points)
     absent = Points(points.x, points.y, torch.zeros_like(points.mask))
     assert torch.equal(ours.update(state, absent).memory.vectors, state.memory.vectors)
 
 
-def test_sizes_are_the_papers() -> None:
-    fresh = CoQE(CoQESettings(), TaskShape(x_dim=10, points=21))
+def test_sizes_are_those_of_the_paper() -> None:
+    ours = CoQE(CoQESettings(), TaskShape(x_dim=10, points=21))
     encoder = (10 * 64 + 64) + 2 * 64 + (64 * 64 + 64)
-    assert fresh.parameter_count == encoder + 3 * (12 * 64**2 + 13 * 64) + 2 * 64 + 64
-    assert fresh.task_encoder.heads_count == 2
-    assert not fresh.predict_next(Points.full(torch.randn(2, 3, 10), torch.randn(2, 3, 1))).mean[:, 0].any()
+    assert ours.parameter_count == encoder + 3 * (12 * 64**2 + 13 * 64) + 2 * 64 + 64
+    assert ours.task_encoder.heads_count == 2
+    assert not ours.predict_next(Points.full(torch.randn(2, 3, 10), torch.randn(2, 3, 1))).mean[:, 0].any()
 
 
 def test_learned_positions_end_with_the_trained_length() -> None:
@@ -161,5 +163,5 @@ def test_learned_positions_end_with_the_trained_length() -> None:
     assert model(positions="sinusoidal").longest is None
 
 
-def test_of_no_points_there_are_no_answers() -> None:
+def test_no_points_have_no_predictions() -> None:
     assert model().predict_next(draw(count=0)).mean.shape == (3, 0, 1)

@@ -1,4 +1,4 @@
-"""CoQE for classification: the sizes of the released code, a naive reference, and which loss teaches what."""
+"""CoQE for classification: the sizes of the released code, a simple reference, and the gradients of both losses."""
 
 import pytest
 import torch
@@ -9,11 +9,11 @@ from iclbench.backbones.base import TaskShape
 from iclbench.backbones.coqe import CoQE, CoQESettings
 from iclbench.backbones.image_backbone import for_task
 from iclbench.core.episodes import Episodes, Points
-from iclbench.core.errors import UsageError
 from tests.backbones.transformers_gpt2 import transformers_gpt2
+from tests.refusals import refused
 
 CLASSES, FEATURES, WIDTH, N = 7, 12, 16, 5
-BOTH = pytest.mark.parametrize("variant", ["released", "paper"])
+BOTH_VARIANTS = pytest.mark.parametrize("variant", ["released", "paper"])
 
 
 def model(question: str = "targets", **settings: object) -> CoQE:
@@ -44,15 +44,17 @@ def naive(ours: CoQE, points: Points, x: Tensor) -> Tensor:
     logits = torch.zeros(*x.shape[:2], CLASSES)
     for b in range(len(x)):
         labels = points.y[b].tolist()
-        tokens = [part for i, y in enumerate(labels) for part in (points.x[b, i], ours.encoder.labels.weight[y])]
+        tokens = [token for i, y in enumerate(labels) for token in (points.x[b, i], ours.encoder.labels.weight[y])]
         outputs = theirs(inputs_embeds=reduce(torch.stack(tokens))[None]).last_hidden_state[0, 1::2] if tokens else []
         for q in range(x.shape[1]):
             feature = reduce(x[b, q])
             for c in range(CLASSES):
                 logit = static.weight[c] @ feature + static.bias[c]
-                own = [ours.space.project(output) for output, y in zip(outputs, labels, strict=True) if y == c]
-                if own:
-                    dynamic = torch.stack(own).mean(0) @ feature
+                class_outputs = [
+                    ours.space.project(output) for output, y in zip(outputs, labels, strict=True) if y == c
+                ]
+                if class_outputs:
+                    dynamic = torch.stack(class_outputs).mean(0) @ feature
                     logit = logit + dynamic if ours.settings.variant == "released" else dynamic
                 logits[b, q, c] = logit
     return logits
@@ -61,9 +63,9 @@ def naive(ours: CoQE, points: Points, x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("labelled", "setting"), [(True, {"readout": "mlp"}), (True, {"sample_dim": 5}), (False, {"noise": 0.0})], ids=str
 )
-def test_a_setting_without_use_on_the_task_is_refused(labelled: bool, setting: dict[str, object]) -> None:
+def test_a_setting_for_other_tasks_is_refused(labelled: bool, setting: dict[str, object]) -> None:
     shape = TaskShape(x_dim=4, points=N, classes=3 if labelled else None, head="categorical" if labelled else "point")
-    with pytest.raises(UsageError, match=rf"backbone\.{next(iter(setting))} is for tasks with .* leave it out"):
+    with refused("not-applicable", f"backbone.{next(iter(setting))}"):
         CoQE(CoQESettings(**setting), shape)
 
 
@@ -73,95 +75,95 @@ def test_parameters_of_the_released_code(encoder: str | None, expected: int) -> 
     assert for_task(CoQE, CoQESettings(encoder=encoder), shape).parameter_count == expected
 
 
-@BOTH
-def test_answers_are_those_of_the_naive_model(variant: str) -> None:
+@BOTH_VARIANTS
+def test_predictions_equal_those_of_the_reference(variant: str) -> None:
     ours, points, x = model(variant=variant).eval(), draw(), draw(count=4, seed=2).x
     with torch.no_grad():
         expected = naive(ours, points, x)
         torch.testing.assert_close(ours.predict_targets(points, x).logits, expected, atol=2e-5, rtol=1e-4)
         for n in range(N):
-            along = ours.predict_next(points).logits[:, n]
-            before = naive(ours, points.span(0, n), points.x[:, n : n + 1])
-            torch.testing.assert_close(along, before[:, 0], atol=2e-5, rtol=1e-4)
+            actual = ours.predict_next(points).logits[:, n]
+            expected = naive(ours, points.span(0, n), points.x[:, n : n + 1])
+            torch.testing.assert_close(actual, expected[:, 0], atol=2e-5, rtol=1e-4)
 
 
-@BOTH
-def test_one_class_seen_by_two_sequences_has_a_vector_in_each(variant: str) -> None:
+@BOTH_VARIANTS
+def test_a_class_has_separate_vectors_in_two_sequences(variant: str) -> None:
     ours, points = model(variant=variant).eval(), draw(batch=2)
     same = Points.full(points.x, torch.ones(2, N, dtype=torch.long))
     x = draw(batch=2, count=2, seed=3).x
     with torch.no_grad():
-        together = ours.predict_targets(same, x).logits
-        alone = torch.cat([ours.predict_targets(same[b : b + 1], x[b : b + 1]).logits for b in range(2)])
-    torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
+        batched = ours.predict_targets(same, x).logits
+        separate = torch.cat([ours.predict_targets(same[b : b + 1], x[b : b + 1]).logits for b in range(2)])
+    torch.testing.assert_close(batched, separate, atol=1e-5, rtol=1e-5)
 
 
-@BOTH
+@BOTH_VARIANTS
 @pytest.mark.parametrize("question", ["targets", "next"])
 def test_without_noise_the_loss_is_the_sum_of_two_cross_entropies(variant: str, question: str) -> None:
-    ours, given = model(question, variant=variant, noise=0.0), episodes()
+    ours, batch = model(question, variant=variant, noise=0.0), episodes()
     if question == "next":
-        given = Episodes(context=given.context, scored=given.context.mask, classes=CLASSES)
-    loss, parts = ours.loss(given, 0.5, torch.Generator())
-    static = ours.space.static(ours.encoder.linear(given.asked.x))
-    original = F.cross_entropy(static.flatten(0, 1), given.asked.y.flatten())
-    modified = F.cross_entropy(ours.ask(given, question).logits.flatten(0, 1), given.asked.y.flatten())
+        batch = Episodes(context=batch.context, scored=batch.context.mask, classes=CLASSES)
+    loss, parts = ours.loss(batch, 0.5, torch.Generator())
+    static = ours.space.static(ours.encoder.linear(batch.asked.x))
+    original = F.cross_entropy(static.flatten(0, 1), batch.asked.y.flatten())
+    modified = F.cross_entropy(ours.ask(batch, question).logits.flatten(0, 1), batch.asked.y.flatten())
     torch.testing.assert_close(loss, original + modified)
     torch.testing.assert_close(parts, {"loss": loss, "modified": modified, "original": original})
 
 
-def gradients(ours: CoQE, given: Episodes) -> dict[str, Tensor | None]:
-    """Of the loss of the composed logits alone."""
+def gradients(ours: CoQE, batch: Episodes) -> dict[str, Tensor | None]:
+    """Gradients of the loss of the composed logits."""
     ours.zero_grad()
-    ours.ask(given, "targets").loss(given.asked.y).mean().backward()
+    ours.ask(batch, "targets").loss(batch.asked.y).mean().backward()
     return {name: p.grad for name, p in ours.named_parameters()}
 
 
-def test_released_keeps_the_composed_loss_from_the_static_vectors() -> None:
-    ours, given = model(), episodes()
-    found = gradients(ours, given)
-    assert found["space.static.weight"] is None and found["space.static.bias"] is None
-    assert found["space.project.weight"].any() and found["encoder.linear.weight"].any()
+def test_in_released_static_vectors_have_no_gradient_from_the_composed_loss() -> None:
+    ours, batch = model(), episodes()
+    grads = gradients(ours, batch)
+    assert grads["space.static.weight"] is None and grads["space.static.bias"] is None
+    assert grads["space.project.weight"].any() and grads["encoder.linear.weight"].any()
 
 
-def test_paper_teaches_static_vectors_of_absent_classes_only() -> None:
-    ours, given = model(variant="paper"), episodes()[:1]
-    static = gradients(ours, given)["space.static.weight"]
-    seen = torch.isin(torch.arange(CLASSES), given.context.y)
+def test_in_paper_only_static_vectors_of_absent_classes_have_gradients() -> None:
+    ours, batch = model(variant="paper"), episodes()[:1]
+    static = gradients(ours, batch)["space.static.weight"]
+    seen = torch.isin(torch.arange(CLASSES), batch.context.y)
     assert not static[seen].any() and static[~seen].any(1).all()
 
 
-def test_classes_in_the_context_are_no_gradient_path_to_the_query_by_their_static_vectors() -> None:
-    """`released`: the query's features learn from the composed loss through dynamic vectors alone."""
-    ours, given = model(), episodes()
+def test_in_released_the_query_has_a_gradient_only_through_dynamic_vectors() -> None:
+    """Without dynamic vectors, the composed loss has no gradient to the features of the query."""
+    ours, batch = model(), episodes()
     with torch.no_grad():
         ours.space.project.weight.zero_()
         ours.space.project.bias.zero_()
-    assert not gradients(ours, given)["encoder.linear.weight"].any()
+    assert not gradients(ours, batch)["encoder.linear.weight"].any()
 
 
-def test_noise_is_drawn_from_the_generator_and_in_the_loss_alone() -> None:
-    ours, given = model().train(), episodes()
+def test_noise_is_drawn_from_the_generator_and_only_in_the_loss() -> None:
+    ours, batch = model().train(), episodes()
     before = torch.get_rng_state()
-    losses = [ours.loss(given, 0.0, torch.Generator().manual_seed(seed))[0] for seed in (3, 3, 4)]
+    losses = [ours.loss(batch, 0.0, torch.Generator().manual_seed(seed))[0] for seed in (3, 3, 4)]
     assert losses[0] == losses[1] != losses[2]
     assert torch.equal(torch.get_rng_state(), before)
-    asked = [ours.predict_targets(given.context, given.asked.x).logits for _ in range(2)]
-    quiet = model(noise=0.0).train().predict_targets(given.context, given.asked.x).logits
-    assert torch.equal(asked[0], asked[1]) and torch.equal(asked[0], quiet)
+    logits = [ours.predict_targets(batch.context, batch.asked.x).logits for _ in range(2)]
+    without_noise = model(noise=0.0).train().predict_targets(batch.context, batch.asked.x).logits
+    assert torch.equal(logits[0], logits[1]) and torch.equal(logits[0], without_noise)
 
 
 @pytest.mark.parametrize("question", ["targets", "next"])
 def test_classes_in_the_context_are_those_before_the_query(question: str) -> None:
-    """Noise of mean 1000 on them alone moves the loss as if 1000 were added to their logits."""
+    """Noise with mean 1000 on them has the effect of adding 1000 to their logits."""
     ours = model(question, noise=1000.0, noise_std=0.0, noise_on="present", noise_growth=0.0)
-    given = episodes()
+    batch = episodes()
     if question == "next":
-        given = Episodes(context=given.context, scored=given.context.mask, classes=CLASSES)
-    raised = ours.ask(given, question).logits.detach().clone()
+        batch = Episodes(context=batch.context, scored=batch.context.mask, classes=CLASSES)
+    raised = ours.ask(batch, question).logits.detach().clone()
     for b in range(3):
-        for q in range(given.asked.count):
-            seen = given.context.y[b] if question == "targets" else given.context.y[b, :q]
+        for q in range(batch.asked.count):
+            seen = batch.context.y[b] if question == "targets" else batch.context.y[b, :q]
             raised[b, q, seen.unique()] += 1000
-    _, parts = ours.loss(given, 0.5, torch.Generator())
-    torch.testing.assert_close(parts["modified"], F.cross_entropy(raised.flatten(0, 1), given.asked.y.flatten()))
+    _, parts = ours.loss(batch, 0.5, torch.Generator())
+    torch.testing.assert_close(parts["modified"], F.cross_entropy(raised.flatten(0, 1), batch.asked.y.flatten()))

@@ -1,6 +1,7 @@
-"""Theory of CoQE's paper: what linear self-attention, softmax attention and CoQE can write as <task, sample>.
+"""Theory of CoQE's paper: the functions of linear self-attention, softmax attention and CoQE as <task, sample>.
 
-Proposition 3.9 and theorem 3.10, numerically. Attention layers are written out here, from section 2 of the paper.
+Numerical checks of proposition 3.9 and theorem 3.10, with attention layers from the equations in section 2 of the
+paper.
 """
 
 import numpy as np
@@ -12,7 +13,7 @@ from iclbench.backbones.coqe import CoQE, CoQESettings
 from iclbench.backbones.gpt2 import GPT2, GPT2Settings
 from iclbench.core.episodes import Points
 
-# Singular values below this fraction of the largest are rounding, in float64.
+# Singular values below this fraction of the largest one are rounding errors in float64.
 TOLERANCE = 1e-9
 CONTEXTS = [4, 8, 16, 32, 64]
 
@@ -25,7 +26,7 @@ def linear_attention(z: np.ndarray, value: np.ndarray, key_query: np.ndarray) ->
 
 
 def softmax_attention(z: np.ndarray, value: np.ndarray, key_query: np.ndarray) -> float:
-    """Bottom-right entry of Z + W_OV Z softmax(Z^T W_KQ Z), column by column, without the residual's own part."""
+    """Bottom-right entry of Z + W_OV Z softmax(Z^T W_KQ Z), with a softmax per column, without the term Z."""
     scores = np.exp(z.T @ key_query @ z)
     return float((value @ z @ (scores / scores.sum(0)))[-1, -1])
 
@@ -36,7 +37,7 @@ def prompt(phi: np.ndarray, y: np.ndarray, query: np.ndarray) -> np.ndarray:
 
 
 def pattern(d: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Weights of proposition 3.9, the free entries (*) at random: W_OV, W_KQ and Theta, which is not symmetric."""
+    """Weights of proposition 3.9 with random free entries (*): W_OV, W_KQ and Theta, which is not symmetric."""
     value, key_query = generator.normal(size=(d + 1, d + 1)), np.zeros((d + 1, d + 1))
     value[-1] = np.append(np.zeros(d), 1.0)
     theta = key_query[:d, :d] = generator.normal(size=(d, d))
@@ -57,7 +58,7 @@ def coqe(x_dim: int, sample_dim: int) -> CoQE:
 
 @pytest.mark.parametrize("n", [1, 2, 9])
 def test_linear_attention_is_a_product_of_a_task_vector_and_the_encoded_query(n: int) -> None:
-    """Proposition 3.9: omega = 1/n sum_i y_i Theta^T phi(x_i), with 1/n and not 1/(n + 1), whatever the entries *."""
+    """Proposition 3.9: omega = 1/n sum_i y_i Theta^T phi(x_i), with 1/n and not 1/(n + 1), for all free entries (*)."""
     generator, d = np.random.default_rng(n), 5
     value, key_query, theta = pattern(d, generator)
     phi = encoded(coqe(3, d), generator.normal(size=(n + 1, 3)))
@@ -69,7 +70,7 @@ def test_linear_attention_is_a_product_of_a_task_vector_and_the_encoded_query(n:
 
 
 def ranks(matrix: np.ndarray) -> list[int]:
-    """Of the first 4, 8, ... rows."""
+    """Ranks of the first 4, 8, ... rows."""
     assert matrix.shape[0] == CONTEXTS[-1]
     largest = [np.linalg.norm(matrix[:m], 2) for m in CONTEXTS]
     return [int(np.linalg.matrix_rank(matrix[:m], tol=TOLERANCE * s)) for m, s in zip(CONTEXTS, largest, strict=True)]
@@ -87,7 +88,8 @@ def test_linear_attention_has_the_rank_of_the_encoder() -> None:
 
 def test_softmax_attention_has_no_bound_on_its_rank() -> None:
     """Theorem 3.10 for d_x = 1 and n = 1, where linear attention has rank 1: the functions 1 / (1 + t e^(-a x)) of the
-    query are linearly independent for all t, so the rank grows with the contexts until float64 ends."""
+    query are linearly independent for all t, so that the rank grows with the contexts, up to the precision of
+    float64."""
     generator = np.random.default_rng(0)
     value, key_query, _ = pattern(1, generator)
     x, y, queries = generator.normal(size=64), generator.normal(size=64), np.linspace(-3, 3, 80)
@@ -101,12 +103,12 @@ def test_softmax_attention_has_no_bound_on_its_rank() -> None:
         return np.array(rows)
 
     assert ranks(matrix(linear_attention)) == [1] * 5
-    found = ranks(matrix(softmax_attention))
-    assert found == sorted(found) and found[0] > 1 and found[-1] > 10, found
+    growing_ranks = ranks(matrix(softmax_attention))
+    assert growing_ranks == sorted(growing_ranks) and growing_ranks[0] > 1 and growing_ranks[-1] > 10, growing_ranks
 
 
 def answers_of(model: Backbone, x_dim: int, n: int) -> np.ndarray:
-    """Of 64 contexts to 80 queries."""
+    """Predictions for 64 contexts and 80 queries."""
     generator = torch.Generator().manual_seed(1)
     context = Points.full(
         torch.randn(64, n, x_dim, generator=generator, dtype=torch.float64),
@@ -122,8 +124,8 @@ def test_coqe_has_the_rank_of_its_sample_representation(sample_dim: int) -> None
     assert ranks(answers_of(coqe(2, sample_dim), 2, 6)) == [min(sample_dim, m) for m in CONTEXTS]
 
 
-def test_a_transformer_of_one_layer_has_not() -> None:
+def test_a_transformer_of_one_layer_has_a_larger_rank() -> None:
     torch.manual_seed(0)
     model = GPT2(GPT2Settings(width=16, layers=1, heads=1, init_std=0.5), TaskShape(x_dim=1, points=4))
-    found = ranks(answers_of(model.double().eval(), 1, 1))
-    assert found == sorted(found) and found[-1] > 16, found
+    growing_ranks = ranks(answers_of(model.double().eval(), 1, 1))
+    assert growing_ranks == sorted(growing_ranks) and growing_ranks[-1] > 16, growing_ranks

@@ -1,4 +1,4 @@
-"""GPT-2: sizes of the papers, agreement with transformers, and the phases behind its answers."""
+"""GPT-2: sizes of the papers, agreement with transformers, and its phases."""
 
 import numpy as np
 import pytest
@@ -10,10 +10,10 @@ from torch import nn
 from iclbench.backbones.base import TaskShape
 from iclbench.backbones.gpt2 import GPT2, GPT2Settings
 from iclbench.core.episodes import Episodes, Points
-from iclbench.core.errors import UsageError
 from iclbench.layers.gpt2_block import gpt2_layers
-from iclbench.layers.positions import RotaryPositions, SinusoidalPositions, turned
+from iclbench.layers.positions import RotaryPositions, SinusoidalPositions, rotated
 from tests.backbones.transformers_gpt2 import transformers_gpt2
+from tests.refusals import refused
 
 
 def model(positions: str = "none", **shape: object) -> GPT2:
@@ -28,16 +28,14 @@ def points(batch: int = 3, count: int = 12, dim: int = 5) -> Points:
     return Points.full(x, torch.randn(batch, count, 1, generator=generator))
 
 
-def test_the_papers_model_has_the_papers_parameters() -> None:
+def test_the_number_of_parameters_is_that_of_the_paper() -> None:
     assert GPT2(GPT2Settings(), TaskShape(x_dim=20, points=41)).parameter_count == 9_483_265
 
 
-@pytest.mark.skipif(Version(transformers.__version__) < Version("5.15"), reason="which draws otherwise")
+@pytest.mark.skipif(Version(transformers.__version__) < Version("5.15"), reason="it has other initial weights")
 @pytest.mark.parametrize(("layers", "width", "tokens", "std"), [(3, 64, 24, 0.2), (2, 6, 2, 0.02)])
-def test_the_same_seed_draws_the_layers_that_transformers_draws(
-    layers: int, width: int, tokens: int, std: float
-) -> None:
-    """To the last digit, names included, and what is drawn afterwards is the same too."""
+def test_initial_weights_equal_those_of_transformers(layers: int, width: int, tokens: int, std: float) -> None:
+    """Names and all digits are equal, and so are later random numbers."""
     torch.manual_seed(5)
     ours, after = gpt2_layers(layers, width, tokens, std), torch.randn(5)
     torch.manual_seed(5)
@@ -52,7 +50,7 @@ def test_the_same_seed_draws_the_layers_that_transformers_draws(
 
 
 @pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal"])
-def test_lean_path_agrees_with_transformers_for_the_same_weights(positions: str) -> None:
+def test_predictions_equal_those_of_transformers(positions: str) -> None:
     ours, batch = model(positions), points()
     theirs = transformers_gpt2(layers=3, width=64, heads=2, positions=24, init_std=0.2).eval()
     theirs.h.load_state_dict(ours.blocks.state_dict())
@@ -65,7 +63,7 @@ def test_lean_path_agrees_with_transformers_for_the_same_weights(positions: str)
         assert torch.allclose(ours.predict_next(batch).mean, expected, atol=2e-6)
 
 
-def test_gradients_agree_with_transformers_for_the_same_weights() -> None:
+def test_gradients_equal_those_of_transformers() -> None:
     ours, batch = model(), points()
     theirs = transformers_gpt2(layers=3, width=64, heads=2, positions=24, init_std=0.2).eval()
     theirs.h.load_state_dict(ours.blocks.state_dict())
@@ -78,7 +76,7 @@ def test_gradients_agree_with_transformers_for_the_same_weights() -> None:
         assert torch.allclose(a.grad, b.grad, atol=1e-5), name
 
 
-def test_y_enters_through_the_first_column_of_the_read_in() -> None:
+def test_y_is_read_through_the_first_column_of_the_read_in() -> None:
     ours, batch = model(), points()
     padded = torch.cat([batch.y, torch.zeros(3, 12, 4)], -1)
     tokens = ours.read_in(batch)
@@ -87,14 +85,14 @@ def test_y_enters_through_the_first_column_of_the_read_in() -> None:
 
 
 @pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal", "rotary"])
-def test_state_grown_point_by_point_answers_like_one_pass(positions: str) -> None:
+def test_updates_point_by_point_equal_one_pass(positions: str) -> None:
     ours, batch = model(positions), points()
     with torch.no_grad():
-        whole = ours.predict_next(batch).mean
+        expected = ours.predict_next(batch).mean
         state = ours.condition(batch.span(0, 0))
         for n in range(batch.count):
             answer = ours.query(state, batch.x[:, n : n + 1]).mean
-            assert torch.allclose(answer[:, 0], whole[:, n], atol=2e-5)
+            assert torch.allclose(answer[:, 0], expected[:, n], atol=2e-5)
             state = ours.update(state, batch.span(n, n + 1))
 
 
@@ -107,55 +105,55 @@ def test_forked_queries_equal_one_pass_per_query(positions: str) -> None:
         for n in range(batch.count):
             swapped = batch.x.clone()
             swapped[:, n] = queries[:, n]
-            alone = ours.predict_next(Points.full(swapped, batch.y)).mean[:, n]
-            assert torch.allclose(forked[:, n], alone, atol=2e-5)
+            expected = ours.predict_next(Points.full(swapped, batch.y)).mean[:, n]
+            assert torch.allclose(forked[:, n], expected, atol=2e-5)
 
 
-def test_learned_positions_refuse_to_go_beyond_their_table() -> None:
-    with pytest.raises(UsageError, match=r"end at 12 points.*gpt2-rotary"):
+def test_sequences_beyond_the_learned_positions_are_refused() -> None:
+    with refused("not-applicable", 12, 13, "gpt2-rotary"):
         model("learned").predict_next(points(count=13))
 
 
-def test_a_target_beyond_the_learned_positions_is_refused_and_the_last_one_within_is_answered() -> None:
-    """The table of 12 points holds 11 of context and the target, and not one more."""
+def test_a_target_beyond_the_learned_positions_is_refused() -> None:
+    """The table of 12 points suffices for 11 context points and the target."""
     ours, batch = model("learned"), points()
     with torch.no_grad():
-        within = ours.predict_targets(batch[:, :11], batch.x[:, 11:]).mean
-        assert torch.allclose(within[:, 0], ours.predict_next(batch).mean[:, 11], atol=2e-5)
-        with pytest.raises(UsageError, match=r"end at 12 points, asked for 13.*gpt2-rotary"):
+        last = ours.predict_targets(batch[:, :11], batch.x[:, 11:]).mean
+        assert torch.allclose(last[:, 0], ours.predict_next(batch).mean[:, 11], atol=2e-5)
+        with refused("not-applicable", 12, 13, "gpt2-rotary"):
             ours.predict_targets(batch, batch.x[:, :1])
 
 
-def test_sinusoidal_positions_are_waves_of_geometric_lengths() -> None:
+def test_sinusoidal_positions_have_geometric_wavelengths() -> None:
     place, width = np.arange(30, dtype=float)[:, None], 8
     angles = place / 30 ** (np.arange(0, width, 2) / width)
     expected = np.concatenate([np.sin(angles), np.cos(angles)], 1)
     positions = SinusoidalPositions(width)
     np.testing.assert_allclose(positions(torch.arange(30)).numpy(), expected, atol=1e-5)
     np.testing.assert_array_equal(positions(range(3, 20, 2)), positions(torch.arange(3, 20, 2)))
-    assert positions(range(3, 20), torch.device("meta")).is_meta, "made where it is asked for, not copied there"
-    with pytest.raises(UsageError, match="even"):
+    assert positions(range(3, 20), torch.device("meta")).is_meta, "computed on the device, not copied to it"
+    with refused("bad-value", "backbone.width", 7):
         SinusoidalPositions(7)
 
 
 def test_rotary_positions_multiply_pairs_of_channels_by_complex_phases() -> None:
-    """Su et al. 2021, equations 14 and 15, and transformers' Llama."""
+    """Compares with equations 14 and 15 of Su et al. 2021, and with transformers' Llama."""
     from transformers.models.llama.modeling_llama import LlamaConfig, LlamaRotaryEmbedding, apply_rotary_pos_emb
 
     q = torch.randn(2, 3, 30, 8, generator=torch.Generator().manual_seed(0))
-    where = torch.stack([torch.arange(30), torch.arange(5, 95, 3)])
-    found = turned(q, RotaryPositions(24, 3)(where))
-    phases = np.exp(1j * where.numpy()[:, None, :, None] * 10_000 ** (-2 * np.arange(4) / 8))
+    places = torch.stack([torch.arange(30), torch.arange(5, 95, 3)])
+    actual = rotated(q, RotaryPositions(24, 3)(places))
+    phases = np.exp(1j * places.numpy()[:, None, :, None] * 10_000 ** (-2 * np.arange(4) / 8))
     expected = (q[..., :4].double().numpy() + 1j * q[..., 4:].double().numpy()) * phases
-    np.testing.assert_allclose(found, np.concatenate([expected.real, expected.imag], -1), atol=2e-5)
+    np.testing.assert_allclose(actual, np.concatenate([expected.real, expected.imag], -1), atol=2e-5)
     theirs = LlamaRotaryEmbedding(LlamaConfig(hidden_size=24, num_attention_heads=3))
-    torch.testing.assert_close(found, apply_rotary_pos_emb(q, q, *theirs(q, where))[0], atol=1e-5, rtol=1e-5)
-    with pytest.raises(UsageError, match=r"even width, and backbone.width=15 / backbone.heads=3 is 5"):
+    torch.testing.assert_close(actual, apply_rotary_pos_emb(q, q, *theirs(q, places))[0], atol=1e-5, rtol=1e-5)
+    with refused("bad-value", "backbone.width=15", "backbone.heads=3", 5):
         RotaryPositions(15, 3)
 
 
-def test_rotary_positions_tell_how_far_apart_tokens_are_and_nothing_else() -> None:
-    """Read 1000 tokens later, everything is answered alike; in another order it is not."""
+def test_rotary_positions_depend_only_on_the_distance_of_tokens() -> None:
+    """A shift by 1000 tokens does not change the outputs; another order does."""
     ours, batch = model("rotary"), points(count=6)
     with torch.no_grad():
         tokens = ours.read_in(batch)
@@ -163,9 +161,9 @@ def test_rotary_positions_tell_how_far_apart_tokens_are_and_nothing_else() -> No
         torch.testing.assert_close(later, first, atol=1e-3, rtol=1e-3)
         torch.testing.assert_close(ours.norm(first)[:, ::2], ours.trunk(tokens))
         x = batch.x[:, :1]
-        turned_round = Points.full(batch.x.flip(1), batch.y.flip(1))
+        reversed_points = Points.full(batch.x.flip(1), batch.y.flip(1))
         assert not torch.allclose(
-            ours.predict_targets(batch, x).mean, ours.predict_targets(turned_round, x).mean, atol=1e-3
+            ours.predict_targets(batch, x).mean, ours.predict_targets(reversed_points, x).mean, atol=1e-3
         )
 
 
@@ -173,7 +171,7 @@ def attend_causally(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tenso
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
-def test_a_rotary_model_answers_far_beyond_its_trained_length() -> None:
+def test_a_rotary_model_predicts_beyond_its_trained_length() -> None:
     with torch.no_grad():
         assert model("rotary").predict_next(points(count=60)).mean.isfinite().all()
 
@@ -196,11 +194,11 @@ def test_mlp_read_in_is_linear_relu_norm_linear_over_padded_outputs() -> None:
 
 
 def test_width_must_be_a_multiple_of_heads() -> None:
-    with pytest.raises(UsageError, match="multiple"):
+    with refused("bad-value", "backbone.width=30", "backbone.heads=4"):
         GPT2(GPT2Settings(width=30, heads=4), TaskShape(x_dim=2, points=4))
 
 
-def test_labels_have_their_own_embedding_and_a_categorical_head() -> None:
+def test_labels_have_an_embedding_and_a_categorical_head() -> None:
     ours = model(classes=4, head="categorical", question="targets")
     batch = points()
     labelled = Points.full(batch.x, torch.randint(4, (3, 12)))
@@ -208,7 +206,7 @@ def test_labels_have_their_own_embedding_and_a_categorical_head() -> None:
     assert answer.logits.shape == (3, 2, 4)
 
 
-def test_loss_counts_only_scored_positions() -> None:
+def test_the_loss_is_over_scored_positions() -> None:
     ours, batch = model(), points()
     scored = torch.zeros(3, 12, dtype=torch.bool)
     scored[:, 4] = True

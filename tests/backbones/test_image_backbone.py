@@ -1,4 +1,4 @@
-"""Backbones behind an image encoder: what BatchNorm sees while training, and where encoders belong."""
+"""Backbones with an image encoder: BatchNorm in training, states, and tasks without images."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from iclbench.backbones.image_backbone import ImageBackbone, for_task
 from iclbench.config.resolution import BackboneConfig
 from iclbench.contracts import example_episodes
 from iclbench.core.episodes import Episodes, Points
-from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Categorical, Prediction
 from iclbench.core.settings import BaseSettings
 from iclbench.layers.vision.image_encoder import ImageEncoder
 from iclbench.registry import BACKBONES
+from tests.refusals import refused
 
 SIDE = 12
 SHAPE = TaskShape(x_dim=SIDE * SIDE, points=6, classes=5, head="categorical", question="targets", x_shape=(SIDE, SIDE))
@@ -32,13 +32,13 @@ def image_episodes(related: int = 0) -> Episodes:
 
 def ours(name: str, shape: TaskShape = SHAPE, encoder: EncoderName | None = "resnet-64") -> Backbone:
     torch.manual_seed(0)
-    known = BACKBONES.get(name).Settings.model_fields
-    settings = {key: value for key, value in SMALL.items() if key in known}
+    fields = BACKBONES.get(name).Settings.model_fields
+    settings = {key: value for key, value in SMALL.items() if key in fields}
     return BackboneConfig(name=name, code=1, settings=settings | ({"encoder": encoder} if encoder else {})).build(shape)
 
 
 @pytest.mark.parametrize("name", get_args(EncoderName))
-def test_every_encoder_has_the_width_in_its_name_and_takes_images_one_by_one(name: EncoderName) -> None:
+def test_every_encoder_has_the_width_in_its_name_and_encodes_images_independently(name: EncoderName) -> None:
     encoder = ImageEncoder(name, (16, 13)).eval()
     x = torch.rand(2, 3, 16 * 13)
     features = encoder(x)
@@ -46,12 +46,12 @@ def test_every_encoder_has_the_width_in_its_name_and_takes_images_one_by_one(nam
     torch.testing.assert_close(encoder(x[1, 2]), features[1, 2], atol=1e-5, rtol=1e-5)
 
 
-def test_an_image_unfolds_row_by_row() -> None:
+def test_images_are_unflattened_row_by_row() -> None:
     encoder, image = ImageEncoder("contours-64", (12, 15)), torch.rand(12, 15)
     torch.testing.assert_close(encoder(image.flatten()), encoder.net(image[None])[0])
 
 
-# In every run one of each kind that hands images over in a way of its own; all others by `make test-slow`.
+# One backbone for each way of encoding images runs always; `make test-slow` runs the others.
 EVERY_RUN = {"gpt2", "hybrid", "mamba", "cnp", "anp", "tnp", "tnp-a", "icicl-tnp", "cmanp"}
 
 
@@ -63,8 +63,8 @@ EVERY_RUN = {"gpt2", "hybrid", "mamba", "cnp", "anp", "tnp", "tnp-a", "icicl-tnp
         if not BACKBONES.get(name).events_only
     ],
 )
-def test_of_a_batch_batchnorm_sees_every_image_once(name: str) -> None:
-    """Its running mean after one loss is that of all images together, queries included."""
+def test_batchnorm_sees_every_image_of_a_batch_once(name: str) -> None:
+    """Its running mean after one loss is that of all images, including queries."""
     model, episodes = ours(name, replace(SHAPE, related=2, related_points=6)).train(), image_episodes(related=2)
     assert isinstance(model, ImageBackbone) and episodes.targets is not None and episodes.related is not None
     model.loss(episodes, 0.0, torch.Generator().manual_seed(0))
@@ -74,7 +74,7 @@ def test_of_a_batch_batchnorm_sees_every_image_once(name: str) -> None:
     torch.testing.assert_close(net.pool[0].running_mean, 0.1 * expected)
 
 
-def test_the_loss_reaches_encoder_and_backbone() -> None:
+def test_encoder_and_backbone_have_gradients() -> None:
     model = ours("cmanp").train()
     model.loss(image_episodes(), 0.0, torch.Generator().manual_seed(0))[0].backward()
     grads = {name: p.grad for name, p in model.named_parameters()}
@@ -82,26 +82,26 @@ def test_the_loss_reaches_encoder_and_backbone() -> None:
     assert sum(len(group["params"]) for group in model.parameter_groups()) == len(grads)
 
 
-def test_a_state_holds_features_and_not_pixels() -> None:
+def test_a_state_holds_features() -> None:
     model = ours("lbanp", encoder="contours-64").eval()
     assert model.condition(image_episodes().context).context.x.shape[-1] == 64
 
 
-def test_an_encoder_on_vectors_is_an_error_that_says_so() -> None:
-    with pytest.raises(UsageError, match=r"backbone\.encoder=contours-64 is for tasks with images.*dimension 3"):
+def test_an_encoder_on_vectors_is_refused() -> None:
+    with refused("not-applicable", "backbone.encoder=contours-64", 3):
         ours("mamba", VECTORS, "contours-64")
     assert not isinstance(ours("mamba", VECTORS, None), ImageBackbone)
 
 
 def test_colour_images_and_other_sizes_are_refused() -> None:
-    with pytest.raises(UsageError, match="grey images"):
+    with refused("not-applicable", (3, 12, 12)):
         ImageEncoder("resnet-64", (3, 12, 12))
-    with pytest.raises(UsageError, match="100 pixels for a model of images of 12 x 12"):
+    with refused("bad-value", 100, "12 x 12"):
         ImageEncoder("resnet-64", (12, 12))(torch.rand(2, 100))
 
 
 class ReadsPixels(Backbone):
-    """A third party's, whose settings know nothing of encoders."""
+    """A backbone of another package whose settings have no encoder."""
 
     Settings = BaseSettings
 
@@ -118,5 +118,5 @@ def test_a_backbone_without_the_setting_reads_pixels() -> None:
 
 
 @pytest.mark.parametrize("name", BACKBONES.architectures())
-def test_every_backbone_of_ours_has_the_setting(name: str) -> None:
+def test_all_backbones_of_iclbench_have_the_setting(name: str) -> None:
     assert issubclass(BACKBONES.get(name).Settings, BackboneSettings)

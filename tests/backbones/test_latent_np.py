@@ -1,4 +1,4 @@
-"""NP and ANP: samples against plain loops, the loss against its definition, what more samples do."""
+"""NP and ANP: samples against NumPy loops, the loss against its definition, the effect of more samples."""
 
 import itertools
 
@@ -20,22 +20,22 @@ def likelihoods(raw: np.ndarray, y: np.ndarray) -> np.ndarray:
     return norm.logpdf(y, raw[:, :2], np.sqrt(np.logaddexp(0, raw[:, 2:]))).sum(1)
 
 
-def together(context: tuple, targets: tuple) -> tuple:
+def all_points(context: tuple, targets: tuple) -> tuple:
     return tuple(np.concatenate(pair) for pair in zip(context, targets, strict=True))
 
 
 @pytest.mark.parametrize("name", ["np", "anp"])
 @torch.no_grad()
-def test_every_sample_equals_plain_loops(name: str) -> None:
+def test_every_sample_equals_numpy_loops(name: str) -> None:
     model, episodes = build(name, samples=3, latent=5), batch()
-    found, naive = model.predict_targets(episodes.context, episodes.targets.x), Naive(model)
+    actual, naive = model.predict_targets(episodes.context, episodes.targets.x), Naive(model)
     for b in range(len(SIZES)):
         context, x = rows(episodes.context, b), episodes.targets.x[b].numpy()
         mean, std = naive.latent(context)
         for s, noise in enumerate(model.normals.numpy()):
             raw = naive.sampled(context, x, mean + std * noise)
-            np.testing.assert_allclose(found.means[b, :, s, 0].numpy(), raw[:, :2], rtol=1e-9, atol=1e-9)
-            np.testing.assert_allclose(found.stds[b, :, s, 0].numpy() ** 2, np.logaddexp(0, raw[:, 2:]), rtol=1e-9)
+            np.testing.assert_allclose(actual.means[b, :, s, 0].numpy(), raw[:, :2], rtol=1e-9, atol=1e-9)
+            np.testing.assert_allclose(actual.stds[b, :, s, 0].numpy() ** 2, np.logaddexp(0, raw[:, 2:]), rtol=1e-9)
 
 
 @torch.no_grad()
@@ -43,13 +43,13 @@ def test_np_with_one_sample_and_no_variance_is_the_two_path_cnp_of_the_same_weig
     latent, plain, episodes = build("np", samples=1), build("two-path-cnp"), batch()
     latent.normals.zero_()
     weights = latent.state_dict()
-    for name in ("weight", "bias"):  # of z only the mean is left
+    for name in ("weight", "bias"):  # only the mean of z remains
         weights[f"encoders.second.post.2.{name}"] = weights[f"encoders.second.post.2.{name}"][:8]
     plain.load_state_dict(weights)
-    found = latent.predict_targets(episodes.context, episodes.targets.x)
+    actual = latent.predict_targets(episodes.context, episodes.targets.x)
     expected = plain.predict_targets(episodes.context, episodes.targets.x)
-    torch.testing.assert_close(found.means[:, :, 0, 0], expected.mean, rtol=0, atol=1e-12)
-    torch.testing.assert_close(found.stds[:, :, 0, 0], expected.std, rtol=0, atol=1e-12)
+    torch.testing.assert_close(actual.means[:, :, 0, 0], expected.mean, rtol=0, atol=1e-12)
+    torch.testing.assert_close(actual.stds[:, :, 0, 0], expected.std, rtol=0, atol=1e-12)
 
 
 def loss(model: LatentNP, episodes: Episodes, seed: int = 0) -> float:
@@ -65,25 +65,25 @@ def test_the_loss_is_the_importance_weighted_bound(name: str, reconstruct: str) 
     naive, bounds = Naive(model), []
     for b in range(len(SIZES)):
         context, targets = rows(episodes.context, b), rows(episodes.targets, b)
-        whole = together(context, targets)
-        asked = targets if reconstruct == "targets" else whole
-        (mean_p, std_p), (mean_q, std_q) = naive.latent(context), naive.latent(whole)
+        points = all_points(context, targets)
+        scored = targets if reconstruct == "targets" else points
+        (mean_p, std_p), (mean_q, std_q) = naive.latent(context), naive.latent(points)
         weights = []
         for z in mean_q + std_q * noise[b]:
-            likelihood = likelihoods(naive.sampled(context, asked[0], z), asked[1]).sum()
+            likelihood = likelihoods(naive.sampled(context, scored[0], z), scored[1]).sum()
             weights.append(likelihood + norm.logpdf(z, mean_p, std_p).sum() - norm.logpdf(z, mean_q, std_q).sum())
-        bounds.append((logsumexp(weights) - np.log(3)) / len(asked[0]))
+        bounds.append((logsumexp(weights) - np.log(3)) / len(scored[0]))
     assert loss(model, episodes) == pytest.approx(-np.mean(bounds), rel=1e-9)
 
 
 def test_with_one_sample_the_loss_is_the_evidence_lower_bound() -> None:
-    """The divergence by numerical integration."""
+    """Computes the divergence by numerical integration."""
     model, episodes = build("np", train_samples=1, latent=1), batch((4,))
     with torch.no_grad():
         model.encoders.second.post[-1].weight.mul_(4)  # so that both distributions differ
     noise = torch.randn(1, 1, 1, generator=torch.Generator().manual_seed(0)).numpy()[0, 0]
     naive, context, targets = Naive(model), rows(episodes.context, 0), rows(episodes.targets, 0)
-    p, q = (norm(*(float(each[0]) for each in naive.latent(of))) for of in (context, together(context, targets)))
+    p, q = (norm(*(float(t[0]) for t in naive.latent(points))) for points in (context, all_points(context, targets)))
     divergence, _ = quad(
         lambda z: q.pdf(z) * (q.logpdf(z) - p.logpdf(z)), q.mean() - 12, q.mean() + 12, points=[q.mean()]
     )
@@ -92,8 +92,8 @@ def test_with_one_sample_the_loss_is_the_evidence_lower_bound() -> None:
     assert loss(model, episodes) == pytest.approx(-(likelihood - divergence) / 4, rel=1e-8)
 
 
-def test_many_samples_of_either_distribution_agree_on_the_likelihood() -> None:
-    """Those of q under their weights, which training sees, and those of p, of which answers are made."""
+def test_many_samples_of_either_distribution_give_the_same_likelihood() -> None:
+    """Weighted samples of q, as in training, and samples of p, as in predictions."""
     episodes = batch((4, 2))
     model = build("np", samples=4000, train_samples=4000, latent=1)
     with torch.no_grad():
@@ -103,30 +103,30 @@ def test_many_samples_of_either_distribution_agree_on_the_likelihood() -> None:
 
 
 def test_more_samples_raise_the_bound_and_the_joint_score_in_expectation() -> None:
-    """Burda et al. 2016, theorem 1: beyond four standard errors over independent draws of z."""
+    """Burda et al. 2016, theorem 1, beyond four standard errors over independent samples of z."""
     one = batch((4,))
     counts = (1, 4, 32)
     sensitive = {samples: build("np", samples=9600, train_samples=samples, latent=2) for samples in counts}
     for model in sensitive.values():
         with torch.no_grad():
             model.decoder[0].weight[:, 8:10] *= 3  # so that z matters
-    # The same episode many times, each with draws of its own.
-    many = one.map(lambda t: t.expand(200, *t.shape[1:]))
-    bounds = [np.array([-loss(model, many, seed) for seed in range(8)]) for model in sensitive.values()]
+    # Copies of one episode, each with different samples.
+    copies = one.map(lambda t: t.expand(200, *t.shape[1:]))
+    bounds = [np.array([-loss(model, copies, seed) for seed in range(8)]) for model in sensitive.values()]
     with torch.no_grad():
         answer = sensitive[1].predict_targets(one.context, one.targets.x)
     joints = []
     for samples in counts:
-        parts = answer.map(lambda t, samples=samples: t[0].unflatten(1, (-1, samples)).transpose(0, 1))
-        y, scored = (t.expand(len(parts.means), *t.shape[1:]) for t in (one.targets.y, one.scored))
-        joints.append(parts.joint_log_likelihood(y, scored).numpy())
-    for found in (bounds, joints):
-        for fewer, more in itertools.pairwise(found):
+        groups = answer.map(lambda t, samples=samples: t[0].unflatten(1, (-1, samples)).transpose(0, 1))
+        y, scored = (t.expand(len(groups.means), *t.shape[1:]) for t in (one.targets.y, one.scored))
+        joints.append(groups.joint_log_likelihood(y, scored).numpy())
+    for scores in (bounds, joints):
+        for fewer, more in itertools.pairwise(scores):
             error = np.sqrt(fewer.var(ddof=1) / len(fewer) + more.var(ddof=1) / len(more))
             assert more.mean() - fewer.mean() > 4 * error
 
 
-def test_masked_targets_are_neither_asked_nor_read_in_training() -> None:
+def test_masked_targets_do_not_change_the_loss() -> None:
     model, episodes = build("np"), batch((4, 3), targets=3)
     longer = batch((4, 3), targets=5)
     x, y = longer.targets.x.clone(), longer.targets.y.clone()

@@ -1,4 +1,4 @@
-"""Table 1 of the constant-memory paper (arXiv 2306.12599): what grows how with the context."""
+"""Table 1 of the constant-memory paper (arXiv 2306.12599): the growth of memory with the context."""
 
 import pytest
 import torch
@@ -13,17 +13,17 @@ SMALL = {"layers": 2, "width": 16, "heads": 2}
 
 
 @pytest.mark.parametrize(
-    ("name", "least", "most"), [("tnp-d", 3, 4), ("eqtnp", 3, 4), ("lbanp", 1.5, 2), ("cmanp", 1, 1.05)]
+    ("name", "lower", "upper"), [("tnp-d", 3, 4), ("eqtnp", 3, 4), ("lbanp", 1.5, 2), ("cmanp", 1, 1.05)]
 )
-def test_memory_to_take_in_a_context_twice_as_long(name: str, least: float, most: float) -> None:
-    """With the whole matrix of attention scores, as it is without a fused kernel: quadratic, linear and constant."""
+def test_memory_for_a_context_twice_as_long(name: str, lower: float, upper: float) -> None:
+    """With the matrix of attention scores, as without a fused kernel: quadratic, linear and constant memory."""
     cls = BACKBONES.get(name)
-    of_latents = {"latents": 64, "hidden": 16} if name in ("lbanp", "cmanp") else {}
-    model = cls(cls.Settings(**SMALL, **of_latents), TaskShape(2, 8, head="gaussian", question="targets")).eval()
+    latent_sizes = {"latents": 64, "hidden": 16} if name in ("lbanp", "cmanp") else {}
+    model = cls(cls.Settings(**SMALL, **latent_sizes), TaskShape(2, 8, head="gaussian", question="targets")).eval()
 
     def peak(count: int) -> int:
         with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), LiveBytes() as live:
             model.condition(Points.full(torch.randn(1, count, 2), torch.randn(1, count, 1)))
         return live.peak
 
-    assert least <= peak(1024) / peak(512) <= most
+    assert lower <= peak(1024) / peak(512) <= upper

@@ -1,4 +1,4 @@
-"""S4 and S4D: the paper's size, initialisation, what the optimiser is told, chunks, and lengths beyond training."""
+"""S4 and S4D: the paper's size, initialisation, parameter groups, chunks, and lengths beyond training."""
 
 import math
 
@@ -15,19 +15,19 @@ from iclbench.core.errors import UsageError
 from iclbench.core.settings import validate
 from iclbench.training.step import make_optimiser
 
-KINDS = pytest.mark.parametrize("kind", [S4D, S4], ids=["s4d", "s4"])
+MODELS = pytest.mark.parametrize("cls", [S4D, S4], ids=["s4d", "s4"])
 
 
-def model(kind: type[S4D] | type[S4], points: int = 12, **settings: object) -> S4D | S4:
+def model(cls: type[S4D] | type[S4], points: int = 12, **settings: object) -> S4D | S4:
     torch.manual_seed(0)
     sizes = {"layers": 2, "width": 12, "state": 16, **settings}
-    return kind(kind.Settings(**sizes), TaskShape(x_dim=5, points=points))
+    return cls(cls.Settings(**sizes), TaskShape(x_dim=5, points=points))
 
 
 def points(batch: int = 3, count: int = 12, dim: int = 5) -> Points:
-    draw = torch.Generator().manual_seed(1)
-    x = torch.randn(batch, count, dim, generator=draw)
-    return Points.full(x, torch.randn(batch, count, 1, generator=draw))
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(batch, count, dim, generator=generator)
+    return Points.full(x, torch.randn(batch, count, 1, generator=generator))
 
 
 def episodes() -> Episodes:
@@ -35,22 +35,22 @@ def episodes() -> Episodes:
     return Episodes(context=context, scored=context.mask)
 
 
-def test_the_papers_model_has_the_papers_parameters() -> None:
+def test_the_number_of_parameters_is_that_of_the_paper() -> None:
     """10.49 million: read-in, 24 blocks of width 435, read-out."""
     assert S4D(S4D.Settings(), TaskShape(x_dim=20, points=41)).parameter_count == pytest.approx(10.49e6, rel=1e-3)
 
 
 def test_s4_shares_its_matrix_between_channels() -> None:
-    """At the same size S4 has 6 % fewer parameters: one A, P and B per block instead of one A per channel."""
+    """S4 has one A, P and B per block, and S4D one A per channel: S4 has 6 % fewer parameters."""
     count = S4(S4.Settings(layers=1), TaskShape(x_dim=20, points=41)).parameter_count
     read_in, read_out = 21 * 435, 436
     system, block = 435 * (64 + 1) + 3 * 64, 435 * 870 + 870 + 3 * 435
     assert count == read_in + system + block + read_out
 
 
-@KINDS
-def test_steps_start_log_uniform_in_their_range(kind: type[S4D] | type[S4]) -> None:
-    steps = torch.exp(model(kind, width=400, dt_min=0.01, dt_max=0.5).layers[0].system.log_dt)
+@MODELS
+def test_steps_start_log_uniform_in_their_range(cls: type[S4D] | type[S4]) -> None:
+    steps = torch.exp(model(cls, width=400, dt_min=0.01, dt_max=0.5).layers[0].system.log_dt)
     assert 0.01 <= steps.min() < 0.012
     assert 0.4 < steps.max() <= 0.5
     assert steps.log().mean().item() == pytest.approx(math.log(0.01 * 0.5) / 2, abs=0.2)
@@ -63,21 +63,21 @@ def test_s4d_starts_from_the_chosen_spectrum() -> None:
         torch.testing.assert_close(system.A_imag[:, 1], torch.full((12,), second))
 
 
-@KINDS
-def test_s4s_recovered_output_vector_is_complex_normal(kind: type[S4D] | type[S4]) -> None:
+@MODELS
+def test_s4s_recovered_output_vector_is_complex_normal(cls: type[S4D] | type[S4]) -> None:
     """Both start with C ~ N(0, 1); S4 stores C (I - A^L)."""
-    system = model(kind, width=60).layers[0].system
-    C = system.C.flatten(1) if kind is S4D else system._system()[2] / 2
+    system = model(cls, width=60).layers[0].system
+    C = system.C.flatten(1) if cls is S4D else system._system()[2] / 2
     assert C.std().item() == pytest.approx(math.sqrt(0.5), rel=0.1)
 
 
-@KINDS
-def test_rates_have_their_own_learning_rate_and_no_weight_decay(kind: type[S4D] | type[S4]) -> None:
-    backbone = model(kind, rate_factor=0.1)
+@MODELS
+def test_rates_have_a_separate_learning_rate_and_no_weight_decay(cls: type[S4D] | type[S4]) -> None:
+    backbone = model(cls, rate_factor=0.1)
     optimiser = make_optimiser(backbone, TrainSettings(steps=1, optimiser="adamw", weight_decay=0.3))
     others, rates = optimiser.param_groups
     names = {id(p): name.rpartition(".")[2] for name, p in backbone.named_parameters()}
-    expected = {"log_dt", "log_A_real", "A_imag"} if kind is S4D else {"log_dt", "log_w_real", "w_imag", "P", "B"}
+    expected = {"log_dt", "log_A_real", "A_imag"} if cls is S4D else {"log_dt", "log_w_real", "w_imag", "P", "B"}
     assert {names[id(p)] for p in rates["params"]} == expected
     assert (rates["lr_factor"], rates["weight_decay"]) == (0.1, 0.0)
     assert others["weight_decay"] == 0.3
@@ -85,10 +85,10 @@ def test_rates_have_their_own_learning_rate_and_no_weight_decay(kind: type[S4D] 
     assert len(rates["params"]) + len(others["params"]) == len(list(backbone.parameters()))
 
 
-@KINDS
-def test_a_block_is_system_gelu_glu_residual_norm(kind: type[S4D] | type[S4]) -> None:
-    """Written out in the usual layout, with the convolution as a sum."""
-    block = model(kind).layers[0]
+@MODELS
+def test_a_block_is_system_gelu_glu_residual_norm(cls: type[S4D] | type[S4]) -> None:
+    """Compares with the equations, with channels last and the convolution as a sum."""
+    block = model(cls).layers[0]
     x = torch.randn(2, 7, 12)
     kernel = block.system.kernel(7)
     lags = [sum(kernel[:, k] * x[:, t - k] for k in range(t + 1)) for t in range(7)]
@@ -97,82 +97,80 @@ def test_a_block_is_system_gelu_glu_residual_norm(kind: type[S4D] | type[S4]) ->
     torch.testing.assert_close(block(x), expected, atol=1e-5, rtol=1e-5)
 
 
-@KINDS
+@MODELS
 @pytest.mark.parametrize("length", [24, 150])
-def test_any_chunks_give_the_whole(kind: type[S4D] | type[S4], length: int) -> None:
-    """As long as trained, and far beyond what S4's kernel is tied to."""
-    block = model(kind).layers[0].double()
+def test_chunks_of_any_sizes_equal_one_pass(cls: type[S4D] | type[S4], length: int) -> None:
+    """For the trained length, and for sequences longer than S4's kernel."""
+    block = model(cls).layers[0].double()
     x = torch.randn(2, length, 12, dtype=torch.float64)
     with torch.no_grad():
-        whole = block(x)
+        expected = block(x)
         for sizes in ([1] * length, [length], [5, 1, length - 13, 7]):
-            state, parts = block.start(2), []
+            state, outputs = block.start(2), []
             for chunk in x.split(sizes, 1):
                 y, state = block.resume(chunk, state)
-                parts.append(y)
-            torch.testing.assert_close(torch.cat(parts, 1), whole, atol=1e-9, rtol=1e-9)
+                outputs.append(y)
+            torch.testing.assert_close(torch.cat(outputs, 1), expected, atol=1e-9, rtol=1e-9)
 
 
-@KINDS
-def test_float32_holds_far_beyond_the_trained_length(kind: type[S4D] | type[S4]) -> None:
-    """500 examples after training with 41, at the order of the paper, step by step of pairs against one pass."""
-    backbone, many = model(kind, points=41, layers=1, state=64).eval(), points(batch=1, count=500)
+@MODELS
+def test_float32_is_accurate_beyond_the_trained_length(cls: type[S4D] | type[S4]) -> None:
+    """500 examples with a model for 41, with the state size of the paper, against float64."""
+    backbone, batch = model(cls, points=41, layers=1, state=64).eval(), points(batch=1, count=500)
     with torch.no_grad():
-        found, exact = (
-            backbone.predict_next(many).mean,
-            backbone.double().predict_next(many.to(dtype=torch.float64)).mean,
+        actual, exact = (
+            backbone.predict_next(batch).mean,
+            backbone.double().predict_next(batch.to(dtype=torch.float64)).mean,
         )
-    torch.testing.assert_close(found.double(), exact, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(actual.double(), exact, atol=1e-4, rtol=1e-4)
 
 
-@KINDS
-def test_gradients_pass_through_states(kind: type[S4D] | type[S4]) -> None:
-    """Conditioning and querying teaches the same as one pass over the sequence."""
-    backbone, all_points = model(kind).double(), points(count=7).to(dtype=torch.float64)
+@MODELS
+def test_gradients_pass_through_states(cls: type[S4D] | type[S4]) -> None:
+    """Gradients of `condition` and `query` equal those of one pass over the sequence."""
+    backbone, all_points = model(cls).double(), points(count=7).to(dtype=torch.float64)
 
     def gradients(answer: Tensor) -> list[Tensor]:
         return list(torch.autograd.grad(answer.square().sum(), list(backbone.parameters())))
 
     one_pass = gradients(backbone.predict_next(all_points).mean[:, -1:])
     context, x = all_points.span(0, 6), all_points.x[:, 6:]
-    asked = gradients(backbone.predict_targets(context, x).mean)
-    for (name, _), found, expected in zip(backbone.named_parameters(), asked, one_pass, strict=True):
-        torch.testing.assert_close(found, expected, atol=1e-8, rtol=1e-6, msg=name)
+    phases = gradients(backbone.predict_targets(context, x).mean)
+    for (name, _), actual, expected in zip(backbone.named_parameters(), phases, one_pass, strict=True):
+        torch.testing.assert_close(actual, expected, atol=1e-8, rtol=1e-6, msg=name)
 
 
-@KINDS
-def test_the_state_does_not_grow(kind: type[S4D] | type[S4]) -> None:
-    few, many = (model(kind).condition(points(count=n)).nbytes for n in (4, 40))
-    assert few == many == 2 * 3 * 12 * 16 * 4
+@MODELS
+def test_the_state_does_not_grow(cls: type[S4D] | type[S4]) -> None:
+    short, long = (model(cls).condition(points(count=n)).nbytes for n in (4, 40))
+    assert short == long == 2 * 3 * 12 * 16 * 4
 
 
-@KINDS
+@MODELS
 @pytest.mark.parametrize("count", [11, 201])
-def test_bfloat16_trains_and_answers_close_to_float32(kind: type[S4D] | type[S4], count: int) -> None:
-    """Every way of asking, by the product and by the FFT."""
-    backbone, given = model(kind, points=count), points(count=count)
-    context, x = given.span(0, count - 2), given.x[:, :2]
+def test_predictions_with_bfloat16_are_close_to_float32(cls: type[S4D] | type[S4], count: int) -> None:
+    """Compares all questions, with convolutions by the product and by the FFT."""
+    backbone, batch = model(cls, points=count), points(count=count)
+    context, x = batch.span(0, count - 2), batch.x[:, :2]
 
     def answers() -> list[Tensor]:
-        shifted = backbone.predict_next(given, x_query=given.x.flip(1))
-        return [p.mean for p in (backbone.predict_next(given), shifted, backbone.predict_targets(context, x))]
+        shifted = backbone.predict_next(batch, x_query=batch.x.flip(1))
+        return [p.mean for p in (backbone.predict_next(batch), shifted, backbone.predict_targets(context, x))]
 
     with torch.autocast("cpu", torch.bfloat16):
-        found, states = answers(), backbone.condition(context).layers
+        actual, states = answers(), backbone.condition(context).layers
     assert {state.dtype for layer in states for state in layer} == {torch.float32}
-    for low, exact in zip(found, answers(), strict=True):
+    for low, exact in zip(actual, answers(), strict=True):
         torch.testing.assert_close(low.float(), exact, atol=0.05, rtol=0.05)
         for gradient in torch.autograd.grad(low.float().square().sum(), list(backbone.parameters())):
             assert gradient.dtype == torch.float32
             assert gradient.isfinite().all()
 
 
-@KINDS
-def test_the_system_stays_in_float32_under_autocast(
-    kind: type[S4D] | type[S4], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever precision tokens come in: what each path hands to the mixing, and the state, lose nothing."""
-    block, tokens = model(kind).layers[0], torch.randn(2, 8, 12).bfloat16()
+@MODELS
+def test_the_system_is_in_float32_with_autocast(cls: type[S4D] | type[S4], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The inputs of the mixing layer, and the state, have full precision even for tokens in half precision."""
+    block, tokens = model(cls).layers[0], torch.randn(2, 8, 12).bfloat16()
     monkeypatch.setattr(block, "_out", lambda u, y: y.permute(1, 2, 0))
 
     def outputs(x: Tensor) -> list[Tensor]:
@@ -180,12 +178,12 @@ def test_the_system_stays_in_float32_under_autocast(
         return [block(x), y, *state, block.peek(x, state), *block.fork(x, x[:, ::2].flip(1))[:2]]
 
     with torch.autocast("cpu", torch.bfloat16):
-        found = outputs(tokens)
-    torch.testing.assert_close(found, outputs(tokens.float()), atol=1e-6, rtol=1e-6)
+        actual = outputs(tokens)
+    torch.testing.assert_close(actual, outputs(tokens.float()), atol=1e-6, rtol=1e-6)
 
 
-def test_dropout_draws_from_the_losss_generator() -> None:
-    """The same step drops the same; evaluation drops nothing; nobody else's random numbers are used up."""
+def test_dropout_uses_the_generator_of_the_loss() -> None:
+    """It depends only on the generator's seed, is off in evaluation, and does not change the global random state."""
     backbone, batch = model(S4D, dropout=0.5).train(), episodes()
 
     def loss(seed: int) -> float:
@@ -199,9 +197,9 @@ def test_dropout_draws_from_the_losss_generator() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "word"), [({"state": 7}, "state"), ({"dt_min": 0.2}, "dt_max"), ({"init": "line"}, "init")]
+    ("settings", "name"), [({"state": 7}, "state"), ({"dt_min": 0.2}, "dt_max"), ({"init": "line"}, "init")]
 )
-def test_settings_that_make_no_sense_are_one_line(given: dict[str, object], word: str) -> None:
-    with pytest.raises(UsageError, match=word) as error:
-        validate(S4D.Settings, given, "-o backbone")
-    assert "\n" not in str(error.value)
+def test_wrong_settings_are_refused(settings: dict[str, object], name: str) -> None:
+    with pytest.raises(UsageError) as error:
+        validate(S4D.Settings, settings, "-o backbone")
+    assert name in str(error.value) and "\n" not in str(error.value)

@@ -1,4 +1,4 @@
-"""Sequence backbones walk through long sequences in segments: the same answers, in memory that does not grow."""
+"""Sequence backbones process long sequences in segments: the same predictions, in memory that does not grow."""
 
 from dataclasses import replace
 
@@ -11,8 +11,8 @@ from iclbench.backbones import pair_sequence
 from iclbench.backbones.base import TaskShape
 from iclbench.backbones.sequence import SequenceBackbone
 from iclbench.core.episodes import Points
-from iclbench.core.errors import UsageError
 from iclbench.registry import BACKBONES
+from tests.refusals import refused
 
 SIZES = {
     "gpt2": {"layers": 2, "width": 16, "heads": 2, "init_std": 0.2},
@@ -37,7 +37,7 @@ def draw(batch: int = 3, count: int = N) -> Points:
     return Points.full(x, torch.randn(batch, count, 1, generator=generator))
 
 
-def with_holes(points: Points) -> Points:
+def with_gaps(points: Points) -> Points:
     generator = torch.Generator().manual_seed(2)
     return replace(points, mask=torch.rand(points.mask.shape, generator=generator) < 0.7)
 
@@ -47,13 +47,20 @@ def backbone(request: pytest.FixtureRequest) -> SequenceBackbone:
     return model(request.param)
 
 
-SOME = [0, 4, 5, 6, 22]
-# Every pair of these in every run, all of them by `make test-slow`.
-PAIRWISE = [(1, None, True), (1, SOME, False), (5, None, False), (5, SOME, True), (22, None, True), (22, SOME, False)]
-# Those that differ from another in the positions' numbers, or in the system's, are asked with one segment.
-DERIVED, ONCE = ("gpt2-sinusoidal", "s4d"), [(5, None, False), (5, SOME, True)]
+PREFIXES = [0, 4, 5, 6, 22]
+# Every pair of values runs always; `make test-slow` runs the full product.
+PAIRWISE = [
+    (1, None, True),
+    (1, PREFIXES, False),
+    (5, None, False),
+    (5, PREFIXES, True),
+    (22, None, True),
+    (22, PREFIXES, False),
+]
+# Models that differ from another only in positions or system have one segment.
+DERIVED, ONCE = ("gpt2-sinusoidal", "s4d"), [(5, None, False), (5, PREFIXES, True)]
 PRODUCT = [
-    (segment, prefixes, forked) for segment in (1, 5, 22) for prefixes in (None, SOME) for forked in (False, True)
+    (segment, prefixes, forked) for segment in (1, 5, 22) for prefixes in (None, PREFIXES) for forked in (False, True)
 ]
 
 
@@ -65,31 +72,31 @@ PRODUCT = [
         for case in PRODUCT
     ],
 )
-def test_segments_give_the_answers_of_one_pass(
+def test_segments_give_the_predictions_of_one_pass(
     name: str, segment: int, prefixes: list[int] | None, forked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backbone = model(name)
     with torch.no_grad():
-        for points in (draw(), with_holes(draw())):
+        for points in (draw(), with_gaps(draw())):
             options = {"prefixes": prefixes, "x_query": points.x.flip(1) if forked else None}
-            whole = backbone.predict_next(points, **options).mean
+            expected = backbone.predict_next(points, **options).mean
             with monkeypatch.context() as patched:
                 patched.setattr(pair_sequence, "SEGMENT", segment)
-                walked = backbone.predict_next(points, **options).mean
-            asked = points.mask if prefixes is None else points.mask[:, prefixes]
-            torch.testing.assert_close(walked[asked], whole[asked], atol=1e-5, rtol=1e-5)
+                segmented = backbone.predict_next(points, **options).mean
+            valid = points.mask if prefixes is None else points.mask[:, prefixes]
+            torch.testing.assert_close(segmented[valid], expected[valid], atol=1e-5, rtol=1e-5)
 
 
-def test_a_context_taken_in_by_segments_answers_like_one_taken_in_at_once(
+def test_a_context_in_segments_gives_the_predictions_of_one_pass(
     backbone: SequenceBackbone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = draw(count=4).x
     with torch.no_grad():
-        for context in (draw(count=N - 1), with_holes(draw(count=N - 1))):
-            whole = backbone.predict_targets(context, x).mean
+        for context in (draw(count=N - 1), with_gaps(draw(count=N - 1))):
+            expected = backbone.predict_targets(context, x).mean
             with monkeypatch.context() as patched:
                 patched.setattr(pair_sequence, "SEGMENT", 5)
-                torch.testing.assert_close(backbone.predict_targets(context, x).mean, whole, atol=1e-5, rtol=1e-5)
+                torch.testing.assert_close(backbone.predict_targets(context, x).mean, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -107,14 +114,14 @@ def test_gradients_flow_through_the_segments(
 
 
 @pytest.mark.parametrize("x_query", [None, draw(count=N + 1).x])
-def test_learned_positions_end_in_whichever_segment(x_query: Tensor | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_learned_positions_end_in_any_segment(x_query: Tensor | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pair_sequence, "SEGMENT", 5)
-    with pytest.raises(UsageError, match=f"end at {N} points"):
+    with refused("not-applicable", N, N + 1):
         model("gpt2-learned").predict_next(draw(count=N + 1), x_query=x_query)
 
 
-class Largest(TorchDispatchMode):
-    """The most elements that any tensor computed under it has."""
+class LargestTensor(TorchDispatchMode):
+    """The size of the largest tensor that is computed within the context, in elements."""
 
     elements = 0
 
@@ -126,11 +133,11 @@ class Largest(TorchDispatchMode):
         return out
 
 
-def largest(name: str, count: int, forked: bool) -> int:
+def largest_tensor(name: str, count: int, forked: bool) -> int:
     backbone, points = model(name), draw(1, count)
-    with torch.no_grad(), Largest() as seen:
+    with torch.no_grad(), LargestTensor() as largest:
         backbone.predict_next(points, x_query=points.x.flip(1) if forked else None)
-    return seen.elements
+    return largest.elements
 
 
 @pytest.mark.slow
@@ -140,20 +147,20 @@ def test_no_tensor_of_a_recurrent_model_grows_with_the_sequence(
     name: str, forked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pair_sequence, "SEGMENT", 16)
-    assert largest(name, 320, forked) == largest(name, 80, forked)
+    assert largest_tensor(name, 320, forked) == largest_tensor(name, 80, forked)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("forked", [False, True])
-def test_attention_is_never_over_the_square_of_the_sequence(forked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_memory_is_linear_in_the_sequence(forked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pair_sequence, "SEGMENT", 16)
-    few, many = (largest("gpt2", n, forked) for n in (160, 640))
-    # A segment of tokens against all tokens held; of queries, by two heads, against these and themselves.
-    assert many == (2 * 16 * (2 * 640 + 1) if forked else 32 * 2 * 640)
-    assert many <= 4 * few
+    short, long = (largest_tensor("gpt2", n, forked) for n in (160, 640))
+    # Scores of a segment of tokens with all cached tokens; for two heads of queries, also with the query.
+    assert long == (2 * 16 * (2 * 640 + 1) if forked else 32 * 2 * 640)
+    assert long <= 4 * short
 
 
-def test_usual_lengths_are_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sequences_of_usual_lengths_are_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     backbone = model("gpt2")
     monkeypatch.setattr(type(backbone), "advance", None)
     monkeypatch.setattr(type(backbone), "start", None)

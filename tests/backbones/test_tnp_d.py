@@ -1,4 +1,4 @@
-"""TNP-D against one encoder over the whole sequence, and what it shares with the models that derive from it."""
+"""TNP-D against one encoder over the complete sequence, and gradients of all models that derive from it."""
 
 import pytest
 import torch
@@ -6,33 +6,40 @@ import torch
 from iclbench.backbones.base import Backbone
 from iclbench.core.episodes import Episodes
 from tests.backbones.released_tnp import diagonal
-from tests.backbones.small_np import alone, batch, build, encoder, mlp, published
+from tests.backbones.small_np import (
+    batch,
+    build,
+    default_parameters,
+    encoder_parameters,
+    mlp_parameters,
+    unpadded_episode,
+)
 
 
 # (dx, dy) of the Gaussian processes, EMNIST and CelebA.
-@pytest.mark.parametrize(("dx", "dy", "said"), [(1, 1, 222_082), (2, 1, 222_146), (2, 3, 222_790)])
-def test_published_sizes(dx: int, dy: int, said: int) -> None:
-    """An embedding of four layers, six layers of attention, a read-out of two."""
-    count = mlp(dx + dy, 64, 64, 64, 64) + encoder(6) + mlp(64, 128, 2 * dy)
-    assert published("tnp-d", dx, dy) == published("tnp-a", dx, dy) == count == said
+@pytest.mark.parametrize(("dx", "dy", "expected"), [(1, 1, 222_082), (2, 1, 222_146), (2, 3, 222_790)])
+def test_published_sizes(dx: int, dy: int, expected: int) -> None:
+    """An embedding of four layers, six attention layers, and a read-out of two layers."""
+    count = mlp_parameters(dx + dy, 64, 64, 64, 64) + encoder_parameters(6) + mlp_parameters(64, 128, 2 * dy)
+    assert default_parameters("tnp-d", dx, dy) == default_parameters("tnp-a", dx, dy) == count == expected
 
 
 @torch.no_grad()
-def test_tnp_d_is_one_encoder_over_context_and_targets() -> None:
+def test_predictions_equal_those_of_one_encoder_over_context_and_targets() -> None:
     model, episodes = build("tnp-d"), batch()
-    found = model.predict_targets(episodes.context, episodes.asked.x)
-    for b in (0, 2):  # PyTorch answers NaN where there is no context
-        x, y, x_target, _ = alone(episodes, b)
+    actual = model.predict_targets(episodes.context, episodes.asked.x)
+    for b in (0, 2):  # without context, PyTorch's layer returns NaN
+        x, y, x_target, _ = unpadded_episode(episodes, b)
         expected = model.decode(diagonal(model, x, y, x_target).unsqueeze(0))
-        there = found[b : b + 1].at(episodes.asked.mask[b])
-        torch.testing.assert_close(there.mean, expected.mean, rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(there.std, expected.std, rtol=1e-9, atol=1e-9)
+        valid = actual[b : b + 1].at(episodes.asked.mask[b])
+        torch.testing.assert_close(valid.mean, expected.mean, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(valid.std, expected.std, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("question", ["next", "targets"])
 @pytest.mark.parametrize("name", ["tnp-d", "tnp-nd", "tnp-a", "eqtnp", "cmanp-and"])
 def test_gradients_reach_every_parameter_and_are_finite(name: str, question: str) -> None:
-    """Also where an episode has no context, or nothing to learn from."""
+    """Some episodes have no context or no scored targets."""
     sizes = {"hidden": 8, "latents": 3} if name == "cmanp-and" else {}
     model: Backbone = build(name, sizes, question=question)
     episodes = batch([(5, 5), (0, 4), (4, 0), (5, 3)])

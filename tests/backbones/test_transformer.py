@@ -1,4 +1,4 @@
-"""The Transformer of Chan et al.: its size part by part, and the tokens it reads."""
+"""The Transformer of Chan et al.: its numbers of parameters, tokens and initial weights."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from iclbench.layers.feature_read_in import FeatureReadIn
 
 CLASSES, WIDTH = 1_623, 64
 BLOCK = 12 * WIDTH**2 + 13 * WIDTH
-BEHIND_THE_ENCODER = (WIDTH**2 + WIDTH) + 2 * WIDTH + CLASSES * (WIDTH + 1)
+AFTER_ENCODER = (WIDTH**2 + WIDTH) + 2 * WIDTH + CLASSES * (WIDTH + 1)
 
 
 def on_characters(encoder: EncoderName | None = None, layers: int = 12) -> ImageBackbone:
@@ -23,7 +23,7 @@ def on_characters(encoder: EncoderName | None = None, layers: int = 12) -> Image
     return backbone
 
 
-def test_by_default_it_has_the_835_639_parameters_of_the_paper() -> None:
+def test_the_default_model_has_the_835_639_parameters_of_the_paper() -> None:
     assert on_characters().parameter_count == 835_639
 
 
@@ -31,14 +31,16 @@ def test_by_default_it_has_the_835_639_parameters_of_the_paper() -> None:
     ("encoder", "layers", "network"),
     [("resnet-64", 4, 22_176), ("resnet-512", 4, 883_904), ("contours-512", 12, 392 * 512 + 512 * 514)],
 )
-def test_labels_are_as_wide_as_features_and_both_are_reduced(encoder: EncoderName, layers: int, network: int) -> None:
+def test_label_embeddings_are_as_wide_as_features_and_both_are_reduced(
+    encoder: EncoderName, layers: int, network: int
+) -> None:
     features = int(encoder.partition("-")[2])
     reduction = 0 if features == WIDTH else features * WIDTH + WIDTH
-    expected = network + CLASSES * features + reduction + layers * BLOCK + BEHIND_THE_ENCODER
+    expected = network + CLASSES * features + reduction + layers * BLOCK + AFTER_ENCODER
     assert on_characters(encoder, layers).parameter_count == expected
 
 
-def test_features_and_labels_become_tokens_in_turn_through_the_same_layers() -> None:
+def test_the_same_layers_map_features_and_labels_to_alternating_tokens() -> None:
     read_in, x, y = FeatureReadIn(6, 5, 4), torch.randn(2, 3, 6), torch.randint(5, (2, 3))
     tokens = read_in(Points.full(x, y))
     outer, inner = read_in.linear, read_in.reduce
@@ -51,16 +53,16 @@ def test_features_and_labels_become_tokens_in_turn_through_the_same_layers() -> 
     torch.testing.assert_close(read_in.inputs(x), tokens[:, ::2])
 
 
-def test_it_knows_the_order_of_its_context() -> None:
-    """Unlike `gpt2` without positions after one layer: two context points in the other order give another answer."""
+def test_predictions_depend_on_the_order_of_the_context() -> None:
+    """Unlike those of a `gpt2` with one layer, which has no positions."""
     torch.manual_seed(0)
     model = Transformer(TransformerSettings(layers=1, width=16, heads=2), TaskShape(x_dim=3, points=4)).eval()
     context, x = Points.full(torch.randn(1, 2, 3), torch.randn(1, 2, 1)), torch.randn(1, 1, 3)
     with torch.no_grad():
-        answer, turned = (model.predict_targets(c, x).mean for c in (context, context.map(lambda t: t.flip(1))))
-    assert float((answer - turned).abs()) > 1e-3
+        answer, flipped = (model.predict_targets(c, x).mean for c in (context, context.map(lambda t: t.flip(1))))
+    assert float((answer - flipped).abs()) > 1e-3
 
 
-def test_its_layers_start_with_the_scale_of_chan_et_al() -> None:
+def test_initial_weights_have_the_scale_of_chan_et_al() -> None:
     model = Transformer(TransformerSettings(layers=1), TaskShape(x_dim=3, points=4))
     assert float(model.blocks[0].mlp.c_fc.weight.detach().std()) == pytest.approx(64**-0.5, rel=0.02)

@@ -1,4 +1,4 @@
-"""Transformer neural processes against a plain re-implementation without batches, and what their parts promise."""
+"""Transformer neural processes against a NumPy implementation without batches, and properties of their parts."""
 
 from dataclasses import replace
 
@@ -7,10 +7,10 @@ import torch
 
 from iclbench.backbones.base import Backbone, TaskShape
 from iclbench.core.episodes import Episodes, Points
-from iclbench.core.errors import UsageError
 from iclbench.layers.attention import AttentionLayer
 from iclbench.registry import BACKBONES
 from tests.backbones.naive_np import answer
+from tests.refusals import refused
 
 SMALL = {"layers": 3, "width": 16, "heads": 4}
 TOKENS = {"pseudo_tokens": 5}
@@ -31,18 +31,18 @@ def build(name: str, settings: dict[str, object], related: int = 3, **shape: obj
     task = {"x_dim": 2, "points": 9, "y_dim": 1, "head": "gaussian", "question": "targets"}
     model = cls(cls.Settings(**SMALL | settings), TaskShape(related=related, **task | shape))
     with torch.no_grad():
-        for parameter in model.parameters():  # so that nothing hides behind a bias of zero or a gain of one
+        for parameter in model.parameters():  # so that no bias is 0 and no gain is 1
             parameter.add_(0.1 * torch.randn_like(parameter))
     return model.double()
 
 
 def batch(sizes: list[tuple[int, list[int]]] = SIZES) -> Episodes:
-    """Episodes of these sizes under masks; what is masked holds large numbers."""
-    draw = torch.Generator().manual_seed(0)
+    """Masked episodes of these sizes; masked values are large."""
+    generator = torch.Generator().manual_seed(0)
     count, sets = len(sizes), 3
 
     def points(*shape: int) -> Points:
-        x, y = (torch.randn(*shape, d, generator=draw, dtype=torch.float64) for d in (2, 1))
+        x, y = (torch.randn(*shape, d, generator=generator, dtype=torch.float64) for d in (2, 1))
         return Points.full(x, y)
 
     def masked(points: Points) -> Points:
@@ -52,7 +52,10 @@ def batch(sizes: list[tuple[int, list[int]]] = SIZES) -> Episodes:
     context, related, targets = points(count, 9), points(count, sets, 7), points(count, 4)
     in_context = torch.tensor([[i < n for i in range(9)] for n, _ in sizes])
     in_related = torch.tensor(
-        [[[i < n for i in range(7)] for n in beside + [0] * (sets - len(beside))] for _, beside in sizes]
+        [
+            [[i < n for i in range(7)] for n in related_sizes + [0] * (sets - len(related_sizes))]
+            for _, related_sizes in sizes
+        ]
     )
     return Episodes(
         context=masked(replace(context, mask=in_context)),
@@ -66,22 +69,23 @@ def shuffled(t: torch.Tensor, dim: int) -> torch.Tensor:
     return t.index_select(dim, torch.randperm(t.shape[dim], generator=torch.Generator().manual_seed(1)))
 
 
-@pytest.mark.parametrize("packed", [True, False], ids=["rows of absent sets left out", "and kept"])
+@pytest.mark.parametrize("packed", [True, False], ids=["absent sets skipped", "absent sets masked"])
 @pytest.mark.parametrize(("name", "settings"), MODELS, ids=str)
-def test_a_batch_equals_plain_loops_over_episodes_and_datasets(name, settings, packed, monkeypatch):
+def test_a_batch_equals_numpy_loops_over_episodes_and_datasets(name, settings, packed, monkeypatch):
     if not packed:
         monkeypatch.setattr("iclbench.backbones.icicl_tnp.PACKED_ON", ())
     model, episodes = build(name, settings), batch()
-    found = model.predict_targets(episodes.context, episodes.targets.x, episodes.related)
-    for b, (n, beside) in enumerate(SIZES):
+    actual = model.predict_targets(episodes.context, episodes.targets.x, episodes.related)
+    for b, (n, related_sizes) in enumerate(SIZES):
         x, y = episodes.context.x[b, :n].numpy(), episodes.context.y[b, :n].numpy()
         related = [
-            (episodes.related.x[b, j, :k].numpy(), episodes.related.y[b, j, :k].numpy()) for j, k in enumerate(beside)
+            (episodes.related.x[b, j, :k].numpy(), episodes.related.y[b, j, :k].numpy())
+            for j, k in enumerate(related_sizes)
         ]
         raw = torch.from_numpy(answer(model, (x, y), episodes.targets.x[b].numpy(), related))
         expected = model.read(raw.unsqueeze(0))
-        torch.testing.assert_close(found.mean[b], expected.mean[0], rtol=1e-10, atol=1e-10)
-        torch.testing.assert_close(found.std[b], expected.std[0], rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(actual.mean[b], expected.mean[0], rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(actual.std[b], expected.std[0], rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -93,17 +97,17 @@ def test_a_batch_equals_plain_loops_over_episodes_and_datasets(name, settings, p
         ("icicl-tnp", {}, 2_555_010),
     ],
 )
-def test_the_papers_sizes(name, settings, count):
+def test_numbers_of_parameters_are_those_of_the_papers(name, settings, count):
     cls = BACKBONES.get(name)
     shape = TaskShape(x_dim=1, points=64, head="gaussian", question="targets", related=5)
     assert cls(cls.Settings(**settings), shape).parameter_count == count
 
 
-def test_one_layer_of_the_papers_size():
+def test_the_number_of_parameters_of_one_layer():
     assert sum(p.numel() for p in AttentionLayer(128, 8).parameters()) == 99_200
 
 
-def test_rows_without_keys_pass_unchanged_and_without_gradient():
+def test_rows_without_keys_are_unchanged_and_have_no_gradient_to_tokens():
     layer = AttentionLayer(8, 2)
     queries = torch.randn(3, 4, 8, requires_grad=True)
     tokens = torch.randn(3, 5, 8, requires_grad=True)
@@ -118,7 +122,7 @@ def test_rows_without_keys_pass_unchanged_and_without_gradient():
 
 
 @pytest.mark.parametrize("coupling", ["paper", "direct"])
-def test_without_related_datasets_icicl_tnp_is_the_pt_tnp_of_the_same_weights(coupling):
+def test_icicl_tnp_without_related_datasets_equals_pt_tnp_with_the_same_weights(coupling):
     icicl, plain = build("icicl-tnp", TOKENS | {"coupling": coupling}), build("pt-tnp", TOKENS)
     shared = plain.state_dict()
     icicl.load_state_dict(icicl.state_dict() | shared)
@@ -127,15 +131,17 @@ def test_without_related_datasets_icicl_tnp_is_the_pt_tnp_of_the_same_weights(co
     expected = plain.predict_targets(episodes.context, episodes.targets.x, episodes.related).mean
     absent = replace(episodes.related, mask=torch.zeros_like(episodes.related.mask))
     for related in (None, absent, episodes.related.map(lambda t: t[:, :0])):
-        found = icicl.predict_targets(episodes.context, episodes.targets.x, related).mean
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+        actual = icicl.predict_targets(episodes.context, episodes.targets.x, related).mean
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
 
 
-def test_a_task_without_related_datasets_trains_a_model_that_ignores_them():
+def test_a_model_for_a_task_without_related_datasets_ignores_them():
     model, episodes = build("icicl-tnp", TOKENS, related=0), batch()
     assert not model.uses_related
-    alone = model.predict_targets(episodes.context, episodes.targets.x).mean
-    assert torch.equal(model.predict_targets(episodes.context, episodes.targets.x, episodes.related).mean, alone)
+    without_related = model.predict_targets(episodes.context, episodes.targets.x).mean
+    assert torch.equal(
+        model.predict_targets(episodes.context, episodes.targets.x, episodes.related).mean, without_related
+    )
 
 
 @pytest.mark.parametrize(("name", "settings"), MODELS, ids=str)
@@ -149,8 +155,8 @@ def test_gradients_reach_every_parameter_and_are_finite(name, settings):
 
 
 @pytest.mark.parametrize(("name", "settings"), MODELS, ids=str)
-def test_queries_do_not_look_at_the_points_again(name, settings):
-    """Conditioned once, a model answers from its memory alone; that of pseudo-tokens does not grow with the context."""
+def test_queries_read_only_the_memory(name, settings):
+    """Predictions from a state do not use its points; the memory of pseudo-tokens does not grow with the context."""
     model, episodes = build(name, settings), batch()
     state = model.condition(episodes.context, episodes.related)
     expected = model.query(state, episodes.targets.x).mean
@@ -161,21 +167,21 @@ def test_queries_do_not_look_at_the_points_again(name, settings):
 
 
 @pytest.mark.parametrize(("name", "settings"), MODELS, ids=str)
-def test_order_changes_nothing_but_the_order_of_targets(name, settings):
+def test_predictions_do_not_depend_on_any_order(name, settings):
     model, episodes = build(name, settings), batch()
     expected = model.predict_targets(episodes.context, episodes.targets.x, episodes.related).mean
     context = episodes.context.map(lambda t: shuffled(t, 1))
     related = episodes.related.map(lambda t: shuffled(shuffled(t, 1), 2))
-    found = model.predict_targets(context, shuffled(episodes.targets.x, 1), related).mean
-    torch.testing.assert_close(found, shuffled(expected, 1), rtol=0, atol=1e-12)
+    actual = model.predict_targets(context, shuffled(episodes.targets.x, 1), related).mean
+    torch.testing.assert_close(actual, shuffled(expected, 1), rtol=0, atol=1e-12)
 
 
-def test_layers_are_drawn_independently():
+def test_layers_are_initialised_independently():
     model = build("pt-tnp", TOKENS)
     first, second = model.from_data[0], model.from_data[1]
     assert not torch.equal(first.q.weight, second.q.weight)
 
 
-def test_a_width_that_does_not_divide_by_the_heads_is_refused_in_one_line():
-    with pytest.raises(UsageError, match=r"backbone\.width=10 is not a multiple of backbone\.heads=4"):
+def test_a_width_that_is_not_a_multiple_of_the_heads_is_refused():
+    with refused("bad-value", "backbone.width=10", "backbone.heads=4"):
         AttentionLayer(10, 4)

@@ -1,4 +1,4 @@
-"""What two-path neural processes share: published sizes, answers against plain loops, bounded memory, settings."""
+"""Two-path neural processes: published sizes, predictions against NumPy loops, bounded memory, settings."""
 
 import itertools
 
@@ -8,10 +8,10 @@ import torch
 
 from iclbench.backbones import two_path_np
 from iclbench.backbones.base import TaskShape
-from iclbench.core.errors import UsageError
 from iclbench.registry import BACKBONES
 from tests.backbones.naive_two_path import Naive
 from tests.backbones.two_path_models import SIZES, batch, build, rows
+from tests.refusals import refused
 
 NAMES = ["two-path-cnp", "np", "bnp", "canp", "anp", "banp"]
 # dx, dy, and the depths of the published settings for Gaussian processes, EMNIST and CelebA.
@@ -19,14 +19,14 @@ PUBLISHED = [(1, 1, 4, 2, 3), (2, 1, 5, 3, 4), (2, 3, 6, 3, 5)]
 
 
 def linears(*widths: int) -> int:
-    """Weights and biases of linear layers from width to width."""
+    """Number of parameters of consecutive linear layers."""
     return sum(a * b + b for a, b in itertools.pairwise(widths))
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("dx", "dy", "pre", "post", "decoder"), PUBLISHED)
 def test_published_sizes(name: str, dx: int, dy: int, pre: int, post: int, decoder: int) -> None:
-    """Layers of the released modules, one by one."""
+    """Adds up the layers of the released modules."""
     d = 128
     attention = 3 * d * d + linears(d, d) + 2 * 2 * d
     attentive, latent = name in ("canp", "anp", "banp"), name in ("np", "anp")
@@ -34,8 +34,8 @@ def test_published_sizes(name: str, dx: int, dy: int, pre: int, post: int, decod
     values = linears(dx + dy, *[d] * (pre - 2)) + attention
     first = values + linears(dx, *[d] * post) + attention if attentive else points + linears(*[d] * (post + 1))
     second = (values if attentive else points) + linears(*[d] * post, 2 * d if latent else d)
-    told = 2 * d * d if name in ("bnp", "banp") else 0
-    expected = first + second + linears(2 * d + dx, *[d] * (decoder - 1), 2 * dy) + told
+    bootstrap_layer = 2 * d * d if name in ("bnp", "banp") else 0
+    expected = first + second + linears(2 * d + dx, *[d] * (decoder - 1), 2 * dy) + bootstrap_layer
     cls = BACKBONES.get(name)
     settings = cls.Settings(pre_depth=pre, post_depth=post, decoder_depth=decoder)
     shape = TaskShape(x_dim=dx, y_dim=dy, points=64, head="gaussian", question="targets")
@@ -46,48 +46,48 @@ def test_published_sizes(name: str, dx: int, dy: int, pre: int, post: int, decod
 
 @pytest.mark.parametrize("name", ["two-path-cnp", "canp"])
 @torch.no_grad()
-def test_a_batch_equals_plain_loops_over_episodes_and_heads(name: str) -> None:
+def test_a_batch_equals_numpy_loops_over_episodes_and_heads(name: str) -> None:
     model, episodes = build(name, pre_depth=3, post_depth=3, decoder_depth=4), batch()
-    found, naive = model.predict_targets(episodes.context, episodes.targets.x), Naive(model)
+    actual, naive = model.predict_targets(episodes.context, episodes.targets.x), Naive(model)
     for b in range(len(SIZES)):
         raw = naive.conditional(rows(episodes.context, b), episodes.targets.x[b].numpy())
-        np.testing.assert_allclose(found.mean[b].numpy(), raw[:, :2], rtol=1e-10, atol=1e-10)
-        np.testing.assert_allclose(found.std[b].numpy(), np.sqrt(np.logaddexp(0, raw[:, 2:])), rtol=1e-10)
+        np.testing.assert_allclose(actual.mean[b].numpy(), raw[:, :2], rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(actual.std[b].numpy(), np.sqrt(np.logaddexp(0, raw[:, 2:])), rtol=1e-10)
 
 
 @pytest.mark.parametrize("name", NAMES)
 @torch.no_grad()
-def test_answers_do_not_depend_on_how_many_are_computed_together(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predictions_do_not_depend_on_the_number_of_rows_per_pass(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, episodes = build(name, **({} if name in ("two-path-cnp", "canp") else {"samples": 5})), batch()
-    asked = [lambda: model.predict_targets(episodes.context, episodes.targets.x)]
-    asked.append(lambda: model.predict_next(episodes.context, x_query=episodes.context.x.flip(1)))
-    expected = [ask() for ask in asked]
+    questions = [lambda: model.predict_targets(episodes.context, episodes.targets.x)]
+    questions.append(lambda: model.predict_next(episodes.context, x_query=episodes.context.x.flip(1)))
+    expected = [ask() for ask in questions]
     monkeypatch.setattr(two_path_np, "_ROWS", 2 * episodes.targets.mask.numel())
-    for ask, answer in zip(asked, expected, strict=True):
+    for ask, answer in zip(questions, expected, strict=True):
         for a, b in zip(ask().tensors().values(), answer.tensors().values(), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", ["two-path-cnp", "np"])
 @torch.no_grad()
-def test_the_state_of_pooled_encoders_never_grows(name: str) -> None:
-    model, few, many = build(name), batch((3,)).context, batch((90,)).context
-    state = model.condition(few)
-    assert model.update(state, many).nbytes == state.nbytes == 2 * 8 * 8 + 8
+def test_the_state_of_pooling_encoders_does_not_grow(name: str) -> None:
+    model, short, long = build(name), batch((3,)).context, batch((90,)).context
+    state = model.condition(short)
+    assert model.update(state, long).nbytes == state.nbytes == 2 * 8 * 8 + 8
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_reach_every_parameter_and_are_finite(name: str) -> None:
-    """Beyond rounding errors, which is all that keys get of contexts of one point."""
+    """Gradients are larger than rounding errors, which keys have for contexts of one point."""
     model, episodes = build(name), batch()
     model.loss(episodes, 0.0, torch.Generator().manual_seed(0))[0].backward()
     for key, parameter in model.named_parameters():
         assert parameter.grad is not None and parameter.grad.isfinite().all() and parameter.grad.norm() > 1e-6, key
 
 
-def test_sizes_that_attention_cannot_have_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"backbone\.width=8 is not a multiple of backbone\.heads=3"):
+def test_wrong_sizes_of_attention_are_refused() -> None:
+    with refused("bad-value", "backbone.width=8", "backbone.heads=3"):
         build("canp", heads=3)
     for name in ("canp", "anp", "banp"):
-        with pytest.raises(ValueError, match="greater than or equal to 3"):
+        with pytest.raises(ValueError, match="pre_depth"):
             BACKBONES.get(name).Settings(pre_depth=2)

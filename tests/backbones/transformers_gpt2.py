@@ -1,4 +1,4 @@
-"""The reference of GPT-2's layers: those of the transformers library."""
+"""GPT-2 of the transformers library, the reference of GPT-2's layers."""
 
 from __future__ import annotations
 

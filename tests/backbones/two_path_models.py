@@ -1,4 +1,4 @@
-"""Models and episodes that tests of two-path neural processes share."""
+"""Models and episodes for the tests of two-path neural processes."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ Rows = tuple[np.ndarray, np.ndarray]
 
 
 def build(name: str, head: str = "gaussian", **settings: object) -> Backbone:
-    """In double precision, with nothing hidden behind a bias of zero or a gain of one."""
+    """A model in double precision, without biases of 0 and gains of 1."""
     cls = BACKBONES.get(name)
     torch.manual_seed(0)
     attention = {"heads": 2} if "heads" in cls.Settings.model_fields else {}
@@ -30,27 +30,27 @@ def build(name: str, head: str = "gaussian", **settings: object) -> Backbone:
 
 
 def batch(sizes: tuple[int, ...] = SIZES, targets: int = 4) -> Episodes:
-    """Episodes of these sizes under masks; what is masked holds large numbers."""
-    draw = torch.Generator().manual_seed(0)
+    """Masked episodes of these sizes; masked values are large."""
+    generator = torch.Generator().manual_seed(0)
 
     def points(count: int) -> Points:
-        x, y = (torch.randn(len(sizes), count, 2, generator=draw, dtype=torch.float64) for _ in range(2))
+        x, y = (torch.randn(len(sizes), count, 2, generator=generator, dtype=torch.float64) for _ in range(2))
         return Points.full(x, y)
 
-    context, asked = points(max(sizes) + 1), points(targets)
+    context, target_points = points(max(sizes) + 1), points(targets)
     mask = torch.arange(context.count) < torch.tensor(sizes).unsqueeze(1)
     absent = 50 * ~mask.unsqueeze(-1)
-    return Episodes(Points(context.x + absent, context.y - absent, mask), asked.mask, asked)
+    return Episodes(Points(context.x + absent, context.y - absent, mask), target_points.mask, target_points)
 
 
 def rows(points: Points, episode: int) -> Rows:
-    """The points of one episode that are there."""
-    there = points.mask[episode]
-    return points.x[episode][there].numpy(), points.y[episode][there].numpy()
+    """The valid points of one episode."""
+    valid = points.mask[episode]
+    return points.x[episode][valid].numpy(), points.y[episode][valid].numpy()
 
 
-def shown_again(points: Points) -> Points:
-    """The same points, backwards, with one masked point between each two."""
-    backwards = points.map(lambda t: t.flip(1).repeat_interleave(2, 1))
-    every_other = torch.arange(backwards.count) % 2 == 0
-    return replace(backwards, mask=backwards.mask & every_other)
+def reordered_and_padded(points: Points) -> Points:
+    """The same points in reverse order, with a masked point after each."""
+    doubled = points.map(lambda t: t.flip(1).repeat_interleave(2, 1))
+    is_original = torch.arange(doubled.count) % 2 == 0
+    return replace(doubled, mask=doubled.mask & is_original)

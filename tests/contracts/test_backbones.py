@@ -1,4 +1,4 @@
-"""Every registered backbone keeps every contract, with every head it has."""
+"""Every registered backbone passes every contract, with every head that it has."""
 
 import json
 from functools import lru_cache, partial
@@ -15,9 +15,9 @@ from iclbench.contracts.examples import CLASSES, CONTEXT, episodes_of, example_s
 from iclbench.contracts.examples import build as build_for
 from iclbench.core.errors import UsageError
 from iclbench.registry import BACKBONES
-from tests.contracts.together import check, picked
+from tests.contracts.cases import check_contracts, split_cases
 
-# Small settings that still have every part; a backbone that is not listed is built with its defaults.
+# Small settings with every part of the model; a backbone that is not listed is built with its defaults.
 SMALL: dict[str, list[dict[str, object]]] = {
     "gpt2": [
         {"layers": 2, "width": 16, "heads": 2, "init_std": 0.3},
@@ -93,11 +93,11 @@ SMALL: dict[str, list[dict[str, object]]] = {
         {"layers": 2, "width": 16, "heads": 2, "pseudo_tokens": 5, "coupling": "direct"},
     ],
 }
-MIXERS_ALONE = [name for name in BACKBONES.architectures() if issubclass(BACKBONES.get(name), UniformModel)]
-# `hybrid` has all contracts in every run, and stands for all of these.
-OF_MIXERS = [*MIXERS_ALONE, "mambaformer"]
-# Heads of those whose other heads take the same way, or that of the backbone they derive from (which they equal then:
-# tests of theirs), or of the one with pooled encoders in place of attentive ones; of all others every head.
+ONE_MIXER = [name for name in BACKBONES.architectures() if issubclass(BACKBONES.get(name), UniformModel)]
+# Fewer contracts in every run, because all are checked for `hybrid`, which has the same code around the mixers.
+MIXER_MODELS = [*ONE_MIXER, "mambaformer"]
+# The heads to check where the other heads use the same code, or the code of a base class (tests compare them), or that
+# of the backbone with pooled instead of attentive encoders. Other backbones are checked with every head.
 HEADS: dict[str, tuple[str, ...]] = {
     "canp": ("gaussian", "categorical", "event"),
     "anp": ("gaussian", "categorical"),
@@ -107,28 +107,27 @@ HEADS: dict[str, tuple[str, ...]] = {
     "tnp-a": ("point", "gaussian", "mixture", "categorical"),
     "eqtnp": ("gaussian", "categorical"),
     "cmanp-and": ("gaussian",),
-    # `hybrid` of its mixers.
+    # These differ from `hybrid`, which is checked with every head, only in the mixers.
     "mambaformer": ("gaussian",),
-    # Sequence models of one mixer differ in the mixer alone, and `hybrid` has every head.
-    **dict.fromkeys(MIXERS_ALONE, ("gaussian",)),
+    **dict.fromkeys(ONE_MIXER, ("gaussian",)),
 }
 
 
-def heads_of(name: str) -> tuple[str, ...]:
+def heads_in_every_run(name: str) -> tuple[str, ...]:
     return HEADS.get(name, BACKBONES.get(name).heads)
 
 
-def thinned(name: str, head: str) -> bool:
-    """Whether a head is left to `make test-slow`, which has the full product of mixers and heads."""
-    return name in OF_MIXERS and head not in heads_of(name)
+def is_slow_head(name: str, head: str) -> bool:
+    """Whether only `make test-slow` checks a head; it checks all combinations of mixers and heads."""
+    return name in MIXER_MODELS and head not in heads_in_every_run(name)
 
 
-def all_heads_of(name: str) -> tuple[str, ...]:
-    """With those of `make test-slow`."""
-    return tuple(BACKBONES.get(name).heads) if name in OF_MIXERS else heads_of(name)
+def all_heads(name: str) -> tuple[str, ...]:
+    """The heads of every run and of `make test-slow`."""
+    return tuple(BACKBONES.get(name).heads) if name in MIXER_MODELS else heads_in_every_run(name)
 
 
-# Height and width of the smallest images.
+# Height and width of the smallest images that the encoders take.
 SIDE = 12
 
 
@@ -143,12 +142,12 @@ def build_on_images(name: str, encoder: str) -> Backbone:
 
 
 def build(name: str, settings: dict[str, object], head: str, related: int = 0) -> Backbone:
-    """The contracts leave a backbone as it was: all of one case are about the same one."""
-    return _built(name, json.dumps(settings), head, related)
+    """The backbone of a case; all contracts of a case share it, because they do not change it."""
+    return _build_once(name, json.dumps(settings), head, related)
 
 
 @lru_cache(1)
-def _built(name: str, settings: str, head: str, related: int) -> Backbone:
+def _build_once(name: str, settings: str, head: str, related: int) -> Backbone:
     return build_for(name, BACKBONES.get(name), json.loads(settings), example_shape(head, related))
 
 
@@ -160,20 +159,19 @@ def reads_related(name: str, settings: dict[str, object]) -> bool:
 
 
 def other_head(name: str, settings: dict[str, object]) -> str:
-    """The head that the further settings of a backbone are for."""
+    """The head for the other settings of a backbone."""
     if BACKBONES.get(name).events_only:
         return "event"
     return "categorical" if "variant" in settings else "gaussian"
 
 
-# Every head with the first settings of a backbone; the other settings, and tasks with related datasets, with one head:
-# the one that they are for.
+# The first settings of a backbone with every head; other settings and tasks with related datasets with one head.
 CASES = [
     (name, settings, head, related)
     for name in BACKBONES.architectures()
     for i, settings in enumerate(SMALL.get(name, [{}]))
     for head in (
-        [*heads_of(name), *filter(partial(thinned, name), BACKBONES.get(name).heads)]
+        [*heads_in_every_run(name), *filter(partial(is_slow_head, name), BACKBONES.get(name).heads)]
         if i == 0
         else [other_head(name, settings)]
     )
@@ -181,45 +179,46 @@ CASES = [
 ]
 
 
-# A point and a mixture are read from the same network as a Gaussian is. Those contracts are asked of them in every run
-# that look at what is read; all others by `make test-slow`.
-OF_A_HEAD = {
+# The heads `point` and `mixture` use the same network as `gaussian`: every run checks only these contracts about the
+# decoded outputs, `make test-slow` the others.
+HEAD_CONTRACTS = {
     "answers_have_the_right_shape",
     "phases_equal_the_question",
     "the_last_layer_is_the_answer",
     "a_gradient_step_lowers_the_loss",
 }
-OF_SETTINGS = OF_A_HEAD | {"saved_weights_give_the_same_answers"}
+SETTINGS_CONTRACTS = HEAD_CONTRACTS | {"saved_weights_give_the_same_answers"}
 
 
-# So it is with every head of these: what they do between read-in and read-out knows nothing of labels and marks, and
-# both they have from a class whose other backbones keep all contracts with classes and events in every run: `gpt2` and
-# `hybrid`, `cnp`, `tnp`, and of those with two paths the ones that pool.
-ALL_OF_A_SEQUENCE = ("gpt2", "hybrid")
-READ_ALIKE = {
+# The same holds for every head but `gaussian` of SHARED_READ_OUT: between read-in and read-out the models do not depend
+# on the type of the labels, and read-in and read-out belong to a base class. Every run checks all contracts with
+# classes and events for other backbones of the base class: `gpt2` and `hybrid`, `cnp`, `tnp`, and two-path models with
+# pooling.
+COMPLETE_SEQUENCE_MODELS = ("gpt2", "hybrid")
+SHARED_READ_OUT = {
     *(name for name in BACKBONES.architectures() if issubclass(BACKBONES.get(name), SequenceBackbone)),
     *("lbanp", "cmanp", "eqtnp", "icicl-cnp", "pt-tnp", "icicl-tnp", "tnp-d", "canp", "anp", "banp"),
-} - {*ALL_OF_A_SEQUENCE}
+} - {*COMPLETE_SEQUENCE_MODELS}
 
 
-# Related datasets stand before a sequence alike for all sequence models: with the first settings of two of them all
-# contracts are kept in every run. Of others those are asked that are about related datasets, or about points and
-# queries that come after a state (of models of one mixer, where both meet in it); all others by `make test-slow`. Of a
-# backbone with further settings, which differ from its first ones in one part, those are asked that look at what is
-# read and at what comes after a state.
-OF_A_STATE = {
+# All sequence models read related datasets with the same code, as a prefix of the sequence: every run checks all
+# contracts for COMPLETE_SEQUENCE_MODELS with their first settings. For the others it checks the contracts about related
+# datasets and about points and queries after a state (for mixer models, those about both); `make test-slow` checks the
+# rest. Other settings of a backbone differ from the first ones in one part: every run checks the contracts about
+# decoded outputs and about points and queries after a state.
+STATE_CONTRACTS = {
     "later_points_change_nothing",
     "shifted_queries_are_answered",
     "phases_equal_the_question",
     "update_equals_conditioning_on_everything",
 }
-OF_A_MIXER_WITH_RELATED = {
+MIXER_CONTRACTS_WITH_RELATED = {
     "absent_related_datasets_equal_none",
     "related_datasets_of_batch_neighbours_change_nothing",
     "update_equals_conditioning_on_everything",
 }
-# What sequence models do alike with points and questions before a mixer sees them: `hybrid` stands for those of mixers.
-OF_THE_QUESTION = {
+# Contracts about code that prepares points and queries for any mixer; every run checks them for `hybrid`.
+QUESTION_CONTRACTS = {
     "asking_twice_gives_the_same",
     "targets_do_not_see_each_other",
     "the_order_of_the_targets_changes_nothing",
@@ -230,67 +229,48 @@ OF_THE_QUESTION = {
 }
 
 
-def left_of(name: str, settings: dict[str, object], head: str, related: int, contract: Contract) -> bool:
-    """Whether a contract of a case is left to `make test-slow`."""
-    once = head in ("point", "mixture") or (name in READ_ALIKE and head != "gaussian")
-    shared = related and BACKBONES.get(name).order == "causal"
-    # `cmanp-and` is `cmanp` with other answers: what is read, and what comes after a state, is asked of it.
-    first = settings == SMALL.get(name, [{}])[0] and name != "cmanp-and"
-    if name in ALL_OF_A_SEQUENCE and first:
-        shared = False
-    mixed = name in OF_MIXERS
+def is_slow(name: str, settings: dict[str, object], head: str, related: int, contract: Contract) -> bool:
+    """Whether only `make test-slow` checks a contract of a case."""
+    shared_head = head in ("point", "mixture") or (name in SHARED_READ_OUT and head != "gaussian")
+    shared_prefix = related and BACKBONES.get(name).order == "causal"
+    # `cmanp-and` is `cmanp` with other outputs, and is treated like other settings of it.
+    is_first = settings == SMALL.get(name, [{}])[0] and name != "cmanp-and"
+    if name in COMPLETE_SEQUENCE_MODELS and is_first:
+        shared_prefix = False
+    has_mixers = name in MIXER_MODELS
     return (
-        thinned(name, head)
-        or (once and contract.name not in OF_A_HEAD)
-        or (mixed and contract.name in OF_THE_QUESTION)
-        or (mixed and related and contract.name not in OF_A_MIXER_WITH_RELATED)
-        or (shared and not contract.of_related and contract.name not in OF_A_STATE)
-        or (not (first or contract.of_related) and contract.name not in OF_SETTINGS | OF_A_STATE)
+        is_slow_head(name, head)
+        or (shared_head and contract.name not in HEAD_CONTRACTS)
+        or (has_mixers and contract.name in QUESTION_CONTRACTS)
+        or (has_mixers and related and contract.name not in MIXER_CONTRACTS_WITH_RELATED)
+        or (shared_prefix and not contract.needs_related and contract.name not in STATE_CONTRACTS)
+        or (not (is_first or contract.needs_related) and contract.name not in SETTINGS_CONTRACTS | STATE_CONTRACTS)
     )
 
 
-@pytest.mark.parametrize(("name", "settings", "head", "related", "contracts"), picked(CASES, left_of))
+@pytest.mark.parametrize(("name", "settings", "head", "related", "contracts"), split_cases(CASES, is_slow))
 def test_contracts(name: str, settings: dict[str, object], head: str, related: int, contracts: list[Contract]) -> None:
     backbone = build(name, settings, head, related)
     episodes = episodes_of(example_shape(head, related))
-    check(contracts, backbone, episodes, Tolerance(2e-5, 1e-4))
+    check_contracts(contracts, backbone, episodes, Tolerance(2e-5, 1e-4))
 
 
-# Every backbone behind the cheap encoder, a causal one and a set model behind a residual network too.
+# Every backbone with the small image encoder; a causal one and a set model also with a residual network.
 IMAGE_CASES = [
-    *((name, "contours-64") for name in BACKBONES.architectures() if "categorical" in all_heads_of(name)),
+    *((name, "contours-64") for name in BACKBONES.architectures() if "categorical" in all_heads(name)),
     ("transformer", "resnet-64"),
     ("cmanp", "resnet-64"),
 ]
 
 
-# The encoder stands before backbones, which know nothing of it. In every run all contracts are asked of a causal one,
-# one behind a residual network, a set of latents, and one with answers in turn. Of others but mixers those that go
-# through the encoder both ways and compare two ways of asking; the full product by `make test-slow`.
-ON_IMAGES = {
-    ("attention", "contours-64"),
-    ("transformer", "resnet-64"),
-    ("lbanp", "contours-64"),
-    ("tnp-a", "contours-64"),
-}
-THROUGH_THE_ENCODER = {"phases_equal_the_question", "a_gradient_step_lowers_the_loss"}
-
-
-def left_on_images(name: str, encoder: str, contract: Contract) -> bool:
-    read = contract.name in THROUGH_THE_ENCODER and name not in OF_MIXERS
-    return not read and (name, encoder) not in ON_IMAGES
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "encoder", "contracts"), picked(IMAGE_CASES, left_on_images))
-def test_contracts_on_images(name: str, encoder: str, contracts: list[Contract]) -> None:
+@pytest.mark.parametrize(("name", "encoder"), IMAGE_CASES)
+def test_contracts_on_images(name: str, encoder: str) -> None:
     backbone = build_on_images(name, encoder)
-    check(
-        contracts, backbone, example_episodes(dim=SIDE * SIDE, points=CONTEXT, classes=CLASSES), Tolerance(2e-5, 1e-4)
-    )
+    episodes = example_episodes(dim=SIDE * SIDE, points=CONTEXT, classes=CLASSES)
+    check_contracts(CONTRACTS, backbone, episodes, Tolerance(2e-5, 1e-4))
 
 
-def test_contracts_and_cases_that_are_picked_are_known() -> None:
-    named = OF_SETTINGS | OF_A_STATE | OF_A_MIXER_WITH_RELATED | OF_THE_QUESTION | THROUGH_THE_ENCODER
-    assert {contract.name for contract in CONTRACTS} > named
-    assert set(IMAGE_CASES) > ON_IMAGES
+def test_selected_contracts_exist() -> None:
+    selected = SETTINGS_CONTRACTS | STATE_CONTRACTS | MIXER_CONTRACTS_WITH_RELATED | QUESTION_CONTRACTS
+    assert {contract.name for contract in CONTRACTS} > selected

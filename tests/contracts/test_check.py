@@ -1,4 +1,4 @@
-"""`iclbench check` asks on the paths on which models train and are scored: with related datasets and without."""
+"""`iclbench check` covers the paths of training and evaluation, with related datasets and without."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Settings(BackboneSettings):
 
 
 class Sum(RecurrentBlock):
-    """Adds up its tokens; one that is not there adds nothing."""
+    """Sums its tokens; an invalid token adds nothing."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -51,25 +51,25 @@ class Sum(RecurrentBlock):
     def fork(
         self, x: Tensor, queries: Tensor, state: BlockState | None = None
     ) -> tuple[Tensor, Tensor, BlockState | None]:
-        (held,) = self.start(len(x)) if state is None else state
-        sums = held.unsqueeze(1) + self.line(x).cumsum(1)
-        before = torch.cat([held.unsqueeze(1), sums[:, 1::2]], 1)[:, : queries.shape[1]]
+        (before,) = self.start(len(x)) if state is None else state
+        sums = before.unsqueeze(1) + self.line(x).cumsum(1)
+        at_queries = torch.cat([before.unsqueeze(1), sums[:, 1::2]], 1)[:, : queries.shape[1]]
         after = None if state is None else (sums[:, -1],)
-        return x + sums.tanh(), queries + (before + self.line(queries)).tanh(), after
+        return x + sums.tanh(), queries + (at_queries + self.line(queries)).tanh(), after
 
 
-class AheadInOnePass(Sum):
+class LooksAheadInOnePass(Sum):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) + x.mean(1, keepdim=True)
 
 
-class AheadInForks(Sum):
+class LooksAheadInForks(Sum):
     def fork(self, x: Tensor, queries: Tensor, state: BlockState | None = None) -> tuple[Tensor, Tensor, object]:
         tokens, answers, after = super().fork(x, queries, state)
         return tokens, answers + x.mean(1, keepdim=True) * (state is None), after
 
 
-class AheadOfAState(Sum):
+class LooksAheadAfterAState(Sum):
     def resume(self, x: Tensor, state: BlockState, mask: Tensor | None = None) -> tuple[Tensor, BlockState]:
         tokens, after = super().resume(x, state, mask)
         return tokens + x.mean(1, keepdim=True) * bool(state[0].any()), after
@@ -87,46 +87,46 @@ class Net(RecurrentBackbone[Settings]):
         return hidden
 
 
-class TooSmall(Net):
-    """However wide, it never has more parameters."""
+class FixedSize(Net):
+    """The number of parameters does not depend on the settings."""
 
     def __init__(self, settings: Settings, shape: TaskShape) -> None:
         RecurrentBackbone.__init__(self, settings, shape, 8, [Sum(8)])
 
 
 class CheatsInOnePass(Net):
-    block = AheadInOnePass
+    block = LooksAheadInOnePass
 
 
 class CheatsInForks(Net):
-    block = AheadInForks
+    block = LooksAheadInForks
 
 
 class CheatsAfterAState(Net):
-    block = AheadOfAState
+    block = LooksAheadAfterAState
 
 
 class SmallSettings(THPSettings):
     width: int = 8
 
 
-class OfEvents(THP):
+class EventModel(THP):
     Settings = SmallSettings
 
 
-class ReadsTheEventItPredicts(OfEvents):
+class ReadsTheEventItPredicts(EventModel):
     def predict_next(self, points: Points, related: Points | None = None, **options: Any) -> Prediction:
         answer = super().predict_next(points, related, **options)
         return answer if options else replace(answer, marks=answer.marks + points.y[..., 1:2])
 
 
-def checked(cls: type[Backbone], capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
+def run_check(cls: type[Backbone], capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
     code = main(["check", f"{__name__}:{cls.__name__}"])
     return code, capsys.readouterr().out.splitlines()
 
 
-def test_an_honest_model_keeps_all_with_related_datasets_and_without(capsys: pytest.CaptureFixture[str]) -> None:
-    code, lines = checked(Net, capsys)
+def test_a_correct_model_passes_with_related_datasets_and_without(capsys: pytest.CaptureFixture[str]) -> None:
+    code, lines = run_check(Net, capsys)
     assert code == 0 and all(line.startswith("ok ") for line in lines[:-1])
     assert lines[-1] == f"{len(lines) - 1} contracts passed"
     for suffix in ("(point head)", "(point head, related datasets)"):
@@ -143,10 +143,10 @@ def test_an_honest_model_keeps_all_with_related_datasets_and_without(capsys: pyt
         (CheatsAfterAState, ("later_points_change_nothing",), "(point head, related datasets)"),
     ],
 )
-def test_a_model_that_looks_ahead_on_one_path_alone_is_caught(
+def test_a_model_that_looks_ahead_on_only_one_path_fails(
     cls: type[Net], contracts: tuple[str, ...], where: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, lines = checked(cls, capsys)
+    code, lines = run_check(cls, capsys)
     assert code == 1
     for contract in contracts:
         assert any(line.startswith(f"FAILED {contract} {where}: ") for line in lines)
@@ -155,29 +155,29 @@ def test_a_model_that_looks_ahead_on_one_path_alone_is_caught(
     assert all(lines[-1].count(contract) == 1 for contract in contracts)
 
 
-def test_a_model_of_events_is_asked_about_events_and_caught_where_it_reads_what_it_predicts(
+def test_a_model_of_events_is_checked_with_events_and_fails_if_it_reads_what_it_predicts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    code, lines = checked(OfEvents, capsys)
+    code, lines = run_check(EventModel, capsys)
     assert code == 0 and lines[-1] == f"{len(lines) - 1} contracts passed"
     assert "ok     no_answer_sees_its_own_label (event head)" in lines
     assert not [line for line in lines if "point head" in line or "related datasets" in line]
-    code, lines = checked(ReadsTheEventItPredicts, capsys)
+    code, lines = run_check(ReadsTheEventItPredicts, capsys)
     assert code == 1
     assert any(line.startswith("FAILED no_answer_sees_its_own_label (event head): ") for line in lines)
 
 
-def test_check_sizes_the_class_to_the_budgets_of_presets(capsys: pytest.CaptureFixture[str]) -> None:
-    _, lines = checked(Net, capsys)
+def test_check_builds_the_class_with_the_parameter_budgets_of_presets(capsys: pytest.CaptureFixture[str]) -> None:
+    _, lines = run_check(Net, capsys)
     sizes = ("25.0 k", "100 k", "200 k", "400 k")
     assert lines[:4] == [f"ok     a_size_meets_the_budget ({size} parameters)" for size in sizes]
-    code, lines = checked(TooSmall, capsys)
+    code, lines = run_check(FixedSize, capsys)
     assert code == 1 and lines[-1].endswith(" broken: a_size_meets_the_budget")
-    assert "cannot have 25.0 k parameters here: the nearest is width 1" in lines[0]
+    assert "25.0 k" in lines[0] and "width 1" in lines[0]
 
 
 class ZeroReadOut(Net):
-    """Its output layer and its gate begin at 0, as residual branches often do."""
+    """The gate of its output is initialised to 0, like many residual branches."""
 
     def __init__(self, settings: Settings, shape: TaskShape) -> None:
         super().__init__(settings, shape)
@@ -194,8 +194,8 @@ class Wide(Net):
         width: int = 2**15
 
 
-def test_parameters_that_begin_at_zero_hide_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    code, lines = checked(ZeroReadOut, capsys)
+def test_a_model_with_parameters_initialised_to_zero_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    code, lines = run_check(ZeroReadOut, capsys)
     assert code == 0, [line for line in lines if line.startswith("FAILED")]
 
 
@@ -225,14 +225,14 @@ def test_an_estimator_of_one_family_names_the_family(
     assert f"iclbench check {family}" in capsys.readouterr().err
 
 
-def test_a_filter_as_long_as_the_longest_sequence_reads_related_datasets() -> None:
+def test_hyena_reads_related_datasets_of_an_example_task() -> None:
     cls = BACKBONES.get("hyena")
     shape = example_shape("gaussian", related=3)
     backbone = build("hyena", cls, small_settings("hyena", cls, {}), shape)
     assert not failures(backbone, episodes_of(shape), Tolerance(2e-5, 1e-4))
 
 
-# Those of one family answer `check` by naming the family, which has a contract about its oracles.
+# For estimators of one family, `check` refers to the family, which has a contract about its oracles.
 OF_ONE_FAMILY = {
     "gp-kernel-oracle",
     "gp-periodic-mean",
@@ -245,12 +245,12 @@ OF_ONE_FAMILY = {
 REGISTERED = {name for registry in (BACKBONES, ESTIMATORS, FAMILIES) for name in registry.entries} - OF_ONE_FAMILY
 
 
-# Families of the user's own files, which are not there.
+# Families that read files of the user, which are missing in the tests.
 OF_DATA = {"era5", "events", "tabular"}
 
 
 @pytest.mark.parametrize("name", sorted(OF_DATA))
-def test_missing_data_are_one_line_and_not_broken_contracts(
+def test_missing_data_are_a_usage_error_and_not_a_broken_contract(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ICLBENCH_DATA", raising=False)
@@ -261,7 +261,7 @@ def test_missing_data_are_one_line_and_not_broken_contracts(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(REGISTERED - OF_DATA))
-def test_everything_registered_keeps_its_contracts(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_everything_registered_passes_its_contracts(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["check", name])
     out = capsys.readouterr().out
     assert code == 0 and out.endswith(" contracts passed\n"), out

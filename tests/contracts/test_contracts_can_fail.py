@@ -1,4 +1,4 @@
-"""Each contract fails on a small predictor that breaks just what it is about, and a sound one keeps them all."""
+"""Each contract fails for a small predictor with one fault; predictors without a fault pass all contracts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from iclbench.core.predictor import Predictor, State, StoredPoints
 
 
 class Sound(Predictor):
-    """Sum of y times 1 + x·x': a set function that reads everything it may."""
+    """Sum of y times 1 + x·x': a function of the set of context points."""
 
     def predict_targets(self, context: Points, x_target: Tensor, related: Points | None = None) -> Point:
         y = context.y * context.mask.unsqueeze(-1)
@@ -32,13 +32,13 @@ class SeesOtherTargets(Sound):
 
 
 class JointDependsOnOrder(Sound):
-    """Each answer is its target's own, but together they count the more the later they come."""
+    """Marginals are correct, but later targets have a higher weight in the joint score."""
 
     def joint_scores(
         self, answer: Prediction, context: Points, targets: Points, scored: Tensor, related: Points | None = None
     ) -> dict[str, Tensor]:
-        place = torch.arange(targets.count, dtype=torch.float32)
-        return {"log_likelihood_joint": (answer.point()[..., 0] * place).sum(1)}
+        weights = torch.arange(targets.count, dtype=torch.float32)
+        return {"log_likelihood_joint": (answer.point()[..., 0] * weights).sum(1)}
 
 
 class SeesItsLabel(Sound):
@@ -62,8 +62,8 @@ class SeesNeighbours(Sound):
 class DependsOnOrder(Sound):
     def predict_targets(self, context: Points, x_target: Tensor, related: Points | None = None) -> Point:
         context, _ = context.compact()
-        late = torch.arange(context.count).reshape(1, -1, 1)
-        return super().predict_targets(replace(context, y=context.y * late), x_target, related)
+        weights = torch.arange(context.count).reshape(1, -1, 1)
+        return super().predict_targets(replace(context, y=context.y * weights), x_target, related)
 
 
 class ReadsMaskedPoints(Sound):
@@ -85,8 +85,8 @@ class IgnoresQueries(Sound):
 class IgnoresPrefixes(Sound):
     def predict_next(self, points: Points, related: Points | None = None, **options: Any) -> Point:
         answer = super().predict_next(points, related, x_query=options.get("x_query"))
-        chosen = options.get("prefixes")
-        return answer if chosen is None else answer.at(slice(0, len(chosen)))
+        prefixes = options.get("prefixes")
+        return answer if prefixes is None else answer.at(slice(0, len(prefixes)))
 
 
 class NeedsContext(Sound):
@@ -95,7 +95,7 @@ class NeedsContext(Sound):
         return Point(answer / context.counts.reshape(-1, 1, 1))
 
 
-class Forgets(Sound):
+class ForgetsTheContext(Sound):
     def update(self, state: Any, points: Points) -> State:
         return StoredPoints(points, state.related)
 
@@ -117,7 +117,7 @@ class LastLayerIsAnother(Sound):
 
 @dataclass(frozen=True)
 class Summed(State):
-    """Everything in one row: no batch axis to index."""
+    """A state whose total has no batch axis."""
 
     context: Points
     total: Tensor
@@ -146,46 +146,48 @@ class Flat(Sound):
 
 
 class ReadsRelated(Sound):
-    """The same sum over each related dataset, half as heavy."""
+    """Adds half of the same sum over each related dataset."""
 
     uses_related = True
 
     def predict_targets(self, context: Points, x_target: Tensor, related: Points | None = None) -> Point:
-        own = super().predict_targets(context, x_target).mean
-        return Point(own if related is None else own + self.beside(related, x_target))
+        mean = super().predict_targets(context, x_target).mean
+        return Point(mean if related is None else mean + self.related_sum(related, x_target))
 
-    def beside(self, related: Points, x_target: Tensor) -> Tensor:
+    def related_sum(self, related: Points, x_target: Tensor) -> Tensor:
         y = related.y * related.mask.unsqueeze(-1)
         return 0.5 * (self.kernel(x_target.unsqueeze(1), related.x) @ y).sum(1)
 
 
 class IgnoresRelated(ReadsRelated):
-    def beside(self, related: Points, x_target: Tensor) -> Tensor:
+    def related_sum(self, related: Points, x_target: Tensor) -> Tensor:
         return x_target.new_zeros(1)
 
 
 class CountsAbsentSets(ReadsRelated):
-    def beside(self, related: Points, x_target: Tensor) -> Tensor:
-        return super().beside(related, x_target) / related.mask.shape[1]
+    def related_sum(self, related: Points, x_target: Tensor) -> Tensor:
+        return super().related_sum(related, x_target) / related.mask.shape[1]
 
 
 class ReadsNeighboursSets(ReadsRelated):
-    def beside(self, related: Points, x_target: Tensor) -> Tensor:
-        return super().beside(related, x_target) + super().beside(related, x_target).mean(0)
+    def related_sum(self, related: Points, x_target: Tensor) -> Tensor:
+        return super().related_sum(related, x_target) + super().related_sum(related, x_target).mean(0)
 
 
 class FirstSetMattersMore(ReadsRelated):
-    def beside(self, related: Points, x_target: Tensor) -> Tensor:
-        return super().beside(related.map(lambda t: t[:, :1]), x_target) + super().beside(related, x_target)
+    def related_sum(self, related: Points, x_target: Tensor) -> Tensor:
+        return super().related_sum(related.map(lambda t: t[:, :1]), x_target) + super().related_sum(related, x_target)
 
 
 class FirstPointMattersMore(ReadsRelated):
-    def beside(self, related: Points, x_target: Tensor) -> Tensor:
-        return super().beside(related.map(lambda t: t[:, :, :1]), x_target) + super().beside(related, x_target)
+    def related_sum(self, related: Points, x_target: Tensor) -> Tensor:
+        return super().related_sum(related.map(lambda t: t[:, :, :1]), x_target) + super().related_sum(
+            related, x_target
+        )
 
 
 class Removes(Sound):
-    """Forgets by adding the same points with opposite outputs."""
+    """Removes points by adding them with opposite outputs."""
 
     removes_points = True
 
@@ -213,21 +215,21 @@ class Trained(Sound, nn.Module):
         return answer.loss(episodes.asked.y).mean(), {}
 
 
-class Climbs(Trained):
+class RaisesTheLoss(Trained):
     def loss(self, episodes: Episodes, progress: float, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
         loss, parts = super().loss(episodes, progress, generator)
         return loss.detach() - (loss - loss.detach()) + 0 * loss, parts
 
 
-class KeepsAWeightToItself(Trained):
-    """Reads a number that no weights file holds: deep copies start it anew."""
+class HasAnUnsavedWeight(Trained):
+    """Uses a number that is not in the weights file; a deep copy has another one."""
 
     def __init__(self) -> None:
         super().__init__()
         self.hidden = [1.0]
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> KeepsAWeightToItself:
-        other = KeepsAWeightToItself()
+    def __deepcopy__(self, memo: dict[int, Any]) -> HasAnUnsavedWeight:
+        other = HasAnUnsavedWeight()
         other.hidden = [self.hidden[0] + 1]
         return other
 
@@ -250,7 +252,7 @@ BREAKS = {
     "chosen_prefixes_are_answered": IgnoresPrefixes,
     "an_empty_context_works": NeedsContext,
     "phases_equal_the_question": QueriesLeaveTraces,
-    "update_equals_conditioning_on_everything": Forgets,
+    "update_equals_conditioning_on_everything": ForgetsTheContext,
     "states_can_be_indexed_and_saved": StateWithoutBatchAxis,
     "removing_points_undoes_updating": RemovesHalf,
     "related_datasets_matter": IgnoresRelated,
@@ -259,21 +261,21 @@ BREAKS = {
     "the_order_of_related_datasets_changes_nothing": FirstSetMattersMore,
     "the_order_within_a_related_dataset_changes_nothing": FirstPointMattersMore,
     "the_last_layer_is_the_answer": LastLayerIsAnother,
-    "a_gradient_step_lowers_the_loss": Climbs,
-    "saved_weights_give_the_same_answers": KeepsAWeightToItself,
+    "a_gradient_step_lowers_the_loss": RaisesTheLoss,
+    "saved_weights_give_the_same_answers": HasAnUnsavedWeight,
 }
 
 
 @pytest.mark.parametrize("predictor", [Sound, Trained, Removes, ReadsRelated])
-def test_a_sound_predictor_keeps_all_contracts(predictor: type[Predictor]) -> None:
+def test_a_predictor_without_a_fault_passes_all_contracts(predictor: type[Predictor]) -> None:
     assert failures(predictor(), example_episodes(related=3)) == {}
 
 
 @pytest.mark.parametrize(("contract", "predictor"), BREAKS.items())
-def test_a_broken_predictor_is_caught(contract: str, predictor: type[Predictor]) -> None:
-    found = failures(predictor(), example_episodes(related=3))
-    assert contract in found
-    assert len(found[contract]) > 20, "the failure should be a sentence"
+def test_a_predictor_with_a_fault_fails_the_contract(contract: str, predictor: type[Predictor]) -> None:
+    broken = failures(predictor(), example_episodes(related=3))
+    assert contract in broken
+    assert len(broken[contract]) > 20, "the failure should be a sentence"
 
 
 def test_every_contract_has_a_predictor_that_breaks_it() -> None:

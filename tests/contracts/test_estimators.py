@@ -1,4 +1,4 @@
-"""Every registered estimator, with the settings of every baseline card, keeps every contract."""
+"""Every registered estimator, with the settings of every baseline card, passes every contract."""
 
 import pytest
 import torch
@@ -11,18 +11,18 @@ from iclbench.core.settings import validate
 from iclbench.estimators.base import FittedPredictor, TaskFacts
 from iclbench.families.linear import SparseLinear
 from iclbench.registry import ESTIMATORS
-from tests.contracts.together import check, picked
+from tests.contracts.cases import check_contracts, split_cases
 
-# What belongs to one family is tested with it.
+# Estimators of one family are tested with the family.
 OF_ONE_FAMILY = ("climate-oracle", "gp-", "event-oracle", "event-bayes-oracle", "mean-image")
 BASELINES = [name for name in names("baselines") if not load_baseline(name)[1].estimator.startswith(OF_ONE_FAMILY)]
 # Steps of Adam amplify float32 rounding.
 LOOSE = {"mlp": Tolerance(1e-3, 1e-3)}
-# How long they are fitted makes no difference to the contracts.
+# The contracts do not depend on the length of the fit.
 SHORT = {"xgboost": {"n_estimators": 3}, "mlp": {"steps": 30}}
 CLASSES = 3
 MARKS = 3
-# Those that are told of the family.
+# Estimators that need the family.
 GIVEN_TRUTH = ("feature-ridge", "spike-and-slab")
 SPARSE = SparseLinear(SparseLinear.Parameters(dim=4, sparsity=2))
 
@@ -42,27 +42,27 @@ def episodes_for(predictor: FittedPredictor) -> Episodes:
     return example_episodes(points=7, outputs=2, classes=CLASSES if "categorical" in predictor.heads else None)
 
 
-# Cards of one estimator differ in a number: of the first all contracts are asked in every run, of others those that
-# look at what is answered; all by `make test-slow`.
+# Cards of one estimator differ in a number: every run checks all contracts of the first card, and those about
+# predictions of the others; `make test-slow` checks all.
 FIRST = {load_baseline(name)[1].estimator: name for name in reversed(BASELINES)}
 OF_A_CARD = {"answers_have_the_right_shape", "the_two_questions_agree", "update_equals_conditioning_on_everything"}
 
 
-def left_of(baseline: str, contract: Contract) -> bool:
+def is_slow(baseline: str, contract: Contract) -> bool:
     return baseline not in FIRST.values() and contract.name not in OF_A_CARD
 
 
-@pytest.mark.parametrize(("baseline", "contracts"), picked([(name,) for name in BASELINES], left_of))
+@pytest.mark.parametrize(("baseline", "contracts"), split_cases([(name,) for name in BASELINES], is_slow))
 def test_contracts(baseline: str, contracts: list[Contract]) -> None:
     predictor = build(baseline)
-    check(contracts, predictor, episodes_for(predictor), LOOSE.get(baseline, Tolerance()))
+    check_contracts(contracts, predictor, episodes_for(predictor), LOOSE.get(baseline, Tolerance()))
 
 
 def test_every_estimator_has_a_card() -> None:
     assert set(ESTIMATORS.names()) <= {load_baseline(name)[1].estimator for name in names("baselines")}
 
 
-def test_every_empty_context_is_answered_by_zero_or_by_all_classes_or_marks_alike() -> None:
+def test_the_prediction_from_an_empty_context_is_zero_or_uniform() -> None:
     for baseline in BASELINES:
         predictor = build(baseline)
         answer = predictor.predict_next(episodes_for(predictor).context, prefixes=[0])
@@ -75,8 +75,8 @@ def test_every_empty_context_is_answered_by_zero_or_by_all_classes_or_marks_alik
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("baseline", BASELINES)
-def test_answers_are_of_the_precision_of_the_points(baseline: str, dtype: torch.dtype) -> None:
-    """Whatever a method computes in, with a context and without one."""
+def test_predictions_have_the_dtype_of_the_points(baseline: str, dtype: torch.dtype) -> None:
+    """For every method, with a context and without one."""
     predictor = build(baseline)
     episodes = episodes_for(predictor)
     context, targets = episodes.context.to(dtype=dtype), episodes.targets.to(dtype=dtype)
@@ -92,11 +92,11 @@ def test_answers_are_of_the_precision_of_the_points(baseline: str, dtype: torch.
     "baseline",
     ["gd", "gp-rbf", "hawkes-mle", "knn-3", "lasso-1e-2", "least-squares", "markov-marks", "mean", "renewal", "ridge"],
 )
-def test_what_computes_in_double_precision_does_so_for_single_points(baseline: str) -> None:
-    """Answers to points in single precision are those to the same points in double precision, rounded."""
+def test_methods_in_double_precision_use_it_for_float32_points(baseline: str) -> None:
+    """Predictions for float32 points equal the rounded predictions for the same points in float64."""
     predictor = build(baseline)
     context = episodes_for(predictor).context.to(dtype=torch.float32)
-    found = predictor.predict_next(context).tensors()
+    actual = predictor.predict_next(context).tensors()
     exact = predictor.predict_next(context.to(dtype=torch.float64)).tensors()
-    for name, t in found.items():
+    for name, t in actual.items():
         assert torch.equal(t, exact[name].float()), name

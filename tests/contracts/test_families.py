@@ -1,4 +1,4 @@
-"""What every registered family promises, also those of third parties."""
+"""The contracts of families: every registered family has them, and each fails for a family with one fault."""
 
 from dataclasses import replace
 
@@ -20,12 +20,14 @@ from tests.families.events import sequence_files as made
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory):
-    """Two small tables, a file of sequences and a year of temperatures, for families that need data."""
+    """Data for families that need files: two small tables, event sequences and a year of temperatures."""
     folder = tmp_path_factory.mktemp("data") / "tabular"
     weather.write(folder.parent / "era5")
     (folder.parent / "events").mkdir()
     times, marks = made.sequences(count=2000, longest=40)
-    made.write_jsonl(folder.parent / "events" / "made.jsonl", times, marks, [float(when[-1]) + 1 for when in times])
+    made.write_jsonl(
+        folder.parent / "events" / "made.jsonl", times, marks, [float(sequence[-1]) + 1 for sequence in times]
+    )
     folder.mkdir()
     rng = np.random.default_rng(0)
     for name, features in (("narrow", 2), ("wide", 30)):
@@ -37,18 +39,18 @@ def data_dir(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=FAMILIES.names())
 def family(request, data_dir):
-    """One for all contracts: images are drawn, and files read, when it is first asked."""
+    """One instance for all contracts, because it renders images or reads files when it is first sampled."""
     cls = FAMILIES.get(request.param)
     return cls(cls.Parameters(), data_dir)
 
 
-# Those whose oracles are compared with quadrature and with sums over all supports (tests/families, tests/estimators).
-EXACT = ("gp-mixture", "sparse-linear")
+# Families whose oracles tests/families and tests/estimators compare with quadrature and sums over all supports.
+CHECKED_ELSEWHERE = ("gp-mixture", "sparse-linear")
 
 
 @pytest.mark.parametrize(
     "contract",
-    [each for each in FAMILY_CONTRACTS if each is not the_oracles_it_vouches_for_are_beaten_by_none],
+    [check for check in FAMILY_CONTRACTS if check is not the_oracles_it_vouches_for_are_beaten_by_none],
     ids=lambda contract: contract.__name__,
 )
 def test_contract(family, contract):
@@ -57,18 +59,18 @@ def test_contract(family, contract):
 
 @pytest.mark.parametrize(
     "family",
-    [pytest.param(name, marks=pytest.mark.slow if name in EXACT else []) for name in FAMILIES.names()],
+    [pytest.param(name, marks=pytest.mark.slow if name in CHECKED_ELSEWHERE else []) for name in FAMILIES.names()],
     indirect=True,
 )
-def test_the_oracles_it_vouches_for_are_beaten_by_none(family):
+def test_confirmed_oracles_are_optimal(family):
     the_oracles_it_vouches_for_are_beaten_by_none(family)
 
 
 def test_the_contracts_can_fail(data_dir):
-    """A family with one fault per contract breaks at least that one."""
+    """A family with one fault breaks the contract about it."""
     cls = FAMILIES.get("linear")
 
-    class Global(cls):
+    class GlobalRandomness(cls):
         def draw(self, episodes, generator, active_dims=None):
             return {"weights": torch.randn(episodes, self.x_dim)}
 
@@ -76,58 +78,58 @@ def test_the_contracts_can_fail(data_dir):
         def draw(self, episodes, generator, active_dims=None):
             return {"weights": torch.zeros(episodes, self.x_dim)}
 
-    class Neighbour(cls):
+    class SeesOtherPoints(cls):
         def apply(self, truth, x):
             return super().apply(truth, x) + x.mean((0, 1)).sum()
 
-    class Loud(cls):
+    class WrongNormaliser(cls):
         normaliser = 3.0
 
     processes = FAMILIES.get("gp-mixture")
 
     class Entangled(processes):
-        """The number of related datasets is drawn before everything else."""
+        """Draws one more random number if the request does not limit the related datasets."""
 
         def sample(self, request):
             if request.related is None:
                 torch.rand(1, generator=request.generator)
             return super().sample(request)
 
-    class Generous(processes):
+    class WrongRelatedCount(processes):
         def sample(self, request):
             return super().sample(replace(request, related=None))
 
-    class Short(processes):
-        """`points-N` is at most N."""
+    class WrongContextSize(processes):
+        """Ignores `points-N`."""
 
         def sample(self, request):
             shift = "none" if request.shift.startswith("points-") else request.shift
             return super().sample(replace(request, shift=shift))
 
-    class Flat(processes):
+    class WrongStrata(processes):
         def strata(self, episodes):
             return {"all": torch.tensor(True)}
 
     events = FAMILIES.get("point-process")
 
-    class Timeless(events):
-        """Events with the gap in the place of the time."""
+    class NoTimes(events):
+        """Events with the gap in place of the time."""
 
         def sample(self, request):
             episodes = super().sample(request)
             gap, mark, _ = episodes.context.y.unbind(-1)
             return replace(episodes, context=replace(episodes.context, y=torch.stack([gap, mark, gap], -1)))
 
-    class Unmarked(events):
-        """Of the right kind, with marks from 1 on."""
+    class MarksFromOne(events):
+        """Marks begin at 1."""
 
         def sample(self, request):
             episodes = super().sample(request)
             one = torch.tensor([0.0, 1.0, 0.0])
             return replace(episodes, context=replace(episodes.context, y=episodes.context.y + one))
 
-    class Open(events):
-        """A censored point counts."""
+    class ValidCensoredPoint(events):
+        """The last point is censored but valid."""
 
         def sample(self, request):
             episodes = super().sample(request)
@@ -136,15 +138,15 @@ def test_the_contracts_can_fail(data_dir):
             return replace(episodes, context=replace(episodes.context, y=y))
 
     for broken, contract in [
-        *((faulty, "events_are_gaps_marks_and_times") for faulty in (Timeless, Unmarked, Open)),
+        *((faulty, "events_are_gaps_marks_and_times") for faulty in (NoTimes, MarksFromOne, ValidCensoredPoint)),
         (Entangled, "related_datasets_change_nothing_else"),
-        (Generous, "as_many_related_datasets_as_asked"),
-        (Short, "contexts_have_the_sizes_asked_for"),
-        (Flat, "strata_are_parts_of_the_episodes"),
-        (Global, "the_generator_decides_everything"),
+        (WrongRelatedCount, "as_many_related_datasets_as_asked"),
+        (WrongContextSize, "contexts_have_the_sizes_asked_for"),
+        (WrongStrata, "strata_are_parts_of_the_episodes"),
+        (GlobalRandomness, "the_generator_decides_everything"),
         (Constant, "episodes_differ_from_each_other"),
-        (Neighbour, "functions_see_neither_other_points_nor_neighbours"),
-        (Loud, "the_variance_of_noiseless_labels_is_the_normaliser"),
+        (SeesOtherPoints, "functions_see_neither_other_points_nor_neighbours"),
+        (WrongNormaliser, "the_variance_of_noiseless_labels_is_the_normaliser"),
     ]:
         check = next(c for c in FAMILY_CONTRACTS if c.__name__ == contract)
         with pytest.raises(AssertionError):
@@ -161,7 +163,7 @@ def test_episodes_live_on_the_generators_device(family):
 
 
 @pytest.mark.cuda
-def test_what_belongs_to_the_task_is_the_same_on_every_device():
+def test_shared_weights_are_the_same_on_every_device():
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     cls = FAMILIES.get("relu-network")

@@ -1,4 +1,4 @@
-"""Which oracles a family vouches for, and which are claims of a card alone."""
+"""Oracles that a family confirms, and oracles that only a card claims."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from tests.conftest import small_card
 
 
 class Sine(Linear):
-    """What becomes of the linear family under a few changed lines; its word is inherited and does not count."""
+    """A changed linear family; the oracles that the linear family confirms do not count for it."""
 
     def apply(self, truth, x):
         return (3 * super().apply(truth, x)).sin()
@@ -26,38 +26,39 @@ class Claiming(Sine):
 
 
 @pytest.mark.parametrize("task", names("tasks"))
-def test_every_shipped_oracle_is_vouched_for_by_its_family(task: str) -> None:
+def test_every_shipped_oracle_is_confirmed_by_its_family(task: str) -> None:
     card = load_task(task)[1]
     assert all(family_class(card.family).vouches_for(oracle) for oracle in card.oracles)
 
 
-def test_what_a_family_derives_from_does_not_vouch_for_it() -> None:
+def test_oracles_of_a_base_class_are_not_confirmed() -> None:
     assert Linear.vouches_for("ridge") and not Sine.vouches_for("ridge") and not Linear.vouches_for("knn-3")
 
 
-def test_a_family_that_vouches_for_a_baseline_that_is_beaten_breaks_its_contract() -> None:
+def test_a_family_with_an_oracle_that_is_not_optimal_breaks_its_contract() -> None:
     the_oracles_it_vouches_for_are_beaten_by_none(Sine(Linear.Parameters()))
-    with pytest.raises(AssertionError, match="beats the oracle ridge by at least"):
+    with pytest.raises(AssertionError, match="ridge"):
         the_oracles_it_vouches_for_are_beaten_by_none(Claiming(Linear.Parameters()))
 
 
-def test_an_oracle_that_refuses_these_parameters_breaks_no_contract() -> None:
+def test_an_oracle_that_does_not_apply_breaks_no_contract() -> None:
     the_oracles_it_vouches_for_are_beaten_by_none(SparseLinear(SparseLinear.Parameters(dim=30, sparsity=8)))
 
 
 @pytest.mark.slow
-def test_check_says_which_oracles_are_claims(
+def test_check_lists_oracles_that_only_a_card_claims(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("iclbench.cli.check_class.FAMILY_CONTRACTS", [])  # what they say is not asked here
+    monkeypatch.setattr("iclbench.cli.check_class.FAMILY_CONTRACTS", [])
     monkeypatch.chdir(tmp_path)
     sine = f"{__name__}:Sine"
     Path("sine.toml").write_text(tomli_w.dumps(small_card(family=sine)))
     Path("other.toml").write_text("title = 'no card'")
-    claim = "claim  least-squares of task sine: only on the card, not confirmed by the family\n"
-    assert list(oracle_claims(sine)) == [claim.strip()]
-    assert list(oracle_claims("./sine.toml")) == [claim.strip()]
-    assert "oracle ridge of task noisy-linear: confirmed by the family" in oracle_claims("noisy_linear")
+    (claim,) = oracle_claims(sine)
+    assert claim.startswith("claim ") and "least-squares" in claim and "sine" in claim
+    assert list(oracle_claims("./sine.toml")) == [claim]
+    confirmed = [line for line in oracle_claims("noisy_linear") if not line.startswith("claim ")]
+    assert any("ridge" in line and "noisy-linear" in line for line in confirmed)
     assert not list(oracle_claims("gpt2"))
     capsys.readouterr()
-    assert (main(["check", "sine.toml"]), capsys.readouterr().out) == (0, f"{claim}0 contracts passed\n")
+    assert (main(["check", "sine.toml"]), capsys.readouterr().out.splitlines()[0]) == (0, claim)

@@ -1,4 +1,4 @@
-"""The hand-written GELU against the library's."""
+"""The hand-written GELU against `F.gelu`."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from iclbench.layers.activations import gelu_tanh
 
 
-def test_values_and_gradients_equal_the_librarys_tanh_gelu() -> None:
+def test_values_and_gradients_equal_torch_gelu() -> None:
     x = torch.linspace(-12, 12, 2001, requires_grad=True)
     weight = torch.randn(2001, generator=torch.Generator().manual_seed(0))
     (gelu_tanh(x) * weight).sum().backward()
@@ -18,7 +18,7 @@ def test_values_and_gradients_equal_the_librarys_tanh_gelu() -> None:
 
 
 def test_a_second_derivative_is_refused() -> None:
-    """It would leave out what is kept for the first."""
+    """It would ignore how the saved gate depends on x."""
     x = torch.linspace(-1, 1, 5, requires_grad=True)
     (slope,) = torch.autograd.grad(gelu_tanh(x).square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):

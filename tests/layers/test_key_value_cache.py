@@ -1,4 +1,4 @@
-"""Attention of queries to what came before and to themselves."""
+"""Attention of queries to the past and to themselves."""
 
 import pytest
 import torch
@@ -8,29 +8,29 @@ from torch import Tensor
 from iclbench.layers.key_value_cache import attend_past_and_self
 
 
-def drawn(queries: int, past: int) -> list[Tensor]:
-    """Queries, keys and values of the past, what is visible, own keys and values."""
-    draw = torch.Generator().manual_seed(queries)
+def random_tensors(queries: int, past: int) -> list[Tensor]:
+    """Queries, keys and values of the past, the visible tokens, keys and values of the queries."""
+    generator = torch.Generator().manual_seed(queries)
 
     def heads(n: int) -> Tensor:
-        return torch.randn(3, 2, n, 16, generator=draw)
+        return torch.randn(3, 2, n, 16, generator=generator)
 
-    visible = torch.rand(3, 1, queries, past, generator=draw) > 0.3
+    visible = torch.rand(3, 1, queries, past, generator=generator) > 0.3
     return [heads(queries), heads(past), heads(past), visible, heads(queries), heads(queries)]
 
 
 @pytest.mark.parametrize("past", [0, 1, 40])
-def test_it_is_attention_with_all_other_queries_masked(past: int) -> None:
-    q, k_past, v_past, visible, k, v = drawn(7, past)
+def test_equals_attention_with_all_other_queries_masked(past: int) -> None:
+    q, k_past, v_past, visible, k, v = random_tensors(7, past)
     mask = torch.cat([visible, torch.eye(7, dtype=torch.bool).expand(3, 1, 7, 7)], -1)
     expected = F.scaled_dot_product_attention(q, torch.cat([k_past, k], 2), torch.cat([v_past, v], 2), attn_mask=mask)
     torch.testing.assert_close(attend_past_and_self(q, k_past, v_past, visible, k, v), expected)
 
 
 @pytest.mark.parametrize("queries", [2, 20, 33])
-def test_answers_do_not_depend_on_the_order_of_the_queries_to_the_last_digit(queries: int) -> None:
-    q, k_past, v_past, visible, k, v = drawn(queries, 40)
+def test_outputs_do_not_depend_on_the_order_of_queries_in_any_digit(queries: int) -> None:
+    q, k_past, v_past, visible, k, v = random_tensors(queries, 40)
     order = torch.randperm(queries, generator=torch.Generator().manual_seed(0))
-    turned = [t[:, :, order] for t in (q, visible, k, v)]
-    found = attend_past_and_self(turned[0], k_past, v_past, turned[1], turned[2], turned[3])
-    assert torch.equal(found, attend_past_and_self(q, k_past, v_past, visible, k, v)[:, :, order])
+    q_permuted, *permuted = (t[:, :, order] for t in (q, visible, k, v))
+    actual = attend_past_and_self(q_permuted, k_past, v_past, *permuted)
+    assert torch.equal(actual, attend_past_and_self(q, k_past, v_past, visible, k, v)[:, :, order])

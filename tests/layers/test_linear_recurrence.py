@@ -1,4 +1,4 @@
-"""The chunked recurrence against the same one token by token."""
+"""The chunked recurrence against the same recurrence token by token."""
 
 from dataclasses import replace
 from typing import Any
@@ -13,19 +13,23 @@ from iclbench.layers import linear_recurrence as module
 from iclbench.layers.linear_recurrence import Terms, fork, full_pass, linear_recurrence, peek
 
 B, H, K, V = 2, 3, 4, 5
-KINDS = [(decay, delta) for decay in ("none", "head", "row") for delta in (False, True)]
+RECURRENCES = [(decay, delta) for decay in ("none", "head", "row") for delta in (False, True)]
 
 
-def kinds(*strengths: Any) -> list[tuple[str, bool, Any]]:
-    """Every kind with every strength of its decays; what does not decay has none."""
-    return [(*kind, each) for kind in KINDS for each in (strengths[:1] if kind[0] == "none" else strengths)]
+def with_strengths(*strengths: Any) -> list[tuple[str, bool, Any]]:
+    """Every recurrence with every strength of its decays; those without decays only with the first."""
+    return [
+        (*recurrence, strength)
+        for recurrence in RECURRENCES
+        for strength in (strengths[:1] if recurrence[0] == "none" else strengths)
+    ]
 
 
 def terms(tokens: int, decay: str, delta: bool, strength: float = 1.0, seed: int = 0) -> Terms:
-    draw = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
 
     def normal(*size: int) -> Tensor:
-        return torch.randn(B, H, tokens, *size, generator=draw, dtype=torch.float64)
+        return torch.randn(B, H, tokens, *size, generator=generator, dtype=torch.float64)
 
     q, k, v = normal(K), F.normalize(normal(K), dim=-1), normal(V)
     g = {"none": None, "head": -strength * F.softplus(normal(1)), "row": -strength * F.softplus(normal(K))}[decay]
@@ -33,127 +37,130 @@ def terms(tokens: int, decay: str, delta: bool, strength: float = 1.0, seed: int
     return Terms(q, beta * k, v, g, k if delta else None, -beta * k if delta else None)
 
 
-def stacked(each: list[Terms]) -> Terms:
-    """Along the batch axis."""
-    parts = [t.tensors() for t in each]
-    return replace(each[0], **{name: torch.cat([part[name] for part in parts]) for name in parts[0]})
+def concatenated(batches: list[Terms]) -> Terms:
+    """Concatenated along the batch axis."""
+    tensors = [batch.tensors() for batch in batches]
+    return replace(batches[0], **{name: torch.cat([t[name] for t in tensors]) for name in tensors[0]})
 
 
 def state(seed: int = 1) -> Tensor:
     return torch.randn(B, H, K, V, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def by_token(given: Terms, S: Tensor) -> tuple[Tensor, Tensor]:
+def by_token(inputs: Terms, S: Tensor) -> tuple[Tensor, Tensor]:
     """S <- (diag(e^g) + b a^T) S + k v^T and o = S^T q, from the equation."""
     outputs = []
-    for t in range(given.v.shape[2]):
-        q, k, v = (each[:, :, t] for each in (given.q, given.k, given.v))
-        kept = S if given.g is None else given.g[:, :, t].exp().unsqueeze(-1) * S
-        if given.a is not None and given.b is not None:
-            read = torch.einsum("bhk,bhkv->bhv", given.a[:, :, t], S)
-            kept = kept + torch.einsum("bhk,bhv->bhkv", given.b[:, :, t], read)
-        S = kept + torch.einsum("bhk,bhv->bhkv", k, v)
+    for t in range(inputs.v.shape[2]):
+        q, k, v = (tensor[:, :, t] for tensor in (inputs.q, inputs.k, inputs.v))
+        decayed = S if inputs.g is None else inputs.g[:, :, t].exp().unsqueeze(-1) * S
+        if inputs.a is not None and inputs.b is not None:
+            read = torch.einsum("bhk,bhkv->bhv", inputs.a[:, :, t], S)
+            decayed = decayed + torch.einsum("bhk,bhv->bhkv", inputs.b[:, :, t], read)
+        S = decayed + torch.einsum("bhk,bhv->bhkv", k, v)
         outputs.append(torch.einsum("bhk,bhkv->bhv", q, S))
     return torch.stack(outputs, 2), S
 
 
-@pytest.mark.parametrize(("decay", "delta", "strength"), kinds(0.1, 10.0, 1000.0))
+@pytest.mark.parametrize(("decay", "delta", "strength"), with_strengths(0.1, 10.0, 1000.0))
 def test_chunks_equal_the_recurrence(decay: str, delta: bool, strength: float) -> None:
-    given, S = terms(67, decay, delta, strength), state()
-    expected, last = by_token(given, S)
+    inputs, S = terms(67, decay, delta, strength), state()
+    expected, last = by_token(inputs, S)
     for chunk in (1, 7, 16, 64):
-        outputs, after = linear_recurrence(given, S, chunk)
+        outputs, after = linear_recurrence(inputs, S, chunk)
         torch.testing.assert_close(outputs, expected, atol=1e-10, rtol=1e-10)
         torch.testing.assert_close(after, last, atol=1e-10, rtol=1e-10)
-        single, end = linear_recurrence(given.to(dtype=torch.float32), S.float(), chunk)
+        single, end = linear_recurrence(inputs.to(dtype=torch.float32), S.float(), chunk)
         assert (single - expected).norm() < 1e-5 * expected.norm(), chunk
         assert (end - last).norm() < 1e-5 * last.norm(), chunk
 
 
-# Those that are strong in every chunk take one way: they stand along the batch axis.
-@pytest.mark.parametrize(("decay", "delta", "strengths"), kinds([1.0], [10.0], [100.0, 1000.0]))
+# Strengths that lead to the same chunks are one batch.
+@pytest.mark.parametrize(("decay", "delta", "strengths"), with_strengths([1.0], [10.0], [100.0, 1000.0]))
 def test_gradients_equal_those_of_the_recurrence(decay: str, delta: bool, strengths: list[float]) -> None:
-    given, S = stacked([terms(45, decay, delta, each) for each in strengths]), state().repeat(len(strengths), 1, 1, 1)
-    leaves = {name: t.requires_grad_() for name, t in given.tensors().items()} | {"state": S.requires_grad_()}
+    inputs = concatenated([terms(45, decay, delta, strength) for strength in strengths])
+    S = state().repeat(len(strengths), 1, 1, 1)
+    leaves = {name: t.requires_grad_() for name, t in inputs.tensors().items()} | {"state": S.requires_grad_()}
     weight = torch.randn(B, H, 45, V, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     weight = weight.repeat(len(strengths), 1, 1, 1)
 
     def gradients(outputs: Tensor, after: Tensor) -> tuple[Tensor, ...]:
         loss = (outputs * weight.to(outputs)).sum() + after.square().sum()
-        return torch.autograd.grad(loss, list(leaves.values()), retain_graph=again)
+        return torch.autograd.grad(loss, list(leaves.values()), retain_graph=retain)
 
-    again = False
-    expected = gradients(*by_token(given, S))
+    retain = False
+    expected = gradients(*by_token(inputs, S))
     for chunk in (1, 7, 16, 64):
-        found = gradients(*linear_recurrence(given, S, chunk))
-        single = gradients(*linear_recurrence(given.to(dtype=torch.float32), S.float(), chunk))
-        for name, one, half, other in zip(leaves, found, single, expected, strict=True):
+        actual = gradients(*linear_recurrence(inputs, S, chunk))
+        single = gradients(*linear_recurrence(inputs.to(dtype=torch.float32), S.float(), chunk))
+        for name, one, half, other in zip(leaves, actual, single, expected, strict=True):
             torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10, msg=f"{name}, chunks of {chunk}")
             for n, (a, b) in enumerate(zip(half.split(B), other.split(B), strict=True)):
-                # Gradients of decays are differences of such numbers; that of the state has decayed to e^-18 of them.
-                largest = (given.q * expected[0]).split(B)[n].norm() if name in ("g", "state") else 0.0
+                # Gradients of decays are differences of such numbers; the state's gradient has decayed to e^-18 of
+                # them.
+                largest = (inputs.q * expected[0]).split(B)[n].norm() if name in ("g", "state") else 0.0
                 assert (a - b).norm() < 1e-5 * b.norm() + 1e-6 * largest + 1e-12, f"{name}, chunks of {chunk}"
-    outs, again = linear_recurrence(given, S), True  # once from what is held, once computed again
+    outs, retain = linear_recurrence(inputs, S), True  # the first pass uses saved chunks, the second recomputes them
     for one, other in zip(gradients(*outs), gradients(*outs), strict=True):
         assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize(("decay", "delta", "strength"), kinds(1.0, 100.0))
-def test_a_whole_sequence_is_one_after_a_state_of_zeros(decay: str, delta: bool, shared: bool, strength: float) -> None:
-    """Outputs and gradients, of one chunk, where no product with a state is left, and of many."""
-    given = terms(45, decay, delta, strength)
+@pytest.mark.parametrize(("decay", "delta", "strength"), with_strengths(1.0, 100.0))
+def test_full_pass_equals_the_recurrence_after_a_zero_state(
+    decay: str, delta: bool, shared: bool, strength: float
+) -> None:
+    """Outputs and gradients, for one chunk (without products with a state) and for many."""
+    inputs = terms(45, decay, delta, strength)
     if shared:
-        given = replace(given, q=given.q[:, :1], k=given.k[:, :1])
-    leaves = [t.requires_grad_() for t in given.tensors().values()]
-    every = replace(given, q=given.q.expand(-1, H, -1, -1), k=given.k.expand(-1, H, -1, -1))
+        inputs = replace(inputs, q=inputs.q[:, :1], k=inputs.k[:, :1])
+    leaves = [t.requires_grad_() for t in inputs.tensors().values()]
+    expanded = replace(inputs, q=inputs.q.expand(-1, H, -1, -1), k=inputs.k.expand(-1, H, -1, -1))
     weight = torch.randn(B, H, 45, V, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    expected, _ = by_token(every, torch.zeros_like(state()))
-    true = torch.autograd.grad((expected * weight).sum(), leaves)
+    expected, _ = by_token(expanded, torch.zeros_like(state()))
+    expected_grads = torch.autograd.grad((expected * weight).sum(), leaves)
     for chunk in (1, 16, 64):
-        found = full_pass(given, chunk)
-        torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
-        for one, other in zip(torch.autograd.grad((found * weight).sum(), leaves), true, strict=True):
+        actual = full_pass(inputs, chunk)
+        torch.testing.assert_close(actual, expected, atol=1e-10, rtol=1e-10)
+        for one, other in zip(torch.autograd.grad((actual * weight).sum(), leaves), expected_grads, strict=True):
             torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
 
 
 @pytest.mark.parametrize("strength", [1.0, 100.0])
 @pytest.mark.parametrize("decay", ["head", "row"])
-def test_fixed_decays_have_no_gradient_and_all_else_the_same(
+def test_fixed_decays_have_no_gradient_and_do_not_change_the_others(
     decay: str, strength: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given, S = terms(45, decay, True, strength), state().requires_grad_()
-    assert given.g is not None
-    learned = {name: t.requires_grad_() for name, t in given.tensors().items() if name != "g"} | {"state": S}
+    inputs, S = terms(45, decay, True, strength), state().requires_grad_()
+    assert inputs.g is not None
+    learned = {name: t.requires_grad_() for name, t in inputs.tensors().items() if name != "g"} | {"state": S}
 
     def gradients(g: Tensor) -> tuple[Tensor, ...]:
-        outputs, after = linear_recurrence(replace(given, g=g), S)
+        outputs, after = linear_recurrence(replace(inputs, g=g), S)
         return torch.autograd.grad(outputs.square().sum() + after.sum(), list(learned.values()))
 
-    expected = gradients(given.g.clone().requires_grad_())
-    # What only gradients of decays need is not computed.
-    monkeypatch.setattr(module._Chunk, "add_slope", None)
-    for other in (module._OfHeads, module._OfRows):
-        monkeypatch.setattr(other, "add_slope", None)
-    for one, other in zip(gradients(given.g.detach()), expected, strict=True):
+    expected = gradients(inputs.g.clone().requires_grad_())
+    # The steps for gradients of decays must not run.
+    for chunk_class in (module._Chunk, module._HeadDecays, module._RowDecays):
+        monkeypatch.setattr(chunk_class, "add_slope", None)
+    for one, other in zip(gradients(inputs.g.detach()), expected, strict=True):
         assert torch.equal(one, other)
 
 
-def test_the_state_alone_may_be_learned() -> None:
-    given, S = terms(45, "head", True), state().requires_grad_()
-    expected = torch.autograd.grad(by_token(given, S)[0].square().sum(), S)
-    found = torch.autograd.grad(linear_recurrence(given, S)[0].square().sum(), S)
-    torch.testing.assert_close(found, expected)
+def test_only_the_state_may_require_a_gradient() -> None:
+    inputs, S = terms(45, "head", True), state().requires_grad_()
+    expected = torch.autograd.grad(by_token(inputs, S)[0].square().sum(), S)
+    actual = torch.autograd.grad(linear_recurrence(inputs, S)[0].square().sum(), S)
+    torch.testing.assert_close(actual, expected)
 
 
-@pytest.mark.parametrize(("decay", "delta"), KINDS)
-def test_it_goes_on_from_a_state_at_odd_places(decay: str, delta: bool) -> None:
-    given, S = terms(50, decay, delta), state()
-    expected, last = by_token(given, S)
+@pytest.mark.parametrize(("decay", "delta"), RECURRENCES)
+def test_a_sequence_can_continue_from_any_state(decay: str, delta: bool) -> None:
+    inputs, S = terms(50, decay, delta), state()
+    expected, last = by_token(inputs, S)
     outputs = []
     for start, end in ((0, 1), (1, 14), (14, 33), (33, 50)):
-        part, S = linear_recurrence(given.map(lambda t, a=start, b=end: t[:, :, a:b]), S, 16)
-        outputs.append(part)
+        segment_outputs, S = linear_recurrence(inputs.map(lambda t, a=start, b=end: t[:, :, a:b]), S, 16)
+        outputs.append(segment_outputs)
     torch.testing.assert_close(torch.cat(outputs, 2), expected, atol=1e-10, rtol=1e-10)
     torch.testing.assert_close(S, last, atol=1e-10, rtol=1e-10)
 
@@ -161,117 +168,127 @@ def test_it_goes_on_from_a_state_at_odd_places(decay: str, delta: bool) -> None:
 @pytest.mark.parametrize("decay", ["head", "row"])
 @pytest.mark.parametrize("g", [[-1.0] * 15 + [-18.0] + [-4.75] * 15, [-0.5] * 4 + [-50.0] * 5], ids=["31", "9"])
 def test_the_longer_half_of_an_odd_chunk_does_not_underflow(decay: str, g: list[float]) -> None:
-    given = terms(len(g), decay, delta=False)
-    given = replace(given, g=torch.tensor(g, dtype=torch.float64)[:, None].expand_as(given.g)).to(dtype=torch.float32)
-    outputs, after = linear_recurrence(given, state().float())
-    expected, last = by_token(given.to(dtype=torch.float64), state())
+    inputs = terms(len(g), decay, delta=False)
+    inputs = replace(inputs, g=torch.tensor(g, dtype=torch.float64)[:, None].expand_as(inputs.g)).to(
+        dtype=torch.float32
+    )
+    outputs, after = linear_recurrence(inputs, state().float())
+    expected, last = by_token(inputs.to(dtype=torch.float64), state())
     torch.testing.assert_close(outputs.double(), expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(after.double(), last, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
-@pytest.mark.parametrize(("decay", "delta"), [kind for kind in KINDS if kind[0] != "none"])
+@pytest.mark.parametrize(("decay", "delta"), [recurrence for recurrence in RECURRENCES if recurrence[0] != "none"])
 def test_spans_are_as_long_as_decays_allow(decay: str, delta: bool, scale: float) -> None:
-    """Two chunks, one, a half and so on, each all but as strong as may be; small and large numbers lose no digits."""
+    """Spans of two chunks, one, a half and so on, each with nearly the strongest decay that it allows. Small and large
+    numbers lose no digits."""
     strengths = (-0.5, -1.1, -2.2, -4.4, -8.8 if scale != 1.0 else -100.0)
     g = torch.cat([torch.full((64,), strength) for strength in strengths]).double()[:-44]
-    given, S = terms(len(g), decay, delta), scale * state()
-    g = (g[:, None] * (1 - 1e-3 * given.q[:, :, :, :1].sigmoid())).expand_as(given.g)
-    leaves = replace(given, g=g, v=scale * given.v).map(lambda t: t.detach().clone().requires_grad_())
+    inputs, S = terms(len(g), decay, delta), scale * state()
+    g = (g[:, None] * (1 - 1e-3 * inputs.q[:, :, :, :1].sigmoid())).expand_as(inputs.g)
+    leaves = replace(inputs, g=g, v=scale * inputs.v).map(lambda t: t.detach().clone().requires_grad_())
     single = leaves.to(dtype=torch.float32)
     assert single.g is not None
-    plan = [(part.tokens, part.span) for part in module.plan(single.g, single.v)]
+    plan = [(chunk.tokens, chunk.span) for chunk in module.plan(single.g, single.v)]
     spans = 2 * [32] + 4 * [16] + 2 * [8] + [4]
     assert plan == 2 * [(32, 64), (32, 0)] + [(n, n) for n in spans]
     outputs, after = linear_recurrence(single, S.float())
     expected, last = by_token(leaves, S)
     assert (outputs - expected).norm() < 1e-5 * expected.norm() and (after - last).norm() < 1e-5 * last.norm()
     weight = scale * torch.randn(expected.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    found = torch.autograd.grad((outputs * weight.float()).sum(), list(leaves.tensors().values()))
-    true = torch.autograd.grad((expected * weight).sum(), list(leaves.tensors().values()))
-    for name, one, other in zip(leaves.tensors(), found, true, strict=True):
+    actual = torch.autograd.grad((outputs * weight.float()).sum(), list(leaves.tensors().values()))
+    expected_grads = torch.autograd.grad((expected * weight).sum(), list(leaves.tensors().values()))
+    for name, one, other in zip(leaves.tensors(), actual, expected_grads, strict=True):
         assert (one - other).norm() < 1e-5 * other.norm(), name
 
 
-@pytest.mark.parametrize(("decay", "delta"), KINDS)
-def test_queries_leave_no_trace(decay: str, delta: bool) -> None:
-    """Each is answered as a token that comes next would be: all after one state, or one before every pair."""
-    given, S = terms(70, decay, delta), state()
-    asked = terms(35, decay, delta, seed=3)
-    outputs, answers, after = fork(given, asked, S)
-    expected, last = by_token(given, S)
+@pytest.mark.parametrize(("decay", "delta"), RECURRENCES)
+def test_queries_do_not_change_the_state(decay: str, delta: bool) -> None:
+    """A query has the output of a token that comes next: all after one state (peek), or one before every pair
+    (fork)."""
+    inputs, S = terms(70, decay, delta), state()
+    queries = terms(35, decay, delta, seed=3)
+    outputs, answers, after = fork(inputs, queries, S)
+    expected, last = by_token(inputs, S)
     torch.testing.assert_close(outputs, expected)
     torch.testing.assert_close(after, last)
     for n in (0, 1, 15, 16, 17, 34):
-        before = S if n == 0 else by_token(given.map(lambda t, n=n: t[:, :, : 2 * n]), S)[1]
-        one = asked.map(lambda t, n=n: t[:, :, n : n + 1])
+        before = S if n == 0 else by_token(inputs.map(lambda t, n=n: t[:, :, : 2 * n]), S)[1]
+        one = queries.map(lambda t, n=n: t[:, :, n : n + 1])
         next_one = by_token(one, before)[0]
         torch.testing.assert_close(answers[:, :, n : n + 1], next_one)
         torch.testing.assert_close(peek(one, before), next_one)
 
 
-@pytest.mark.parametrize("chunk", [16, 2])  # held, and computed again
-@pytest.mark.parametrize(("decay", "delta", "strength"), kinds(1.0, 1000.0))
+@pytest.mark.parametrize("chunk", [16, 2])  # saved, and recomputed
+@pytest.mark.parametrize(("decay", "delta", "strength"), with_strengths(1.0, 1000.0))
 def test_gradients_of_queries_equal_those_of_the_recurrence(
     decay: str, delta: bool, chunk: int, strength: float
 ) -> None:
-    given, S, asked = terms(24, decay, delta, strength), state(), terms(12, decay, delta, strength, seed=3)
-    leaves = [t.requires_grad_() for t in (*given.tensors().values(), *asked.tensors().values(), S)]
+    inputs, S, queries = terms(24, decay, delta, strength), state(), terms(12, decay, delta, strength, seed=3)
+    leaves = [t.requires_grad_() for t in (*inputs.tensors().values(), *queries.tensors().values(), S)]
 
     def naive() -> Tensor:
         answers, before = [], S
         for n in range(12):
-            answers.append(by_token(asked.map(lambda t: t[:, :, n : n + 1]), before)[0])  # noqa: B023
-            before = by_token(given.map(lambda t: t[:, :, 2 * n : 2 * n + 2]), before)[1]  # noqa: B023
+            answers.append(by_token(queries.map(lambda t: t[:, :, n : n + 1]), before)[0])  # noqa: B023
+            before = by_token(inputs.map(lambda t: t[:, :, 2 * n : 2 * n + 2]), before)[1]  # noqa: B023
         return torch.cat(answers, 2)
 
     weight = torch.randn(B, H, 12, V, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     expected = torch.autograd.grad((naive() * weight).sum(), leaves, materialize_grads=True)
-    found = torch.autograd.grad((fork(given, asked, S, chunk)[1] * weight).sum(), leaves)
-    for one, other in zip(found, expected, strict=True):
+    actual = torch.autograd.grad((fork(inputs, queries, S, chunk)[1] * weight).sum(), leaves)
+    for one, other in zip(actual, expected, strict=True):
         torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
 
 
 @pytest.mark.parametrize("strength", [1.0, 1e3])
 @pytest.mark.parametrize("decay", ["none", "head", "row"])
-def test_keys_of_all_heads_are_given_once(decay: str, strength: float) -> None:
+def test_heads_may_share_queries_and_keys(decay: str, strength: float) -> None:
     delta, S = False, state()
-    given = terms(40, decay, delta)
-    if given.g is not None:
-        given = replace(given, g=given.g * strength)
-    leaves = [t.requires_grad_() for t in (*given.tensors().values(), S)]
-    shared = replace(given, q=given.q[:, :1], k=given.k[:, :1])
-    every = replace(given, q=shared.q.expand_as(given.q), k=shared.k.expand_as(given.k))
-    asked = terms(20, decay, delta, seed=3)
-    alone = replace(asked, q=asked.q[:, :1], k=asked.k[:, :1])
-    each = replace(alone, q=alone.q.expand_as(asked.q), k=alone.k.expand_as(asked.k))
-    one = (*linear_recurrence(shared, S), fork(shared, alone, S)[1])
-    other = (*linear_recurrence(every, S), fork(every, each, S)[1])
+    inputs = terms(40, decay, delta)
+    if inputs.g is not None:
+        inputs = replace(inputs, g=inputs.g * strength)
+    leaves = [t.requires_grad_() for t in (*inputs.tensors().values(), S)]
+    shared = replace(inputs, q=inputs.q[:, :1], k=inputs.k[:, :1])
+    expanded = replace(inputs, q=shared.q.expand_as(inputs.q), k=shared.k.expand_as(inputs.k))
+    queries = terms(20, decay, delta, seed=3)
+    shared_queries = replace(queries, q=queries.q[:, :1], k=queries.k[:, :1])
+    expanded_queries = replace(
+        queries, q=shared_queries.q.expand_as(queries.q), k=shared_queries.k.expand_as(queries.k)
+    )
+    one = (*linear_recurrence(shared, S), fork(shared, shared_queries, S)[1])
+    other = (*linear_recurrence(expanded, S), fork(expanded, expanded_queries, S)[1])
     torch.testing.assert_close(one, other)
     gradients = (torch.autograd.grad(sum(out.square().sum() for out in outs), leaves) for outs in (one, other))
     for one_gradient, other_gradient in zip(*gradients, strict=True):
         torch.testing.assert_close(one_gradient, other_gradient)
 
 
-# Those that shut in every chunk take one way: they stand along the batch axis.
+# Gates that lead to the same chunks are one batch.
 @pytest.mark.slow
 @pytest.mark.parametrize("gates", [[0.0], [-torch.inf, "in turn"]], ids=["open", "shut"])
 @pytest.mark.parametrize(
     ("decay", "delta"),
-    [pytest.param(*kind, marks=[] if all(kind) else pytest.mark.slow) for kind in KINDS if kind[0] != "none"],
+    [
+        pytest.param(*recurrence, marks=[] if all(recurrence) else pytest.mark.slow)
+        for recurrence in RECURRENCES
+        if recurrence[0] != "none"
+    ],
 )
 def test_gates_may_be_open_or_shut_for_thousands_of_tokens(decay: str, delta: bool, gates: list[float | str]) -> None:
-    """A decay to 0 forgets all that was before, and costs those after it no digits."""
-    given, S = terms(2000, decay, delta), state().repeat(len(gates), 1, 1, 1)
-    assert given.g is not None
-    g = given.g * 1e-3
+    """A decay to 0 forgets all earlier tokens, and later tokens lose no digits."""
+    inputs, S = terms(2000, decay, delta), state().repeat(len(gates), 1, 1, 1)
+    assert inputs.g is not None
+    g = inputs.g * 1e-3
     g[:, :, ::3] = -1e30
-    logs = [g if gate == "in turn" else torch.full_like(given.g, gate) for gate in gates]
-    given = stacked([replace(given, g=each) for each in logs])
-    # With keys of length 1 and beta up to 2 what is not forgotten stays bounded.
-    expected, last = (t.split(B) for t in by_token(given, S))
-    leaves = given.to(dtype=torch.float32).map(lambda t: t.requires_grad_())
+    logs = [g if gate == "in turn" else torch.full_like(inputs.g, gate) for gate in gates]
+    inputs = concatenated([replace(inputs, g=log) for log in logs])
+    # With keys of length 1 and beta up to 2 the state is bounded.
+    expected, last = (t.split(B) for t in by_token(inputs, S))
+    leaves = inputs.to(dtype=torch.float32).map(lambda t: t.requires_grad_())
     outputs, after = linear_recurrence(leaves, S.float())
     for n, (out, end) in enumerate(zip(outputs.split(B), after.split(B), strict=True)):
         assert (out - expected[n]).norm() < 1e-5 * expected[n].norm(), gates[n]
@@ -282,18 +299,22 @@ def test_gates_may_be_open_or_shut_for_thousands_of_tokens(decay: str, delta: bo
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("decay", "delta"), [pytest.param(*kind, marks=pytest.mark.slow if kind == ("row", True) else []) for kind in KINDS]
+    ("decay", "delta"),
+    [
+        pytest.param(*recurrence, marks=pytest.mark.slow if recurrence == ("row", True) else [])
+        for recurrence in RECURRENCES
+    ],
 )
-def test_memory_beyond_tokens_and_states_does_not_grow_with_them(decay: str, delta: bool) -> None:
-    def extra(tokens: int) -> float:
-        given = terms(tokens, decay, delta).to(dtype=torch.float32).map(lambda t: t.requires_grad_())
+def test_memory_beyond_tokens_and_states_does_not_grow(decay: str, delta: bool) -> None:
+    def extra_bytes(tokens: int) -> float:
+        inputs = terms(tokens, decay, delta).to(dtype=torch.float32).map(lambda t: t.requires_grad_())
         S = state().float()
         with LiveBytes() as live:
-            outputs, _ = linear_recurrence(given, S)
+            outputs, _ = linear_recurrence(inputs, S)
             outputs.backward(torch.ones_like(outputs))
         states = -(-tokens // module.CHUNK) * S.nbytes
-        # Outputs and their gradient, and the gradients of all that is given.
-        return live.peak - 2 * outputs.nbytes - given.nbytes - states
+        # Outputs and their gradient, and the gradients of all inputs.
+        return live.peak - 2 * outputs.nbytes - inputs.nbytes - states
 
-    most = 4000 if (decay, delta) == KINDS[-1] else 1500
-    assert extra(most) < 1.1 * extra(500)
+    longest = 4000 if (decay, delta) == RECURRENCES[-1] else 1500
+    assert extra_bytes(longest) < 1.1 * extra_bytes(500)

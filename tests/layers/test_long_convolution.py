@@ -1,4 +1,4 @@
-"""Causal convolution and channel normalisation, channels first, against SciPy and the library."""
+"""Causal convolution and channel normalisation, channels first, against SciPy and PyTorch."""
 
 import numpy as np
 import pytest
@@ -11,51 +11,50 @@ from iclbench.layers.channels_first import ChannelNorm
 from iclbench.layers.long_convolution import by_fft, by_toeplitz, long_convolution
 
 
-def given(channels: int, batch: int, length: int) -> tuple[Tensor, Tensor]:
-    draw = torch.Generator().manual_seed(0)
-    u = torch.randn(channels, batch, length, generator=draw, dtype=torch.float64)
-    return u, torch.randn(channels, length, generator=draw, dtype=torch.float64)
+def random_inputs(channels: int, batch: int, length: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    u = torch.randn(channels, batch, length, generator=generator, dtype=torch.float64)
+    return u, torch.randn(channels, length, generator=generator, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("length", [1, 2, 41, 82])
-def test_both_ways_are_scipys_convolution(length: int) -> None:
-    u, kernel = given(3, 2, length)
+def test_both_algorithms_equal_scipys_convolution(length: int) -> None:
+    u, kernel = random_inputs(3, 2, length)
     expected = np.stack([[convolve(row, k)[:length] for row in rows] for rows, k in zip(u, kernel, strict=True)])
-    for way in (by_toeplitz, by_fft):
-        torch.testing.assert_close(way(u, kernel), torch.from_numpy(expected), atol=1e-12, rtol=1e-10)
+    for algorithm in (by_toeplitz, by_fft):
+        torch.testing.assert_close(algorithm(u, kernel), torch.from_numpy(expected), atol=1e-12, rtol=1e-10)
 
 
-def test_long_sequences_go_through_the_fft() -> None:
-    """The product's matrices would grow with the square of the length."""
-    short, long = given(1, 1, 400), given(1, 1, 401)
+def test_long_sequences_use_the_fft() -> None:
+    """The Toeplitz matrices grow with the square of the length."""
+    short, long = random_inputs(1, 1, 400), random_inputs(1, 1, 401)
     assert torch.equal(long_convolution(*short), by_toeplitz(*short))
     assert torch.equal(long_convolution(*long), by_fft(*long))
 
 
-def test_the_derivatives_of_the_product_are_right() -> None:
-    """First and second."""
-    inputs = [t.requires_grad_() for t in given(2, 3, 5)]
+def test_first_and_second_derivatives_of_the_product() -> None:
+    inputs = [t.requires_grad_() for t in random_inputs(2, 3, 5)]
     assert torch.autograd.gradcheck(by_toeplitz, inputs)
     assert torch.autograd.gradgradcheck(by_toeplitz, inputs)
 
 
 def test_channel_norm_is_layer_norm_over_axis_0() -> None:
-    """Values and gradients."""
-    norm, (x, _) = ChannelNorm(7).double(), given(7, 1, 11)
+    """Compares values and gradients."""
+    norm, (x, _) = ChannelNorm(7).double(), random_inputs(7, 1, 11)
     x = (3 * x[:, 0] + 1).requires_grad_()
     with torch.no_grad():
         norm.weight.copy_(torch.linspace(0.5, 2, 7))
         norm.bias.copy_(torch.linspace(-1, 1, 7))
     leaves = (x, norm.weight, norm.bias)
-    towards = torch.randn(7, 11, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    found, expected = norm(x), F.layer_norm(x.mT, (7,), norm.weight, norm.bias).mT
-    torch.testing.assert_close(found, expected)
-    for ours, theirs in zip(*(torch.autograd.grad(y, leaves, towards) for y in (found, expected)), strict=True):
+    grad_output = torch.randn(7, 11, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    actual, expected = norm(x), F.layer_norm(x.mT, (7,), norm.weight, norm.bias).mT
+    torch.testing.assert_close(actual, expected)
+    for ours, theirs in zip(*(torch.autograd.grad(y, leaves, grad_output) for y in (actual, expected)), strict=True):
         torch.testing.assert_close(ours, theirs)
 
 
 def test_channel_norm_refuses_a_second_derivative() -> None:
-    """It would leave out how mean and scale depend on the input."""
+    """It would ignore how mean and scale depend on the input."""
     norm, x = ChannelNorm(4), torch.randn(4, 5, requires_grad=True)
     (slope,) = torch.autograd.grad(norm(x).square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):

@@ -1,4 +1,4 @@
-"""Related datasets before the context: every answer is that of one explicit sequence, whatever stands beside it."""
+"""Related datasets before the context: each prediction equals that of one explicit sequence, in any batch."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -12,11 +12,11 @@ from iclbench.backbones.base import TaskShape
 from iclbench.backbones.gpt2 import GPT2Settings
 from iclbench.backbones.sequence import SequenceBackbone
 from iclbench.core.episodes import Episodes, Points
-from iclbench.core.errors import UsageError
 from iclbench.layers.positions import LearnedPositions
 from iclbench.layers.state_space.systems import LowRank
 from iclbench.registry import BACKBONES
-from tests.backbones.test_sequence import Largest
+from tests.backbones.test_sequence import LargestTensor
+from tests.refusals import refused
 
 SIZES = {
     "gpt2": {"layers": 2, "width": 16, "heads": 2, "init_std": 0.2},
@@ -30,7 +30,7 @@ NAMES = list(SIZES)
 
 
 def model(name: str, related: int = 3, **settings: object) -> SequenceBackbone:
-    """With marks that matter, in float64. S4's kernel reaches all sequences of these tests."""
+    """A model with nonzero marks, in float64. S4's kernel is longer than all sequences of these tests."""
     torch.manual_seed(0)
     cls = BACKBONES.get(name)
     shape = TaskShape(x_dim=2, points=60, question="targets", related=related)
@@ -47,19 +47,20 @@ def draw(*shape: int, seed: int) -> Points:
 
 
 def example() -> tuple[Points, Points]:
-    """Five contexts with holes, one of them empty; 0 to 3 related datasets with holes, one in front of them absent."""
+    """Five contexts with gaps, one of them empty, and 0 to 3 related datasets with gaps, one with an absent dataset
+    before it."""
     context, related = draw(5, 7, seed=1), draw(5, 3, 6, seed=2)
-    there = torch.tensor([[1, 1, 1], [0, 0, 0], [1, 1, 0], [0, 1, 0], [1, 0, 0]], dtype=torch.bool)
-    filled = torch.tensor([1, 1, 0, 1, 1], dtype=torch.bool)
+    has_dataset = torch.tensor([[1, 1, 1], [0, 0, 0], [1, 1, 0], [0, 1, 0], [1, 0, 0]], dtype=torch.bool)
+    has_context = torch.tensor([1, 1, 0, 1, 1], dtype=torch.bool)
     return (
-        replace(context, mask=context.mask & filled[:, None]),
-        replace(related, mask=related.mask & there[..., None]),
+        replace(context, mask=context.mask & has_context[:, None]),
+        replace(related, mask=related.mask & has_dataset[..., None]),
     )
 
 
-def explicit(backbone: SequenceBackbone, context: Points, related: Points | None, b: int, x: Tensor) -> Tensor:
-    """The answer at x, `(2,)`, for one episode: all its tokens written down one by one, read at the last. Learned
-    positions begin anew in every dataset and in the context."""
+def explicit_output(backbone: SequenceBackbone, context: Points, related: Points | None, b: int, x: Tensor) -> Tensor:
+    """The prediction at x, `(2,)`, for one episode: the output at the last token of an explicit sequence. Learned
+    positions start from 0 in every dataset and in the context."""
     read, tokens = backbone.read_in, []
     restarts, places = isinstance(getattr(backbone, "positions", None), LearnedPositions), []
     for dataset in () if related is None else related.map(lambda t: t[b]).mask.nonzero()[:, 0].unique().tolist():
@@ -88,31 +89,35 @@ def backbone(request: pytest.FixtureRequest) -> SequenceBackbone:
 
 
 @pytest.mark.parametrize("with_related", [True, False])
-def test_every_target_is_asked_after_one_explicit_sequence(backbone: SequenceBackbone, with_related: bool) -> None:
-    """The answers, and what they teach every parameter."""
-    context, given = example()
-    related, x = given if with_related else None, draw(5, 2, seed=3).x
-    found = backbone.predict_targets(context, x, related).mean
-    expected = torch.stack([explicit(backbone, context, related, b, x[b, q]) for b in range(5) for q in range(2)])
-    torch.testing.assert_close(found.flatten(0, 1), expected, atol=1e-9, rtol=1e-9)
+def test_every_target_is_predicted_after_one_explicit_sequence(backbone: SequenceBackbone, with_related: bool) -> None:
+    """Compares predictions and gradients of all parameters."""
+    context, datasets = example()
+    related, x = datasets if with_related else None, draw(5, 2, seed=3).x
+    actual = backbone.predict_targets(context, x, related).mean
+    expected = torch.stack(
+        [explicit_output(backbone, context, related, b, x[b, q]) for b in range(5) for q in range(2)]
+    )
+    torch.testing.assert_close(actual.flatten(0, 1), expected, atol=1e-9, rtol=1e-9)
     weights = [p for p in backbone.parameters() if with_related or not any(p is m for m in backbone.marks.parameters())]
-    for a, b in zip(*(torch.autograd.grad(t.square().sum(), weights) for t in (found, expected)), strict=True):
+    for a, b in zip(*(torch.autograd.grad(t.square().sum(), weights) for t in (actual, expected)), strict=True):
         torch.testing.assert_close(a, b, atol=1e-7, rtol=1e-6)
 
 
 @pytest.mark.parametrize("segment", [3, 512])
 @pytest.mark.parametrize("shifted", [False, True])
-def test_every_prefix_is_asked_after_one_explicit_sequence(
+def test_every_prefix_is_predicted_after_one_explicit_sequence(
     backbone: SequenceBackbone, segment: int, shifted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pair_sequence, "SEGMENT", segment)
     (points, related), queries = example(), draw(5, 7, seed=3).x
     with torch.no_grad():
-        found = backbone.predict_next(points, related, x_query=queries if shifted else None).mean
+        actual = backbone.predict_next(points, related, x_query=queries if shifted else None).mean
         for b, n in points.mask.nonzero().tolist()[::3]:
             before = replace(points, mask=points.mask & (torch.arange(7) < n))
             x = (queries if shifted else points.x)[b, n]
-            torch.testing.assert_close(found[b, n], explicit(backbone, before, related, b, x), atol=1e-9, rtol=1e-9)
+            torch.testing.assert_close(
+                actual[b, n], explicit_output(backbone, before, related, b, x), atol=1e-9, rtol=1e-9
+            )
 
 
 def test_every_layer_is_read_after_the_related_datasets(backbone: SequenceBackbone) -> None:
@@ -123,51 +128,51 @@ def test_every_layer_is_read_after_the_related_datasets(backbone: SequenceBackbo
 
 
 @torch.no_grad()
-def test_points_may_follow_in_any_portions(backbone: SequenceBackbone, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_takes_points_in_any_segments(backbone: SequenceBackbone, monkeypatch: pytest.MonkeyPatch) -> None:
     (context, related), x = example(), draw(5, 2, seed=3).x
-    whole = backbone.predict_targets(context, x, related).mean
+    expected = backbone.predict_targets(context, x, related).mean
     monkeypatch.setattr(pair_sequence, "SEGMENT", 4)
     for edges in ([0, 7], [3, 7], [0, 1, 5, 7]):
         state = backbone.condition(context.span(0, edges[0]), related)
         for start, stop in pairwise(edges):
             state = backbone.update(state, context.span(start, stop))
-        torch.testing.assert_close(backbone.query(state, x).mean, whole, atol=1e-9, rtol=1e-9)
+        torch.testing.assert_close(backbone.query(state, x).mean, expected, atol=1e-9, rtol=1e-9)
 
 
 @torch.no_grad()
-def test_padding_contributes_nothing(backbone: SequenceBackbone) -> None:
-    """Absent datasets equal none, and what stands where the mask is False is never seen."""
+def test_padding_changes_nothing(backbone: SequenceBackbone) -> None:
+    """Absent datasets are equivalent to no datasets, and values under a False mask are not read."""
     (context, related), x = example(), draw(5, 2, seed=3).x
     absent = replace(related, mask=torch.zeros_like(related.mask))
-    none = backbone.predict_targets(context, x).mean
-    torch.testing.assert_close(backbone.predict_targets(context, x, absent).mean, none, atol=1e-9, rtol=0)
+    without_related = backbone.predict_targets(context, x).mean
+    torch.testing.assert_close(backbone.predict_targets(context, x, absent).mean, without_related, atol=1e-9, rtol=0)
     expected = backbone.predict_targets(context, x, related).mean
-    other = [replace(p, x=torch.where(p.mask[..., None], p.x, 1e3), y=p.y * p.mask[..., None]) for p in example()]
-    torch.testing.assert_close(backbone.predict_targets(other[0], x, other[1]).mean, expected, atol=1e-9, rtol=0)
+    padded = [replace(p, x=torch.where(p.mask[..., None], p.x, 1e3), y=p.y * p.mask[..., None]) for p in example()]
+    torch.testing.assert_close(backbone.predict_targets(padded[0], x, padded[1]).mean, expected, atol=1e-9, rtol=0)
 
 
 @torch.no_grad()
-def test_related_datasets_of_neighbours_change_nothing(backbone: SequenceBackbone) -> None:
+def test_related_datasets_of_batch_neighbours_change_nothing(backbone: SequenceBackbone) -> None:
     (context, related), x = example(), draw(5, 2, seed=3).x
-    together = backbone.predict_targets(context, x, related).mean
+    batched = backbone.predict_targets(context, x, related).mean
     for b in range(5):
         rows = slice(b, b + 1)
-        alone = backbone.predict_targets(context[rows], x[rows], related[rows]).mean
-        torch.testing.assert_close(together[rows], alone, atol=1e-9, rtol=0)
+        separate = backbone.predict_targets(context[rows], x[rows], related[rows]).mean
+        torch.testing.assert_close(batched[rows], separate, atol=1e-9, rtol=0)
 
 
 @torch.no_grad()
-def test_masked_points_leave_a_start_state_exactly_as_it_is() -> None:
-    """Bit for bit, in float32: silence in front is no silence that is almost there."""
+def test_masked_points_do_not_change_a_start_state_in_any_bit() -> None:
+    """Checked in float32, where small changes would be rounded."""
     for name in ("mamba", "s4", "s4d"):
         backbone = model(name).float()
-        tokens, nothing = torch.randn(2, 150, 8), torch.zeros(2, 150, dtype=torch.bool)
-        state = backbone.absorb(backbone.start(2), tokens, nothing)
+        tokens, no_tokens = torch.randn(2, 150, 8), torch.zeros(2, 150, dtype=torch.bool)
+        state = backbone.absorb(backbone.start(2), tokens, no_tokens)
         assert all(not t.any() for t in state.tensors().values())
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_without_related_datasets_in_the_task_there_is_nothing_for_them(name: str) -> None:
+def test_a_task_without_related_datasets_has_no_marks_and_ignores_them(name: str) -> None:
     plain, (context, related), x = model(name, related=0), example(), draw(5, 2, seed=3).x
     assert not plain.uses_related
     assert not [key for key in plain.state_dict() if key.startswith("marks")]
@@ -177,7 +182,7 @@ def test_without_related_datasets_in_the_task_there_is_nothing_for_them(name: st
     assert set(model(name).state_dict()) - set(plain.state_dict()) == {"marks.related", "marks.separator"}
 
 
-def test_a_loss_on_targets_teaches_the_marks_from_the_first_step(backbone: SequenceBackbone) -> None:
+def test_marks_have_gradients_from_the_first_step(backbone: SequenceBackbone) -> None:
     backbone.marks.related.data.zero_()
     (context, related), targets = example(), Points.full(*(getattr(draw(5, 4, seed=3), key) for key in "xy"))
     episodes = Episodes(context, targets.mask, targets, related)
@@ -185,16 +190,15 @@ def test_a_loss_on_targets_teaches_the_marks_from_the_first_step(backbone: Seque
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in backbone.marks.parameters())
 
 
-def test_related_datasets_of_another_dimension_are_one_clear_line(backbone: SequenceBackbone) -> None:
+def test_related_datasets_of_another_dimension_are_refused(backbone: SequenceBackbone) -> None:
     context, related = example()
-    with pytest.raises(UsageError, match="dimension 3, the context of dimension 2") as raised:
+    with refused("bad-value", "inputs", 3, 2):
         backbone.predict_targets(context, context.x, replace(related, x=torch.zeros(5, 3, 6, 3)))
-    assert "\n" not in str(raised.value)
-    with pytest.raises(UsageError, match="outputs of dimension 4, the context of dimension 1"):
+    with refused("bad-value", "outputs", 4, 1):
         backbone.predict_targets(context, context.x, replace(related, y=torch.zeros(5, 3, 6, 4)))
 
 
-def test_learned_positions_have_a_place_for_the_longest_related_dataset_and_what_closes_it() -> None:
+def test_learned_positions_suffice_for_the_longest_related_dataset_and_its_separator() -> None:
     torch.manual_seed(0)
     settings = GPT2Settings(layers=1, width=16, heads=2, positions="learned")
     for points, related_points, longest in ((5, 9, 10), (9, 5, 10)):
@@ -204,23 +208,23 @@ def test_learned_positions_have_a_place_for_the_longest_related_dataset_and_what
         context = replace(draw(1, points, seed=2), mask=torch.ones(1, points, dtype=torch.bool))
         assert backbone.longest == longest
         assert backbone.predict_targets(context, context.x[:, :1], full).mean.isfinite().all()
-        with pytest.raises(UsageError, match=f"end at {longest} points"):
+        with refused("not-applicable", longest):
             backbone.predict_targets(context.append(context), context.x[:, :1], full)
 
 
 @torch.no_grad()
 def test_attention_of_unequal_episodes_needs_no_mask(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mask of its own for every episode would be the largest tensor by far."""
+    """A separate mask for every episode would be the largest tensor by far."""
     monkeypatch.setattr(gpt2, "_CPU_GROUPS", 1)
     backbone, context = model("gpt2"), draw(8, 200, seed=1)
-    with Largest() as seen:
+    with LargestTensor() as largest:
         backbone.condition(context, draw(8, 3, 60, seed=2))
-    assert seen.elements < 8 * 500**2 / 4
+    assert largest.elements < 8 * 500**2 / 4
 
 
-def test_s4_is_written_out_once_per_question(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s4_computes_its_dense_system_once_per_question(monkeypatch: pytest.MonkeyPatch) -> None:
     backbone, (context, related) = model("s4"), example()
-    calls, write_out = [], LowRank._write_out
-    monkeypatch.setattr(LowRank, "_write_out", lambda system: calls.append(1) or write_out(system))
+    calls, dense_system = [], LowRank._dense_system
+    monkeypatch.setattr(LowRank, "_dense_system", lambda system: calls.append(1) or dense_system(system))
     backbone.predict_targets(context, context.x, related)
-    assert len(calls) == 2  # layers
+    assert len(calls) == 2  # one call per layer

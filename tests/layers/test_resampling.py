@@ -1,4 +1,4 @@
-"""Resampling: orders that do not depend on the batch, fixed numbers, indices and residuals."""
+"""Resampling: canonical order, fixed numbers, indices and residuals."""
 
 import numpy as np
 import torch
@@ -13,44 +13,44 @@ def points(*shape: int) -> Points:
     return Points.full(torch.randn(*shape, 2, generator=DRAW), torch.randn(*shape, 1, generator=DRAW))
 
 
-def test_the_canonical_order_depends_on_the_points_alone() -> None:
-    own = points(3, 6)
-    expected = canonical(own)
-    assert not torch.equal(expected.x, own.x)
-    padded = own.append(points(3, 4).map(lambda t: torch.zeros_like(t) if t.dtype == torch.bool else 9 * t))
+def test_the_canonical_order_depends_only_on_the_points() -> None:
+    original = points(3, 6)
+    expected = canonical(original)
+    assert not torch.equal(expected.x, original.x)
+    padded = original.append(points(3, 4).map(lambda t: torch.zeros_like(t) if t.dtype == torch.bool else 9 * t))
     order = torch.randperm(10, generator=DRAW)
-    found = canonical(padded.map(lambda t: t[:, order]))
-    assert torch.equal(found.x[:, :6], expected.x) and torch.equal(found.y[:, :6], expected.y)
-    assert found.mask.tolist() == [[True] * 6 + [False] * 4] * 3
+    actual = canonical(padded.map(lambda t: t[:, order]))
+    assert torch.equal(actual.x[:, :6], expected.x) and torch.equal(actual.y[:, :6], expected.y)
+    assert actual.mask.tolist() == [[True] * 6 + [False] * 4] * 3
 
 
-def test_points_are_told_apart_by_inputs_outputs_and_labels() -> None:
+def test_the_canonical_order_depends_on_inputs_outputs_and_labels() -> None:
     for column in range(3):
         values = torch.zeros(1, 9, 3)
         values[..., column] = torch.randn(9, generator=DRAW)
-        found = canonical(Points.full(values[..., :2], values[..., 2:]))
-        sequence = torch.cat([found.x, found.y], -1)[0, :, column]
+        actual = canonical(Points.full(values[..., :2], values[..., 2:]))
+        sequence = torch.cat([actual.x, actual.y], -1)[0, :, column]
         steps = sequence.diff()
         assert bool((steps > 0).all() or (steps < 0).all())
     labels = canonical(Points.full(torch.zeros(1, 4, 2), torch.tensor([[2, 0, 3, 1]]))).y[0].tolist()
     assert labels in ([0, 1, 2, 3], [3, 2, 1, 0])
 
 
-def test_the_numbers_of_a_point_do_not_depend_on_how_many_there_are() -> None:
-    many = fixed_uniforms(3, 600, torch.zeros(1))
+def test_the_numbers_of_a_point_do_not_depend_on_the_number_of_points() -> None:
+    numbers = fixed_uniforms(3, 600, torch.zeros(1))
     for count in (0, 1, 255, 256, 257):
-        assert torch.equal(fixed_uniforms(3, count, torch.zeros(1)), many[..., :count])
-    flat = many.flatten(0, 1)
+        assert torch.equal(fixed_uniforms(3, count, torch.zeros(1)), numbers[..., :count])
+    flat = numbers.flatten(0, 1)
     assert torch.corrcoef(flat).fill_diagonal_(0).abs().max() < 4 / np.sqrt(600)
-    assert not torch.equal(many[..., :256], many[..., 256:512])
+    assert not torch.equal(numbers[..., :256], numbers[..., 256:512])
 
 
-def test_indices_are_uniform_and_never_beyond_the_last_point() -> None:
+def test_indices_are_uniform_and_at_most_the_last_point() -> None:
     numbers = torch.rand(1, 5000, 4, generator=DRAW)
-    found = with_replacement(numbers, torch.tensor([4, 3]))
-    assert found.shape == (2, 5000, 4)
+    actual = with_replacement(numbers, torch.tensor([4, 3]))
+    assert actual.shape == (2, 5000, 4)
     for b, count in enumerate((4, 3)):
-        counts = torch.bincount(found[b].flatten(), minlength=count).numpy()
+        counts = torch.bincount(actual[b].flatten(), minlength=count).numpy()
         assert len(counts) == count
         expected = 20_000 / count
         assert np.square(counts - expected).sum() / expected < 16  # chi-square, at most 3 degrees of freedom
@@ -59,21 +59,23 @@ def test_indices_are_uniform_and_never_beyond_the_last_point() -> None:
     assert with_replacement(numbers, torch.tensor([0])).max() == 0
 
 
-def test_pairs_stay_together() -> None:
-    own, indices = points(2, 5), torch.randint(5, (2, 7, 5), generator=DRAW)
-    found = picked(own, indices)
+def test_inputs_are_sampled_with_their_outputs() -> None:
+    original, indices = points(2, 5), torch.randint(5, (2, 7, 5), generator=DRAW)
+    actual = picked(original, indices)
     for b in range(2):
         for s in range(7):
             for i, index in enumerate(indices[b, s].tolist()):
-                assert torch.equal(found.x[b, s, i], own.x[b, index]) and torch.equal(found.y[b, s, i], own.y[b, index])
+                assert torch.equal(actual.x[b, s, i], original.x[b, index]) and torch.equal(
+                    actual.y[b, s, i], original.y[b, index]
+                )
 
 
-def test_residuals_are_drawn_for_all_outputs_together_and_centred_over_points_that_are_there() -> None:
+def test_residuals_are_sampled_jointly_for_all_outputs_and_centred_over_valid_points() -> None:
     residuals = torch.randn(2, 3, 5, 2, generator=DRAW)
     mask = torch.tensor([[True] * 5, [True, True, True, False, False]])
     indices = with_replacement(torch.rand(2, 3, 5, generator=DRAW), mask.sum(1))
-    found = resampled_residuals(residuals, indices, mask).numpy()
+    actual = resampled_residuals(residuals, indices, mask).numpy()
     for b, count in enumerate((5, 3)):
         for s in range(3):
-            chosen = residuals[b, s].numpy()[indices[b, s].numpy()][:count]
-            np.testing.assert_allclose(found[b, s, :count], chosen - chosen.mean(0), atol=1e-6)
+            sample = residuals[b, s].numpy()[indices[b, s].numpy()][:count]
+            np.testing.assert_allclose(actual[b, s, :count], sample - sample.mean(0), atol=1e-6)

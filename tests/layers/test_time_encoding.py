@@ -1,4 +1,4 @@
-"""Times as sines and cosines, against the formula written out in NumPy."""
+"""The time encoding against the formula in NumPy."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ TIMES = np.array([[0.0, 0.25, 3.7], [40.0, 1e3, 2.5e4]])
 
 
 @pytest.mark.parametrize("width", [1, 7, 64])
-def test_encoding_is_that_of_the_formula(width: int) -> None:
+def test_encoding_equals_the_formula(width: int) -> None:
     """Zuo et al. 2020, equation 2: z_j(t) = sin(t / 10000^(j/D)) for even j, cos(t / 10000^((j-1)/D)) for odd j."""
     expected = np.empty((*TIMES.shape, width))
     for j in range(width):
@@ -19,8 +19,8 @@ def test_encoding_is_that_of_the_formula(width: int) -> None:
     np.testing.assert_allclose(time_encoding(torch.tensor(TIMES), width), expected, rtol=0, atol=1e-10)
 
 
-def test_single_precision_stays_single_and_agrees_at_times_that_it_can_tell_apart() -> None:
-    found = time_encoding(torch.tensor(TIMES, dtype=torch.float32), 64)
-    assert found.dtype == torch.float32
+def test_single_precision_agrees_at_short_times() -> None:
+    actual = time_encoding(torch.tensor(TIMES, dtype=torch.float32), 64)
+    assert actual.dtype == torch.float32
     expected = time_encoding(torch.tensor(TIMES), 64)
-    torch.testing.assert_close(found[0].double(), expected[0], rtol=0, atol=1e-6)
+    torch.testing.assert_close(actual[0].double(), expected[0], rtol=0, atol=1e-6)

@@ -107,7 +107,7 @@ class _Remembered:
     def _read(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
         logits, present = self._model.step(ids, self._memory)
         before = None if self._memory is None else self._memory.expand(len(ids))
-        self._memory = present if before is None else before.then(present)
+        self._memory = present if before is None else before.followed_by(present)
         return logits
 
 

@@ -73,14 +73,14 @@ class Session:
         """The answers to these prompts."""
         texts = _texts(tokenised, prompts)
         settings = self.method.settings
-        all_passes, reason = set(range(1, settings.most + 1)), ""
+        all_passes, reason = set(range(1, settings.pass_limit + 1)), ""
         development_by_passes: dict[int, Pass] = {}
         if settings.selection == "best":
             by_passes = self.answers_by_passes(prompts, tokenised, all_passes)
             best_passes = _best(by_passes)
-            reason = f"T = {best_passes} of 1..{settings.most}, best T on the evaluation data"
+            reason = f"T = {best_passes} of 1..{settings.pass_limit}, best T on the evaluation data"
         else:
-            best_passes = settings.most
+            best_passes = settings.pass_limit
             if settings.selection == "dev":
                 held_out = development.development(prompts)
                 development_prompts = self.tokenised(held_out)
@@ -88,7 +88,7 @@ class Session:
                 best_passes = _best(development_by_passes)
                 scores = development_by_passes[best_passes].answers.scores["accuracy"]
                 count = np.isfinite(scores).sum()
-                reason = f"T = {best_passes} of 1..{settings.most}, chosen on {count} development episodes"
+                reason = f"T = {best_passes} of 1..{settings.pass_limit}, chosen on {count} development episodes"
                 if development_prompts.note != tokenised.note:  # development prompts may be longer or shorter
                     reason += f" ({development_prompts.note or 'no demonstrations dropped from their prompts'})"
             by_passes = self.answers_by_passes(prompts, tokenised, all_passes if settings.traced else {1, best_passes})

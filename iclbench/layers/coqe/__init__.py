@@ -1,1 +1,1 @@
-"""CoQE's own layers: task encoder, task vectors and class vectors, noise on logits."""
+"""Layers of CoQE: task encoder, task vectors and class vectors, noise on logits."""

@@ -1,8 +1,8 @@
-"""CoQE for classification (section 4.2): a context is a set of vectors, one for each class in it, next to the static
-vectors of all classes; a logit is the inner product of a class's vector with the representation of the query.
+"""CoQE for classification (section 4.2): all classes have static vectors, and each class in the context also has a
+dynamic vector. A logit is the inner product of the vectors of a class with the representation of the query.
 
-The dynamic vector of a class is the mean of the outputs at its labels in this sequence. The released code pools over
-the whole batch; here no answer depends on batch neighbours.
+The dynamic vector of a class is the mean of the outputs at its labels in this sequence. The released code averages over
+the batch; here no prediction depends on batch neighbours.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Variant = Literal["released", "paper"]
 
 @dataclass(frozen=True)
 class LabelledOutputs(State):
-    """One vector per point so far, its label, and whether the point is valid."""
+    """One vector per point so far, its label, and whether it is valid."""
 
     vectors: Float[Tensor, "B N S"]
     labels: Int[Tensor, "B N"]
@@ -36,14 +36,15 @@ class ClassVectors(TaskSpace):
     """Static and dynamic class vectors.
 
     Args:
-        width: of hidden vectors and features.
-        classes: all classes, each of which has a static vector and a bias.
-        variant: what happens to the classes in the context. `released`: their dynamic logit is added to the static one,
-            and no gradient of the sum reaches a static one; `paper`: it replaces the static one.
+        width: width of hidden vectors and features.
+        classes: number of classes; each has a static vector and a bias.
+        variant: how static and dynamic logits of classes in the context are combined. `released`: their sum, without a
+            gradient to the static ones; `paper`: the dynamic logit replaces the static one.
 
     Attributes:
-        project: from the outputs of the task encoder to dynamic vectors (released code; the paper does not say).
-        static: the static vectors.
+        project: linear layer from the outputs of the task encoder to dynamic vectors, as in the released code (not in
+            the paper).
+        static: static vectors and biases.
     """
 
     def __init__(self, width: int, classes: int, variant: Variant) -> None:
@@ -78,8 +79,8 @@ class ClassVectors(TaskSpace):
     def _compose(
         self, memory: LabelledOutputs, features: Float[Tensor, "B Q S"], visible: Bool[Tensor, " B #Q N"]
     ) -> Float[Tensor, "B Q classes"]:
-        """Logits of features that each see so many points. A mean of vectors is never formed for all classes: its
-        inner product is the mean of those of the points."""
+        """Logits for features that see the visible points. The inner product with a mean of vectors is computed as the
+        mean of the inner products, without forming the mean for all classes."""
         products = (features @ memory.vectors.mT) * visible
         counts = class_counts(memory.labels, visible, self.classes)
         sums = products @ F.one_hot(memory.labels, self.classes).to(products)
@@ -90,7 +91,7 @@ class ClassVectors(TaskSpace):
 def class_counts(
     labels: Int[Tensor, "B N"], visible: Bool[Tensor, " B #Q N"], classes: int
 ) -> Int[Tensor, " B #Q classes"]:
-    """How many of the points that each query sees have each label."""
+    """The number of points with each label among those that each query sees."""
     places = labels.unsqueeze(1).expand(visible.shape)
     zeros = torch.zeros(*visible.shape[:2], classes, dtype=torch.long, device=labels.device)
     return zeros.scatter_add(-1, places, visible.long())

@@ -1,7 +1,7 @@
-"""Gaussian noise on logits in training, whose mean and deviation grow (CoQE, section 4.2 and appendix C.2).
+"""Gaussian noise on logits in training, with growing mean and standard deviation (CoQE, section 4.2, appendix C.2).
 
-Without it the static class vectors answer everything in the end. Softmax does not change if all logits are shifted
-equally, so that a mean matters only for a part of them: the lowest of the static ones (released code) or the
+Without it, predictions depend only on the static class vectors in the end. An equal shift of all logits does not change
+their softmax, so that the mean has an effect only if a subset gets it: the lowest static logits (released code) or the
 classes in the context.
 """
 
@@ -17,23 +17,22 @@ from torch import Tensor
 
 Where = Literal["all", "present", "lowest"]
 
-# A whole number of intervals, written as a sum of fractions, must not end just below itself.
+# Prevents a quotient that should be an integer from being rounded down.
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class LogitNoise:
-    """Noise N(mean, std), both of which grow.
+    """Noise N(mean, std) whose parameters grow in steps.
 
     Attributes:
-        mean: at the start.
-        std: at the start.
-        growth: what both grow by, each time.
-        every: this fraction of training lies between two times.
-        first: the first time.
-        where: the logits that get it: `all`, those of the classes `present` in the context, or the `lowest` of the
-            static ones.
-        share: of all classes, those that count as lowest.
+        mean: mean at the start.
+        std: standard deviation at the start.
+        growth: increment of both at each step.
+        every: fraction of training between two steps.
+        first: fraction of training before the first step.
+        where: logits that get noise: `all`, those of classes `present` in the context, or the `lowest` static ones.
+        share: fraction of all classes that counts as lowest.
     """
 
     mean: float
@@ -45,9 +44,9 @@ class LogitNoise:
     share: float
 
     def at(self, progress: float) -> tuple[float, float]:
-        """Mean and standard deviation, `progress` being 0 at the start of training and 1 at its end."""
-        times = max(0, 1 + math.floor((progress - self.first) / self.every + _ROUNDING))
-        return self.mean + self.growth * times, self.std + self.growth * times
+        """Mean and standard deviation at `progress`, from 0 at the start of training to 1 at its end."""
+        steps = max(0, 1 + math.floor((progress - self.first) / self.every + _ROUNDING))
+        return self.mean + self.growth * steps, self.std + self.growth * steps
 
     def draw(
         self,
@@ -56,7 +55,7 @@ class LogitNoise:
         progress: float,
         generator: torch.Generator,
     ) -> Float[Tensor, "B Q classes"]:
-        """What is added to the logits, zero where there is no noise."""
+        """The noise that is added to the logits; 0 for logits that get none."""
         mean, std = self.at(progress)
         noise = mean + std * torch.randn(static.shape, generator=generator, device=static.device)
         if self.where == "all":

@@ -1,4 +1,4 @@
-"""CoQE's task encoder: a causal Transformer that reads pairs and is read at their labels."""
+"""CoQE's task encoder: a causal Transformer over pairs, with outputs at their labels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from iclbench.layers.positions import Positions
 
 
 class TaskEncoder(CausalTransformer):
-    """A trunk on its own; `follow` with `OUTPUTS` is what it is used by."""
+    """A causal Transformer without read-in; CoQE calls `follow` with `OUTPUTS`."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class TaskEncoder(CausalTransformer):
         )
 
     def by_layer(self, tokens: Float[Tensor, "B T D"]) -> Iterator[Float[Tensor, "B N D"]]:
-        """Outputs at the labels of a whole sequence, as if each layer, first to last, were the last."""
+        """Outputs at the labels of a complete sequence after each layer, with the final norm."""
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             return F.scaled_dot_product_attention(q, k, v, is_causal=True)

@@ -1,4 +1,4 @@
-"""What CoQE keeps of a context, apart from the cache of its task encoder, and how it is composed with a sample."""
+"""CoQE's representation of a task, next to the cache of its task encoder, and its product with samples."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from iclbench.core.predictor import State
 
 
 class TaskSpace(nn.Module):
-    """Task representations, made of the task encoder's outputs at the labels, and their products with features of
-    samples. A memory is a state of its own; it never depends on a query."""
+    """Task representations from the task encoder's outputs at the labels, and their products with features of samples.
+    A memory is a state; it does not depend on queries."""
 
     @abstractmethod
     def start(self, batch: int) -> State:
@@ -26,10 +26,10 @@ class TaskSpace(nn.Module):
 
     @abstractmethod
     def answer(self, memory: Any, features: Float[Tensor, "B Q S"]) -> Float[Tensor, "B Q raw"]:
-        """Raw outputs for samples that are asked after the points so far."""
+        """Raw outputs for queries after the points so far."""
 
     @abstractmethod
     def along(
         self, memory: Any, hidden: Float[Tensor, "B N D"], points: Points, features: Float[Tensor, "B N S"]
     ) -> Float[Tensor, "B N raw"]:
-        """Raw outputs for one sample per point, asked before that point; valid points come first."""
+        """Raw outputs for one query before each point; valid points are first."""

@@ -1,9 +1,9 @@
-"""CoQE for regression (section 4.1): a context is one vector per raw output, read at the last label; an answer is its
-inner product with the representation of the query, equation 11.
+"""CoQE for regression (section 4.1): a context has one task vector per raw output, from the output at the last label. A
+prediction is the inner product of a task vector with the representation of the query (equation 11).
 
-The vectors before any point are learned and start at zero, or apart where they are of components of a mixture: alike,
-these would have the same gradients and be one component for good. The released code rolls the sequence instead, so that
-the first answer sees every label.
+The vectors before any point are learned. They start at zero, or at different values if they belong to components of a
+mixture: equal components would have equal gradients and remain equal. The released code rolls the sequence instead, so
+that its first prediction sees every label.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ class TaskVectorState(State):
 
 
 class TaskVectors(TaskSpace):
-    """Task vectors of the dimension S of sample representations.
+    """Task vectors of the same dimension S as sample representations.
 
     Args:
         width: D of the hidden vectors at the labels.
         sample_dim: S.
-        outputs: raw outputs; each has a vector of its own.
-        readout: `inner`: the hidden vector is the task vector, behind a linear layer where sizes differ; `mlp`: behind
-            two layers with a ReLU between them, as in the released code.
-        apart: whether the vectors before any point differ from the start.
+        outputs: number of raw outputs, each with its task vector.
+        readout: map from a hidden vector to task vectors. `inner`: the identity, or a linear layer if sizes differ;
+            `mlp`: two layers with a ReLU between them, as in the released code.
+        distinct: whether the vectors before any point start at different values.
     """
 
     def __init__(
-        self, width: int, sample_dim: int, outputs: int, readout: Literal["inner", "mlp"], apart: bool = False
+        self, width: int, sample_dim: int, outputs: int, readout: Literal["inner", "mlp"], distinct: bool = False
     ) -> None:
         super().__init__()
         out = outputs * sample_dim
         self.initial = nn.Parameter(torch.zeros(outputs, sample_dim))
-        if apart:
-            nn.init.uniform_(self.initial, -(width**-0.5), width**-0.5)  # as biases of `project` do
+        if distinct:
+            nn.init.uniform_(self.initial, -(width**-0.5), width**-0.5)  # like the biases of `project`
         linear = nn.Identity() if out == width else nn.Linear(width, out)
         self.project: nn.Module = perceptron(width, width, out) if readout == "mlp" else linear
 
@@ -70,5 +70,5 @@ class TaskVectors(TaskSpace):
         return (before @ features.unsqueeze(-1)).squeeze(-1)
 
     def _following(self, memory: TaskVectorState, hidden: Float[Tensor, "B N D"]) -> Float[Tensor, "B N_and_1 raw S"]:
-        """The vectors so far and those after each further point."""
+        """The vectors so far, and the vectors after each further point."""
         return torch.cat([memory.vectors.unsqueeze(1), self.project(hidden).unflatten(-1, self.initial.shape)], 1)

@@ -1,1 +1,1 @@
-"""What mixes tokens in the layers of a sequence model, one file each."""
+"""The mixers of sequence models, one file each."""

@@ -1,4 +1,5 @@
-"""Based's linear attention (Arora et al. 2024): features whose products are the second-order Taylor series of exp."""
+"""Based's linear attention (Arora et al. 2024), with features whose inner products are the second-order Taylor series
+of exp."""
 
 from __future__ import annotations
 
@@ -10,17 +11,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iclbench.layers.mixers.linear_attention import LinearAttention
-from iclbench.layers.mixers.mixer import Mlp, Sizes, in_full
+from iclbench.layers.mixers.mixer import Mlp, Sizes, full_precision
 
 
 class Based(LinearAttention):
     """Linear attention with phi(x) = [1, x / f^(1/4), x (x) x / sqrt(2 f)], so that phi(q).phi(k) = 1 + s + s² / 2 with
     s = q.k / sqrt(f); f = 16 channels per head.
 
-    Of the products x_i x_j those with i > j are left out and those with i < j weigh sqrt(2) as much, which is the same
-    phi(q).phi(k) in (f + 1)(f + 2) / 2 rows of state instead of 1 + f + f². 2 D f H + 2 D² parameters. Of the
-    published hybrid this is the linear layer; its other layers, attention in a sliding window (of 64 in the paper) and
-    a gated convolution, are not part of it. `state` is f.
+    The features omit products x_i x_j with i > j and multiply those with i < j by sqrt(2), which gives the same
+    phi(q).phi(k) with (f + 1)(f + 2) / 2 rows of state instead of 1 + f + f². There are 2 D f H + 2 D² parameters. This
+    is the linear layer of the published hybrid, without its layers of sliding-window attention (64 tokens in the paper)
+    and gated convolution. `state` is f.
     """
 
     mlp: ClassVar[Mlp] = "swiglu"
@@ -29,11 +30,12 @@ class Based(LinearAttention):
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__(sizes)
-        # Features are products of two entries of z = [1, x / f^(1/4)]; one-hot products pick them faster than indices.
-        i, j = torch.triu_indices(self.keys + 1, self.keys + 1)
-        weights = torch.where(i == j, 0.5, 1.0)  # squared, which every precision holds
+        # Features are products of two entries of z = [1, x / f^(1/4)]; one-hot matrices select them faster than
+        # indices.
+        i, j = torch.triu_indices(self.key_dim + 1, self.key_dim + 1)
+        weights = torch.where(i == j, 0.5, 1.0)  # squares of the weights, which are exact in every precision
         weights[0] = 1.0
-        entries = torch.eye(self.keys + 1)
+        entries = torch.eye(self.key_dim + 1)
         self.register_buffer("first", entries[:, i], persistent=False)
         self.register_buffer("second", entries[:, j] * weights, persistent=False)
 
@@ -42,20 +44,20 @@ class Based(LinearAttention):
         return 16
 
     @staticmethod
-    def rows(keys: int) -> int:
-        return (keys + 1) * (keys + 2) // 2
+    def rows(key_dim: int) -> int:
+        return (key_dim + 1) * (key_dim + 2) // 2
 
     def full_pass(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        """Of fewer tokens than rows the scores are cheaper than the features, whose products they are."""
-        if x.shape[1] > self.kept[1]:
+        """If there are fewer tokens than rows of the state, scores take less time than features."""
+        if x.shape[1] > self.state_shape[1]:
             return super().full_pass(x)
-        inputs, rest = self.channels(x)
+        inputs, bypass = self.channels(x)
         u, _ = self.window(inputs, self.window.start(len(x), self._weight))
-        with in_full(x):
+        with full_precision(x):
             q, k, v = self.read(u.to(self._weight))
             s = q @ k.mT * k.shape[-1] ** -0.5
             o = (1 + s + 0.5 * s.square()).tril() @ v
-        return self.out(o, None, u, rest)
+        return self.out(o, None, u, bypass)
 
     def feature(self, x: Tensor) -> Tensor:
         z = F.pad(x / x.shape[-1] ** 0.25, (1, 0), value=1.0)

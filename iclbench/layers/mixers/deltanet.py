@@ -7,33 +7,33 @@ from torch import Tensor, nn
 
 from iclbench.layers.linear_recurrence import Terms
 from iclbench.layers.mixers.linear_mixer import LinearMixer, delta_rule
-from iclbench.layers.mixers.mixer import Sizes, divided, heads, joined, shrunk, values
+from iclbench.layers.mixers.mixer import Sizes, head_channels, join_heads, scaled_by_depth, split_heads, value_channels
 from iclbench.layers.mixers.window import Window
 
 
 class DeltaNet(LinearMixer):
-    """S_t = (I - beta_t k_t k_t^T) S_{t-1} + beta_t k_t v_t^T, o = S^T q / sqrt(K), beta = sigmoid; q and k of length 1
-    after a convolution of 4 with SiLU, v after one; each head's answer through an RMS norm.
+    """S_t = (I - beta_t k_t k_t^T) S_{t-1} + beta_t k_t v_t^T, o = S^T q / sqrt(K), beta = sigmoid(.).
 
-    4 D² + D H + 12 D parameters, and a norm weight per channel of a head. PyTorch's initialisation of linear layers,
-    outputs shrunk with depth.
+    A convolution of 4 taps with SiLU is applied to q, k and v; then q and k are scaled to length 1. The output of each
+    head has an RMS norm. There are 4 D² + D H + 12 D parameters, and a norm weight per channel of a head. Linear layers
+    have PyTorch's initialisation, output weights are scaled down with depth.
     """
 
     default_conv = 4
 
     def __init__(self, sizes: Sizes) -> None:
-        width, per_head = sizes.width, divided(sizes)
-        keys, value = sizes.state or per_head, values(sizes, per_head)
-        self.parts = [sizes.heads * keys, sizes.heads * keys, sizes.heads * value]
-        super().__init__(Window(sum(self.parts), self.taps(sizes)), (sizes.heads, keys, value))
+        width, per_head = sizes.width, head_channels(sizes)
+        key_dim, value_dim = sizes.state or per_head, value_channels(sizes, per_head)
+        self.window_sizes = [sizes.heads * key_dim, sizes.heads * key_dim, sizes.heads * value_dim]
+        super().__init__(Window(sum(self.window_sizes), self.taps(sizes)), (sizes.heads, key_dim, value_dim))
         self.heads = sizes.heads
-        self.in_proj = nn.Linear(width, sum(self.parts) + sizes.heads, bias=False)
-        self.norm = nn.RMSNorm(value, eps=1e-5)
-        self.out_proj = shrunk(nn.Linear(sizes.heads * value, width, bias=False), sizes)
+        self.in_proj = nn.Linear(width, sum(self.window_sizes) + sizes.heads, bias=False)
+        self.norm = nn.RMSNorm(value_dim, eps=1e-5)
+        self.out_proj = scaled_by_depth(nn.Linear(sizes.heads * value_dim, width, bias=False), sizes)
 
-    def terms(self, u: Tensor, rest: Tensor) -> Terms:
-        q, k, v = (heads(t, self.heads) for t in F.silu(u).split(self.parts, -1))
-        return delta_rule(q, k, v, rest)
+    def terms(self, u: Tensor, bypass: Tensor) -> Terms:
+        q, k, v = (split_heads(t, self.heads) for t in F.silu(u).split(self.window_sizes, -1))
+        return delta_rule(q, k, v, bypass)
 
-    def out(self, o: Tensor, terms: Terms, u: Tensor, rest: Tensor) -> Tensor:
-        return self.out_proj(joined(self.norm(o)))
+    def out(self, o: Tensor, terms: Terms, u: Tensor, bypass: Tensor) -> Tensor:
+        return self.out_proj(join_heads(self.norm(o)))

@@ -8,19 +8,20 @@ from torch import Tensor, nn
 
 from iclbench.layers.linear_recurrence import Terms
 from iclbench.layers.mixers.linear_mixer import LinearMixer, delta_rule
-from iclbench.layers.mixers.mixer import Sizes, gated, heads, joined, shrunk, values
-from iclbench.layers.mixers.step_sizes import first_dt
+from iclbench.layers.mixers.mixer import Sizes, join_heads, scaled_by_depth, silu_gated, split_heads, value_channels
+from iclbench.layers.mixers.step_sizes import initial_dt_bias
 from iclbench.layers.mixers.window import Window
 
 
 class GatedDeltaNet(LinearMixer):
     """S_t = alpha_t (I - beta_t k_t k_t^T) S_{t-1} + beta_t k_t v_t^T, o = S^T q / sqrt(K), alpha = e^(-A softplus(.))
-    per head; q and k of length 1 after a convolution of 4 with SiLU, v after one; each head's answer through an RMS
-    norm, then a SiLU gate.
+    per head.
 
-    About 6 D²: heads of K = 0.75 D / H channels, rounded down, values twice as wide. A is drawn from U(1, 16), where
-    flash-linear-attention has U(0, 16), whose logarithm may be that of 0; dt_bias as in Mamba-2 (first softplus
-    log-uniform in [0.001, 0.1]). Other layers as PyTorch draws them, outputs shrunk with depth.
+    A convolution of 4 taps with SiLU is applied to q, k and v; then q and k are scaled to length 1. The output of each
+    head has an RMS norm and a SiLU gate. There are about 6 D² parameters: K = 0.75 D / H channels per head, rounded
+    down, and values twice as wide. A is drawn from U(1, 16); flash-linear-attention has U(0, 16), which includes 0,
+    whose logarithm is infinite. dt_bias is initialised as in Mamba-2 (softplus log-uniform in [0.001, 0.1]). Other
+    layers have PyTorch's initialisation, output weights are scaled down with depth.
     """
 
     default_conv = 4
@@ -28,22 +29,22 @@ class GatedDeltaNet(LinearMixer):
     def __init__(self, sizes: Sizes) -> None:
         width = sizes.width
         key_size = max(1, 3 * width // (4 * sizes.heads))
-        keys, value = sizes.state or key_size, values(sizes, 2 * key_size)
-        self.parts = [sizes.heads * keys, sizes.heads * keys, sizes.heads * value]
-        super().__init__(Window(sum(self.parts), self.taps(sizes)), (sizes.heads, keys, value))
+        key_dim, value_dim = sizes.state or key_size, value_channels(sizes, 2 * key_size)
+        self.window_sizes = [sizes.heads * key_dim, sizes.heads * key_dim, sizes.heads * value_dim]
+        super().__init__(Window(sum(self.window_sizes), self.taps(sizes)), (sizes.heads, key_dim, value_dim))
         self.heads = sizes.heads
-        self.rest = [sizes.heads * value, sizes.heads, sizes.heads]
-        self.in_proj = nn.Linear(width, sum(self.parts) + sum(self.rest), bias=False)
+        self.bypass_sizes = [sizes.heads * value_dim, sizes.heads, sizes.heads]
+        self.in_proj = nn.Linear(width, sum(self.window_sizes) + sum(self.bypass_sizes), bias=False)
         self.A_log = nn.Parameter(torch.empty(sizes.heads).uniform_(1, 16).log())
-        self.dt_bias = nn.Parameter(first_dt(sizes.heads))
-        self.norm = nn.RMSNorm(value, eps=1e-6)
-        self.out_proj = shrunk(nn.Linear(sizes.heads * value, width, bias=False), sizes)
+        self.dt_bias = nn.Parameter(initial_dt_bias(sizes.heads))
+        self.norm = nn.RMSNorm(value_dim, eps=1e-6)
+        self.out_proj = scaled_by_depth(nn.Linear(sizes.heads * value_dim, width, bias=False), sizes)
 
-    def terms(self, u: Tensor, rest: Tensor) -> Terms:
-        q, k, v = (heads(t, self.heads) for t in F.silu(u).split(self.parts, -1))
-        _, beta, dt = rest.split(self.rest, -1)
+    def terms(self, u: Tensor, bypass: Tensor) -> Terms:
+        q, k, v = (split_heads(t, self.heads) for t in F.silu(u).split(self.window_sizes, -1))
+        _, beta, dt = bypass.split(self.bypass_sizes, -1)
         decay = (-self.A_log.exp() * F.softplus(dt + self.dt_bias)).mT.unsqueeze(-1)
         return delta_rule(q, k, v, beta, decay)
 
-    def out(self, o: Tensor, terms: Terms, u: Tensor, rest: Tensor) -> Tensor:
-        return self.out_proj(gated(joined(self.norm(o)), rest[..., : self.rest[0]]))
+    def out(self, o: Tensor, terms: Terms, u: Tensor, bypass: Tensor) -> Tensor:
+        return self.out_proj(silu_gated(join_heads(self.norm(o)), bypass[..., : self.bypass_sizes[0]]))

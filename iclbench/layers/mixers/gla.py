@@ -7,7 +7,15 @@ from torch import Tensor, nn
 
 from iclbench.layers.linear_recurrence import Terms
 from iclbench.layers.mixers.linear_mixer import LinearMixer
-from iclbench.layers.mixers.mixer import Sizes, divided, gated, heads, joined, shrunk, values
+from iclbench.layers.mixers.mixer import (
+    Sizes,
+    head_channels,
+    join_heads,
+    scaled_by_depth,
+    silu_gated,
+    split_heads,
+    value_channels,
+)
 from iclbench.layers.mixers.window import Window
 
 _RANK, _TEMPERATURE = 16, 16.0
@@ -15,31 +23,37 @@ _RANK, _TEMPERATURE = 16, 16.0
 
 class GLA(LinearMixer):
     """S_t = diag(alpha_t) S_{t-1} + k_t v_t^T, o = S^T q / sqrt(K), alpha = sigmoid(W2 W1 x + b)^(1/16) per row of the
-    state; keys half as wide as values; each head's answer through an RMS norm, all through a SiLU gate.
+    state.
 
-    4 D² + 24.5 D parameters with a gate of rank 16, and a norm weight per channel of a head. PyTorch's initialisation
-    of linear layers, outputs shrunk with depth. No convolution; one that is asked for is followed by SiLU.
+    Keys are half as wide as values. The output of each head has an RMS norm, and all outputs have a SiLU gate. There
+    are 4 D² + 24.5 D parameters with a gate of rank 16, and a norm weight per channel of a head. Linear layers have
+    PyTorch's initialisation, output weights are scaled down with depth. There is no convolution by default; an optional
+    one is followed by SiLU.
     """
 
     uses = frozenset({"heads", "inner", "state", "conv", "rank"})
 
     def __init__(self, sizes: Sizes) -> None:
-        width, per_head = sizes.width, divided(sizes)
-        keys, value, rank = sizes.state or max(1, per_head // 2), values(sizes, per_head), sizes.rank or _RANK
-        inner = sizes.heads * value
-        self.parts = [sizes.heads * keys, sizes.heads * keys, inner]
-        super().__init__(Window(sum(self.parts), self.taps(sizes)), (sizes.heads, keys, value))
-        self.heads, self.keys = sizes.heads, keys
-        self.in_proj = nn.Linear(width, sum(self.parts) + inner + rank, bias=False)
-        self.rest = [inner, rank]
-        self.decay_proj = nn.Linear(rank, sizes.heads * keys)
-        self.norm = nn.RMSNorm(value, eps=1e-5)
-        self.out_proj = shrunk(nn.Linear(inner, width, bias=False), sizes)
+        width, per_head = sizes.width, head_channels(sizes)
+        key_dim, value_dim, rank = (
+            sizes.state or max(1, per_head // 2),
+            value_channels(sizes, per_head),
+            sizes.rank or _RANK,
+        )
+        inner = sizes.heads * value_dim
+        self.window_sizes = [sizes.heads * key_dim, sizes.heads * key_dim, inner]
+        super().__init__(Window(sum(self.window_sizes), self.taps(sizes)), (sizes.heads, key_dim, value_dim))
+        self.heads, self.key_dim = sizes.heads, key_dim
+        self.in_proj = nn.Linear(width, sum(self.window_sizes) + inner + rank, bias=False)
+        self.bypass_sizes = [inner, rank]
+        self.decay_proj = nn.Linear(rank, sizes.heads * key_dim)
+        self.norm = nn.RMSNorm(value_dim, eps=1e-5)
+        self.out_proj = scaled_by_depth(nn.Linear(inner, width, bias=False), sizes)
 
-    def terms(self, u: Tensor, rest: Tensor) -> Terms:
-        q, k, v = (heads(t, self.heads) for t in self.window.activated(u).split(self.parts, -1))
-        decay = F.logsigmoid(self.decay_proj(rest[..., self.rest[0] :])) / _TEMPERATURE
-        return Terms(q * self.keys**-0.5, k, v, heads(decay, self.heads))
+    def terms(self, u: Tensor, bypass: Tensor) -> Terms:
+        q, k, v = (split_heads(t, self.heads) for t in self.window.activated(u).split(self.window_sizes, -1))
+        decay = F.logsigmoid(self.decay_proj(bypass[..., self.bypass_sizes[0] :])) / _TEMPERATURE
+        return Terms(q * self.key_dim**-0.5, k, v, split_heads(decay, self.heads))
 
-    def out(self, o: Tensor, terms: Terms, u: Tensor, rest: Tensor) -> Tensor:
-        return self.out_proj(gated(joined(self.norm(o)), rest[..., : self.rest[0]]))
+    def out(self, o: Tensor, terms: Terms, u: Tensor, bypass: Tensor) -> Tensor:
+        return self.out_proj(silu_gated(join_heads(self.norm(o)), bypass[..., : self.bypass_sizes[0]]))

@@ -1,4 +1,5 @@
-"""Hyena (Poli et al. 2023): gates around a convolution as long as the sequence, whose filter is a small network."""
+"""Hyena (Poli et al. 2023): gates around a convolution as long as the sequence, whose filter a small network
+computes."""
 
 from __future__ import annotations
 
@@ -11,25 +12,28 @@ from torch import Tensor, nn
 
 from iclbench.core.errors import UsageError
 from iclbench.layers.long_convolution import long_convolution
-from iclbench.layers.mixers.mixer import Mixer, MixerState, Mlp, Sizes, in_full, shrunk, silenced
+from iclbench.layers.mixers.mixer import Mixer, MixerState, Mlp, Sizes, full_precision, scaled_by_depth, zero_invalid
 from iclbench.layers.mixers.window import Window
 
 _ORDER, _FAST, _SLOW, _TARGET = 64, 0.3, 1.5, 1e-2
 _BANDS = (1e-4, 1.0)  # cycles of the features over the longest sequence
-_FREQUENCY = 10.0  # of the sines, at first
+_FREQUENCY = 10.0  # initial frequency of the sines
 
 
 class Hyena(Mixer):
-    """y = x0 (h * (x1 v) + d x1 v), order 2: x0, x1, v through a short convolution of 3, h_t = (window)_t MLP(t).
+    """y = x0 (h * (x1 v) + d x1 v), order 2, with h_t = (window)_t MLP(t), and x0, x1 and v after a convolution of 3
+    taps.
 
-    The filter network reads t in [0, 1] over the longest sequence, and cosine and sine of it with 1e-4 and with 1
-    cycles; it has three hidden layers of 64 with sin(w .), w learned for each of the 64 from 10 (features and w of the
-    released associative-recall experiments), and is times e^(-t |delta|), delta per channel from log(0.01) / 1.5 to
-    log(0.01) / 0.3. It ends at the longest sequence of pairs; of events, which are one token each, sequences reach the
-    first half of it. 4 D² + 81 D + 8,768, the last for the filter network alone
-    however narrow a model is: in a small one that is most of its parameters. PyTorch's initialisation of linear layers,
-    outputs shrunk with depth. The released code learns the features, too, and the filter at a rate of its own. The
-    state are all past x1 v.
+    The filter network reads t, from 0 to 1 over the longest sequence, and the cosine and sine of t with 1e-4 and 1
+    cycles. It has three hidden layers of 64 units with sin(w .); w is learned for each unit and starts at 10 (features
+    and w of the released associative-recall experiments). Its output is multiplied by e^(-t |delta|), with delta per
+    channel from log(0.01) / 1.5 to log(0.01) / 0.3. The filter is as long as the longest sequence of pairs; sequences
+    of events, which have one token each, use its first half.
+
+    There are 4 D² + 81 D + 8,768 parameters. The last term belongs to the filter network and does not depend on D: it
+    is most of a small model. Linear layers have PyTorch's initialisation, output weights are scaled down with depth. In
+    the released code the features are learned too, and the filter has a separate learning rate. The state holds all
+    past x1 v.
     """
 
     uses = frozenset({"conv", "longest"})
@@ -46,7 +50,7 @@ class Hyena(Mixer):
         self.filter = nn.ModuleList([nn.Linear(features, _ORDER), nn.Linear(_ORDER, _ORDER), nn.Linear(_ORDER, _ORDER)])
         self.filter_out = nn.Linear(_ORDER, width, bias=False)
         self.skip = nn.Parameter(torch.randn(width))
-        self.out_proj = shrunk(nn.Linear(width, width), sizes)
+        self.out_proj = scaled_by_depth(nn.Linear(width, width), sizes)
 
     def start(self, batch: int) -> MixerState:
         return self.window.start(batch, self.skip), self.skip.new_zeros(batch, 0, len(self.skip))
@@ -55,8 +59,8 @@ class Hyena(Mixer):
         self, x: Float[Tensor, "B T D"], state: MixerState, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T D"], MixerState]:
         tail, past = state
-        u, tail = self.window(silenced(self.in_proj(x), mask), tail)
-        gate, gated_values = _gated(silenced(u, mask))
+        u, tail = self.window(zero_invalid(self.in_proj(x), mask), tail)
+        gate, gated_values = _gated(zero_invalid(u, mask))
         mixed, past = self._convolve_past(gated_values, past)
         return self._out(gate, mixed + self._kernel(1) * gated_values), (tail, past)
 
@@ -64,7 +68,7 @@ class Hyena(Mixer):
         tail, past = state
         gate, gated_values = _gated(self.window.peek(self.in_proj(x), tail))
         kernel = self._kernel(past.shape[1] + 1)
-        with in_full(x):
+        with full_precision(x):
             mixed = torch.einsum("btd,td->bd", past, kernel[1:].flip(0)).unsqueeze(1)
         return self._out(gate, mixed + kernel[0] * gated_values)
 
@@ -83,23 +87,24 @@ class Hyena(Mixer):
     def _convolve_past(
         self, values: Float[Tensor, "B T D"], past: Float[Tensor, "B held D"]
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B held_and_T D"]]:
-        """What tokens hear of those before them, themselves apart, and the longer past."""
+        """The convolution over the tokens before each token, without the token itself, and the longer past."""
         longer = torch.cat([past, values.to(past)], 1)
         kernel = self._kernel(longer.shape[1])
         past_kernel = torch.cat([torch.zeros_like(kernel[:1]), kernel[1:]])
-        with in_full(values):
+        with full_precision(values):
             mixed = long_convolution(longer.permute(2, 0, 1).contiguous(), past_kernel.T).permute(1, 2, 0)
         return mixed[:, past.shape[1] :], longer
 
     def _kernel(self, tokens: int) -> Float[Tensor, "T D"]:
-        """The filter's first values, always of the weights' precision; the skip d is in the first."""
+        """The filter's first values, in the precision of the weights. The first value includes the skip d."""
         if tokens > self.longest:
             points = -(-tokens // 2)
             raise UsageError(
-                f"hyena's filter ends at {self.longest // 2} points, asked for {points}; train with "
-                f"-o backbone.max_points={points} or more"
+                f"hyena's filter ends at {self.longest // 2} points, not {points}; train with "
+                f"-o backbone.max_points={points} or more",
+                code="not-applicable",
             )
-        with in_full(self.skip):
+        with full_precision(self.skip):
             t = torch.arange(tokens, device=self.skip.device, dtype=self.skip.dtype)[:, None]
             angle = 2 * math.pi * t / self.longest * t.new_tensor(_BANDS)
             t = t / max(1, self.longest - 1)

@@ -1,4 +1,4 @@
-"""Kimi delta attention (Kimi Linear, Moonshot AI 2025): gated DeltaNet with a decay per row of the state."""
+"""Kimi delta attention (Kimi Linear, Moonshot AI 2025): gated DeltaNet with one decay per row of the state."""
 
 from __future__ import annotations
 
@@ -8,45 +8,46 @@ from torch import Tensor, nn
 
 from iclbench.layers.linear_recurrence import Terms
 from iclbench.layers.mixers.linear_mixer import LinearMixer, delta_rule
-from iclbench.layers.mixers.mixer import Sizes, divided, heads, joined, shrunk, values
-from iclbench.layers.mixers.step_sizes import first_dt
+from iclbench.layers.mixers.mixer import Sizes, head_channels, join_heads, scaled_by_depth, split_heads, value_channels
+from iclbench.layers.mixers.step_sizes import initial_dt_bias
 from iclbench.layers.mixers.window import Window
 
 
 class KDA(LinearMixer):
     """S_t = (I - beta_t k_t k_t^T) diag(e^g_t) S_{t-1} + beta_t k_t v_t^T, o = S^T q / sqrt(K), g = -A softplus(W2 W1 x
-    + b) per row; q and k of length 1 after a convolution of 4 with SiLU, v after one; each head's answer through an RMS
-    norm, then a sigmoid gate of low rank.
+    + b) per row.
 
-    4 D² + 4 D r + D H + 12 D parameters and a few per channel; both low-rank maps have rank r = D / H, the width of a
-    head, and no bias (as in transformers' Kimi-Linear). A ~ U(1, 16), dt_bias as in Mamba-2; other layers as PyTorch
-    draws them, outputs shrunk with depth.
+    A convolution of 4 taps with SiLU is applied to q, k and v; then q and k are scaled to length 1. The output of each
+    head has an RMS norm and a low-rank sigmoid gate. There are 4 D² + 4 D r + D H + 12 D parameters and a few per
+    channel. Both low-rank maps have rank r = D / H, the width of a head, and no bias (as in transformers' Kimi-Linear).
+    A is drawn from U(1, 16), dt_bias as in Mamba-2. Other layers have PyTorch's initialisation, output weights are
+    scaled down with depth.
     """
 
     uses = frozenset({"heads", "inner", "state", "conv", "rank"})
     default_conv = 4
 
     def __init__(self, sizes: Sizes) -> None:
-        width, per_head = sizes.width, divided(sizes)
-        keys, value, rank = sizes.state or per_head, values(sizes, per_head), sizes.rank or per_head
-        self.parts = [sizes.heads * keys, sizes.heads * keys, sizes.heads * value]
-        super().__init__(Window(sum(self.parts), self.taps(sizes)), (sizes.heads, keys, value))
-        self.heads, self.rest = sizes.heads, [rank, rank, sizes.heads]
-        self.in_proj = nn.Linear(width, sum(self.parts) + sum(self.rest), bias=False)
-        self.decay_proj = nn.Linear(rank, sizes.heads * keys, bias=False)
-        self.gate_proj = nn.Linear(rank, sizes.heads * value, bias=False)
+        width, per_head = sizes.width, head_channels(sizes)
+        key_dim, value_dim, rank = sizes.state or per_head, value_channels(sizes, per_head), sizes.rank or per_head
+        self.window_sizes = [sizes.heads * key_dim, sizes.heads * key_dim, sizes.heads * value_dim]
+        super().__init__(Window(sum(self.window_sizes), self.taps(sizes)), (sizes.heads, key_dim, value_dim))
+        self.heads, self.bypass_sizes = sizes.heads, [rank, rank, sizes.heads]
+        self.in_proj = nn.Linear(width, sum(self.window_sizes) + sum(self.bypass_sizes), bias=False)
+        self.decay_proj = nn.Linear(rank, sizes.heads * key_dim, bias=False)
+        self.gate_proj = nn.Linear(rank, sizes.heads * value_dim, bias=False)
         self.A_log = nn.Parameter(torch.empty(sizes.heads).uniform_(1, 16).log())
-        self.dt_bias = nn.Parameter(first_dt(sizes.heads * keys))
-        self.norm = nn.RMSNorm(value, eps=1e-5)
-        self.out_proj = shrunk(nn.Linear(sizes.heads * value, width, bias=False), sizes)
+        self.dt_bias = nn.Parameter(initial_dt_bias(sizes.heads * key_dim))
+        self.norm = nn.RMSNorm(value_dim, eps=1e-5)
+        self.out_proj = scaled_by_depth(nn.Linear(sizes.heads * value_dim, width, bias=False), sizes)
 
-    def terms(self, u: Tensor, rest: Tensor) -> Terms:
-        q, k, v = (heads(t, self.heads) for t in F.silu(u).split(self.parts, -1))
-        low, _, beta = rest.split(self.rest, -1)
+    def terms(self, u: Tensor, bypass: Tensor) -> Terms:
+        q, k, v = (split_heads(t, self.heads) for t in F.silu(u).split(self.window_sizes, -1))
+        low, _, beta = bypass.split(self.bypass_sizes, -1)
         dt = F.softplus(self.decay_proj(low) + self.dt_bias)
-        decay = -self.A_log.exp()[:, None, None] * heads(dt, self.heads)
+        decay = -self.A_log.exp()[:, None, None] * split_heads(dt, self.heads)
         return delta_rule(q, k, v, beta, decay)
 
-    def out(self, o: Tensor, terms: Terms, u: Tensor, rest: Tensor) -> Tensor:
-        gate = self.gate_proj(rest.split(self.rest, -1)[1])
-        return self.out_proj(joined(self.norm(o)) * gate.sigmoid())
+    def out(self, o: Tensor, terms: Terms, u: Tensor, bypass: Tensor) -> Tensor:
+        gate = self.gate_proj(bypass.split(self.bypass_sizes, -1)[1])
+        return self.out_proj(join_heads(self.norm(o)) * gate.sigmoid())

@@ -1,4 +1,4 @@
-"""Mixers over one linear recurrence (`iclbench.layers.linear_recurrence`): a subclass says what its terms are."""
+"""Mixers over one linear recurrence (`iclbench.layers.linear_recurrence`); a subclass defines its terms."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from torch import Tensor, nn
 
 from iclbench.layers import linear_recurrence as recurrence
 from iclbench.layers.linear_recurrence import Terms
-from iclbench.layers.mixers.mixer import Mixer, MixerState, in_full, silenced, unit
+from iclbench.layers.mixers.mixer import Mixer, MixerState, full_precision, unit_vectors, zero_invalid
 from iclbench.layers.mixers.window import Window
 
 
 class LinearMixer(Mixer):
-    """Channels that go through a short window, beside others that do not; both give the terms of the recurrence and
-    what becomes of its answers.
+    """A linear recurrence whose terms come from channels after a short convolution (the window) and from channels that
+    bypass it.
 
-    Its state are the window's tail, `(B, taps - 1, E)`, and the recurrence's, `(B, H, K, V)`, always of the weights'
-    precision.
+    The state holds the tail of the window, `(B, taps - 1, E)`, and the state of the recurrence, `(B, H, K, V)`, always
+    in the precision of the weights.
 
     Args:
-        window: of E channels.
+        window: the convolution, over E channels.
         state: H, K and V.
     """
 
@@ -30,30 +30,31 @@ class LinearMixer(Mixer):
 
     def __init__(self, window: Window, state: tuple[int, int, int]) -> None:
         super().__init__()
-        self.window, self.kept = window, state
+        self.window, self.state_shape = window, state
 
     def channels(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T E"], Float[Tensor, "B T R"]]:
-        """What goes through the window, and what does not: the first E outputs of one map, and the others."""
+        """Channels for the window, and channels that bypass it: the first E outputs of one linear map, and the
+        others."""
         projected, windowed = self.in_proj(x), self.window.channels
         return projected[..., :windowed], projected[..., windowed:]
 
     @abstractmethod
-    def terms(self, u: Float[Tensor, "B T E"], rest: Float[Tensor, "B T R"]) -> Terms:
-        """What tokens do to the state; u has gone through the window."""
+    def terms(self, u: Float[Tensor, "B T E"], bypass: Float[Tensor, "B T R"]) -> Terms:
+        """Terms of the recurrence, from u, the output of the window, and the channels that bypass it."""
 
     @abstractmethod
     def out(
-        self, o: Float[Tensor, "B H T V"], terms: Terms, u: Float[Tensor, "B T E"], rest: Float[Tensor, "B T R"]
+        self, o: Float[Tensor, "B H T V"], terms: Terms, u: Float[Tensor, "B T E"], bypass: Float[Tensor, "B T R"]
     ) -> Float[Tensor, "B T _"]:
-        """What becomes of the answers."""
+        """Outputs of the mixer, from the outputs o of the recurrence."""
 
-    def placed(self, terms: Terms, places: range) -> Terms:
-        """The terms of tokens at `places` after the state, 1 being the next; one place: all of them. For mixers that
-        depend on positions."""
+    def at_positions(self, terms: Terms, positions: range) -> Terms:
+        """The terms of tokens at `positions` after the state; the next token has position 1. A single position holds
+        for all tokens. Mixers that depend on positions override it."""
         return terms
 
-    def moved(self, state: Float[Tensor, "B H K V"], tokens: int) -> Float[Tensor, "B H K V"]:
-        """A state that places are counted from, so many tokens later."""
+    def advance_origin(self, state: Float[Tensor, "B H K V"], tokens: int) -> Float[Tensor, "B H K V"]:
+        """A state with positions counted from `tokens` later. Mixers that depend on positions override it."""
         return state
 
     @property
@@ -61,64 +62,71 @@ class LinearMixer(Mixer):
         return next(self.parameters())
 
     def start(self, batch: int) -> MixerState:
-        return self.window.start(batch, self._weight), self._weight.new_zeros(batch, *self.kept)
+        return self.window.start(batch, self._weight), self._weight.new_zeros(batch, *self.state_shape)
 
     def forward(
         self, x: Float[Tensor, "B T D"], state: MixerState, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T _"], MixerState]:
         tail, memory = state
-        inputs, rest = self.channels(x)
-        u, tail = self.window(silenced(inputs, mask), tail)
-        with in_full(x):
-            terms = self._terms(u, rest, memory, range(1, x.shape[1] + 1))
+        inputs, bypass = self.channels(x)
+        u, tail = self.window(zero_invalid(inputs, mask), tail)
+        with full_precision(x):
+            terms = self._terms(u, bypass, memory, range(1, x.shape[1] + 1))
             o, memory = recurrence.linear_recurrence(_without(terms, mask), memory)
-            memory = self.moved(memory, x.shape[1])
-        return self.out(o, terms, u, rest), (tail, memory)
+            memory = self.advance_origin(memory, x.shape[1])
+        return self.out(o, terms, u, bypass), (tail, memory)
 
     def full_pass(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T _"]:
-        inputs, rest = self.channels(x)
+        inputs, bypass = self.channels(x)
         u, _ = self.window(inputs, self.window.start(len(x), self._weight))
-        with in_full(x):
-            terms = self._terms(u, rest, self._weight, range(1, x.shape[1] + 1))
+        with full_precision(x):
+            terms = self._terms(u, bypass, self._weight, range(1, x.shape[1] + 1))
             o = recurrence.full_pass(terms)
-        return self.out(o, terms, u, rest)
+        return self.out(o, terms, u, bypass)
 
     def peek(self, x: Float[Tensor, "B Q D"], state: MixerState) -> Float[Tensor, "B Q _"]:
         tail, memory = state
-        inputs, rest = self.channels(x)
+        inputs, bypass = self.channels(x)
         u = self.window.peek(inputs, tail)
-        with in_full(x):
-            terms = self._terms(u, rest, memory, range(1, 2))
+        with full_precision(x):
+            terms = self._terms(u, bypass, memory, range(1, 2))
             o = recurrence.peek(terms, memory)
-        return self.out(o, terms, u, rest)
+        return self.out(o, terms, u, bypass)
 
     def fork(
         self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: MixerState
     ) -> tuple[Float[Tensor, "B T _"], Float[Tensor, "B N _"], MixerState]:
         tail, memory = state
-        (inputs, rest), (query_inputs, query_rest) = self.channels(x), self.channels(queries)
+        (inputs, bypass), (query_inputs, query_bypass) = self.channels(x), self.channels(queries)
         u, v, tail = self.window.fork(inputs, query_inputs, tail)
-        with in_full(x):
-            terms = self._terms(u, rest, memory, range(1, x.shape[1] + 1))
-            query_terms = self._terms(v, query_rest, memory, range(1, x.shape[1] + 1, 2))
+        with full_precision(x):
+            terms = self._terms(u, bypass, memory, range(1, x.shape[1] + 1))
+            query_terms = self._terms(v, query_bypass, memory, range(1, x.shape[1] + 1, 2))
             o, answers, memory = recurrence.fork(terms, query_terms, memory)
-            memory = self.moved(memory, x.shape[1])
-        outputs = self.out(o, terms, u, rest), self.out(answers, query_terms, v, query_rest)
+            memory = self.advance_origin(memory, x.shape[1])
+        outputs = self.out(o, terms, u, bypass), self.out(answers, query_terms, v, query_bypass)
         return *outputs, (tail, memory)
 
-    def _terms(self, u: Tensor, rest: Tensor, memory: Tensor, places: range) -> Terms:
-        return self.placed(self.terms(u.to(memory), rest.to(memory)), places)
+    def _terms(self, u: Tensor, bypass: Tensor, memory: Tensor, positions: range) -> Terms:
+        return self.at_positions(self.terms(u.to(memory), bypass.to(memory)), positions)
 
 
 def delta_rule(q: Tensor, k: Tensor, v: Tensor, beta: Float[Tensor, "B T H"], g: Tensor | None = None) -> Terms:
-    """What a state says of a key moves by beta = sigmoid(.) towards the value, after it has decayed by g (None: it does
-    not); q and k of length 1, answers over the root of K (Yang et al. 2024, 2025)."""
-    k, beta = unit(k), beta.sigmoid().mT.unsqueeze(-1)
-    return Terms(unit(q) * q.shape[-1] ** -0.5, beta * k, v, g, k if g is None else g.exp() * k, -beta * k)
+    """Terms of the delta rule: the value that the state holds for a key moves by beta = sigmoid(.) towards the new
+    value (Yang et al. 2024, 2025).
+
+    Args:
+        q, k: queries and keys, scaled here to length 1; outputs are divided by the root of K.
+        v: values.
+        beta: logits of the learning rate.
+        g: log decays of the state; None: no decay.
+    """
+    k, beta = unit_vectors(k), beta.sigmoid().mT.unsqueeze(-1)
+    return Terms(unit_vectors(q) * q.shape[-1] ** -0.5, beta * k, v, g, k if g is None else g.exp() * k, -beta * k)
 
 
 def _without(terms: Terms, mask: Bool[Tensor, "B T"] | None) -> Terms:
-    """Nothing is written where there is no token, and nothing taken away."""
+    """The terms, such that invalid tokens do not change the state."""
     if mask is None:
         return terms
     present = mask[:, None, :, None]

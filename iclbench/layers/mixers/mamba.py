@@ -1,7 +1,7 @@
 """Mamba's selective state space (Gu and Dao 2023), over the scan of `iclbench.layers.scan`.
 
-Names, layout and initialisation of the parameters are those of mamba-ssm's `MixerModel`, so that weights can be
-exchanged with it and with `transformers.MambaModel`.
+The parameters have the names, layout and initialisation of mamba-ssm's `MixerModel`, so that weights can be exchanged
+with it and with `transformers.MambaModel`.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from iclbench.layers.mixers.mixer import Mixer, MixerState, Mlp, Sizes, shrunk, silenced
-from iclbench.layers.mixers.step_sizes import first_dt
+from iclbench.layers.mixers.mixer import Mixer, MixerState, Mlp, Sizes, scaled_by_depth, zero_invalid
+from iclbench.layers.mixers.step_sizes import initial_dt_bias
 from iclbench.layers.mixers.window import Window
 from iclbench.layers.scan.scan import Backend, selective_peek, selective_scan
 
 
 class Mamba(Mixer):
-    """h_t = e^(dt_t A) h_{t-1} + dt_t B_t x_t, y = C_t h_t + D x_t per channel, with dt, B and C linear maps of x_t
-    after a convolution of 4 with SiLU; times the SiLU of a gate.
+    """h_t = e^(dt_t A) h_{t-1} + dt_t B_t x_t, y = C_t h_t + D x_t per channel. x_t is the output of a convolution of 4
+    taps with SiLU; dt, B and C are linear maps of it. y is multiplied by the SiLU of a gate.
 
-    Its state are the last `conv - 1` inputs of the convolution, `(B, conv - 1, E)`, and the recurrence's
-    `(B, S, E)` with E = expand times width.
+    The state holds the last `conv - 1` inputs of the convolution, `(B, conv - 1, E)`, and the state of the recurrence,
+    `(B, S, E)`, with E = expand times width.
     """
 
     uses = frozenset({"state", "conv", "rank"})
@@ -44,10 +44,10 @@ class Mamba(Mixer):
         self.A_log = nn.Parameter(torch.arange(1, self.state + 1).float().log().repeat(inner, 1))
         self.D = nn.Parameter(torch.ones(inner))
         self.out_proj = nn.Linear(inner, width, bias=False)
-        shrunk(self.out_proj, sizes)
+        scaled_by_depth(self.out_proj, sizes)
         nn.init.uniform_(self.dt_proj.weight, -(self.rank**-0.5), self.rank**-0.5)
         with torch.no_grad():
-            self.dt_proj.bias.copy_(first_dt(inner))
+            self.dt_proj.bias.copy_(initial_dt_bias(inner))
 
     def start(self, batch: int) -> MixerState:
         return self.conv1d.start(batch, self.D), self.D.new_zeros(batch, self.state, len(self.D))
@@ -58,11 +58,11 @@ class Mamba(Mixer):
         state: MixerState,
         mask: Bool[Tensor, "B T"] | None = None,
     ) -> tuple[Float[Tensor, "B T D"], MixerState]:
-        """What is masked must enter neither the convolution's window nor, through its bias, the recurrence."""
+        """Invalid tokens are set to 0 before the convolution and, because of its bias, again after it."""
         tail, h = state
         inputs, gate = self.in_proj(x).chunk(2, -1)
-        u, tail = self.conv1d(silenced(inputs, mask), tail)
-        u = silenced(F.silu(u), mask)
+        u, tail = self.conv1d(zero_invalid(inputs, mask), tail)
+        u = zero_invalid(F.silu(u), mask)
         y, h = self._scan(u, *self._select(u), h)
         return self._out(y, u, gate), (tail, h)
 
@@ -79,8 +79,8 @@ class Mamba(Mixer):
         queries: Float[Tensor, "B N D"],
         state: MixerState,
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"], MixerState]:
-        """All projections are done at once; the recurrence halts before every pair to let one token look at its
-        state."""
+        """Projections are computed for all tokens at once; the recurrence runs pair by pair, and each query reads the
+        state before its pair."""
         tail, h = state
         (inputs, gate), (query_inputs, query_gate) = (self.in_proj(t).chunk(2, -1) for t in (x, queries))
         u, v, tail = self.conv1d.fork(inputs, query_inputs, tail)

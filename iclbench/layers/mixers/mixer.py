@@ -1,4 +1,5 @@
-"""What mixes tokens in a layer of a sequence model: one contract for recurrences, convolutions and attention."""
+"""The interface of mixers, the parts of a sequence model's layers that mix tokens: recurrences, convolutions and
+attention."""
 
 from __future__ import annotations
 
@@ -14,28 +15,28 @@ from torch import Tensor, nn
 
 from iclbench.layers.attention import check_heads
 
-# What a mixer keeps of the tokens so far, batch first. What grows with them has them on its second axis, and is padded
-# on the left, with zeros, where episodes of unequal length go together.
+# The state of a mixer after the tokens so far: tensors with the batch on the first axis. Tensors that grow with the
+# tokens have them on the second axis, padded on the left with zeros if episodes have unequal lengths.
 MixerState = tuple[Tensor, ...]
 Mlp = Literal["none", "gelu", "swiglu", "relu2"]
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How big a mixer is, and which layer it is of.
+    """Sizes of a mixer, and its place in the model.
 
     Attributes:
         width: D of a token.
-        heads: H of them, where it has heads.
-        inner: channels of the values of all heads together; None: the mixer's own multiple of the width.
-        state: rows K of the state of a head, which are the numbers kept per channel of values; None: the mixer's own.
-        conv: taps of the short convolution; 0: none; None: the mixer's own.
-        rank: of low-rank maps; None: the mixer's own.
-        longest: tokens of the longest sequence, where that is bounded.
-        residuals: what is added to the residual stream in the whole model; 0: once per layer.
-        layers: of the model ...
-        layer: ... and which of them this is, from 0.
-        first: whether it is the first of its kind.
+        heads: number of heads H, if the mixer has heads.
+        inner: number of channels of the values of all heads; None: a multiple of the width that the mixer sets.
+        state: rows K of the state of a head, that is, numbers per channel of values; None: the mixer's default.
+        conv: taps of the short convolution; 0: no convolution; None: the mixer's default.
+        rank: rank of low-rank maps; None: the mixer's default.
+        longest: tokens of the longest sequence, for mixers that bound it.
+        residuals: number of terms added to the residual stream in the model; 0: one per layer.
+        layers: number of layers of the model.
+        layer: index of this layer, from 0.
+        first: whether this is the first layer with this mixer.
     """
 
     width: int
@@ -52,17 +53,16 @@ class Sizes:
 
 
 class Mixer(nn.Module, ABC):
-    """Tokens to tokens, each from those before it and itself.
+    """A causal map from tokens to tokens: each output depends on its token and the tokens before it.
 
     Attributes:
-        uses: the sizes, besides the width, that it has a use for.
-        block: what `inner` is a multiple of, besides the heads, where it is searched.
-        head_step: what the channels of a head of the width are a multiple of, where the width is searched.
-        default_conv: taps of the convolution that its paper has; 0: none.
-        mlp: the channel MLP of its blocks by default: after its paper or its released code, for RetNet after
-            flash-linear-attention.
-        hands_on: whether it hands the values of the first such layer to all further ones.
-        unconvolved: what is said to be in the place of its paper's convolution, where that has none.
+        uses: the sizes that it uses, in addition to the width.
+        block: factor of `inner`, in addition to the heads, in a search over sizes.
+        head_step: factor of the number of channels of a head in a search over widths.
+        default_conv: taps of the short convolution of its paper; 0: none.
+        mlp: default channel MLP of its blocks, from its paper or released code (RetNet: flash-linear-attention).
+        shares_values: whether the first layer with this mixer passes its values to all further ones.
+        no_conv_text: text for `block_summary` if it has no short convolution by default.
     """
 
     uses: ClassVar[frozenset[str]] = frozenset({"heads", "inner", "state", "conv"})
@@ -70,13 +70,13 @@ class Mixer(nn.Module, ABC):
     head_step: ClassVar[int] = 1
     default_conv: ClassVar[int] = 0
     mlp: ClassVar[Mlp] = "swiglu"
-    hands_on: ClassVar[bool] = False
-    unconvolved: ClassVar[str] = "no short convolution"
+    shares_values: ClassVar[bool] = False
+    no_conv_text: ClassVar[str] = "no short convolution"
 
     @classmethod
-    def block_said(cls) -> str:
-        """What its block has where no setting says otherwise."""
-        conv = f"a short convolution of {cls.default_conv} taps" if cls.default_conv else cls.unconvolved
+    def block_summary(cls) -> str:
+        """The parts of its block with default settings, in words."""
+        conv = f"a short convolution of {cls.default_conv} taps" if cls.default_conv else cls.no_conv_text
         return f"{conv}, {'no channel MLP' if cls.mlp == 'none' else f'a channel MLP ({cls.mlp})'}"
 
     @classmethod
@@ -92,77 +92,85 @@ class Mixer(nn.Module, ABC):
     def forward(
         self, x: Float[Tensor, "B T D"], state: MixerState, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T _"], MixerState]:
-        """A chunk of tokens after a state, and the state after it. Where the mask is False there is no token; this may
-        only be before an episode's first one, and leaves the start state as it is, exactly."""
+        """Outputs for a chunk of tokens after a state, and the state after it. Tokens where the mask is False are
+        invalid; they may only be before an episode's first token, and do not change its start state in any bit."""
 
     def full_pass(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T _"]:
-        """A whole sequence, after which nothing is kept."""
+        """Outputs for a complete sequence, without the state after it."""
         return self(x, self.start(len(x)))[0]
 
     @abstractmethod
     def peek(self, x: Float[Tensor, "B Q D"], state: MixerState) -> Float[Tensor, "B Q _"]:
-        """Tokens that each come next after the state, on their own."""
+        """Outputs for tokens each of which is the first after the state."""
 
     @abstractmethod
     def fork(
         self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: MixerState
     ) -> tuple[Float[Tensor, "B T _"], Float[Tensor, "B N _"], MixerState]:
-        """A chunk of pairs of tokens after a state, tokens that each come after the state and the pairs before their
-        own and leave no trace, and the state after the chunk."""
+        """Outputs for a chunk of pairs of tokens after a state, outputs for queries, one before each pair, and the
+        state after the chunk. Queries do not change the state."""
 
 
-def divided(sizes: Sizes, times: int = 1) -> int:
-    """Channels of a head of so many times the width; raises `UsageError` unless they are a whole number."""
-    if times * sizes.width % sizes.heads:
-        check_heads(sizes.width, sizes.heads)  # then the width itself does not divide either
-    return times * sizes.width // sizes.heads
+def head_channels(sizes: Sizes, multiple: int = 1) -> int:
+    """Number of channels of a head, if all heads have `multiple` times the width.
+
+    Raises:
+        UsageError: it is not an integer.
+    """
+    if multiple * sizes.width % sizes.heads:
+        check_heads(sizes.width, sizes.heads)  # the width is not a multiple of the heads either
+    return multiple * sizes.width // sizes.heads
 
 
-def values(sizes: Sizes, compact: int) -> int:
-    """Channels of a head's values, `compact` where no inner width is set; raises `UsageError` unless it divides."""
+def value_channels(sizes: Sizes, default: int) -> int:
+    """Number of channels of a head's values; `default` if no inner width is set.
+
+    Raises:
+        UsageError: the inner width is not a multiple of the heads.
+    """
     if sizes.inner is None:
-        return compact
+        return default
     check_heads(sizes.inner, sizes.heads, "inner")
     return sizes.inner // sizes.heads
 
 
-def shrunk(linear: nn.Linear, sizes: Sizes) -> nn.Linear:
-    """A layer whose outputs go into the residual stream, smaller where many do: by the root of their number, as
-    mamba-ssm has it."""
+def scaled_by_depth(linear: nn.Linear, sizes: Sizes) -> nn.Linear:
+    """An output layer whose initial weights are divided by the root of the number of terms in the residual stream, as
+    in mamba-ssm."""
     linear.weight.data /= math.sqrt(sizes.residuals or sizes.layers)
     return linear
 
 
-def heads(t: Float[Tensor, "B T HC"], count: int) -> Float[Tensor, "B H T C"]:
-    """Channels by head."""
+def split_heads(t: Float[Tensor, "B T HC"], count: int) -> Float[Tensor, "B H T C"]:
+    """Split channels into heads."""
     return t.unflatten(-1, (count, -1)).transpose(1, 2)
 
 
-def joined(t: Float[Tensor, "B H T C"]) -> Float[Tensor, "B T HC"]:
-    """Heads side by side again."""
+def join_heads(t: Float[Tensor, "B H T C"]) -> Float[Tensor, "B T HC"]:
+    """Concatenate heads."""
     return t.transpose(1, 2).flatten(2)
 
 
-def unit(t: Float[Tensor, "*B K"]) -> Float[Tensor, "*B K"]:
-    """Vectors of length 1; as in flash-linear-attention, 1e-6 under the root."""
+def unit_vectors(t: Float[Tensor, "*B K"]) -> Float[Tensor, "*B K"]:
+    """Vectors scaled to length 1, with 1e-6 added under the root as in flash-linear-attention."""
     return t * (t.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
 
 
-def silenced(x: Float[Tensor, "B T E"], mask: Bool[Tensor, "B T"] | None) -> Float[Tensor, "B T E"]:
-    """The tokens, with 0 where there is no token."""
+def zero_invalid(x: Float[Tensor, "B T E"], mask: Bool[Tensor, "B T"] | None) -> Float[Tensor, "B T E"]:
+    """The tokens, with invalid ones set to 0."""
     return x if mask is None else x.masked_fill(~mask.unsqueeze(2), 0.0)
 
 
-def gated(t: Float[Tensor, "*B C"], gate: Float[Tensor, "*B C"]) -> Float[Tensor, "*B C"]:
-    """Product with the gate's SiLU."""
+def silu_gated(t: Float[Tensor, "*B C"], gate: Float[Tensor, "*B C"]) -> Float[Tensor, "*B C"]:
+    """The product with the SiLU of the gate."""
     return t * F.silu(gate)
 
 
-def in_full(x: Tensor) -> torch.autocast:
-    """A context without autocast: sums over all tokens are not for half precision."""
+def full_precision(x: Tensor) -> torch.autocast:
+    """A context without autocast, because sums over all tokens need full precision."""
     return torch.autocast(x.device.type, enabled=False)
 
 
-def compact(t: Tensor) -> Tensor:
-    """A part of a longer tensor as a copy, so that a state does not hold the longer tensor."""
+def owned_slice(t: Tensor) -> Tensor:
+    """A copy of a slice if there are no gradients, so that a state does not hold the longer tensor."""
     return t if torch.is_grad_enabled() else t.clone()

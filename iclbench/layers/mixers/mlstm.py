@@ -1,4 +1,4 @@
-"""mLSTM (Beck et al. 2024, xLSTM): a matrix memory behind exponential gates."""
+"""mLSTM (Beck et al. 2024, xLSTM): a matrix memory with exponential gates."""
 
 from __future__ import annotations
 
@@ -18,32 +18,34 @@ from iclbench.layers.mixers.mixer import (
     MixerState,
     Mlp,
     Sizes,
-    compact,
-    divided,
-    gated,
-    heads,
-    in_full,
-    joined,
-    silenced,
-    values,
+    full_precision,
+    head_channels,
+    join_heads,
+    owned_slice,
+    silu_gated,
+    split_heads,
+    value_channels,
+    zero_invalid,
 )
 from iclbench.layers.mixers.window import Window
 
-_BLOCK = 4  # channels that q, k and v are made of together
+_BLOCK = 4  # channels per block of the block-diagonal maps to q, k and v
 
 
 class MLSTM(Mixer):
     """C_t = f' C_{t-1} + i' k v^T / sqrt(K), n likewise, h = C^T q / max(|n.q|, e^-m), with m_t = max(log f + m_{t-1},
     i), f' = e^(log f + m_{t-1} - m_t), i' = e^(i - m_t) and log f = log sigmoid of the gate.
 
-    The recurrence with a column of ones among the values, whose answers are n.q. The block of the paper: up to 2E = 4
-    D; on one half a convolution of 4 with SiLU, then q and k in blocks of 4 channels, v from before it, gates from all
-    three; each head's answer through a layer norm, beside a skip, times the SiLU of the other half, down again. 6 D² +
-    (38 + 12 H) D + 2 H: about 6 D² where models are wide. Gate weights 0, input bias N(0, 0.1), forget biases
-    from 3 to 6 over the heads, projections of variance 2 / (5 D), the last of standard deviation 2 / (layers sqrt(D)).
-    Without a convolution its SiLU stays, which the released code leaves out then, as it adds 1e-6 to the divisor. By
-    default q and k are as wide as v, and grow with `inner`; with `state` they have so many channels per head, each made
-    of all of the head's.
+    The recurrence has an additional column of ones in the values, whose output is n.q. The block is that of the paper:
+    a projection up to 2E = 4 D; on one half a convolution of 4 taps with SiLU, from which come q and k in blocks of 4
+    channels; v from before the convolution; gates from q, k and v. The output of each head has a layer norm; a skip is
+    added, the sum is multiplied by the SiLU of the other half and projected down. There are 6 D² + (38 + 12 H) D + 2 H
+    parameters.
+
+    Gate weights start at 0, input biases at N(0, 0.1), forget biases from 3 to 6 over the heads. Projections have
+    variance 2 / (5 D), the last one a standard deviation of 2 / (layers sqrt(D)). Differences to the released code: the
+    SiLU remains if there is no convolution, and the divisor has no added 1e-6. By default q and k are as wide as v, and
+    grow with `inner`; `state` sets their channels per head, each computed from all channels of the head.
     """
 
     default_conv = 4
@@ -52,17 +54,17 @@ class MLSTM(Mixer):
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        width, value = sizes.width, values(sizes, divided(sizes, 2))
-        inner = sizes.heads * value
-        self.heads, self.keys, self.values = sizes.heads, sizes.state or value, value
+        width, value_dim = sizes.width, value_channels(sizes, head_channels(sizes, 2))
+        inner = sizes.heads * value_dim
+        self.heads, self.key_dim, self.value_dim = sizes.heads, sizes.state or value_dim, value_dim
         self.window = Window(inner, self.taps(sizes), bias=True)
         self.up_proj = nn.Linear(width, 2 * inner, bias=False)
         block = math.gcd(inner, _BLOCK)
-        per_key = (inner // block, block, block) if sizes.state is None else (sizes.heads, self.keys, value)
+        per_key = (inner // block, block, block) if sizes.state is None else (sizes.heads, self.key_dim, value_dim)
         spread = math.sqrt(2 / (5 * width))
         self.q, self.k = (nn.Parameter(torch.randn(per_key) * spread) for _ in range(2))
         self.v = nn.Parameter(torch.randn(inner // block, block, block) * spread)
-        self.gates = nn.Linear(2 * sizes.heads * self.keys + inner, 2 * sizes.heads)
+        self.gates = nn.Linear(2 * sizes.heads * self.key_dim + inner, 2 * sizes.heads)
         self.norm_weight = nn.Parameter(torch.ones(inner))
         self.skip = nn.Parameter(torch.ones(inner))
         self.down_proj = nn.Linear(inner, width, bias=False)
@@ -74,7 +76,7 @@ class MLSTM(Mixer):
             self.gates.bias[sizes.heads :] = torch.linspace(3, 6, sizes.heads)
 
     def start(self, batch: int) -> MixerState:
-        memory = self.skip.new_zeros(batch, self.heads, self.keys, self.values + 1)
+        memory = self.skip.new_zeros(batch, self.heads, self.key_dim, self.value_dim + 1)
         return self.window.start(batch, self.skip), memory, self.skip.new_zeros(batch, self.heads, 1)
 
     def forward(
@@ -82,21 +84,21 @@ class MLSTM(Mixer):
     ) -> tuple[Float[Tensor, "B T D"], MixerState]:
         tail, memory, max_before = state
         inputs, z = self.up_proj(x).chunk(2, -1)
-        u, tail = self.window(silenced(inputs, mask), tail)
-        with in_full(x):
+        u, tail = self.window(zero_invalid(inputs, mask), tail)
+        with full_precision(x):
             terms, log_f, i = self._ungated(u, inputs)
             if mask is not None:
                 log_f = log_f.masked_fill(~mask.unsqueeze(1), 0.0)
                 i = i.masked_fill(~mask.unsqueeze(1), -torch.inf)
             m = running_max(log_f, i, max_before)
             o, memory = recurrence.linear_recurrence(gated_terms(terms, log_f, i, m), memory)
-        return self._out(o, m[..., 1:], u, z), (tail, memory, compact(m[..., -1:]))
+        return self._out(o, m[..., 1:], u, z), (tail, memory, owned_slice(m[..., -1:]))
 
     def peek(self, x: Float[Tensor, "B Q D"], state: MixerState) -> Float[Tensor, "B Q D"]:
         tail, memory, max_before = state
         inputs, z = self.up_proj(x).chunk(2, -1)
         u = self.window.peek(inputs, tail)
-        with in_full(x):
+        with full_precision(x):
             terms, log_f, i = self._ungated(u, inputs)
             terms, m = next_token_terms(terms, log_f, i, max_before)
             o = recurrence.peek(terms, memory)
@@ -108,13 +110,13 @@ class MLSTM(Mixer):
         tail, memory, max_before = state
         (inputs, z), (query_inputs, query_z) = (self.up_proj(t).chunk(2, -1) for t in (x, queries))
         u, v, tail = self.window.fork(inputs, query_inputs, tail)
-        with in_full(x):
+        with full_precision(x):
             terms, log_f, i = self._ungated(u, inputs)
             m = running_max(log_f, i, max_before)
             query_terms, m_query = next_token_terms(*self._ungated(v, query_inputs), m[..., :-1:2])
             o, answers, memory = recurrence.fork(gated_terms(terms, log_f, i, m), query_terms, memory)
         outputs = self._out(o, m[..., 1:], u, z), self._out(answers, m_query, v, query_z)
-        return *outputs, (tail, memory, compact(m[..., -1:]))
+        return *outputs, (tail, memory, owned_slice(m[..., -1:]))
 
     def _ungated(self, u: Tensor, inputs: Tensor) -> tuple[Terms, Tensor, Tensor]:
         """Terms without gates, log f and i, `(B, H, T)`."""
@@ -122,14 +124,14 @@ class MLSTM(Mixer):
         convolved = F.silu(u.to(dtype))
         q, k, v = (_blocks(t, w) for t, w in ((convolved, self.q), (convolved, self.k), (inputs.to(dtype), self.v)))
         i, f = self.gates(torch.cat([q, k, v], -1)).mT.chunk(2, 1)
-        q, k, v = (heads(t, self.heads) for t in (q, k, v))
-        return Terms(q, k * self.keys**-0.5, F.pad(v, (0, 1), value=1.0)), F.logsigmoid(f), i
+        q, k, v = (split_heads(t, self.heads) for t in (q, k, v))
+        return Terms(q, k * self.key_dim**-0.5, F.pad(v, (0, 1), value=1.0)), F.logsigmoid(f), i
 
     def _out(self, o: Tensor, m: Float[Tensor, "B H T"], u: Tensor, z: Tensor) -> Tensor:
         weight = torch.maximum(o[..., -1:].abs(), (-m).exp().unsqueeze(-1))
         h = o[..., :-1] / weight.clamp(min=torch.finfo(o.dtype).tiny)  # e^-m may be 0
-        normed = F.group_norm(joined(h).flatten(0, 1), self.heads, self.norm_weight, None, 1e-5)
-        return self.down_proj(gated(normed.view_as(u).to(u) + self.skip * F.silu(u), z))
+        normed = F.group_norm(join_heads(h).flatten(0, 1), self.heads, self.norm_weight, None, 1e-5)
+        return self.down_proj(silu_gated(normed.view_as(u).to(u) + self.skip * F.silu(u), z))
 
 
 def _blocks(x: Float[Tensor, "B T E"], weight: Float[Tensor, "blocks out into"]) -> Float[Tensor, "B T HK"]:
@@ -139,15 +141,15 @@ def _blocks(x: Float[Tensor, "B T E"], weight: Float[Tensor, "blocks out into"])
 def running_max(
     log_f: Float[Tensor, "B H T"], i: Float[Tensor, "B H T"], max_before: Float[Tensor, "B H 1"]
 ) -> Float[Tensor, "B H T1"]:
-    """m before each token and after the last. Answers are the same for any m that keeps numbers in range, so that no
-    gradient goes through it."""
+    """m before each token and after the last. Outputs do not depend on m as long as numbers remain in range, so that m
+    has no gradient."""
     c = log_f.detach().double().cumsum(-1)
     highest = torch.maximum(max_before.double(), (i.detach() - c).cummax(-1).values)
     return torch.cat([max_before, (c + highest).to(max_before)], -1)
 
 
 def gated_terms(terms: Terms, log_f: Tensor, i: Tensor, m: Float[Tensor, "B H T1"]) -> Terms:
-    """With the decays f' and the keys times i'."""
+    """The terms with decays f' and with keys multiplied by i'."""
     decay = log_f + m[..., :-1] - m[..., 1:]
     return replace(terms, k=terms.k * (i - m[..., 1:]).exp().unsqueeze(-1), g=decay.unsqueeze(-1))
 
@@ -155,6 +157,6 @@ def gated_terms(terms: Terms, log_f: Tensor, i: Tensor, m: Float[Tensor, "B H T1
 def next_token_terms(
     terms: Terms, log_f: Tensor, i: Tensor, max_before: Float[Tensor, "B H _"]
 ) -> tuple[Terms, Tensor]:
-    """Gated terms of tokens that each come next after a state whose m is `max_before`, and their own m."""
+    """Gated terms of tokens each of which is the first after a state with m = `max_before`, and m after each token."""
     m = torch.maximum(log_f + max_before, i).detach()
     return replace(terms, k=terms.k * (i - m).exp().unsqueeze(-1), g=(log_f + max_before - m).unsqueeze(-1)), m

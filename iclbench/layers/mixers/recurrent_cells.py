@@ -9,38 +9,39 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from iclbench.layers.mixers.mixer import Mixer, MixerState, Mlp, Sizes, in_full, silenced
+from iclbench.layers.mixers.mixer import Mixer, MixerState, Mlp, Sizes, full_precision, zero_invalid
 from iclbench.layers.mixers.window import Window
 
 
 class Cells(Mixer):
-    """A recurrent network of one layer and the width of a token; its state are the window's tail and the cells'.
+    """A recurrent network of one layer with the width of a token. The state holds the tail of the window and the state
+    of the cells.
 
     Attributes:
-        kind: PyTorch's module.
-        parts: tensors of its state.
+        module: PyTorch's module.
+        state_tensors: number of tensors in the state of the cells.
     """
 
     uses = frozenset({"conv"})
     mlp: ClassVar[Mlp] = "none"
-    kind: type[nn.LSTM | nn.GRU]
-    parts: int
+    module: type[nn.LSTM | nn.GRU]
+    state_tensors: int
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         self.width, self.window = sizes.width, Window(sizes.width, self.taps(sizes))
-        self.cells = self.kind(sizes.width, sizes.width, batch_first=True)
+        self.cells = self.module(sizes.width, sizes.width, batch_first=True)
 
     def start(self, batch: int) -> MixerState:
         weight = next(self.cells.parameters())
-        cells = tuple(weight.new_zeros(batch, self.width) for _ in range(self.parts))
+        cells = tuple(weight.new_zeros(batch, self.width) for _ in range(self.state_tensors))
         return self.window.start(batch, weight), *cells
 
     def forward(
         self, x: Float[Tensor, "B T D"], state: MixerState, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T D"], MixerState]:
         tail, *cells = state
-        u, tail = self.window(silenced(x, mask), tail)
+        u, tail = self.window(zero_invalid(x, mask), tail)
         u = self.window.activated(u)
         out, cells = self._run(u, cells) if mask is None else self._padded(u, cells, mask)
         return out, (tail, *cells)
@@ -67,14 +68,16 @@ class Cells(Mixer):
         return torch.cat(outputs, 1), answers, (tail, *cells)
 
     def _run(self, x: Any, cells: list[Tensor]) -> tuple[Any, list[Tensor]]:
-        """Always in full precision: sums over all tokens need it, and some processors have no cells for half of it."""
+        """Run the cells in full precision: sums over all tokens need it, and some processors do not support half
+        precision here."""
         batched = tuple(t.unsqueeze(0) for t in cells)
-        with in_full(batched[0]):
-            out, after = self.cells(x.to(batched[0].dtype), batched if self.parts > 1 else batched[0])
-        return out, [t.squeeze(0) for t in (after if self.parts > 1 else (after,))]
+        with full_precision(batched[0]):
+            out, after = self.cells(x.to(batched[0].dtype), batched if self.state_tensors > 1 else batched[0])
+        return out, [t.squeeze(0) for t in (after if self.state_tensors > 1 else (after,))]
 
     def _padded(self, x: Tensor, cells: list[Tensor], mask: Bool[Tensor, "B T"]) -> tuple[Tensor, list[Tensor]]:
-        """A chunk whose valid tokens come last; the state of an episode without any does not change."""
+        """`_run` for a chunk whose valid tokens are last; the state of an episode without valid tokens does not
+        change."""
         counts, length = mask.sum(1), x.shape[1]
         place = torch.arange(length, device=x.device)
         order = (place + (length - counts).unsqueeze(1)) % length
@@ -90,21 +93,20 @@ class Cells(Mixer):
 
 class LSTM(Cells):
     """c_t = f c_{t-1} + i g, h_t = o tanh(c_t), gates sigmoids and g the tanh of linear maps of x_t and h_{t-1}
-    (Hochreiter and Schmidhuber 1997; Gers et al. 2000): torch.nn.LSTM, 8 D² + 8 D parameters, its own initialisation.
+    (Hochreiter and Schmidhuber 1997; Gers et al. 2000): `torch.nn.LSTM` with its initialisation and 8 D² + 8 D
+    parameters.
 
-    Cannot be gone through in parallel: time grows with the tokens one by one. A convolution, where one is asked for,
-    is before it, with SiLU.
+    It cannot be computed in parallel over tokens. An optional convolution with SiLU comes before it.
     """
 
-    kind, parts = nn.LSTM, 2
+    module, state_tensors = nn.LSTM, 2
 
 
 class GRU(Cells):
     """h_t = (1 - z) n + z h_{t-1}, n = tanh(W x_t + r (U h_{t-1})), gates r and z sigmoids of x_t and h_{t-1} (Cho et
-    al. 2014): torch.nn.GRU, 6 D² + 6 D parameters, its own initialisation.
+    al. 2014): `torch.nn.GRU` with its initialisation and 6 D² + 6 D parameters.
 
-    Cannot be gone through in parallel: time grows with the tokens one by one. A convolution, where one is asked for,
-    is before it, with SiLU.
+    It cannot be computed in parallel over tokens. An optional convolution with SiLU comes before it.
     """
 
-    kind, parts = nn.GRU, 1
+    module, state_tensors = nn.GRU, 1

@@ -11,56 +11,67 @@ from torch import Tensor, nn
 from iclbench.core.errors import UsageError
 from iclbench.layers.linear_recurrence import Terms
 from iclbench.layers.mixers.linear_mixer import LinearMixer
-from iclbench.layers.mixers.mixer import Sizes, divided, gated, heads, joined, shrunk, values
+from iclbench.layers.mixers.mixer import (
+    Sizes,
+    head_channels,
+    join_heads,
+    scaled_by_depth,
+    silu_gated,
+    split_heads,
+    value_channels,
+)
 from iclbench.layers.mixers.window import Window
-from iclbench.layers.positions import SLOWEST_ROTARY, turned
+from iclbench.layers.positions import ROTARY_BASE, rotated
 
 
 class RetNet(LinearMixer):
-    """S_t = gamma_h S_{t-1} + k_t v_t^T, o = S^T q, gamma_h = 1 - 2^(-5-h); q and k turned by their places, k over
-    sqrt(K); values twice as wide as tokens; each head's answer through an RMS norm, all through a SiLU gate.
+    """S_t = gamma_h S_{t-1} + k_t v_t^T, o = S^T q, gamma_h = 1 - 2^(-5-h).
 
-    8 D² parameters. The state turns on with the tokens, so that places are counted from it and never grow. Heads are
-    normed by RMS without weights, as in torchscale's code; the paper has a group norm. Angles are those of rotary
-    positions, where torchscale's go one step further. PyTorch's initialisation of linear layers, outputs shrunk with
-    depth (torchscale has Xavier's with small gains, and scales scores in ways that the norm undoes). A convolution,
-    where one is asked for, is followed by SiLU.
+    q and k are rotated by their positions, and k is divided by sqrt(K). Values are twice as wide as tokens. The output
+    of each head has an RMS norm, and all outputs have a SiLU gate. There are 8 D² parameters.
+
+    The state is rotated with every token, so that positions are counted from it and do not grow. The RMS norm has no
+    weights, as in torchscale's code; the paper has a group norm. The angles are those of rotary positions; torchscale's
+    frequencies extend one step further. Linear layers have PyTorch's initialisation, output weights are scaled down
+    with depth (torchscale has Xavier initialisation with small gains, and factors on scores that the norm cancels). An
+    optional convolution is followed by SiLU.
     """
 
-    head_step = 2  # queries and keys are turned in pairs of channels
+    head_step = 2  # pairs of channels of queries and keys are rotated
 
     def __init__(self, sizes: Sizes) -> None:
-        width, keys = sizes.width, sizes.state or divided(sizes)
-        if keys % 2:
+        width, key_dim = sizes.width, sizes.state or head_channels(sizes)
+        if key_dim % 2:
             raise UsageError(
-                "retnet turns pairs of channels: backbone.state, or backbone.width / backbone.heads, must be even, "
-                f"not {keys}"
+                "retnet rotates pairs of channels: backbone.state, or backbone.width / backbone.heads, must be even, "
+                f"not {key_dim}",
+                code="bad-value",
             )
-        value = values(sizes, divided(sizes, 2))
-        inner = sizes.heads * value
-        self.parts = [sizes.heads * keys, sizes.heads * keys, inner]
-        super().__init__(Window(sum(self.parts), self.taps(sizes)), (sizes.heads, keys, value))
-        self.heads, self.keys = sizes.heads, keys
-        self.in_proj = nn.Linear(width, sum(self.parts) + inner, bias=False)
-        self.out_proj = shrunk(nn.Linear(inner, width, bias=False), sizes)
+        value_dim = value_channels(sizes, head_channels(sizes, 2))
+        inner = sizes.heads * value_dim
+        self.window_sizes = [sizes.heads * key_dim, sizes.heads * key_dim, inner]
+        super().__init__(Window(sum(self.window_sizes), self.taps(sizes)), (sizes.heads, key_dim, value_dim))
+        self.heads, self.key_dim = sizes.heads, key_dim
+        self.in_proj = nn.Linear(width, sum(self.window_sizes) + inner, bias=False)
+        self.out_proj = scaled_by_depth(nn.Linear(inner, width, bias=False), sizes)
 
-    def terms(self, u: Tensor, rest: Tensor) -> Terms:
-        q, k, v = (heads(t, self.heads) for t in self.window.activated(u).split(self.parts, -1))
+    def terms(self, u: Tensor, bypass: Tensor) -> Terms:
+        q, k, v = (split_heads(t, self.heads) for t in self.window.activated(u).split(self.window_sizes, -1))
         decays = torch.log1p(-torch.exp2(-5.0 - torch.arange(self.heads, dtype=v.dtype, device=v.device)))
-        return Terms(q, k * self.keys**-0.5, v, decays[:, None, None].expand(len(v), -1, v.shape[2], 1))
+        return Terms(q, k * self.key_dim**-0.5, v, decays[:, None, None].expand(len(v), -1, v.shape[2], 1))
 
-    def placed(self, terms: Terms, places: range) -> Terms:
-        return replace(terms, q=self._turned(terms.q, places), k=self._turned(terms.k, places))
+    def at_positions(self, terms: Terms, positions: range) -> Terms:
+        return replace(terms, q=self._rotated(terms.q, positions), k=self._rotated(terms.k, positions))
 
-    def moved(self, state: Tensor, tokens: int) -> Tensor:
-        return self._turned(state.mT, range(-tokens, 1 - tokens)).mT
+    def advance_origin(self, state: Tensor, tokens: int) -> Tensor:
+        return self._rotated(state.mT, range(-tokens, 1 - tokens)).mT
 
-    def _turned(self, t: Tensor, places: range) -> Tensor:
-        """Turned by angles in proportion to the places, in the precision of t."""
-        frequencies = SLOWEST_ROTARY ** -(torch.arange(0, self.keys, 2, dtype=t.dtype, device=t.device) / self.keys)
-        positions = torch.arange(places.start, places.stop, places.step, dtype=t.dtype, device=t.device)
-        angles = positions.unsqueeze(1) * frequencies
-        return turned(t, (angles.cos(), angles.sin()))
+    def _rotated(self, t: Tensor, positions: range) -> Tensor:
+        """Rotated by angles proportional to the positions, in the precision of t."""
+        frequencies = ROTARY_BASE ** -(torch.arange(0, self.key_dim, 2, dtype=t.dtype, device=t.device) / self.key_dim)
+        index = torch.arange(positions.start, positions.stop, positions.step, dtype=t.dtype, device=t.device)
+        angles = index.unsqueeze(1) * frequencies
+        return rotated(t, (angles.cos(), angles.sin()))
 
-    def out(self, o: Tensor, terms: Terms, u: Tensor, rest: Tensor) -> Tensor:
-        return self.out_proj(gated(joined(F.rms_norm(o, o.shape[-1:], eps=1e-6)), rest))
+    def out(self, o: Tensor, terms: Terms, u: Tensor, bypass: Tensor) -> Tensor:
+        return self.out_proj(silu_gated(join_heads(F.rms_norm(o, o.shape[-1:], eps=1e-6)), bypass))

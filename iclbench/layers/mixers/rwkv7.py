@@ -1,4 +1,4 @@
-"""RWKV-7 (Peng et al. 2025): a generalised delta rule whose decay, learning rate and removed key are per channel."""
+"""RWKV-7 (Peng et al. 2025): a generalised delta rule with a decay, a learning rate and a removed key per channel."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from iclbench.layers.linear_recurrence import Terms
 from iclbench.layers.mixers.linear_mixer import LinearMixer
-from iclbench.layers.mixers.mixer import Mlp, Sizes, divided, heads, joined
+from iclbench.layers.mixers.mixer import Mlp, Sizes, head_channels, join_heads, split_heads
 from iclbench.layers.mixers.window import Shift, Window
 
 _DECAY = math.exp(-0.5)  # the strongest decay of a step is e^-0.6065
-_FADES = (0.2, 0.9, 0.7, 0.7, 0.9, 0.2)  # powers of the first token shifts, of what r, w, k, v, a and g are made of
+_SHIFT_POWERS = (0.2, 0.9, 0.7, 0.7, 0.9, 0.2)  # exponents of the initial token shifts of r, w, k, v, a and g
 
 
 class RWKV7(LinearMixer):
@@ -23,44 +23,45 @@ class RWKV7(LinearMixer):
     vector along k k_k, a = sigmoid(.) and k~ = k (1 + (a - 1) k_a); then a group norm per head (eps V 1e-5), the bonus
     (r . k~ r_k) v, a gate, and the output projection, which starts at 0.
 
-    4 D² and four low-rank maps (w, a, v, g). Each of r, w, k, v, a, g is made of x + mu (x_before - x), learned per
-    channel; `conv` puts a convolution in the place of the token before (0: nothing). Layers after the first mix its
-    values into theirs. First values as published, but that a model of one layer divides by nothing. The public ranks
-    have a floor of 32, which at width 64 alone costs 4 D²; here they are 1.8 sqrt(D), 1.8 sqrt(D), 1.3 sqrt(D) and
-    0.6 D^0.8 rounded up, or `rank`. The channel MLP is relu² without the published token
-    shift, and with PyTorch's initialisation in place of an orthogonal input and an output of 0.
+    The parameters are 4 D² and four low-rank maps (w, a, v, g). Each of r, w, k, v, a and g is computed from x + mu
+    (x_before - x), with mu learned per channel; `conv` replaces the previous token by a convolution (0: by 0). Layers
+    after the first mix its values into theirs. Initial values are as published, except that a model of one layer does
+    not divide by 0. The published ranks have a minimum of 32, which at width 64 needs 4 D² parameters; here they are
+    1.8 sqrt(D), 1.8 sqrt(D), 1.3 sqrt(D) and 0.6 D^0.8, rounded up, or `rank`. The channel MLP is relu², without the
+    published token shift, and has PyTorch's initialisation instead of an orthogonal input layer and an output layer
+    of 0.
     """
 
     uses = frozenset({"heads", "conv", "rank"})
     mlp: ClassVar[Mlp] = "relu2"
-    hands_on = True
-    unconvolved = "the token before in place of a short convolution"
+    shares_values = True
+    no_conv_text = "the token before in place of a short convolution"
 
     def __init__(self, sizes: Sizes) -> None:
-        width, value = sizes.width, divided(sizes)
+        width, value_dim = sizes.width, head_channels(sizes)
         window = Shift(width) if sizes.conv is None else Window(width, sizes.conv)
-        super().__init__(window, (sizes.heads, value, value))
+        super().__init__(window, (sizes.heads, value_dim, value_dim))
         self.heads, self.width, self.first = sizes.heads, width, sizes.first
         depth = sizes.layer / max(1, sizes.layers - 1)
         channel = torch.arange(width) / width
-        along = torch.linspace(-0.5, 0.5, width) if width > 1 else torch.zeros(1)
-        within = torch.linspace(-1, 1, value).repeat(sizes.heads) if value > 1 else torch.zeros(width)
-        zigzag = within * within.abs()
+        ramp = torch.linspace(-0.5, 0.5, width) if width > 1 else torch.zeros(1)
+        head_ramp = torch.linspace(-1, 1, value_dim).repeat(sizes.heads) if value_dim > 1 else torch.zeros(width)
+        zigzag = head_ramp * head_ramp.abs()
         fade = 1 - sizes.layer / sizes.layers
-        self.mix = nn.Parameter(torch.stack([1 - channel ** (power * fade) for power in _FADES]))
+        self.mix = nn.Parameter(torch.stack([1 - channel ** (power * fade) for power in _SHIFT_POWERS]))
         self.r, self.k, self.v = (nn.Linear(width, width, bias=False) for _ in range(3))
         for linear, gain in ((self.r, 1.0), (self.k, 0.1), (self.v, 1.0)):
             nn.init.orthogonal_(linear.weight, gain)
-        slow, gate = math.ceil(1.8 * width**0.5), math.ceil(0.6 * width**0.8)
-        decay = -6 + 6 * (along + 0.5) ** (1 + depth**0.3)
-        self.w = low_rank(width, sizes.rank or slow, decay + 0.5 + 2.5 * zigzag)
-        self.a = low_rank(width, sizes.rank or slow, -0.19 + 0.3 * zigzag + 0.4 * along)
-        self.g = low_rank(width, sizes.rank or gate, None)
+        rank, gate_rank = math.ceil(1.8 * width**0.5), math.ceil(0.6 * width**0.8)
+        decay = -6 + 6 * (ramp + 0.5) ** (1 + depth**0.3)
+        self.w = low_rank(width, sizes.rank or rank, decay + 0.5 + 2.5 * zigzag)
+        self.a = low_rank(width, sizes.rank or rank, -0.19 + 0.3 * zigzag + 0.4 * ramp)
+        self.g = low_rank(width, sizes.rank or gate_rank, None)
         if not self.first:
-            self.mixed = low_rank(width, sizes.rank or math.ceil(1.3 * width**0.5), 0.73 - 0.4 * along)
-        self.k_k, self.k_a = nn.Parameter(0.71 - 0.1 * along), nn.Parameter(torch.full((width,), 1.02))
-        self.r_k = nn.Parameter(torch.full((sizes.heads, 1, value), -0.04))
-        self.norm = nn.GroupNorm(sizes.heads, width, eps=value * 1e-5)
+            self.mixed = low_rank(width, sizes.rank or math.ceil(1.3 * width**0.5), 0.73 - 0.4 * ramp)
+        self.k_k, self.k_a = nn.Parameter(0.71 - 0.1 * ramp), nn.Parameter(torch.full((width,), 1.02))
+        self.r_k = nn.Parameter(torch.full((sizes.heads, 1, value_dim), -0.04))
+        self.norm = nn.GroupNorm(sizes.heads, width, eps=value_dim * 1e-5)
         nn.init.constant_(self.norm.weight, ((sizes.layer + 1) / sizes.layers) ** 0.7)
         self.out_proj = nn.Linear(width, width, bias=False)
         nn.init.zeros_(self.out_proj.weight)
@@ -68,35 +69,35 @@ class RWKV7(LinearMixer):
     def channels(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return x[..., : self.width], x
 
-    def terms(self, u: Tensor, rest: Tensor) -> Terms:
-        xr, xw, xk, xv, xa = (self._stream(u, rest, mu) for mu in self.mix[:-1])
+    def terms(self, u: Tensor, bypass: Tensor) -> Terms:
+        xr, xw, xk, xv, xa = (self._stream(u, bypass, mu) for mu in self.mix[:-1])
         r, k, v = self.r(xr), self.k(xk), self.v(xv)
         g = -_DECAY * self.w[1](self.w[0](xw).tanh()).sigmoid()
         a = self.a(xa).sigmoid()
         if not self.first:
-            v = torch.lerp(v, rest[..., self.width :], self.mixed(xv).sigmoid())
-        removed = F.normalize(heads(k * self.k_k, self.heads), dim=-1)
+            v = torch.lerp(v, bypass[..., self.width :], self.mixed(xv).sigmoid())
+        removed = F.normalize(split_heads(k * self.k_k, self.heads), dim=-1)
         k = k * (1 + (a - 1) * self.k_a)
-        r, k, v, g, a = (heads(t, self.heads) for t in (r, k, v, g, a))
+        r, k, v, g, a = (split_heads(t, self.heads) for t in (r, k, v, g, a))
         return Terms(r, k, v, g, -removed, removed * a)
 
-    def out(self, o: Tensor, terms: Terms, u: Tensor, rest: Tensor) -> Tensor:
+    def out(self, o: Tensor, terms: Terms, u: Tensor, bypass: Tensor) -> Tensor:
         bonus = (terms.q * terms.k * self.r_k).sum(-1, keepdim=True) * terms.v
-        o = joined(o)
+        o = join_heads(o)
         normed = self.norm(o.flatten(0, 1)).view_as(o)
         low, high = self.g
-        gate = high(low(self._stream(u, rest, self.mix[-1])).sigmoid())
-        first = joined(terms.v) if self.first else rest[..., self.width :]
-        return torch.cat([self.out_proj((normed + joined(bonus)) * gate), first], -1)
+        gate = high(low(self._stream(u, bypass, self.mix[-1])).sigmoid())
+        first = join_heads(terms.v) if self.first else bypass[..., self.width :]
+        return torch.cat([self.out_proj((normed + join_heads(bonus)) * gate), first], -1)
 
-    def _stream(self, u: Tensor, rest: Tensor, mu: Tensor) -> Tensor:
-        """x with some of what was before."""
-        x = rest[..., : self.width]
+    def _stream(self, u: Tensor, bypass: Tensor, mu: Tensor) -> Tensor:
+        """x + mu (x_before - x)."""
+        x = bypass[..., : self.width]
         return x + (u - x) * mu
 
 
 def low_rank(width: int, rank: int, bias: Tensor | None) -> nn.Sequential:
-    """Two matrices, the first 0, the second orthogonal of gain 0.1, and a bias."""
+    """Two linear layers: the first starts at 0, the second is orthogonal with gain 0.1 and may have a bias."""
     first, second = nn.Linear(width, rank, bias=False), nn.Linear(rank, width, bias=bias is not None)
     nn.init.zeros_(first.weight)
     nn.init.orthogonal_(second.weight, 0.1)

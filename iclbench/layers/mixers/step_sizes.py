@@ -1,4 +1,4 @@
-"""First step sizes dt of decays e^(-A dt), as Mamba draws them (Gu and Dao 2023, section 3.6)."""
+"""Initial step sizes dt of decays e^(-A dt), as in Mamba (Gu and Dao 2023, section 3.6)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-_LEAST, _MOST, _FLOOR = 1e-3, 1e-1, 1e-4
+_MIN_DT, _MAX_DT, _CLAMP = 1e-3, 1e-1, 1e-4
 
 
-def first_dt(count: int) -> Float[Tensor, " count"]:
+def initial_dt_bias(count: int) -> Float[Tensor, " count"]:
     """Biases whose softplus is log-uniform in [0.001, 0.1]."""
-    dt = torch.exp(torch.rand(count) * math.log(_MOST / _LEAST) + math.log(_LEAST)).clamp(min=_FLOOR)
+    dt = torch.exp(torch.rand(count) * math.log(_MAX_DT / _MIN_DT) + math.log(_MIN_DT)).clamp(min=_CLAMP)
     return dt + torch.log(-torch.expm1(-dt))

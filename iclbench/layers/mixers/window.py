@@ -1,4 +1,4 @@
-"""A short causal depthwise convolution of each token and the few tokens before it."""
+"""A short causal depthwise convolution over each token and the tokens before it."""
 
 from __future__ import annotations
 
@@ -8,63 +8,63 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from iclbench.layers.depthwise_convolution import depthwise_convolution
-from iclbench.layers.mixers.mixer import compact
+from iclbench.layers.mixers.mixer import owned_slice
 
 
 class Window(nn.Module):
-    """A causal convolution of each channel over `taps` tokens, the last of them the token itself, with weights as
-    `nn.Conv1d` has and draws them. Without taps it is the identity, and nothing is kept.
+    """A causal convolution of each channel over `taps` tokens, up to and including the token itself. Weights have the
+    shape and initialisation of `nn.Conv1d`. Without taps it is the identity and its state is empty.
 
     Args:
         channels: E.
-        taps: how many.
-        bias: whether there is one.
+        taps: number of taps.
+        bias: whether it has a bias.
     """
 
     def __init__(self, channels: int, taps: int, bias: bool = False) -> None:
         super().__init__()
-        self.channels, self.kept = channels, max(0, taps - 1)
+        self.channels, self.tail_length = channels, max(0, taps - 1)
         self.weight: Tensor | None = None
         self.bias: Tensor | None = None
         if taps:
-            drawn = nn.Conv1d(channels, channels, taps, groups=channels, bias=bias)
-            self.weight, self.bias = drawn.weight, drawn.bias
+            convolution = nn.Conv1d(channels, channels, taps, groups=channels, bias=bias)
+            self.weight, self.bias = convolution.weight, convolution.bias
 
     def start(self, batch: int, like: Tensor) -> Float[Tensor, "B K E"]:
-        """The tokens before the first."""
-        return like.new_zeros(batch, self.kept, self.channels)
+        """The tail before the first token: zeros."""
+        return like.new_zeros(batch, self.tail_length, self.channels)
 
     def activated(self, u: Float[Tensor, "B T E"]) -> Float[Tensor, "B T E"]:
-        """Apply the SiLU after a convolution; the identity where there is none."""
+        """Apply SiLU if there is a convolution; otherwise the identity."""
         return u if self.weight is None else F.silu(u)
 
     def forward(
         self, x: Float[Tensor, "B T E"], tail: Float[Tensor, "B K E"]
     ) -> tuple[Float[Tensor, "B T E"], Float[Tensor, "B K E"]]:
-        """A chunk after the tail of what came before, and the tail after it."""
+        """Outputs for a chunk after the tail of the tokens before it, and the tail after the chunk."""
         padded = self._padded(x, tail)
         return self._convolved(padded), self._tail(padded, tail)
 
     def peek(self, x: Float[Tensor, "B Q E"], tail: Float[Tensor, "B K E"]) -> Float[Tensor, "B Q E"]:
-        """Tokens that each come next."""
-        return self._alone(x, tail.unsqueeze(1).expand(-1, x.shape[1], -1, -1))
+        """Outputs for tokens each of which is the first after the tail."""
+        return self._convolve_each(x, tail.unsqueeze(1).expand(-1, x.shape[1], -1, -1))
 
     def fork(
         self, x: Float[Tensor, "B T E"], queries: Float[Tensor, "B N E"], tail: Float[Tensor, "B K E"]
     ) -> tuple[Float[Tensor, "B T E"], Float[Tensor, "B N E"], Float[Tensor, "B K E"]]:
-        """A chunk of pairs, tokens that each come after the pairs before their own, and the tail after the chunk."""
+        """Outputs for a chunk of pairs, outputs for queries, one before each pair, and the tail after the chunk."""
         padded = self._padded(x, tail)
-        behind = padded.unfold(1, self.kept, 2)[:, : queries.shape[1]].mT
-        return self._convolved(padded), self._alone(queries, behind), self._tail(padded, tail)
+        past = padded.unfold(1, self.tail_length, 2)[:, : queries.shape[1]].mT
+        return self._convolved(padded), self._convolve_each(queries, past), self._tail(padded, tail)
 
     def _padded(self, x: Float[Tensor, "B T E"], tail: Float[Tensor, "B K E"]) -> Float[Tensor, "B KT E"]:
-        return torch.cat([tail, x], 1) if self.kept else x
+        return torch.cat([tail, x], 1) if self.tail_length else x
 
     def _tail(self, padded: Float[Tensor, "B KT E"], like: Tensor) -> Float[Tensor, "B K E"]:
-        return compact(padded[:, padded.shape[1] - self.kept :]).to(like)
+        return owned_slice(padded[:, padded.shape[1] - self.tail_length :]).to(like)
 
-    def _alone(self, x: Float[Tensor, "B Q E"], behind: Float[Tensor, "B Q K E"]) -> Float[Tensor, "B Q E"]:
-        return self._convolved(torch.cat([behind, x.unsqueeze(2)], 2).flatten(0, 1)).view_as(x)
+    def _convolve_each(self, x: Float[Tensor, "B Q E"], past: Float[Tensor, "B Q K E"]) -> Float[Tensor, "B Q E"]:
+        return self._convolved(torch.cat([past, x.unsqueeze(2)], 2).flatten(0, 1)).view_as(x)
 
     def _convolved(self, padded: Float[Tensor, "B KT E"]) -> Float[Tensor, "B T E"]:
         if self.weight is None:
@@ -74,11 +74,11 @@ class Window(nn.Module):
 
 
 class Shift(Window):
-    """The token before each token, as RWKV shifts them."""
+    """The previous token of each token (the token shift of RWKV)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels, 0)
-        self.kept = 1
+        self.tail_length = 1
 
     def _convolved(self, padded: Float[Tensor, "B KT E"]) -> Float[Tensor, "B T E"]:
         return padded[:, :-1]

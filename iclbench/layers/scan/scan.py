@@ -5,9 +5,9 @@
 for every channel. The state h has shape `(B, S, D)`, so that channels are contiguous. One function with
 interchangeable back ends:
 
-    torch      plain torch operations on any device, made for CPUs (`scan_torch`)
-    triton     a kernel of our own, for CUDA (`scan_triton`)
-    mamba-ssm  that package's CUDA extension, where it is built (`scan_mamba_ssm`)
+    torch      plain torch operations on any device, optimised for CPUs (`scan_torch`)
+    triton     Triton kernels of iclbench, for CUDA (`scan_triton`)
+    mamba-ssm  the CUDA extension of mamba-ssm, if it is installed (`scan_mamba_ssm`)
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from iclbench.core.errors import UsageError
 
 Backend = Literal["auto", "torch", "triton", "mamba-ssm"]
 
-# On CUDA, the first of these that can be had.
+# On CUDA, `auto` is the first of these that is available.
 _FAST: tuple[Backend, ...] = ("triton", "mamba-ssm")
 
 
@@ -48,13 +48,13 @@ def selective_scan(
         B: input vectors.
         C: output vectors.
         h0: state before the chunk; None: zero.
-        backend: `auto` is the fastest for the device of `u`, see `resolved_backend`.
+        backend: `auto` is the fastest one for the device of `u`, see `resolved_backend`.
 
     Returns:
         Outputs, and the state after the chunk.
 
     Raises:
-        UsageError: this back end cannot be had here.
+        UsageError: the back end is not available.
     """
     if h0 is None:
         h0 = u.new_zeros(u.shape[0], A.shape[1], A.shape[0])
@@ -80,16 +80,18 @@ def selective_peek(
     B: Float[Tensor, "B Q S"],
     C: Float[Tensor, "B Q S"],
 ) -> Float[Tensor, "B Q D"]:
-    """Outputs of tokens that each come next after the state `h`, on their own; nothing is kept."""
+    """Outputs of tokens each of which is the first after the state `h`."""
     decay = torch.exp(dt.unsqueeze(2) * A.T)
     decayed = (C.unsqueeze(2) @ (decay * h.unsqueeze(1))).squeeze(2)
     return decayed + (B * C).sum(-1, keepdim=True) * (dt * u)
 
 
 def resolved_backend(backend: Backend, device: torch.device, dtype: torch.dtype = torch.float32) -> Backend:
-    """The back end that computes on this device in this precision; raises `UsageError` for one that cannot be had.
+    """The back end that computes on this device in this precision. The CUDA kernels compute in float32, so that `auto`
+    is torch for float64.
 
-    The kernels compute in float32, so that float64 stays with torch.
+    Raises:
+        UsageError: the back end is not available.
     """
     if backend == "auto":
         if device.type != "cuda" or dtype == torch.float64:
@@ -105,18 +107,19 @@ def resolved_backend(backend: Backend, device: torch.device, dtype: torch.dtype 
         reason = "its kernel has no float64"
     if reason is not None:
         raise UsageError(
-            f"backbone.scan={backend} needs a CUDA device and its kernel ({reason}); use backbone.scan=auto"
+            f"backbone.scan={backend} needs a CUDA device and its kernel ({reason}); use backbone.scan=auto",
+            code="not-supported",
         )
     return backend
 
 
 def _name(backend: Backend, device: torch.device, dtype: torch.dtype) -> Backend:
-    """`resolved_backend`, once per process; compiled code holds the answer and not the search."""
+    """`resolved_backend`, cached for the process; compiled code holds the result as a constant."""
     return _cached(backend, device, dtype)
 
 
 _cached = cache(resolved_backend)
-# What `torch.compiler.assume_constant_result` sets, which imports the whole compiler first: two seconds of each start.
+# The attribute that `torch.compiler.assume_constant_result` sets; that function imports the compiler, for two seconds.
 _name._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 

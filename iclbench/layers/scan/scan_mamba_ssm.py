@@ -1,11 +1,13 @@
-"""The selective scan by the CUDA extension of mamba-ssm, `selective_scan_cuda`, where it was built and loads.
+"""The selective scan by the CUDA extension of mamba-ssm, `selective_scan_cuda`.
 
-Its kernel starts from a zero state and has no gradient through the last state. S tokens at either end give it both:
+Its kernel starts from a zero state and has no gradient through the last state. S additional tokens at each end provide
+both:
 
-- before the sequence, the s-th sets state s: B = e_s and dt u = h0, with a dt so small that nothing decays meanwhile;
-- after it, the s-th reads state s: C = e_s, and dt = 0 leaves the state as it is.
+- before the sequence, the s-th token sets state s: B = e_s and dt u = h0, with a dt so small that the state does not
+  decay in float32;
+- after the sequence, the s-th token reads state s: C = e_s, and with dt = 0 the state does not change.
 
-The former's dt is a power of two, so nothing is rounded. Layouts and the order of the arguments are those of
+The small dt is a power of two, so that it causes no rounding. Layouts and the order of the arguments are those of
 mamba-ssm's `selective_scan_interface.py`: `(B, D, T)` for u and dt, `(B, 1, S, T)` for B and C. The arithmetic is in
 float32. Each direction is one operation for autograd and `torch.compile`.
 """
@@ -22,17 +24,17 @@ from torch import Tensor
 from iclbench.core.errors import UsageError
 
 _EXTENSION = "selective_scan_cuda"
-# exp(_STILL A) is 1 in float32 for every |A| below 2^24.
-_STILL = 2.0**-50
-# Of the extension: tokens per kept state, and the most states.
-_CHUNK, _STATES = 2048, 256
+# exp(_TINY_STEP A) is 1 in float32 for every |A| below 2^24.
+_TINY_STEP = 2.0**-50
+# Constants of the extension: tokens per saved state, and the largest number of states.
+_CHUNK, _MAX_STATES = 2048, 256
 
 
 def unavailable() -> str | None:
-    """Why this kernel cannot be had here; None where it can.
+    """The reason why this kernel is not available; None if it is.
 
-    That `mamba_ssm` can be imported says nothing; that the extension is found does not say that it loads: it may have
-    been built for another torch or CUDA.
+    The package `mamba_ssm` can be imported without its extension, and an extension that was built for another version
+    of torch or CUDA does not load.
     """
     try:
         import_module(_EXTENSION)
@@ -40,7 +42,7 @@ def unavailable() -> str | None:
         if isinstance(error, ModuleNotFoundError) and error.name == _EXTENSION:
             return f"the extension '{_EXTENSION}' of mamba-ssm is not installed"
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        return f"the extension '{_EXTENSION}' of mamba-ssm is found but does not load: {reason}"
+        return f"the extension '{_EXTENSION}' of mamba-ssm does not load: {reason}"
     return None
 
 
@@ -55,33 +57,34 @@ def selective_scan(
     """`scan.selective_scan` with the kernels of mamba-ssm.
 
     Raises:
-        UsageError: more states than the kernel knows.
+        UsageError: there are more states than the kernel supports.
     """
-    if A.shape[1] > _STATES:
+    if A.shape[1] > _MAX_STATES:
         raise UsageError(
-            f"backbone.state={A.shape[1]}: mamba-ssm's kernel has {_STATES} states at most; use backbone.scan=auto"
+            f"backbone.state={A.shape[1]}: mamba-ssm's kernel has at most {_MAX_STATES} states; use backbone.scan=auto",
+            code="not-supported",
         )
     y, last, _ = _forward(u, dt, A, B, C, h0)
     return y, last
 
 
-# Schemas are spelt out: annotations may be rewritten by run-time type checkers.
+# Schemas are explicit, because run-time type checkers may change annotations.
 @torch.library.custom_op(
     "iclbench::selective_scan_mamba_ssm",
     mutates_args=(),
     schema="(Tensor u, Tensor dt, Tensor A, Tensor B, Tensor C, Tensor h0) -> (Tensor, Tensor, Tensor)",
 )
 def _forward(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Outputs, last state, and what the kernel keeps for the way back."""
-    out, kept, *_ = import_module(_EXTENSION).fwd(*_extended(u, dt, A, B, C, h0), None, None, None, False)
+    """Outputs, last state, and the tensor that the kernel saves for the backward pass."""
+    out, saved, *_ = import_module(_EXTENSION).fwd(*_extended(u, dt, A, B, C, h0), None, None, None, False)
     _, y, last = _split(out, A.shape[1])
-    return y.to(u.dtype).contiguous(), last.contiguous(), kept
+    return y.to(u.dtype).contiguous(), last.contiguous(), saved
 
 
 @torch.library.custom_op(
     "iclbench::selective_scan_mamba_ssm_backward",
     mutates_args=(),
-    schema="(Tensor u, Tensor dt, Tensor A, Tensor B, Tensor C, Tensor h0, Tensor kept, Tensor grad_y, "
+    schema="(Tensor u, Tensor dt, Tensor A, Tensor B, Tensor C, Tensor h0, Tensor saved, Tensor grad_y, "
     "Tensor grad_last) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def _backward(
@@ -91,14 +94,14 @@ def _backward(
     B: Tensor,
     C: Tensor,
     h0: Tensor,
-    kept: Tensor,
+    saved: Tensor,
     grad_y: Tensor,
     grad_last: Tensor,
 ) -> tuple[Tensor, ...]:
     """Gradients of u, dt, A, B, C and h0."""
     grad_out = torch.cat([torch.zeros_like(grad_last), grad_y, grad_last], 1).float().mT.contiguous()
     tokens = _extended(u, dt, A, B, C, h0)
-    gradients = import_module(_EXTENSION).bwd(*tokens, None, None, None, grad_out, kept, None, None, False, False)
+    gradients = import_module(_EXTENSION).bwd(*tokens, None, None, None, grad_out, saved, None, None, False, False)
     grad_u, grad_dt, grad_A, grad_B, grad_C = gradients[:5]
     grad_h0, grad_u, _ = _split(grad_u, A.shape[1])
     grads = (
@@ -107,20 +110,20 @@ def _backward(
         grad_A,
         _split(grad_B.squeeze(1), A.shape[1])[1],
         _split(grad_C.squeeze(1), A.shape[1])[1],
-        grad_h0 / _STILL,
+        grad_h0 / _TINY_STEP,
     )
     return tuple(g.to(t.dtype).contiguous() for g, t in zip(grads, (u, dt, A, B, C, h0), strict=True))
 
 
 def _extended(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor) -> tuple[Tensor, ...]:
-    """u, dt, A, B, C as the kernel takes them, with the tokens that set and read the state."""
-    nothing = torch.zeros_like(h0, dtype=torch.float32)
+    """u, dt, A, B and C in the kernel's layout, with the tokens that set and read the state."""
+    zeros = torch.zeros_like(h0, dtype=torch.float32)
     unit = torch.eye(A.shape[1], device=A.device).expand(len(u), -1, -1)
     u, dt, B, C = (
-        torch.cat(parts, 1).mT.contiguous()
-        for parts in (
-            [h0.float() / _STILL, u.float(), nothing],
-            [torch.full_like(nothing, _STILL), dt.float(), nothing],
+        torch.cat(pieces, 1).mT.contiguous()
+        for pieces in (
+            [h0.float() / _TINY_STEP, u.float(), zeros],
+            [torch.full_like(zeros, _TINY_STEP), dt.float(), zeros],
             [unit, B.float(), torch.zeros_like(unit)],
             [torch.zeros_like(unit), C.float(), unit],
         )
@@ -129,7 +132,8 @@ def _extended(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor
 
 
 def _split(extended: Tensor, states: int) -> tuple[Tensor, Tensor, Tensor]:
-    """`(B, X, S + T + S)` as tokens first: those that set the state, the sequence, those that read it."""
+    """`(B, X, S + T + S)` to `(B, tokens, X)` each: tokens that set the state, the sequence, tokens that read the
+    state."""
     start, middle, end = extended.mT.tensor_split([states, extended.shape[2] - states], 1)
     return start, middle, end
 
@@ -151,7 +155,7 @@ def _(
     B: Tensor,
     C: Tensor,
     h0: Tensor,
-    kept: Tensor,
+    saved: Tensor,
     grad_y: Tensor,
     grad_last: Tensor,
 ) -> tuple[Tensor, ...]:
@@ -162,7 +166,7 @@ def _remember(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) 
     ctx.save_for_backward(*inputs, output[2])
 
 
-def _differentiate(ctx: Any, grad_y: Tensor, grad_last: Tensor, grad_kept: Tensor) -> tuple[Tensor, ...]:
+def _differentiate(ctx: Any, grad_y: Tensor, grad_last: Tensor, grad_saved: Tensor) -> tuple[Tensor, ...]:
     return _backward(*ctx.saved_tensors, grad_y, grad_last)
 
 

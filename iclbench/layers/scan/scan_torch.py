@@ -1,8 +1,8 @@
-"""The selective scan in plain torch, made for CPUs: sequential in time, in place, tiled over the batch.
+"""The selective scan in plain torch, optimised for CPUs: sequential in time, in place, tiled over the batch.
 
-A tile's state is small enough to stay in the cache. Saved for the way back are the inputs and the state before every
-eighth step; the states between are computed again. Each direction is one operation for autograd and `torch.compile`.
-exp is taken as exp2 (half the time on a CPU), the factor 1 / ln 2 folded into A.
+The state of a tile fits into the cache. The backward pass saves the inputs and the state before every eighth step, and
+recomputes the states between them. Each direction is one operation for autograd and `torch.compile`. exp is computed as
+exp2 (half the time on a CPU), with the factor 1 / ln 2 merged into A.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from torch import Tensor
 
 # State elements per tile of the batch: 512 KiB in float32.
 _TILE = 131_072
-# Steps from one kept state to the next.
+# Steps between two saved states.
 _STRIDE = 8
-# Below this many channels a batched product costs more than a multiplication and a sum.
+# With fewer channels, a batched product takes longer than a multiplication and a sum.
 _NARROW = 256
 
 
 def selective_scan(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor) -> tuple[Tensor, Tensor]:
-    """`scan.selective_scan` in plain torch, in the precision of A whatever the rest comes in."""
+    """`scan.selective_scan` in plain torch, in the precision of A."""
     with torch.autocast(u.device.type, enabled=False):
         y, last, _ = _forward(*(t.to(A.dtype) for t in (u, dt, A, B, C, h0)))
     return y, last
 
 
-# Schemas are spelt out: annotations may be rewritten by run-time type checkers.
+# Schemas are explicit, because run-time type checkers may change annotations.
 @torch.library.custom_op(
     "iclbench::selective_scan",
     mutates_args=(),
@@ -39,7 +39,7 @@ def _forward(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor)
     """Outputs, last state, and the states before steps 0, 8, 16, ... as `(B, K, S, D)`."""
     rate = A.T.contiguous() / math.log(2)
     y, last = torch.empty_like(u, memory_format=torch.contiguous_format), torch.empty_like(h0)
-    kept = h0.new_empty(len(u), -(-u.shape[1] // _STRIDE), *h0.shape[1:])
+    saved = h0.new_empty(len(u), -(-u.shape[1] // _STRIDE), *h0.shape[1:])
     for tile in _tiles(h0):
         h = h0[tile].clone()
         decay, product = torch.empty_like(h), torch.empty_like(h)
@@ -47,27 +47,27 @@ def _forward(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor)
         columns, rows = B[tile].unsqueeze(3).unbind(1), C[tile].unsqueeze(3).unbind(1)
         for t in range(u.shape[1]):
             if t % _STRIDE == 0:
-                kept[tile, t // _STRIDE] = h
+                saved[tile, t // _STRIDE] = h
             torch.mul(dts[t].unsqueeze(1), rate, out=decay)
             h.mul_(decay.exp2_()).addcmul_(columns[t], inputs[t].unsqueeze(1))
             _sum_states(rows[t], h, product, ys[t])
         last[tile] = h
-    return y, last, kept
+    return y, last, saved
 
 
 @torch.library.custom_op(
     "iclbench::selective_scan_backward",
     mutates_args=(),
-    schema="(Tensor u, Tensor dt, Tensor A, Tensor B, Tensor C, Tensor kept, Tensor grad_y, Tensor grad_last) -> "
+    schema="(Tensor u, Tensor dt, Tensor A, Tensor B, Tensor C, Tensor saved, Tensor grad_y, Tensor grad_last) -> "
     "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def _backward(
-    u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, kept: Tensor, grad_y: Tensor, grad_last: Tensor
+    u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, saved: Tensor, grad_y: Tensor, grad_last: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of u, dt, A, B, C and h0.
 
-    With g_t the gradient of h_t (that of later steps included): dB_t = g_t x_t, dC_t = h_t dy_t, dx_t = <B_t, g_t> for
-    x_t = dt_t u_t, and the log-decay dt_t A has gradient g_t exp(dt_t A) h_{t-1}.
+    Let g_t be the gradient of h_t, including that through later steps, and x_t = dt_t u_t. Then dB_t = g_t x_t,
+    dC_t = h_t dy_t, dx_t = <B_t, g_t>, and the log-decay dt_t A has gradient g_t exp(dt_t A) h_{t-1}.
     """
     a = A.T.contiguous()
     rate = a / math.log(2)
@@ -85,7 +85,7 @@ def _backward(
         gBs, gCs, gxs, gdts = (t[tile].unbind(1) for t in (grad_B, grad_C, grad_x, grad_dt))
         for start in reversed(range(0, steps, _STRIDE)):
             stop = min(start + _STRIDE, steps)
-            states[0].copy_(kept[tile, start // _STRIDE])
+            states[0].copy_(saved[tile, start // _STRIDE])
             for i, t in enumerate(range(start, stop)):
                 torch.mul(dts[t], rate, out=decays[i])
                 torch.mul(states[i], decays[i].exp2_(), out=states[i + 1])
@@ -106,13 +106,13 @@ def _backward(
 
 @_forward.register_fake
 def _(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    kept = h0.new_empty(len(u), -(-u.shape[1] // _STRIDE), *h0.shape[1:])
-    return torch.empty_like(u, memory_format=torch.contiguous_format), torch.empty_like(h0), kept
+    saved = h0.new_empty(len(u), -(-u.shape[1] // _STRIDE), *h0.shape[1:])
+    return torch.empty_like(u, memory_format=torch.contiguous_format), torch.empty_like(h0), saved
 
 
 @_backward.register_fake
 def _(
-    u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, kept: Tensor, grad_y: Tensor, grad_last: Tensor
+    u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, saved: Tensor, grad_y: Tensor, grad_last: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     a, b, c, d, e, f = (torch.empty_like(t) for t in (u, dt, A, B, C, grad_last))
     return a, b, c, d, e, f
@@ -122,7 +122,7 @@ def _remember(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) 
     ctx.save_for_backward(*inputs[:5], output[2])
 
 
-def _differentiate(ctx: Any, grad_y: Tensor, grad_last: Tensor, grad_kept: Tensor) -> tuple[Tensor, ...]:
+def _differentiate(ctx: Any, grad_y: Tensor, grad_last: Tensor, grad_saved: Tensor) -> tuple[Tensor, ...]:
     return _backward(*ctx.saved_tensors, grad_y.contiguous(), grad_last.contiguous())
 
 
@@ -130,7 +130,7 @@ _forward.register_autograd(_differentiate, setup_context=_remember)
 
 
 def _sum_states(column: Tensor, h: Tensor, scratch: Tensor, out: Tensor) -> None:
-    """out[b, d] = sum over s of column[b, s, 0] h[b, s, d]. Narrow products cost more as calls than as arithmetic."""
+    """out[b, d] = sum over s of column[b, s, 0] h[b, s, d]. For few channels the overhead of `bmm` dominates."""
     if h.shape[2] < _NARROW:
         torch.sum(torch.mul(column, h, out=scratch), 1, out=out)
     else:
@@ -146,6 +146,6 @@ def _sum_channels(row: Tensor, h: Tensor, scratch: Tensor, out: Tensor) -> None:
 
 
 def _tiles(h: Tensor) -> Iterator[slice]:
-    """The batch in slices whose states fit into the cache."""
+    """Slices of the batch whose states fit into the cache."""
     size = max(1, _TILE // max(1, h[0].numel() if len(h) else 1))
     return (slice(start, start + size) for start in range(0, len(h), size))

@@ -1,11 +1,11 @@
 """The selective scan as Triton kernels, for CUDA.
 
-One launch per direction and chunk of at most 128 tokens; the state between chunks is carried by the host. Saved for the
-way back are the inputs and, beyond one chunk, the states between chunks. No atomic additions: the same inputs give the
-same bits. Inputs may be of any floating type, the arithmetic is in float32. Each direction is one operation for
-autograd and `torch.compile`.
+There is one launch per direction and chunk of at most 128 tokens; the host passes the state from chunk to chunk. The
+backward pass saves the inputs and the states between chunks. There are no atomic additions, so that the same inputs
+give the same bits. Inputs may have any floating type; the arithmetic is in float32. Each direction is one operation
+for autograd and `torch.compile`.
 
-With `TRITON_INTERPRET=1` set before Triton is first imported, the kernels run on a CPU, slowly: for tests.
+If `TRITON_INTERPRET=1` is set before Triton is imported, the kernels run slowly on a CPU, for tests.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from torch import Tensor
 
 # Channels and warps per program, tokens per chunk.
 CHANNELS, WARPS, CHUNK = 8, 4, 128
-# A block of time is a power of two; below this size it does not pay to compile another kernel.
+# A block of time is a power of two, and at least this, to avoid compiling more kernels.
 _SHORTEST = 16
 
 
 def unavailable() -> str | None:
-    """Why these kernels cannot run here; None where they can."""
+    """The reason why these kernels are not available; None if they are."""
     if find_spec("triton") is None:
         return "triton is not installed"
     if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
-        return "no CUDA device was found"
+        return "there is no CUDA device"
     return None
 
 
@@ -46,18 +46,19 @@ def selective_scan(
     warps: int = WARPS,
     chunk: int = CHUNK,
 ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B S D"]]:
-    """`scan.selective_scan` with our own Triton kernels.
+    """`scan.selective_scan` with the Triton kernels of iclbench.
 
     Args:
-        channels: channels per program, a power of two.
-        warps: warps per program, a power of two.
-        chunk: most tokens per launch, a power of two.
+        u, dt, A, B, C, h0: as in `scan.selective_scan`.
+        channels: number of channels per program, a power of two.
+        warps: number of warps per program, a power of two.
+        chunk: largest number of tokens per launch, a power of two.
     """
     y, last, _ = _forward(u, dt, A, B, C, h0, channels, warps, chunk)
     return y, last
 
 
-# Schemas are spelt out: annotations may be rewritten by run-time type checkers.
+# Schemas are explicit, because run-time type checkers may change annotations.
 @torch.library.custom_op(
     "iclbench::selective_scan_triton",
     mutates_args=(),
@@ -125,7 +126,7 @@ def _backward(
     grad_u, grad_dt, grad_A = torch.empty_like(u), torch.empty_like(dt), torch.zeros_like(A)
     parts_A = A.new_empty(batch, width, states)
     parts_B, parts_C = A.new_empty(2, batch, -(-width // channels), tokens, states)
-    befores = [h0, *between]
+    states_before = [h0, *between]
     for c, (start, stop) in reversed(list(enumerate(_chunks(u, chunk)))):
         grad_before = torch.empty_like(g)
         with torch.cuda.device_of(u):
@@ -135,7 +136,7 @@ def _backward(
                 A,
                 B,
                 C,
-                befores[c],
+                states_before[c],
                 grad_y,
                 g,
                 grad_u,
@@ -155,8 +156,8 @@ def _backward(
             )
         grad_A += parts_A.sum(0)
         g = grad_before
-    small = (t.to(kind) for t, kind in zip((grad_A, parts_B.sum(1), parts_C.sum(1), g), types, strict=True))
-    return grad_u, grad_dt, *small
+    other_grads = (t.to(dtype) for t, dtype in zip((grad_A, parts_B.sum(1), parts_C.sum(1), g), types, strict=True))
+    return grad_u, grad_dt, *other_grads
 
 
 @_forward.register_fake
@@ -197,14 +198,14 @@ _forward.register_autograd(_differentiate, setup_context=_remember)
 
 
 def _outputs(u: Tensor, h0: Tensor, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Outputs, last state and the states between chunks, unfilled."""
+    """Empty tensors for the outputs, the last state and the states between chunks."""
     y = torch.empty_like(u, memory_format=torch.contiguous_format)
     last = torch.empty_like(h0, dtype=torch.float32, memory_format=torch.contiguous_format)
     return y, last, last.new_empty((u.shape[1] - 1) // chunk, *last.shape)
 
 
 def _plain(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor) -> tuple[Tensor, ...]:
-    """Tensors in the layout of the kernels; one that has it is not copied."""
+    """Tensors in the layout of the kernels; copied only if they have another one."""
     return *(t.contiguous() for t in (u, dt)), A.float().contiguous(), *(t.contiguous() for t in (B, C, h0.float()))
 
 

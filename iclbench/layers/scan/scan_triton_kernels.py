@@ -1,14 +1,14 @@
-"""One chunk of the selective scan in Triton, forwards and backwards.
+"""The forward and backward pass of the selective scan in Triton, for one chunk.
 
-A program holds BLOCK_T tokens of BLOCK_D channels of one episode in registers and goes through the S states one by one.
-In time, the recurrence is an associative scan over pairs (decay, what is added) (Blelloch 1990). All sums are in
-float32 and in a fixed order: what several programs add to is written apart and summed by the caller.
+A program holds BLOCK_T tokens of BLOCK_D channels of one episode in registers and loops over the S states. Over time,
+the recurrence is an associative scan over pairs (decay, added term) (Blelloch 1990). All sums are in float32 and in a
+fixed order: each program writes its contribution to a shared gradient separately, and the caller adds them up.
 
-Only `scan_triton` imports this module: Triton must be there. Tensors are contiguous and laid out as in `scan`, offsets
-take 64 bits. Rows past the end of the chunk are masked to dt = 0: decay 1, nothing added.
+Only `scan_triton` imports this module, because it needs Triton. Tensors are contiguous with the layout of `scan`;
+offsets have 64 bits. Rows after the end of the chunk are masked to dt = 0: their decay is 1 and they add 0.
 """
 
-# Triton compiles the functions' source: their arguments have no Python types, and nothing may wrap them.
+# Triton compiles the source of the functions: their arguments have no Python types, and nothing may wrap them.
 from typing import no_type_check
 
 import triton
@@ -19,7 +19,7 @@ _LOG2_E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 @no_type_check
-def _then(decay, value, next_decay, next_value):
+def _combine(decay, value, next_decay, next_value):
     return decay * next_decay, next_decay * value + next_value
 
 
@@ -42,7 +42,7 @@ def forward_chunk(
     BLOCK_T: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """y of the tokens from `start` to `stop` and the state after them, given the state `h0` before them."""
+    """Compute y for the tokens from `start` to `stop`, and the state after them, from the state `h0` before them."""
     blocks = tl.cdiv(D, BLOCK_D)
     b = (tl.program_id(0) // blocks).to(tl.int64)
     d = tl.program_id(0) % blocks * BLOCK_D + tl.arange(0, BLOCK_D)
@@ -64,7 +64,7 @@ def forward_chunk(
         before = tl.load(h0 + state, channel, 0.0)
         decay = tl.exp2(step * rate[None, :])
         added = x * column[:, None] + tl.where(first, decay * before[None, :], 0.0)
-        _, h = tl.associative_scan((decay, added), 0, _then)
+        _, h = tl.associative_scan((decay, added), 0, _combine)
         out += h * readout[:, None]
         tl.store(last + state, tl.sum(tl.where(final, h, 0.0), 0), channel)
     tl.store(y + tile, out, inside)
@@ -95,13 +95,14 @@ def backward_chunk(
     BLOCK_T: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """Gradients of the tokens from `start` to `stop`, given that of the state after them.
+    """Compute the gradients of the tokens from `start` to `stop` from the gradient of the state after them.
 
-    `grad_A` is one part per episode, `(B, D, S)`; `grad_B` and `grad_C` one per block of channels, `(B, blocks, T, S)`.
+    `grad_A` has one term per episode, `(B, D, S)`; `grad_B` and `grad_C` one per block of channels, `(B, blocks, T,
+    S)`.
 
-    With g_t the gradient of h_t: g_t = C_t dy_t + decay_{t+1} g_{t+1}, a scan from the end. The log-decay dt_t A has
-    gradient g_t z_t, where z_t = decay_t h_{t-1} is what is left of the state. z is scanned for itself, as
-    z_t = decay_t (z_{t-1} + x_{t-1} B_{t-1}): h_t minus what was added would cancel where the decay is strong.
+    The gradient g_t of h_t is g_t = C_t dy_t + decay_{t+1} g_{t+1}, a scan from the end. The log-decay dt_t A has
+    gradient g_t z_t, where z_t = decay_t h_{t-1} is the decayed state. A separate scan computes z_t = decay_t (z_{t-1}
+    + x_{t-1} B_{t-1}), because the difference of h_t and its added term loses digits if the decay is strong.
     """
     blocks = tl.cdiv(D, BLOCK_D)
     block = tl.program_id(0) % blocks
@@ -136,15 +137,15 @@ def backward_chunk(
 
         decay = tl.exp2(step * rate)
         entering = x_previous * column_previous + tl.where(first, before, 0.0)
-        _, left = tl.associative_scan((decay, decay * entering), 0, _then)
+        _, decayed = tl.associative_scan((decay, decay * entering), 0, _combine)
         arriving = slope * readout + tl.where(final, after, 0.0)
-        _, g = tl.associative_scan((tl.exp2(step_next * rate), arriving), 0, _then, reverse=True)
+        _, g = tl.associative_scan((tl.exp2(step_next * rate), arriving), 0, _combine, reverse=True)
 
-        part = ((b * blocks + block) * T + t) * S + s
-        tl.store(grad_B + part, tl.sum(g * step * value, 1), token)
-        tl.store(grad_C + part, tl.sum((left + step * value * column) * slope, 1), token)
+        partial = ((b * blocks + block) * T + t) * S + s
+        tl.store(grad_B + partial, tl.sum(g * step * value, 1), token)
+        tl.store(grad_C + partial, tl.sum((decayed + step * value * column) * slope, 1), token)
         tl.store(grad_h0 + state, tl.sum(tl.where(first, decay * g, 0.0), 0), channel)
-        grad_log = g * left
+        grad_log = g * decayed
         tl.store(grad_A + (b * D + d) * S + s, tl.sum(grad_log * step, 0), channel)
         grad_step += grad_log * a[None, :]
         grad_x += g * column

@@ -1,1 +1,1 @@
-"""Structured state spaces: their mathematics, and modules."""
+"""Structured state spaces: their equations, and modules."""

@@ -1,8 +1,8 @@
-"""The mathematics of structured state spaces: HiPPO matrices, discretisation, convolution kernels.
+"""The equations of structured state spaces: HiPPO matrices, discretisation, convolution kernels.
 
-A channel is x' = A x + B u, y = C x, sampled in steps of dt. A real system of order N is written with N/2 complex
-numbers, one of each conjugate pair: y = 2 Re(C x). Sources: Gu et al. 2022a (S4, arXiv 2111.00396) and 2022b (S4D,
-arXiv 2206.11893); equation numbers are given where they are used. Letters: `n` = N/2 modes, D channels, T tokens.
+A channel is x' = A x + B u, y = C x, sampled in steps of dt. A real system of order N has N/2 complex modes, one of
+each conjugate pair: y = 2 Re(C x). Sources: Gu et al. 2022a (S4, arXiv 2111.00396) and 2022b (S4D, arXiv 2206.11893).
+Letters: `n` = N/2 modes, D channels, T tokens.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def hippo_legs(order: int) -> tuple[Float[Tensor, "N N"], Float[Tensor, " N"]]:
 def normal_low_rank(
     order: int,
 ) -> tuple[Complex[Tensor, " n"], Complex[Tensor, " n"], Complex[Tensor, " n"], Complex[Tensor, "N n"]]:
-    """HiPPO-LegS as a normal matrix minus one of rank one (S4, theorem 1).
+    """HiPPO-LegS as a normal matrix minus a matrix of rank one (S4, theorem 1).
 
     Returns:
-        w, P, B and V in complex128, of the modes above the real axis, ascending. With their conjugates put beside
-        them, A = V (diag(w) - P P*) V*, V is unitary, and P and B are in its basis.
+        w, P, B and V in complex128, for the modes with a positive imaginary part, in ascending order. Together with
+        their conjugates, A = V (diag(w) - P P*) V*, V is unitary, and P and B are in its basis.
     """
     A, B = hippo_legs(order)
     P = torch.sqrt(torch.arange(order, dtype=torch.float64) + 0.5)
@@ -66,7 +66,7 @@ def zero_order_hold(
 def powers(
     log_a: Complex[Tensor, "D n"], exponents: Float[Tensor, " T"]
 ) -> tuple[Float[Tensor, "D n T"], Float[Tensor, "D n T"]]:
-    """Real and imaginary part of a to the exponents."""
+    """Real and imaginary part of a to the power of each exponent."""
     size = torch.exp(log_a.real[..., None] * exponents)
     angle = log_a.imag[..., None] * exponents
     return size * torch.cos(angle), size * torch.sin(angle)
@@ -77,7 +77,7 @@ def diagonal_kernel(
 ) -> Float[Tensor, "D {length}"]:
     """K[t] = Re(sum over modes of c a^t): a Vandermonde product (S4D, section 3.2).
 
-    With t = i m + j it is one small product of c a^(i m) and a^j: 2 sqrt(T) powers per mode, and not T.
+    With t = i m + j it is one small product of c a^(i m) and a^j, with 2 sqrt(T) powers per mode instead of T.
     """
     small = math.isqrt(length - 1) + 1
     large = -(-length // small)
@@ -96,7 +96,7 @@ def real_form(
 ) -> tuple[Float[Tensor, "N N"], Float[Tensor, " N"], Float[Tensor, "D N"]]:
     """The real A, B, C of the same system, whose state is (Re x, Im x).
 
-    On one half of the spectrum (diag(w) - P P*) x = w x - 2 P Re(P* x), the other half being its conjugate.
+    On one half of the spectrum, (diag(w) - P P*) x = w x - 2 P Re(P* x); the other half is its conjugate.
     """
     re, im = torch.diag(w.real), torch.diag(w.imag)
     rotation = torch.cat([torch.cat([re, -im], 1), torch.cat([im, re], 1)])
@@ -116,7 +116,7 @@ def bilinear(
 
 
 def krylov(A: Float[Tensor, "D N N"], b: Float[Tensor, "D N"], count: int) -> Float[Tensor, "D N {count}"]:
-    """b, A b, ..., by doubling: each product with a square of the last matrix appends as many as there are."""
+    """The columns b, A b, A² b, ..., by doubling: each step multiplies all columns so far by a power of A."""
     columns = b.unsqueeze(-1)
     while columns.shape[-1] < count:
         columns = torch.cat([columns, torch.bmm(A, columns)], 2)
@@ -135,7 +135,7 @@ def low_rank_kernel(
     """The kernel from its generating function at the roots of unity (S4, algorithm 1).
 
     `C` is C~ = C (I - A^length) with the discrete A. The length is odd, so that no root is -1 and
-    g = 2/dt (1 - z)/(1 + z) = i s stays finite; s is real, and so is all arithmetic on the `(D, n, T/2)` Cauchy terms:
+    g = 2/dt (1 - z)/(1 + z) = i s is finite. s is real, and so is all arithmetic on the `(D, n, T/2)` Cauchy terms:
     a mode and its conjugate add up to 2 (i s Re(v) - Re(v w*)) / (|w|² - s² - 2 i s Re(w)).
     """
     turn = math.pi / length * torch.arange(length // 2 + 1, dtype=dt.dtype, device=dt.device)

@@ -1,8 +1,8 @@
 """Structured state spaces as modules: D independent channels, each a linear system of order N.
 
-Two parametrisations of A give the same two things: the kernel of a whole sequence from rest, which training needs, and
-what a number of steps does to outputs and to the state, for going on from a state. The state of a channel is real,
-(Re x, Im x) of the N/2 complex modes. Complex parameters are stored as real pairs, on a last axis of two.
+There are two parametrisations of A. Both provide the convolution kernel of a complete sequence from a zero state, for
+training, and the matrices of several steps, for continuing from a state. The state of a channel is real: (Re x, Im x)
+of the N/2 complex modes. Complex parameters are stored as real pairs on a last axis of size 2.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from torch import Tensor, nn
 
 from iclbench.layers.state_space import kernels
 
-# Steps that are unrolled when a sequence is taken in from a state.
+# Steps per chunk when a sequence continues from a state.
 _CHUNK = 128
 
 
 @dataclass(frozen=True)
 class Unrolled:
-    """What T steps do.
+    """The linear maps of T steps.
 
     Attributes:
-        kernel: from inputs to outputs, `(D, T)`.
-        observe: from the state before to the outputs, `(D, N, T)`.
-        reach: from the inputs to the state after, `(D, T, N)`.
-        advance: the state after, `(D, B, N)`, had nothing come in.
+        kernel: convolution kernel from inputs to outputs, `(D, T)`.
+        observe: matrix from the state before to the outputs, `(D, N, T)`.
+        reach: matrix from the inputs to the state after, `(D, T, N)`.
+        advance: function from the state before to the state after, `(D, B, N)`, for inputs of 0.
     """
 
     kernel: Tensor
@@ -41,10 +41,10 @@ class Unrolled:
 
 
 class StateSpace(nn.Module, ABC):
-    """Steps dt are log-uniform in a range, C is complex normal.
+    """Independent linear systems. Steps dt are initially log-uniform in a range, C is complex normal.
 
     Attributes:
-        longest: tokens of the longest sequence whose kernel can be had directly; None: any.
+        longest: length of the longest kernel; None: any length.
     """
 
     def __init__(self, width: int, state: int, dt_range: tuple[float, float], longest: int | None = None) -> None:
@@ -56,24 +56,24 @@ class StateSpace(nn.Module, ABC):
 
     @abstractmethod
     def rates(self) -> list[nn.Parameter]:
-        """The parameters that set time scales, which want their own learning rate and no weight decay."""
+        """The parameters that set time scales; they have a separate learning rate and no weight decay."""
 
     @abstractmethod
     def kernel(self, length: int) -> Float[Tensor, "D {length}"]:
-        """The convolution from rest."""
+        """The convolution kernel from a zero state."""
 
     @abstractmethod
     def unroll(self, length: int) -> Unrolled:
-        """What `length` steps do."""
+        """The linear maps of `length` steps."""
 
-    def written_out(self) -> contextlib.AbstractContextManager[object]:
-        """A time during which parameters do not change and what `unroll` needs of them is computed once."""
+    def reuse_system(self) -> contextlib.AbstractContextManager[object]:
+        """A context in which parameters do not change, so that `unroll` computes the discrete system only once."""
         return contextlib.nullcontext()
 
     def resume(
         self, u: Float[Tensor, "D B T"], state: Float[Tensor, "D B N"], convolve: Callable[[Tensor, Tensor], Tensor]
     ) -> tuple[Float[Tensor, "D B T"], Float[Tensor, "D B N"]]:
-        """Outputs of a sequence after a state, and the state after it, at a cost linear in its length."""
+        """Outputs of a sequence after a state, and the state after it, in time linear in its length."""
         outputs, even = [], u.shape[2] - u.shape[2] % _CHUNK
         for segment, length in ((u[..., :even], _CHUNK), (u[..., even:], u.shape[2] - even)):
             if segment.shape[2]:
@@ -84,19 +84,19 @@ class StateSpace(nn.Module, ABC):
     def _chunks(
         self, u: Float[Tensor, "D B T"], length: int, state: Float[Tensor, "D B N"], convolve: Callable[..., Tensor]
     ) -> tuple[Float[Tensor, "D B T"], Float[Tensor, "D B N"]]:
-        """All chunks of the given length at once; only the state goes from one to the next."""
+        """Outputs and last state for chunks of equal length, computed at once except for the states between them."""
         steps, chunks = self.unroll(length), u.shape[2] // length
-        parts = u.unflatten(2, (chunks, length)).transpose(1, 2).flatten(1, 2)
+        inputs = u.unflatten(2, (chunks, length)).transpose(1, 2).flatten(1, 2)
         before = []
-        for arriving in torch.bmm(parts, steps.reach).chunk(chunks, 1):
+        for arriving in torch.bmm(inputs, steps.reach).chunk(chunks, 1):
             before.append(state)
             state = steps.advance(state) + arriving
-        y = torch.baddbmm(convolve(parts, steps.kernel), torch.cat(before, 1), steps.observe)
+        y = torch.baddbmm(convolve(inputs, steps.kernel), torch.cat(before, 1), steps.observe)
         return y.unflatten(1, (chunks, -1)).transpose(1, 2).flatten(2), state
 
 
 class Diagonal(StateSpace):
-    """S4D: A is diagonal, B is 1, zero-order hold. The state is kept without the discrete B, which C takes over."""
+    """S4D: A is diagonal, B is 1, zero-order hold. C includes the discrete B, and the state does not."""
 
     def __init__(self, width: int, state: int, dt_range: tuple[float, float], init: kernels.Spectrum) -> None:
         super().__init__(width, state, dt_range)
@@ -133,11 +133,11 @@ class Diagonal(StateSpace):
 
 
 class LowRank(StateSpace):
-    """S4: A is HiPPO-LegS, normal plus low rank, shared by the channels as are P and B; bilinear.
+    """S4: A is HiPPO-LegS (normal plus low rank), bilinear. All channels share A, P and B.
 
-    The parameter C is C~ = C (I - A^L), which the generating function at length L asks for; shorter kernels are its
-    beginning. To continue from a state, C is recovered and the system written out, `(D, N, N)`; without gradients that
-    is cached until a parameter changes.
+    The parameter C is C~ = C (I - A^L), which the generating function at length L needs; shorter kernels are prefixes
+    of this one. To continue from a state, C is recovered and the dense discrete system, `(D, N, N)`, is computed;
+    without gradients it is cached until a parameter changes.
     """
 
     longest: int
@@ -148,7 +148,7 @@ class LowRank(StateSpace):
         self.log_w_real = nn.Parameter((-w.real).log().float())
         self.w_imag = nn.Parameter(w.imag.float())
         self.P, self.B = (nn.Parameter(torch.view_as_real(v).float()) for v in (P, B))
-        self._written_out: tuple[list[Tensor], tuple[Tensor, Tensor, Tensor]] | None = None
+        self._last_system: tuple[list[Tensor], tuple[Tensor, Tensor, Tensor]] | None = None
         self._cached_system: tuple[Tensor, Tensor, Tensor] | None = None
         with torch.no_grad():
             A, _, C = self._bilinear()
@@ -156,7 +156,7 @@ class LowRank(StateSpace):
 
     @property
     def _period(self) -> int:
-        """L: odd, as the generating function wants it."""
+        """L, which the generating function needs to be odd."""
         return self.longest + 1 - self.longest % 2
 
     def rates(self) -> list[nn.Parameter]:
@@ -177,7 +177,7 @@ class LowRank(StateSpace):
         )
 
     @contextlib.contextmanager
-    def written_out(self) -> Iterator[None]:
+    def reuse_system(self) -> Iterator[None]:
         self._cached_system = self._system()
         try:
             yield
@@ -193,14 +193,14 @@ class LowRank(StateSpace):
         if self._cached_system is not None:
             return self._cached_system
         if torch.is_grad_enabled():
-            return self._write_out()
+            return self._dense_system()
         current = list(self.parameters())
-        if self._written_out is None or not all(map(_is_unchanged, self._written_out[0], current)):
-            self._written_out = [p.detach().clone() for p in current], self._write_out()
-        return self._written_out[1]
+        if self._last_system is None or not all(map(_is_unchanged, self._last_system[0], current)):
+            self._last_system = [p.detach().clone() for p in current], self._dense_system()
+        return self._last_system[1]
 
-    def _write_out(self) -> tuple[Float[Tensor, "D N N"], Float[Tensor, "D N"], Float[Tensor, "D N"]]:
-        """The discrete A, B and C; in float64 up to the end, because I - A^L is nearly singular for small steps."""
+    def _dense_system(self) -> tuple[Float[Tensor, "D N N"], Float[Tensor, "D N"], Float[Tensor, "D N"]]:
+        """The discrete A, B and C, computed in float64 because I - A^L is nearly singular for small steps."""
         A, B, tilde = self._bilinear()
         complement = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device) - torch.matrix_power(A, self._period)
         C = torch.linalg.solve(complement.mT, tilde)
@@ -208,7 +208,7 @@ class LowRank(StateSpace):
         return A.to(dtype), B.to(dtype), C.to(dtype)
 
     def _bilinear(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The discrete A and B, and C as it is stored, real, in float64."""
+        """The discrete A and B, and the stored C, in real form and float64."""
         A, B, C = kernels.real_form(*(v.to(torch.complex128) for v in self._modes()))
         return *kernels.bilinear(A, B, torch.exp(self.log_dt.double())), C
 
@@ -222,6 +222,6 @@ def _times(row: Float[Tensor, "D N"], matrix: Float[Tensor, "D N K"]) -> Float[T
 
 
 def _complex_row(C: Float[Tensor, "D N"]) -> Float[Tensor, "D n 2"]:
-    """The real pairs of the complex C whose real form this is: (2 Re C, -2 Im C)."""
+    """The complex C as real pairs, from its real form (2 Re C, -2 Im C)."""
     re, im = C.chunk(2, 1)
     return torch.stack([re, -im], 2) / 2

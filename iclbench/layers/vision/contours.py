@@ -1,9 +1,9 @@
-"""Orientation energies, a fixed bank of filters before a small trained network: our encoder for processors without an
-accelerator, where a residual network would be most of a training step.
+"""An image encoder for CPUs, where a residual network would take most of a training step: orientation energies from a
+fixed filter bank, followed by a small trained network.
 
 The first stage is the classical model of complex cells (Adelson and Bergen 1985): pairs of Gabor filters in quadrature,
-the root of the sum of their squares, pooled. It has no parameters and no gradient passes through it. There is no
-BatchNorm, so features never depend on other images.
+and the pooled root of the sum of their squares. It has no parameters and no gradient. There is no BatchNorm, so that
+features do not depend on other images.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from iclbench.layers.perceptron import perceptron
 ORIENTATIONS = 8
 SIZE = 7
 GRID = 7
-# In pixels: wavelength of the carrier and deviation of the envelope, for strokes two to three pixels wide.
+# Wavelength of the carrier and standard deviation of the envelope, in pixels, for strokes of two to three pixels.
 WAVELENGTH, SPREAD = 6.0, 2.0
 
 
 def gabor_bank() -> Float[Tensor, "2 orientations size size"]:
-    """Even and odd filters of each orientation, k pi / 8 for k = 0, 1, ...; mean 0 and norm 1 each."""
+    """Even and odd filters with orientations k pi / 8, k = 0, 1, ...; each has mean 0 and norm 1."""
     steps = torch.arange(SIZE, dtype=torch.float64) - SIZE // 2
     y, x = torch.meshgrid(steps, steps, indexing="ij")
     angles = (torch.arange(ORIENTATIONS, dtype=torch.float64) * math.pi / ORIENTATIONS)[:, None, None]
@@ -36,7 +36,7 @@ def gabor_bank() -> Float[Tensor, "2 orientations size size"]:
 
 
 class Contours(nn.Module):
-    """Grey images to features: energies on a 7 x 7 grid, standardised per image, then two linear layers.
+    """Maps grey images to features: energies on a 7 x 7 grid, standardised per image, then two linear layers.
 
     Args:
         features: width E of the output and of the hidden layer.
@@ -55,7 +55,7 @@ class Contours(nn.Module):
 
     @torch.no_grad()
     def energies(self, images: Float[Tensor, "images H W"]) -> Float[Tensor, "images orientations grid grid"]:
-        """Pooled orientation energies; the border is continued outwards, so that it is no contour."""
+        """Pooled orientation energies. Padding repeats the border, so that it is not a contour."""
         padded = F.pad(images.unsqueeze(1), [SIZE // 2] * 4, mode="replicate")
         even, odd = F.conv2d(padded, self.bank).chunk(2, 1)
         return F.adaptive_avg_pool2d(torch.hypot(even, odd), GRID)

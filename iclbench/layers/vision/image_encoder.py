@@ -1,4 +1,4 @@
-"""Images to features, token by token: the layer that every backbone shares on tasks with images."""
+"""The image encoder that all backbones use on tasks with images: from images to features, token by token."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from iclbench.layers.vision.resnet import ResNet
 
 EncoderName = Literal["resnet-64", "resnet-256", "resnet-512", "contours-64", "contours-512"]
 
-# Images at once in evaluation mode, where they do not depend on one another: bounds the memory of large ones.
-_AT_ONCE = 512
+# Images per pass in evaluation mode, where they do not depend on one another; bounds the memory.
+_MAX_BATCH = 512
 
-_KINDS: dict[str, Callable[[int], nn.Module]] = {"resnet": ResNet, "contours": Contours}
+_ENCODERS: dict[str, Callable[[int], nn.Module]] = {"resnet": ResNet, "contours": Contours}
 
 
 class ImageEncoder(nn.Module):
     """One of the encoders by name.
 
     Args:
-        name: kind and width of the features.
+        name: encoder and width of the features, for example contours-64.
         x_shape: height and width of the images.
 
     Attributes:
@@ -38,10 +38,12 @@ class ImageEncoder(nn.Module):
     def __init__(self, name: EncoderName, x_shape: tuple[int, ...]) -> None:
         super().__init__()
         if len(x_shape) != 2:
-            raise UsageError(f"image encoders take grey images of shape (height, width), not {x_shape}")
-        kind, _, features = name.partition("-")
+            raise UsageError(
+                f"image encoders take grey images of shape (height, width), not {x_shape}", code="not-applicable"
+            )
+        encoder, _, features = name.partition("-")
         self.x_shape, self.features = x_shape, int(features)
-        self.net = _KINDS[kind](self.features)
+        self.net = _ENCODERS[encoder](self.features)
 
     def forward(self, x: Float[Tensor, "*shape P"]) -> Float[Tensor, "*shape E"]:
         """Features of flattened images.
@@ -51,7 +53,11 @@ class ImageEncoder(nn.Module):
         """
         height, width = self.x_shape
         if x.shape[-1] != height * width:
-            raise UsageError(f"images of {x.shape[-1]} pixels for a model of images of {height} x {width}")
+            raise UsageError(
+                f"images of {x.shape[-1]} pixels for a model of images of {height} x {width}; give images of the task "
+                "that it was trained on",
+                code="bad-value",
+            )
         images = x.reshape(-1, height, width)
-        parts = [images] if self.training else images.split(_AT_ONCE)
-        return torch.cat([self.net(chunk) for chunk in parts]).reshape(*x.shape[:-1], self.features)
+        batches = [images] if self.training else images.split(_MAX_BATCH)
+        return torch.cat([self.net(batch) for batch in batches]).reshape(*x.shape[:-1], self.features)

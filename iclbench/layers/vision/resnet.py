@@ -3,12 +3,12 @@
     7x7 convolution, stride 2, to 64 channels    BatchNorm, ReLU    3x3 max-pooling, stride 2
     four groups of two blocks, strides 1, 2, 2, 2                   mean over positions
 
-A block leads through a quarter of its channels, and the first of every group has a linear shortcut. Widths of the last
-group: 64 in Chan et al., 256 and 512 in CoQE. The last BatchNorm of a block starts at scale 0, so that blocks start as
-their shortcuts; convolutions start from a truncated normal of variance 1 / fan-in (Haiku's defaults). Padding is
-symmetric where Haiku's "SAME" is one pixel off the middle at stride 2.
+The inner width of a block is a quarter of its channels, and the first block of every group has a linear shortcut. The
+last group has 64 channels in Chan et al., and 256 and 512 in CoQE. The last BatchNorm of a block starts at scale 0, so
+that blocks start as their shortcuts; convolutions start from a truncated normal of variance 1 / fan-in (Haiku's
+defaults). Padding is symmetric; Haiku's "SAME" padding at stride 2 is shifted by one pixel.
 
-BatchNorm: while training, features depend on the other images of the batch; in evaluation mode they do not.
+Because of BatchNorm, features in training depend on the other images of the batch; in evaluation mode they do not.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ CHANNELS = {64: (16, 32, 32, 64), 256: (64, 128, 128, 256), 512: (64, 128, 256, 
 
 _STEM = 64
 _BOTTLENECK = 4
-# Half of the standard normal's mass beyond two deviations is gone: its deviation is this.
-_TRUNCATED = 0.87962566103423978
+# Standard deviation of a standard normal distribution truncated at two standard deviations.
+_TRUNCATED_STD = 0.87962566103423978
 
 
 class Bottleneck(nn.Module):
@@ -51,7 +51,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Grey images to features.
+    """Maps grey images to features.
 
     Args:
         features: E, one of `CHANNELS`.
@@ -68,13 +68,13 @@ class ResNet(nn.Module):
         self.blocks = nn.Sequential(*blocks)
 
     def forward(self, images: Float[Tensor, "images H W"]) -> Float[Tensor, "images E"]:
-        # Channels last in memory from here on takes a third less time on a CPU.
+        # The memory format "channels last" takes a third less time on a CPU.
         hidden = self.stem(images.unsqueeze(1)).contiguous(memory_format=torch.channels_last)
         return self.blocks(self.pool(hidden)).mean((2, 3))
 
 
 def _normed(inputs: int, outputs: int, size: int, stride: int = 1) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
     convolution = nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False)
-    std = (inputs * size * size) ** -0.5 / _TRUNCATED
+    std = (inputs * size * size) ** -0.5 / _TRUNCATED_STD
     nn.init.trunc_normal_(convolution.weight, std=std, a=-2 * std, b=2 * std)
     return convolution, nn.BatchNorm2d(outputs)

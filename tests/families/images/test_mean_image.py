@@ -13,7 +13,7 @@ from iclbench.families.images.image_sets import ImageSet
 from iclbench.families.images.mean_image import MeanImage, MeanImageSettings
 from iclbench.families.linear import Linear
 from iclbench.families.request import Request
-from tests.contracts.together import check
+from tests.contracts.cases import check_contracts
 from tests.refusals import refused
 
 SMALL = ImageParameters(size=12, classes=4, drawings=20)
@@ -106,7 +106,7 @@ def test_contracts() -> None:
     episodes = example_episodes(dim=2, points=7)
     baseline = mean_image(ImageCompletion(SMALL))
     contracts = [contract for contract in CONTRACTS if contract.is_about(baseline, episodes)]
-    check(contracts, baseline, episodes, Tolerance())
+    check_contracts(contracts, baseline, episodes, Tolerance())
 
 
 def test_a_task_of_another_family_is_refused() -> None:

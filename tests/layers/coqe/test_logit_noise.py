@@ -1,4 +1,4 @@
-"""Noise on logits in training: when it grows, and where it lies."""
+"""Noise on logits in training: its growth, and the logits that get it."""
 
 import pytest
 import torch
@@ -6,26 +6,26 @@ import torch
 from iclbench.backbones.coqe import CoQESettings
 from iclbench.layers.coqe.logit_noise import LogitNoise
 
-# Of 100,000. Mean and deviation have grown by max(0, floor((step - 1e4) / 1e4)) in the released code, by step // 1e4 in
-# the paper.
+# Steps of 100,000. Mean and standard deviation have grown by max(0, floor((step - 1e4) / 1e4)) in the released code,
+# and by step // 1e4 in the paper.
 STEPS = [0, 9_999, 10_000, 19_999, 20_000, 29_999, 30_000, 70_000, 99_999]
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_growth_is_that_of_the_released_code_and_of_the_paper(step: int) -> None:
+def test_growth_equals_that_of_the_released_code_and_of_the_paper(step: int) -> None:
     released, paper = CoQESettings().logit_noise, CoQESettings(variant="paper", noise=3.0).logit_noise
-    later = max(0, (step - 10_000) // 10_000)
+    growth = max(0, (step - 10_000) // 10_000)
     assert released is not None and paper is not None
-    assert released.at(step / 100_000) == (5.0 + later, 3.0 + later)
+    assert released.at(step / 100_000) == (5.0 + growth, 3.0 + growth)
     assert paper.at(step / 100_000) == (3.0 + step // 10_000, 1.0 + step // 10_000)
 
 
-def test_growth_and_its_times_can_be_set() -> None:
+def test_growth_and_its_steps_can_be_set() -> None:
     noise = CoQESettings(noise=2.0, noise_std=0.5, noise_growth=0.25, noise_every=0.5, noise_first=0.0).logit_noise
     assert noise is not None
     assert [noise.at(p) for p in (0.0, 0.49, 0.5, 0.99)] == [(2.25, 0.75), (2.25, 0.75), (2.5, 1.0), (2.5, 1.0)]
-    still = CoQESettings(noise_growth=0.0).logit_noise
-    assert still is not None and still.at(0.99) == (5.0, 3.0)
+    constant = CoQESettings(noise_growth=0.0).logit_noise
+    assert constant is not None and constant.at(0.99) == (5.0, 3.0)
     assert CoQESettings(noise=0.0).logit_noise is None
 
 
@@ -33,22 +33,22 @@ def noise(where: str, std: float = 2.0, share: float = 0.924) -> LogitNoise:
     return LogitNoise(mean=5.0, std=std, growth=0.0, every=0.1, first=0.0, where=where, share=share)
 
 
-def test_lowest_are_the_1500_lowest_of_1623() -> None:
+def test_the_1500_lowest_of_1623_logits_get_noise() -> None:
     static = torch.randn(4, 2, 1_623, generator=torch.Generator().manual_seed(0))
     present = torch.zeros(4, 1, 1_623, dtype=torch.bool)
-    found = noise("lowest").draw(static, present, 0.0, torch.Generator().manual_seed(1))
-    assert (found != 0).sum(-1).unique().tolist() == [1_500]
-    highest_with = static.where(found != 0, torch.tensor(-torch.inf)).amax(-1)
-    lowest_without = static.where(found == 0, torch.tensor(torch.inf)).amin(-1)
+    drawn_noise = noise("lowest").draw(static, present, 0.0, torch.Generator().manual_seed(1))
+    assert (drawn_noise != 0).sum(-1).unique().tolist() == [1_500]
+    highest_with = static.where(drawn_noise != 0, torch.tensor(-torch.inf)).amax(-1)
+    lowest_without = static.where(drawn_noise == 0, torch.tensor(torch.inf)).amin(-1)
     assert (highest_with < lowest_without).all()
-    drawn = found[found != 0]
-    assert abs(drawn.mean() - 5) < 3 * 2 / drawn.numel() ** 0.5
-    assert abs(drawn.std() - 2) < 3 * 2 / (2 * drawn.numel()) ** 0.5
+    values = drawn_noise[drawn_noise != 0]
+    assert abs(values.mean() - 5) < 3 * 2 / values.numel() ** 0.5
+    assert abs(values.std() - 2) < 3 * 2 / (2 * values.numel()) ** 0.5
 
 
-def test_present_and_all() -> None:
+def test_classes_in_the_context_or_all_classes_get_noise() -> None:
     static = torch.randn(3, 2, 11, generator=torch.Generator().manual_seed(0))
     present = torch.rand(3, 1, 11, generator=torch.Generator().manual_seed(2)) < 0.4
-    found = noise("present").draw(static, present, 0.0, torch.Generator().manual_seed(1))
-    assert torch.equal(found != 0, present.expand(-1, 2, -1))
+    drawn_noise = noise("present").draw(static, present, 0.0, torch.Generator().manual_seed(1))
+    assert torch.equal(drawn_noise != 0, present.expand(-1, 2, -1))
     assert noise("all").draw(static, present, 0.0, torch.Generator().manual_seed(1)).all()

@@ -1,4 +1,4 @@
-"""Every mixer against its equation, token by token in float64, written here from the papers."""
+"""Every mixer against its equation from the paper, token by token in float64."""
 
 import math
 from collections.abc import Callable
@@ -14,10 +14,10 @@ from iclbench.registry import MIXERS
 WIDTH, HEADS, TOKENS, BATCH = 16, 2, 45, 2
 
 
-def made(
+def make_mixer(
     name: str, conv: int | None = None, state: int | None = None, first: bool = True, inner: int | None = None
 ) -> Mixer:
-    """A mixer whose every weight matters."""
+    """A mixer without weights of zero."""
     torch.manual_seed(0)
     sizes = Sizes(WIDTH, HEADS, inner, state, conv, layers=2, layer=0 if first else 1, first=first, longest=64)
     mixer = MIXERS.subclass(name)(sizes).double().eval()
@@ -33,7 +33,7 @@ def tokens(width: int = WIDTH, seed: int = 1) -> Tensor:
 def convolved(m: Mixer, x: Tensor) -> Tensor:
     """The sum over taps, with zeros before the first token."""
     conv = m.window
-    taps = conv.kept + 1
+    taps = conv.tail_length + 1
     if conv.weight is None:
         return x
     padded = torch.cat([x.new_zeros(len(x), taps - 1, x.shape[2]), x], 1)
@@ -48,7 +48,7 @@ def by_head(t: Tensor) -> Tensor:
 
 
 def recurrence(step: Callable[[int, Tensor], tuple[Tensor, Tensor]], rows: int, columns: int) -> Tensor:
-    """`(B, T, H, V)` of a step that takes t and S, `(B, H, rows, columns)`, to S and the answer."""
+    """Outputs `(B, T, H, V)` of a step from t and S, `(B, H, rows, columns)`, to S and the output."""
     S, outputs = torch.zeros(BATCH, HEADS, rows, columns, dtype=torch.float64), []
     for t in range(TOKENS):
         S, o = step(t, S)
@@ -60,7 +60,7 @@ def outer(k: Tensor, v: Tensor) -> Tensor:
     return k.unsqueeze(-1) * v.unsqueeze(-2)
 
 
-def asked(S: Tensor, q: Tensor) -> Tensor:
+def readout(S: Tensor, q: Tensor) -> Tensor:
     return (S * q.unsqueeze(-1)).sum(-2)
 
 
@@ -74,7 +74,7 @@ def silu_if_convolved(m: Mixer, u: Tensor) -> Tensor:
 
 
 def linear_attention(m: Mixer, x: Tensor) -> Tensor:
-    q, k, v = (by_head(t) for t in silu_if_convolved(m, x @ m.in_proj.weight.T).split(m.parts, -1))
+    q, k, v = (by_head(t) for t in silu_if_convolved(m, x @ m.in_proj.weight.T).split(m.window_sizes, -1))
     phi = F.elu
     answers = torch.empty_like(v)
     for t in range(TOKENS):  # the sum of equation 8, without a state
@@ -84,7 +84,7 @@ def linear_attention(m: Mixer, x: Tensor) -> Tensor:
 
 
 def based(m: Mixer, x: Tensor) -> Tensor:
-    q, k, v = (by_head(t) for t in silu_if_convolved(m, x @ m.in_proj.weight.T).split(m.parts, -1))
+    q, k, v = (by_head(t) for t in silu_if_convolved(m, x @ m.in_proj.weight.T).split(m.window_sizes, -1))
     answers = torch.empty_like(v)
     for t in range(TOKENS):  # the Taylor series itself
         s = torch.einsum("bhk,bshk->bhs", q[:, t], k[:, : t + 1]) / math.sqrt(q.shape[-1])
@@ -94,9 +94,9 @@ def based(m: Mixer, x: Tensor) -> Tensor:
 
 
 def retnet(m: Mixer, x: Tensor) -> Tensor:
-    parts = [*m.parts, m.parts[2]]
-    q, k, v, gate = (x @ m.in_proj.weight.T).split(parts, -1)
-    q, k, v = (by_head(t) for t in silu_if_convolved(m, torch.cat([q, k, v], -1)).split(m.parts, -1))
+    sizes = [*m.window_sizes, m.window_sizes[2]]
+    q, k, v, gate = (x @ m.in_proj.weight.T).split(sizes, -1)
+    q, k, v = (by_head(t) for t in silu_if_convolved(m, torch.cat([q, k, v], -1)).split(m.window_sizes, -1))
     gamma = 1 - 2.0 ** (-5 - torch.arange(HEADS, dtype=torch.float64))
     size = q.shape[-1]
     frequency = 10_000.0 ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
@@ -104,10 +104,10 @@ def retnet(m: Mixer, x: Tensor) -> Tensor:
     answers = torch.zeros_like(v)
     # Equation 5: the sum over m <= n of gamma^(n - m) Re(q e^(i n theta) conj(k e^(i m theta))) v.
     for n in range(TOKENS):
-        far = torch.arange(n, -1, -1, dtype=torch.float64).unsqueeze(-1)  # n - m
-        turn = torch.polar(torch.ones(n + 1, size // 2, dtype=torch.float64), far * frequency).unsqueeze(1)
-        turned = pairs[0][:, n : n + 1] * turn * pairs[1][:, : n + 1].conj()
-        weight = gamma**far * turned.real.sum(-1) / math.sqrt(size)
+        distance = torch.arange(n, -1, -1, dtype=torch.float64).unsqueeze(-1)  # n - m
+        rotation = torch.polar(torch.ones(n + 1, size // 2, dtype=torch.float64), distance * frequency).unsqueeze(1)
+        product = pairs[0][:, n : n + 1] * rotation * pairs[1][:, : n + 1].conj()
+        weight = gamma**distance * product.real.sum(-1) / math.sqrt(size)
         answers[:, n] = (weight.unsqueeze(-1) * v[:, : n + 1]).sum(1)
     return (rms(answers, None, 1e-6).flatten(2) * F.silu(gate)) @ m.out_proj.weight.T
 
@@ -121,56 +121,56 @@ def mamba2(m: Mixer, x: Tensor) -> Tensor:
     def step(t: int, S: Tensor) -> tuple[Tensor, Tensor]:
         decay = torch.exp(-m.A_log.exp() * dt[:, t])[..., None, None]
         S = decay * S + outer(key[:, t, None].expand(-1, HEADS, -1), dt[:, t, :, None] * values[:, t])
-        return S, asked(S, query[:, t, None]) + m.D[:, None] * values[:, t]
+        return S, readout(S, query[:, t, None]) + m.D[:, None] * values[:, t]
 
     y = recurrence(step, N, inner // HEADS).flatten(2) * F.silu(z)
     return rms(y, m.norm.weight, 1e-5) @ m.out_proj.weight.T
 
 
 def gla(m: Mixer, x: Tensor) -> Tensor:
-    u, gate, low = (x @ m.in_proj.weight.T).split([sum(m.parts), m.parts[2], 16], -1)
-    q, k, v = (by_head(t) for t in silu_if_convolved(m, u).split(m.parts, -1))
+    u, gate, low = (x @ m.in_proj.weight.T).split([sum(m.window_sizes), m.window_sizes[2], 16], -1)
+    q, k, v = (by_head(t) for t in silu_if_convolved(m, u).split(m.window_sizes, -1))
     alpha = by_head(torch.sigmoid(low @ m.decay_proj.weight.T + m.decay_proj.bias) ** (1 / 16))
 
     def step(t: int, S: Tensor) -> tuple[Tensor, Tensor]:
         S = alpha[:, t].unsqueeze(-1) * S + outer(k[:, t], v[:, t])
-        return S, asked(S, q[:, t]) / math.sqrt(q.shape[-1])
+        return S, readout(S, q[:, t]) / math.sqrt(q.shape[-1])
 
     o = recurrence(step, q.shape[-1], v.shape[-1])
     return (rms(o, m.norm.weight, 1e-5).flatten(2) * F.silu(gate)) @ m.out_proj.weight.T
 
 
 def delta(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, alpha: Tensor | None = None) -> Tensor:
-    """The delta rule: what the state says of a key moves by beta towards the value (Schlag et al., equation 24), after
-    the state has decayed."""
+    """The delta rule: the state decays, and then its value for a key moves by beta towards the new value (Schlag et
+    al., equation 24)."""
     q, k = (t / (t.square().sum(-1, keepdim=True) + 1e-6).sqrt() for t in (q, k))
 
     def step(t: int, S: Tensor) -> tuple[Tensor, Tensor]:
         S = S if alpha is None else alpha[:, t] * S
-        S = S + outer(k[:, t], beta[:, t, :, None] * (v[:, t] - asked(S, k[:, t])))
-        return S, asked(S, q[:, t]) / math.sqrt(q.shape[-1])
+        S = S + outer(k[:, t], beta[:, t, :, None] * (v[:, t] - readout(S, k[:, t])))
+        return S, readout(S, q[:, t]) / math.sqrt(q.shape[-1])
 
     return recurrence(step, q.shape[-1], v.shape[-1])
 
 
 def deltanet(m: Mixer, x: Tensor) -> Tensor:
-    u, beta = (x @ m.in_proj.weight.T).split([sum(m.parts), HEADS], -1)
-    q, k, v = (by_head(t) for t in F.silu(convolved(m, u)).split(m.parts, -1))
+    u, beta = (x @ m.in_proj.weight.T).split([sum(m.window_sizes), HEADS], -1)
+    q, k, v = (by_head(t) for t in F.silu(convolved(m, u)).split(m.window_sizes, -1))
     return rms(delta(q, k, v, beta.sigmoid()), m.norm.weight, 1e-5).flatten(2) @ m.out_proj.weight.T
 
 
 def gated_deltanet(m: Mixer, x: Tensor) -> Tensor:
-    u, gate, beta, a = (x @ m.in_proj.weight.T).split([sum(m.parts), m.parts[2], HEADS, HEADS], -1)
-    q, k, v = (by_head(t) for t in F.silu(convolved(m, u)).split(m.parts, -1))
+    u, gate, beta, a = (x @ m.in_proj.weight.T).split([sum(m.window_sizes), m.window_sizes[2], HEADS, HEADS], -1)
+    q, k, v = (by_head(t) for t in F.silu(convolved(m, u)).split(m.window_sizes, -1))
     alpha = torch.exp(-m.A_log.exp() * F.softplus(a + m.dt_bias))[..., None, None]
     o = rms(delta(q, k, v, beta.sigmoid(), alpha), m.norm.weight, 1e-6).flatten(2)
     return (o * F.silu(gate)) @ m.out_proj.weight.T
 
 
 def kda(m: Mixer, x: Tensor) -> Tensor:
-    rank = m.rest[0]
-    u, low, low_gate, beta = (x @ m.in_proj.weight.T).split([sum(m.parts), rank, rank, HEADS], -1)
-    q, k, v = (by_head(t) for t in F.silu(convolved(m, u)).split(m.parts, -1))
+    rank = m.bypass_sizes[0]
+    u, low, low_gate, beta = (x @ m.in_proj.weight.T).split([sum(m.window_sizes), rank, rank, HEADS], -1)
+    q, k, v = (by_head(t) for t in F.silu(convolved(m, u)).split(m.window_sizes, -1))
     dt = by_head(F.softplus(low @ m.decay_proj.weight.T + m.dt_bias))
     alpha = torch.exp(-m.A_log.exp()[:, None] * dt).unsqueeze(-1)
     o = rms(delta(q, k, v, beta.sigmoid(), alpha), m.norm.weight, 1e-5).flatten(2)
@@ -180,7 +180,7 @@ def kda(m: Mixer, x: Tensor) -> Tensor:
 def rwkv7(m: Mixer, x: Tensor) -> Tensor:
     x, first = (x, None) if m.first else x.split(WIDTH, -1)
     before = torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1]], 1)
-    if m.window.kept != 1:
+    if m.window.tail_length != 1:
         before = convolved(m, x)
     xr, xw, xk, xv, xa, xg = (x + (before - x) * mu for mu in m.mix)
     r, k, v = m.r(xr), m.k(xk), m.v(xv)
@@ -196,10 +196,10 @@ def rwkv7(m: Mixer, x: Tensor) -> Tensor:
     def step(t: int, S: Tensor) -> tuple[Tensor, Tensor]:
         S = (
             w[:, t].unsqueeze(-1) * S
-            - outer(removed[:, t] * a[:, t], asked(S, removed[:, t]))
+            - outer(removed[:, t] * a[:, t], readout(S, removed[:, t]))
             + outer(k[:, t], v[:, t])
         )
-        return S, asked(S, r[:, t])
+        return S, readout(S, r[:, t])
 
     o = recurrence(step, r.shape[-1], v.shape[-1])
     mean, spread = o.mean(-1, keepdim=True), o.var(-1, keepdim=True, unbiased=False)
@@ -222,12 +222,12 @@ def mlstm(m: Mixer, x: Tensor) -> Tensor:
     q, k, v = (by_head(t) for t in (q, k, v))
     C = torch.zeros(BATCH, HEADS, q.shape[-1], v.shape[-1], dtype=torch.float64)
     n, outputs = torch.zeros(BATCH, HEADS, q.shape[-1], dtype=torch.float64), []
-    for t in range(TOKENS):  # without any stabiliser: equations 19 to 27 as they stand
+    for t in range(TOKENS):  # equations 19 to 27, without a stabiliser
         forget, write = f[:, t].sigmoid(), i[:, t].exp()
         key = k[:, t] / math.sqrt(q.shape[-1])
         C = forget[..., None, None] * C + write[..., None, None] * outer(key, v[:, t])
         n = forget[..., None] * n + write[..., None] * key
-        outputs.append(asked(C, q[:, t]) / (n * q[:, t]).sum(-1, keepdim=True).abs().clamp(min=1))
+        outputs.append(readout(C, q[:, t]) / (n * q[:, t]).sum(-1, keepdim=True).abs().clamp(min=1))
     h = torch.stack(outputs, 1)
     mean, spread = h.mean(-1, keepdim=True), h.var(-1, keepdim=True, unbiased=False)
     normed = ((h - mean) / (spread + 1e-5).sqrt()).flatten(2) * m.norm_weight
@@ -268,7 +268,7 @@ def hyena(m: Mixer, x: Tensor) -> Tensor:
     fastest, slowest = math.log(1e-2) / 0.3, math.log(1e-2) / 1.5
     for t in range(TOKENS):
         w = [2 * math.pi * t / L * f for f in (1e-4, 1.0)]
-        features = [t / (L - 1), *map(math.cos, w), *(-math.sin(each) for each in w)]
+        features = [t / (L - 1), *map(math.cos, w), *(-math.sin(angle) for angle in w)]
         hidden = torch.tensor(features, dtype=torch.float64)
         for layer in m.filter:
             hidden = (m.frequency * layer(hidden)).sin()
@@ -311,8 +311,8 @@ EQUATIONS: dict[str, Callable[[Mixer, Tensor], Tensor]] = {
 }
 
 
-# None, no and four taps; None is what the mixer's paper has, which often is one of these.
-CONVOLVED = [
+# Default, no and four taps, without duplicates; the default is that of the mixer's paper.
+CONVOLUTIONS = [
     (name, conv)
     for name in EQUATIONS
     for conv in (None, 0, 4)
@@ -324,98 +324,98 @@ def test_every_mixer_has_its_equation_here() -> None:
     assert EQUATIONS.keys() == set(MIXERS.shipped)
 
 
-@pytest.mark.parametrize(("name", "conv"), CONVOLVED)
+@pytest.mark.parametrize(("name", "conv"), CONVOLUTIONS)
 def test_a_mixer_computes_its_equation(name: str, conv: int | None) -> None:
-    """Outputs and the gradients of all weights and inputs, of a chunk and of a whole sequence."""
-    mixer, x = made(name, conv), tokens().requires_grad_()
-    weight = tokens(2 * WIDTH if mixer.hands_on else WIDTH, seed=2)
+    """Compares outputs and gradients of all weights and inputs, for a chunk and for a complete sequence."""
+    mixer, x = make_mixer(name, conv), tokens().requires_grad_()
+    weight = tokens(2 * WIDTH if mixer.shares_values else WIDTH, seed=2)
     expected, leaves = EQUATIONS[name](mixer, x), [x, *mixer.parameters()]
     outs = (expected, mixer(x, mixer.start(BATCH))[0], mixer.full_pass(x))
-    true, *each = (torch.autograd.grad((out * weight).sum(), leaves, allow_unused=True) for out in outs)
-    for found, gradients in zip(outs[1:], each, strict=True):
-        torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
-        for one, other in zip(gradients, true, strict=True):
+    expected_grads, *grads = (torch.autograd.grad((out * weight).sum(), leaves, allow_unused=True) for out in outs)
+    for actual, gradients in zip(outs[1:], grads, strict=True):
+        torch.testing.assert_close(actual, expected, atol=1e-10, rtol=1e-10)
+        for one, other in zip(gradients, expected_grads, strict=True):
             torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-9)
     x, mixer = x.detach().float(), mixer.float()
-    within = 1e-4 if name == "hyena" else 1e-5  # three layers of sines, ten times as steep, in its filter
+    tolerance = 1e-4 if name == "hyena" else 1e-5  # its filter has three layers of sines that are ten times as steep
     for single in (mixer(x, mixer.start(BATCH))[0], mixer.full_pass(x)):
-        assert (single - expected).norm() < within * expected.norm()
+        assert (single - expected).norm() < tolerance * expected.norm()
 
 
 @pytest.mark.parametrize("name", [name for name in EQUATIONS if "state" in MIXERS.subclass(name).uses])
 def test_the_state_may_have_more_rows_or_fewer(name: str) -> None:
     for rows in (2, 12):
-        mixer, x = made(name, state=rows), tokens()
+        mixer, x = make_mixer(name, state=rows), tokens()
         if name != "mlstm":
             expected = EQUATIONS[name](mixer, x)
             torch.testing.assert_close(mixer(x, mixer.start(BATCH))[0], expected)
             torch.testing.assert_close(mixer.full_pass(x), expected)
-        kept = (rows + 1) * (rows + 2) // 2 if name == "based" else rows
-        assert mixer.start(BATCH)[1].shape[-2] == kept
+        state_rows = (rows + 1) * (rows + 2) // 2 if name == "based" else rows
+        assert mixer.start(BATCH)[1].shape[-2] == state_rows
 
 
 @pytest.mark.parametrize("name", [name for name in EQUATIONS if "inner" in MIXERS.subclass(name).uses])
 def test_values_may_be_wider_or_narrower_than_tokens(name: str) -> None:
     for inner in (12, 20):
-        mixer, x = made(name, inner=inner), tokens()
+        mixer, x = make_mixer(name, inner=inner), tokens()
         torch.testing.assert_close(mixer(x, mixer.start(BATCH))[0], EQUATIONS[name](mixer, x))
-        if name != "mlstm":  # whose keys are as wide as its values
-            assert mixer.start(BATCH)[1].shape[-2] == made(name).start(BATCH)[1].shape[-2]
+        if name != "mlstm":  # its keys are as wide as its values
+            assert mixer.start(BATCH)[1].shape[-2] == make_mixer(name).start(BATCH)[1].shape[-2]
 
 
-def test_layers_after_the_first_mix_its_values_in() -> None:
-    mixer, x = made("rwkv7", first=False), tokens(2 * WIDTH)
+def test_layers_after_the_first_use_its_values() -> None:
+    mixer, x = make_mixer("rwkv7", first=False), tokens(2 * WIDTH)
     torch.testing.assert_close(mixer(x, mixer.start(BATCH))[0], rwkv7(mixer, x))
 
 
-@pytest.mark.parametrize(("name", "conv"), CONVOLVED)
+@pytest.mark.parametrize(("name", "conv"), CONVOLUTIONS)
 def test_states_queries_and_gaps(name: str, conv: int | None) -> None:
-    """A sequence in parts, queries after each of its prefixes, and one whose tokens are missing on the left."""
-    mixer, x, q = made(name, conv), tokens()[:, :22], tokens(seed=3)[:, :11]
+    """A sequence in segments, queries after each of its prefixes, and a sequence with invalid tokens on the left."""
+    mixer, x, q = make_mixer(name, conv), tokens()[:, :22], tokens(seed=3)[:, :11]
     with torch.no_grad():
-        whole, after = mixer(x, mixer.start(BATCH))
-        state, parts, alone = mixer.start(BATCH), [], []
+        expected, after = mixer(x, mixer.start(BATCH))
+        state, segments, peeks = mixer.start(BATCH), [], []
         for start, end in ((0, 1), (1, 2), (2, 9), (9, 22)):
-            part, state = mixer(x[:, start:end], state)
-            parts.append(part)
-        torch.testing.assert_close(torch.cat(parts, 1), whole)
+            segment, state = mixer(x[:, start:end], state)
+            segments.append(segment)
+        torch.testing.assert_close(torch.cat(segments, 1), expected)
         for one, other in zip(state, after, strict=True):
             torch.testing.assert_close(one, other)
         state = mixer.start(BATCH)
         for n in range(11):
-            alone.append(mixer.peek(q[:, n : n + 1], state))
-            torch.testing.assert_close(alone[-1], mixer(q[:, n : n + 1], state)[0])
+            peeks.append(mixer.peek(q[:, n : n + 1], state))
+            torch.testing.assert_close(peeks[-1], mixer(q[:, n : n + 1], state)[0])
             _, state = mixer(x[:, 2 * n : 2 * n + 2], state)
         outputs, answers, forked = mixer.fork(x, q, mixer.start(BATCH))
-        torch.testing.assert_close(outputs, whole)
-        torch.testing.assert_close(answers, torch.cat(alone, 1))
+        torch.testing.assert_close(outputs, expected)
+        torch.testing.assert_close(answers, torch.cat(peeks, 1))
         for one, other in zip(forked, after, strict=True):
             torch.testing.assert_close(one, other)
         mask = torch.ones(BATCH, 22, dtype=torch.bool)
         mask[0, :5] = mask[1] = False
-        masked, held = mixer(x, mixer.start(BATCH), mask)
+        masked, masked_state = mixer(x, mixer.start(BATCH), mask)
         short, short_state = mixer(x[:1, 5:], mixer.start(1))
         torch.testing.assert_close(masked[:1, 5:], short)
-        torch.testing.assert_close(mixer.peek(q, held)[:1], mixer.peek(q[:1], short_state))
-        torch.testing.assert_close(mixer.peek(q, held)[1:], mixer.peek(q[1:], mixer.start(1)))
+        torch.testing.assert_close(mixer.peek(q, masked_state)[:1], mixer.peek(q[:1], short_state))
+        torch.testing.assert_close(mixer.peek(q, masked_state)[1:], mixer.peek(q[1:], mixer.start(1)))
 
 
 @pytest.mark.parametrize("name", EQUATIONS)
-def test_in_half_precision_too_a_query_knows_nothing_of_later_tokens(name: str) -> None:
-    """Under autocast sums over tokens stay in full precision, and nothing is added and taken off again."""
-    mixer, q = made(name).float(), tokens(seed=3).float()[:, :11]
+def test_a_query_does_not_depend_on_later_tokens_in_half_precision(name: str) -> None:
+    """With autocast, sums over tokens are in full precision, and no term is added and subtracted again."""
+    mixer, q = make_mixer(name).float(), tokens(seed=3).float()[:, :11]
     x = tokens().float()[:, :22]
     other = x.clone()
     other[:, -2:] *= 100
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
-        one, another = (mixer.fork(each, q, mixer.start(BATCH))[1] for each in (x, other))
-        whole, chunk = mixer.full_pass(x), mixer(x, mixer.start(BATCH))[0]
+        one, another = (mixer.fork(inputs, q, mixer.start(BATCH))[1] for inputs in (x, other))
+        full_pass, chunk = mixer.full_pass(x), mixer(x, mixer.start(BATCH))[0]
     torch.testing.assert_close(one, another, atol=1e-6, rtol=1e-6)
-    torch.testing.assert_close(whole, chunk)
+    torch.testing.assert_close(full_pass, chunk)
 
 
 def test_an_open_input_gate_does_not_divide_by_zero() -> None:
-    """m = 200: e^-m is 0 in float32, and so is n.q of a query that is 0."""
+    """With m = 200, e^-m is 0 in float32, and n.q is 0 for a query of 0."""
     mixer = MIXERS.subclass("mlstm")(Sizes(WIDTH, HEADS))
     mixer.gates.bias.data[:HEADS] = 200.0
     mixer.window.bias.data.zero_()
@@ -426,9 +426,9 @@ def test_an_open_input_gate_does_not_divide_by_zero() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in EQUATIONS if name not in ("attention", "hyena")])
-def test_a_state_keeps_nothing_alive_but_itself(name: str) -> None:
-    mixer = made(name)
+def test_a_state_holds_no_memory_of_larger_tensors(name: str) -> None:
+    mixer = make_mixer(name)
     with torch.no_grad():
         _, state = mixer(tokens(), mixer.start(BATCH))
-    for part in state:
-        assert part.untyped_storage().nbytes() <= 2 * max(part.nbytes, 8 * BATCH * HEADS)
+    for tensor in state:
+        assert tensor.untyped_storage().nbytes() <= 2 * max(tensor.nbytes, 8 * BATCH * HEADS)

@@ -1,4 +1,4 @@
-"""Against the layers of transformers, with the same weights, and the twins of gpt2 and mamba."""
+"""Mixers against the layers of transformers with the same weights, and generic models against gpt2 and mamba."""
 
 import os
 from importlib.util import module_from_spec, spec_from_file_location
@@ -27,7 +27,7 @@ WIDTH, HEADS = 16, 4
 SHAPE = TaskShape(x_dim=4, points=12)
 
 
-def drawn(module: nn.Module) -> None:
+def draw_weights(module: nn.Module) -> None:
     torch.manual_seed(0)
     for weight in module.parameters():
         nn.init.normal_(weight, std=0.3)
@@ -37,7 +37,7 @@ def tokens(count: int = 50) -> Tensor:
     return torch.randn(2, count, WIDTH, generator=torch.Generator().manual_seed(1))
 
 
-def agree(mixer: Mixer, theirs: nn.Module) -> None:
+def assert_equal_outputs(mixer: Mixer, theirs: nn.Module) -> None:
     x = tokens()
     with torch.no_grad():
         expected = theirs(x)
@@ -45,7 +45,7 @@ def agree(mixer: Mixer, theirs: nn.Module) -> None:
         torch.testing.assert_close(mixer(x, mixer.start(2))[0], expected, atol=2e-6, rtol=1e-5)
 
 
-def test_mamba2_equals_that_of_transformers() -> None:
+def test_mamba2_equals_the_layer_of_transformers() -> None:
     from transformers.models.mamba2.configuration_mamba2 import Mamba2Config
     from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer
 
@@ -53,12 +53,12 @@ def test_mamba2_equals_that_of_transformers() -> None:
         num_heads=HEADS, head_dim=2 * WIDTH // HEADS, hidden_size=WIDTH, state_size=8, n_groups=1, chunk_size=16
     )
     theirs, ours = Mamba2Mixer(config, 0), Mamba2(Sizes(WIDTH, HEADS, state=8))
-    drawn(theirs)
+    draw_weights(theirs)
     ours.load_state_dict({name.replace("conv1d", "window"): w for name, w in theirs.state_dict().items()})
-    agree(ours, theirs)
+    assert_equal_outputs(ours, theirs)
 
 
-def test_gated_deltanet_equals_that_of_qwen3_next() -> None:
+def test_gated_deltanet_equals_the_layer_of_qwen3_next() -> None:
     from transformers.models.qwen3_next.configuration_qwen3_next import Qwen3NextConfig
     from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDeltaNet
 
@@ -71,19 +71,19 @@ def test_gated_deltanet_equals_that_of_qwen3_next() -> None:
         rms_norm_eps=1e-6,
     )
     theirs, ours = Qwen3NextGatedDeltaNet(config, 0), GatedDeltaNet(Sizes(WIDTH, HEADS))
-    drawn(theirs)
-    # Theirs has q, k, v and z side by side for each head, ours heads side by side for each of them.
+    draw_weights(theirs)
+    # Theirs concatenates q, k, v and z per head, ours concatenates heads per tensor.
     by_head = theirs.in_proj_qkvz.weight.data.view(HEADS, -1, WIDTH).split([3, 3, 6, 6], 1)
-    q, k, v, z = (part.flatten(0, 1) for part in by_head)
+    q, k, v, z = (t.flatten(0, 1) for t in by_head)
     b, a = theirs.in_proj_ba.weight.data.view(HEADS, 2, WIDTH).unbind(1)
     ours.in_proj.weight.data = torch.cat([q, k, v, z, b, a])
     ours.window.weight.data = theirs.conv1d.weight.data
     ours.A_log.data, ours.dt_bias.data = theirs.A_log.data, theirs.dt_bias.data
     ours.norm.weight.data, ours.out_proj.weight.data = theirs.norm.weight.data, theirs.out_proj.weight.data
-    agree(ours, theirs)
+    assert_equal_outputs(ours, theirs)
 
 
-def test_kda_equals_that_of_kimi_linear() -> None:
+def test_kda_equals_the_layer_of_kimi_linear() -> None:
     from transformers.models.kimi_linear.configuration_kimi_linear import KimiLinearConfig
     from transformers.models.kimi_linear.modeling_kimi_linear import KimiLinearDeltaAttention
 
@@ -91,7 +91,7 @@ def test_kda_equals_that_of_kimi_linear() -> None:
         hidden_size=WIDTH, linear_head_dim=WIDTH // HEADS, linear_num_heads=HEADS, rms_norm_eps=1e-5
     )
     theirs, ours = KimiLinearDeltaAttention(config, 0), KDA(Sizes(WIDTH, HEADS))
-    drawn(theirs)
+    draw_weights(theirs)
     gate = theirs.forget_gate
     inputs = (theirs.q_proj, theirs.k_proj, theirs.v_proj, gate.f_a_proj, theirs.g_a_proj, theirs.b_proj)
     ours.in_proj.weight.data = torch.cat([linear.weight.data for linear in inputs])
@@ -99,72 +99,72 @@ def test_kda_equals_that_of_kimi_linear() -> None:
     ours.decay_proj.weight.data, ours.gate_proj.weight.data = gate.f_b_proj.weight.data, theirs.g_b_proj.weight.data
     ours.A_log.data, ours.dt_bias.data = gate.A_log.data.flatten(), gate.dt_bias.data
     ours.norm.weight.data, ours.out_proj.weight.data = theirs.o_norm.weight.data, theirs.o_proj.weight.data
-    agree(ours, theirs)
+    assert_equal_outputs(ours, theirs)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.float64, 1e-12)])
-def test_the_cell_of_mlstm_equals_that_of_xlstm(dtype: torch.dtype, tolerance: float) -> None:
-    """Outputs and states of the recurrence of `transformers`; its layer is that of xLSTM 7B, another one than the
-    paper's."""
+def test_the_mlstm_cell_equals_that_of_transformers(dtype: torch.dtype, tolerance: float) -> None:
+    """Compares outputs and states of the recurrence. The layer of transformers is that of xLSTM 7B, not of the
+    paper."""
     from transformers.models.xlstm import modeling_xlstm
 
-    draw = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(2, 3, 45, 4, generator=draw).to(dtype) for _ in range(3))
-    i, f = (3 * torch.randn(2, 3, 45, generator=draw).to(dtype) for _ in range(2))
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 3, 45, 4, generator=generator).to(dtype) for _ in range(3))
+    i, f = (3 * torch.randn(2, 3, 45, generator=generator).to(dtype) for _ in range(2))
     expected, (C, n, m) = modeling_xlstm.mlstm_recurrent_sequence_native(
         q, k, v, i, f, return_last_states=True, eps=0, dtype_state=dtype
     )
     terms, log_f = Terms(q, k * 4**-0.5, F.pad(v, (0, 1), value=1.0)), F.logsigmoid(f)
-    most = running_max(log_f, i, torch.zeros(2, 3, 1, dtype=dtype))
-    o, memory = linear_recurrence(gated_terms(terms, log_f, i, most), torch.zeros(2, 3, 4, 5, dtype=dtype))
-    h = o[..., :-1] / torch.maximum(o[..., -1:].abs(), (-most[..., 1:, None]).exp())
-    # Theirs keeps k as it is and divides q by the root.
-    pairs = [(h, expected), (most[..., -1:], m), (memory[..., :-1] * 4**0.5, C), (memory[..., -1] * 4**0.5, n)]
+    max_log = running_max(log_f, i, torch.zeros(2, 3, 1, dtype=dtype))
+    o, memory = linear_recurrence(gated_terms(terms, log_f, i, max_log), torch.zeros(2, 3, 4, 5, dtype=dtype))
+    h = o[..., :-1] / torch.maximum(o[..., -1:].abs(), (-max_log[..., 1:, None]).exp())
+    # Theirs divides q by the root, ours k.
+    pairs = [(h, expected), (max_log[..., -1:], m), (memory[..., :-1] * 4**0.5, C), (memory[..., -1] * 4**0.5, n)]
     for ours, theirs in pairs:
         assert (ours - theirs.view_as(ours)).norm() <= tolerance * theirs.norm()
 
 
-def test_gpt2_equals_its_generic_twin() -> None:
+def test_the_generic_model_equals_gpt2() -> None:
     torch.manual_seed(0)
     gpt2 = GPT2(GPT2Settings(layers=3, width=WIDTH, heads=HEADS, init_std=0.3), SHAPE).eval()
-    twin = Attention(WithInner(layers=3, width=WIDTH, heads=HEADS, norm="layer"), SHAPE).eval()
-    own = gpt2.state_dict()
-    given = {name: own[name] for name in own if name.startswith(("read_in", "read_out", "norm"))}
+    generic = Attention(WithInner(layers=3, width=WIDTH, heads=HEADS, norm="layer"), SHAPE).eval()
+    source = gpt2.state_dict()
+    weights = {name: source[name] for name in source if name.startswith(("read_in", "read_out", "norm"))}
     names = {"norm": "ln_1", "mixer.in_proj": "attn.c_attn", "mixer.out_proj": "attn.c_proj"}
     names |= {"norm_mlp": "ln_2", "mlp.up": "mlp.c_fc", "mlp.down": "mlp.c_proj"}
     for layer in range(3):
         for ours, theirs in names.items():
-            weight = own[f"blocks.{layer}.{theirs}.weight"]
-            given[f"layers.{layer}.{ours}.weight"] = weight if weight.dim() == 1 else weight.T
-            given[f"layers.{layer}.{ours}.bias"] = own[f"blocks.{layer}.{theirs}.bias"]
-    twin.load_state_dict(given)
-    alike(gpt2, twin)
+            weight = source[f"blocks.{layer}.{theirs}.weight"]
+            weights[f"layers.{layer}.{ours}.weight"] = weight if weight.dim() == 1 else weight.T
+            weights[f"layers.{layer}.{ours}.bias"] = source[f"blocks.{layer}.{theirs}.bias"]
+    generic.load_state_dict(weights)
+    assert_equal_models(gpt2, generic)
 
 
-def test_mamba_equals_its_generic_twin() -> None:
+def test_the_generic_model_equals_mamba() -> None:
     torch.manual_seed(0)
     mamba = Mamba(MambaSettings(layers=3, width=WIDTH, state=4), SHAPE).eval()
-    twin = Hybrid(HybridSettings(layers=3, width=WIDTH, state=4, mixers=["mamba"]), SHAPE).eval()
-    twin.load_state_dict({name.replace("norm_f", "norm"): weight for name, weight in mamba.state_dict().items()})
-    alike(mamba, twin)
+    generic = Hybrid(HybridSettings(layers=3, width=WIDTH, state=4, mixers=["mamba"]), SHAPE).eval()
+    generic.load_state_dict({name.replace("norm_f", "norm"): weight for name, weight in mamba.state_dict().items()})
+    assert_equal_models(mamba, generic)
 
 
-def alike(one: nn.Module, other: nn.Module) -> None:
-    """The same number of parameters, and the same answers to both questions."""
+def assert_equal_models(one: nn.Module, other: nn.Module) -> None:
+    """Compare the numbers of parameters, and the predictions for both questions."""
     assert one.parameter_count == other.parameter_count
     episodes = example_episodes(points=12)
     with torch.no_grad():
         for question in ("next", "targets"):
-            found, expected = other.ask(episodes, question).point(), one.ask(episodes, question).point()
-            torch.testing.assert_close(found, expected, atol=2e-6, rtol=1e-5)
+            actual, expected = other.ask(episodes, question).point(), one.ask(episodes, question).point()
+            torch.testing.assert_close(actual, expected, atol=2e-6, rtol=1e-5)
 
 
-# The path of a checkout of flash-linear-attention, whose naive references need only torch and einops:
+# Path of a checkout of flash-linear-attention; its naive references need only torch and einops:
 # FLA_CHECKOUT=... pytest tests/layers/mixers/test_transformers.py
 FLA = os.environ.get("FLA_CHECKOUT")
 
 
-@pytest.mark.skipif(FLA is None, reason="FLA_CHECKOUT names no checkout of flash-linear-attention")
+@pytest.mark.skipif(FLA is None, reason="FLA_CHECKOUT, a checkout of flash-linear-attention, is not set")
 @pytest.mark.parametrize(
     ("path", "function"),
     [
@@ -175,13 +175,13 @@ FLA = os.environ.get("FLA_CHECKOUT")
         ("simple_gla", "naive_recurrent_simple_gla"),
     ],
 )
-def test_the_recurrence_equals_the_naive_ones_of_flash_linear_attention(path: str, function: str) -> None:
-    draw = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(2, 3, 40, 8, generator=draw) for _ in range(3))
-    k, beta = F.normalize(k, dim=-1), torch.rand(2, 3, 40, 1, generator=draw)
-    g = -torch.rand(2, 3, 40, 8 if path in ("kda", "gla") else 1, generator=draw)
-    t = [each.transpose(1, 2).contiguous() for each in (q, k, v, g, beta)]
-    naive = getattr(_loaded(Path(FLA or "") / "fla" / "ops" / path / "naive.py"), function)
+def test_the_recurrence_equals_the_references_of_flash_linear_attention(path: str, function: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 3, 40, 8, generator=generator) for _ in range(3))
+    k, beta = F.normalize(k, dim=-1), torch.rand(2, 3, 40, 1, generator=generator)
+    g = -torch.rand(2, 3, 40, 8 if path in ("kda", "gla") else 1, generator=generator)
+    t = [tensor.transpose(1, 2).contiguous() for tensor in (q, k, v, g, beta)]
+    naive = getattr(_load_module(Path(FLA or "") / "fla" / "ops" / path / "naive.py"), function)
     scale = 8**-0.5
     if path == "delta_rule":
         expected, terms = naive(q, k, v, beta.squeeze(-1))[0], Terms(q * scale, beta * k, v, None, k, -beta * k)
@@ -194,11 +194,11 @@ def test_the_recurrence_equals_the_naive_ones_of_flash_linear_attention(path: st
         expected = naive(*t[:3], t[3] if path == "gla" else t[3].squeeze(-1))
         expected = (expected[0] if isinstance(expected, tuple) else expected).transpose(1, 2)
         terms = Terms(q * scale, k, v, g)
-    found, _ = linear_recurrence(terms, torch.zeros(2, 3, 8, 8))
-    torch.testing.assert_close(found, expected.to(found), atol=2e-5, rtol=1e-4)
+    actual, _ = linear_recurrence(terms, torch.zeros(2, 3, 8, 8))
+    torch.testing.assert_close(actual, expected.to(actual), atol=2e-5, rtol=1e-4)
 
 
-def _loaded(path: Path) -> ModuleType:
+def _load_module(path: Path) -> ModuleType:
     spec = spec_from_file_location(path.parent.name, path)
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)

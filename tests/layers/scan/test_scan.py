@@ -1,4 +1,4 @@
-"""The selective scan in plain torch against a float64 recurrence, at every shape that takes another path."""
+"""The selective scan in plain torch against a float64 recurrence, for shapes of every code path."""
 
 import subprocess
 import sys
@@ -7,23 +7,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from iclbench.core.errors import UsageError
 from iclbench.layers.scan import scan, scan_torch
 from iclbench.layers.scan.scan import resolved_backend, selective_peek, selective_scan
+from tests.refusals import refused
 
 
 def inputs(
     batch: int = 3, tokens: int = 11, channels: int = 5, state: int = 4, dtype: torch.dtype = torch.float32
 ) -> list[Tensor]:
     """u, dt, A, B, C, h0."""
-    draw = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=draw, dtype=torch.float64)
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
     dt = torch.exp(normal(batch, tokens, channels) - 2)
     A = -torch.exp(normal(channels, state))
-    each = [
+    tensors = [
         normal(batch, tokens, channels),
         dt,
         A,
@@ -31,7 +31,7 @@ def inputs(
         normal(batch, tokens, state),
         normal(batch, state, channels),
     ]
-    return [t.to(dtype).requires_grad_() for t in each]
+    return [t.to(dtype).requires_grad_() for t in tensors]
 
 
 def recurrence(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor) -> tuple[Tensor, Tensor]:
@@ -47,11 +47,11 @@ def relative(ours: Tensor, expected: Tensor) -> float:
     return float((ours - expected).abs().max() / expected.abs().max())
 
 
-def assert_equal_with_gradients(given: list[Tensor], tolerance: float) -> None:
-    """Both outputs and all six gradients, against float64."""
-    exact = [t.detach().double().requires_grad_() for t in given]
+def assert_equal_with_gradients(arguments: list[Tensor], tolerance: float) -> None:
+    """Compare both outputs and all six gradients with float64."""
+    exact = [t.detach().double().requires_grad_() for t in arguments]
     results = []
-    for method, tensors in ((selective_scan, given), (recurrence, exact)):
+    for method, tensors in ((selective_scan, arguments), (recurrence, exact)):
         y, last = method(*tensors)
         weights = torch.linspace(-1, 2, y[0].numel(), dtype=y.dtype).view_as(y[0])
         gradients = torch.autograd.grad((y * weights).sum() + last.square().sum(), tensors)
@@ -77,83 +77,84 @@ def test_tiles_of_the_batch_do_not_mix(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("dt", [1e-6, 0.7, 20.0, 200.0])
 def test_extreme_step_sizes(dt: float) -> None:
-    """Cumulative sums in log space give NaN from 0.7 on. Forty equal decays repeat one rounding error forty times."""
-    given = inputs(tokens=40)
-    given[1] = torch.full_like(given[1], dt).requires_grad_()
-    assert_equal_with_gradients(given, 2e-6)
+    """Cumulative sums in log space give NaN from 0.7 on; 40 equal decays repeat one rounding error 40 times."""
+    arguments = inputs(tokens=40)
+    arguments[1] = torch.full_like(arguments[1], dt).requires_grad_()
+    assert_equal_with_gradients(arguments, 2e-6)
 
 
 def test_gradients_by_finite_differences() -> None:
-    given = inputs(batch=2, tokens=10, channels=3, state=2, dtype=torch.float64)
-    assert torch.autograd.gradcheck(selective_scan, given)
+    arguments = inputs(batch=2, tokens=10, channels=3, state=2, dtype=torch.float64)
+    assert torch.autograd.gradcheck(selective_scan, arguments)
 
 
-def test_a_chunk_resumes_where_the_last_one_stopped() -> None:
+def test_a_sequence_in_chunks_equals_the_complete_one() -> None:
     u, dt, A, B, C, h0 = inputs()
-    whole, last = selective_scan(u, dt, A, B, C, h0)
+    complete, last = selective_scan(u, dt, A, B, C, h0)
     ys, h = [], h0
-    for part in (slice(0, 1), slice(1, 6), slice(6, 11)):
-        y, h = selective_scan(u[:, part], dt[:, part], A, B[:, part], C[:, part], h)
+    for chunk in (slice(0, 1), slice(1, 6), slice(6, 11)):
+        y, h = selective_scan(u[:, chunk], dt[:, chunk], A, B[:, chunk], C[:, chunk], h)
         ys.append(y)
-    torch.testing.assert_close(torch.cat(ys, 1), whole)
+    torch.testing.assert_close(torch.cat(ys, 1), complete)
     torch.testing.assert_close(h, last)
 
 
-def test_a_peek_is_a_step_that_leaves_no_trace() -> None:
+def test_a_peek_equals_one_step() -> None:
     u, dt, A, B, C, h0 = inputs()
     answers = selective_peek(h0, u, dt, A, B, C)
     for q in range(u.shape[1]):
         one = slice(q, q + 1)
-        alone, _ = selective_scan(u[:, one], dt[:, one], A, B[:, one], C[:, one], h0)
-        torch.testing.assert_close(answers[:, one], alone)
+        separate, _ = selective_scan(u[:, one], dt[:, one], A, B[:, one], C[:, one], h0)
+        torch.testing.assert_close(answers[:, one], separate)
 
 
 @pytest.mark.slow
-def test_autograd_and_compile_see_one_operation() -> None:
+def test_the_custom_operation_passes_the_checks_of_torch() -> None:
     torch.library.opcheck(scan_torch._forward, [t.detach() for t in inputs()])
     torch.library.opcheck(scan_torch._forward, inputs(), test_utils="test_autograd_registration")
 
 
 @pytest.mark.slow
-def test_the_compiler_takes_the_choice_of_a_back_end_for_a_constant() -> None:
+def test_the_compiler_treats_the_back_end_as_a_constant() -> None:
     marks = vars(torch.compiler.assume_constant_result(lambda: None)).items()
     assert marks and marks <= vars(scan._name).items()
     code = "import sys, iclbench.backbones.mamba; assert 'torch._dynamo' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_at_most_60_mb_saved_per_layer_at_the_protocols_shape() -> None:
-    """Batch 64, 82 tokens, 512 channels, 16 states: the states alone would take 172 MB, and three such are needed."""
+def test_at_most_60_mb_are_saved_per_layer_at_the_protocols_shape() -> None:
+    """Batch 64, 82 tokens, 512 channels, 16 states: all states take 172 MB, and autograd would save three such
+    tensors."""
     saved: dict[int, int] = {}
 
     def pack(t: Tensor) -> Tensor:
         saved[t.data_ptr()] = t.numel() * t.element_size()
         return t
 
-    given = inputs(64, 82, 512, 16)
+    arguments = inputs(64, 82, 512, 16)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        selective_scan(*given)
+        selective_scan(*arguments)
     assert sum(saved.values()) <= 60e6
 
 
 @pytest.mark.parametrize("backend", ["triton", "mamba-ssm"])
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_a_cuda_back_end_without_cuda_is_one_line(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cuda_back_end_without_cuda_is_refused(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    with pytest.raises(UsageError, match=rf"backbone.scan={backend} .*backbone.scan=auto"):
+    with refused("not-supported", f"backbone.scan={backend}", "backbone.scan=auto"):
         resolved_backend(backend, torch.device("cpu"))
     assert resolved_backend("auto", torch.device("cpu")) == "torch"
 
 
-def test_the_kernels_in_float32_are_never_taken_for_float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Here:
+def test_cuda_kernels_are_not_used_for_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    class AvailableKernel:
         @staticmethod
         def unavailable() -> None:
             return None
 
-    monkeypatch.setattr(scan, "_module", lambda backend: Here)
+    monkeypatch.setattr(scan, "_module", lambda backend: AvailableKernel)
     cuda = torch.device("cuda")
     assert resolved_backend("auto", cuda) == "triton"
     assert resolved_backend("auto", cuda, torch.float64) == "torch"
-    with pytest.raises(UsageError, match="float64"):
+    with refused("not-supported", "backbone.scan=triton", "float64"):
         resolved_backend("triton", cuda, torch.float64)

@@ -1,7 +1,7 @@
 """The Triton kernels against a float64 recurrence.
 
-The cases run on CUDA where there is a device. Everywhere else they are skipped here and run by one test in a process of
-their own, in Triton's interpreter, which must be chosen before Triton is first imported.
+The cases run on a CUDA device if there is one. Otherwise they are skipped, and one test runs them in a separate process
+with Triton's interpreter, which must be selected before Triton is imported.
 """
 
 import os
@@ -22,7 +22,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
 NAMES = ["y", "last", "u", "dt", "A", "B", "C", "h0"]
 
-# One case of every kind that takes a second or two in the interpreter; `make test-slow` runs the others.
+# One case of each kind, for a few seconds in the interpreter; `make test-slow` runs the others.
 QUICK = "length and (1 or 13 or 17) and not 16 or chunk or 11-4 or 0.7 or views or decays or bfloat16"
 
 runs_kernels = pytest.mark.skipif(
@@ -31,7 +31,7 @@ runs_kernels = pytest.mark.skipif(
 
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
-@pytest.mark.skipif(INTERPRETED, reason="this is that process")
+@pytest.mark.skipif(INTERPRETED, reason="this process uses the interpreter")
 @pytest.mark.parametrize("cases", [QUICK, pytest.param(f"not ({QUICK})", marks=pytest.mark.slow)])
 def test_in_the_interpreter(cases: str) -> None:
     child = subprocess.run(
@@ -43,10 +43,13 @@ def test_in_the_interpreter(cases: str) -> None:
     assert child.returncode == 0, child.stdout + child.stderr
 
 
-def both(given: list[Tensor], state_counts: bool = True, **sizes: int) -> tuple[list[Tensor], list[Tensor]]:
-    """y, the last state and the gradients of all inputs: ours, and in float64. The loss is of y and the last state."""
-    ours = [t.detach().to(DEVICE).requires_grad_() for t in given]
-    exact = [t.detach().double().requires_grad_() for t in given]
+def kernel_and_recurrence(
+    arguments: list[Tensor], state_counts: bool = True, **sizes: int
+) -> tuple[list[Tensor], list[Tensor]]:
+    """y, the last state and the gradients of all inputs, from the kernel and from the recurrence in float64. The loss
+    depends on y and, unless `state_counts` is False, on the last state."""
+    ours = [t.detach().to(DEVICE).requires_grad_() for t in arguments]
+    exact = [t.detach().double().requires_grad_() for t in arguments]
     results = []
     for scan, tensors in ((partial(scan_triton.selective_scan, **sizes), ours), (recurrence, exact)):
         y, last = scan(*tensors)
@@ -57,8 +60,8 @@ def both(given: list[Tensor], state_counts: bool = True, **sizes: int) -> tuple[
     return results[0], results[1]
 
 
-def assert_close(given: list[Tensor], tolerance: float = 1e-6, **sizes: int) -> None:
-    for name, ours, exact in zip(NAMES, *both(given, **sizes), strict=True):
+def assert_close(arguments: list[Tensor], tolerance: float = 1e-6, **sizes: int) -> None:
+    for name, ours, exact in zip(NAMES, *kernel_and_recurrence(arguments, **sizes), strict=True):
         assert ours.isfinite().all(), name
         assert relative(ours.double(), exact) < tolerance, name
 
@@ -66,12 +69,12 @@ def assert_close(given: list[Tensor], tolerance: float = 1e-6, **sizes: int) -> 
 @runs_kernels
 @pytest.mark.parametrize("tokens", [1, 2, 13, 16, 17, 50])
 def test_equals_the_recurrence_at_every_length(tokens: int) -> None:
-    """One chunk that is not full, that is full, and several with a carried state."""
+    """One chunk that is not full, one that is full, and several chunks."""
     assert_close(inputs(batch=2, tokens=tokens), chunk=16)
 
 
 @runs_kernels
-def test_the_sizes_that_are_used_take_more_than_one_chunk() -> None:
+def test_more_than_one_chunk_with_default_sizes() -> None:
     assert_close(inputs(batch=1, tokens=scan_triton.CHUNK + 2, state=1))
 
 
@@ -82,72 +85,72 @@ def test_channels_that_do_not_fill_a_block(channels: int, block: int) -> None:
 
 
 @runs_kernels
-def test_blocks_of_other_sizes_and_another_number_of_warps() -> None:
+def test_other_sizes_of_blocks_and_another_number_of_warps() -> None:
     assert_close(inputs(channels=7), channels=2, warps=2, chunk=8)
 
 
 @runs_kernels
 @pytest.mark.parametrize("dt", [1e-6, 0.7, 20.0])
 def test_extreme_step_sizes(dt: float) -> None:
-    given = inputs(batch=2, tokens=20)
-    given[1] = torch.full_like(given[1], dt).requires_grad_()
-    assert_close(given, 1e-5, chunk=16)
+    arguments = inputs(batch=2, tokens=20)
+    arguments[1] = torch.full_like(arguments[1], dt).requires_grad_()
+    assert_close(arguments, 1e-5, chunk=16)
 
 
 @runs_kernels
 def test_strong_decays_do_not_cancel_in_the_gradient_of_the_step() -> None:
-    """Two states are read with opposite signs: what the last token adds cancels, what is left of the state does not."""
+    """Two states are read with opposite signs: the terms of the last token cancel, the decayed states do not."""
     u, dt, A, B, C, h0 = (t.detach() for t in inputs(batch=1, tokens=3, channels=2, state=2))
     dt, A = torch.ones_like(dt), torch.tensor([[-14.0, -10.0]] * 2)
     B[:, -1], C[:, -1] = torch.ones(2), torch.tensor([1.0, -1.0])
-    ours, exact = both([u, dt, A, B, C, h0], state_counts=False)
+    ours, exact = kernel_and_recurrence([u, dt, A, B, C, h0], state_counts=False)
     step = NAMES.index("dt")
     assert relative(ours[step][:, -1].double(), exact[step][:, -1]) < 1e-5
 
 
 @runs_kernels
-def test_views_of_a_projection_are_read_where_they_lie() -> None:
+def test_views_of_a_projection_are_accepted() -> None:
     u, dt, A, B, C, h0 = inputs()
     wide = torch.cat([B, C], 2).detach().to(DEVICE)
-    rest = [t.detach().to(DEVICE) for t in (u, dt, A)]
-    y, _ = scan_triton.selective_scan(*rest, *wide.split(4, 2), h0.detach().to(DEVICE))
+    other_arguments = [t.detach().to(DEVICE) for t in (u, dt, A)]
+    y, _ = scan_triton.selective_scan(*other_arguments, *wide.split(4, 2), h0.detach().to(DEVICE))
     expected, _ = recurrence(u, dt, A, B, C, h0)
     assert relative(y.cpu(), expected.detach()) < 1e-5
 
 
 @runs_kernels
 def test_bfloat16_inputs_have_bfloat16_gradients_and_a_float32_state() -> None:
-    given = [t.detach().bfloat16() if i in (0, 3, 4) else t.detach() for i, t in enumerate(inputs())]
-    ours, exact = both(given)
+    arguments = [t.detach().bfloat16() if i in (0, 3, 4) else t.detach() for i, t in enumerate(inputs())]
+    ours, exact = kernel_and_recurrence(arguments)
     assert [t.dtype for t in ours[:2]] == [torch.bfloat16, torch.float32]
-    assert [t.dtype for t in ours[2:]] == [t.dtype for t in given]
+    assert [t.dtype for t in ours[2:]] == [t.dtype for t in arguments]
     for name, one, other in zip(NAMES, ours, exact, strict=True):
         assert relative(one.double(), other.double()) < 2e-2, name
 
 
 @runs_kernels
 def test_the_same_inputs_give_the_same_bits() -> None:
-    given = inputs(tokens=20)
-    (one, _), (other, _) = both(given, chunk=16), both(given, chunk=16)
+    arguments = inputs(tokens=20)
+    (one, _), (other, _) = kernel_and_recurrence(arguments, chunk=16), kernel_and_recurrence(arguments, chunk=16)
     assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 @runs_kernels
-def test_the_compiler_sees_sound_operations() -> None:
-    """Schema, shapes without data, and autograd, as `torch.library` checks them."""
-    given = [t.detach().to(DEVICE) for t in inputs(batch=2, tokens=20, channels=3, state=2)]
-    given[0], sizes = given[0].bfloat16(), (4, 4, 16)
-    y, last, between = scan_triton._forward(*given, *sizes)
-    torch.library.opcheck(scan_triton._backward, (*given, between, y, last, *sizes))
-    torch.library.opcheck(scan_triton._forward, (*(t.requires_grad_() for t in given), *sizes))
+def test_the_custom_operations_pass_the_checks_of_torch() -> None:
+    """`torch.library.opcheck` checks the schema, shapes without data, and autograd."""
+    arguments = [t.detach().to(DEVICE) for t in inputs(batch=2, tokens=20, channels=3, state=2)]
+    arguments[0], sizes = arguments[0].bfloat16(), (4, 4, 16)
+    y, last, between = scan_triton._forward(*arguments, *sizes)
+    torch.library.opcheck(scan_triton._backward, (*arguments, between, y, last, *sizes))
+    torch.library.opcheck(scan_triton._forward, (*(t.requires_grad_() for t in arguments), *sizes))
 
 
-def test_says_why_it_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reason_names_triton_or_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan_triton, "find_spec", lambda name: None)
-    assert scan_triton.unavailable() == "triton is not installed"
+    assert "triton" in str(scan_triton.unavailable())
     monkeypatch.setattr(scan_triton, "find_spec", lambda name: name)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    assert scan_triton.unavailable() == "no CUDA device was found"
+    assert "CUDA" in str(scan_triton.unavailable())
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     assert scan_triton.unavailable() is None

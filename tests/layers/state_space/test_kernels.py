@@ -21,8 +21,8 @@ def random(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
 
 def discrete(A: np.ndarray, B: np.ndarray, dt: float, method: str) -> tuple[np.ndarray, np.ndarray]:
     """SciPy's discrete A and B."""
-    rest = np.zeros((1, len(A))), np.zeros((1, 1))
-    A, B, *_ = cont2discrete((A, B[:, None], *rest), dt, method)
+    zeros = np.zeros((1, len(A))), np.zeros((1, 1))
+    A, B, *_ = cont2discrete((A, B[:, None], *zeros), dt, method)
     return A, B[:, 0]
 
 
@@ -41,7 +41,7 @@ def test_hippo_legs_has_eigenvalues_minus_one_to_minus_n() -> None:
 
 
 def test_hippo_legs_is_normal_minus_rank_one() -> None:
-    """Both halves of the spectrum put together give the real matrices back."""
+    """Both halves of the spectrum reconstruct the real matrices."""
     A, B = kernels.hippo_legs(ORDER)
     w, P, b, V = (torch.cat([half, half.conj()], -1) for half in kernels.normal_low_rank(ORDER))
     rebuilt = V @ (torch.diag(w) - torch.outer(P, P.conj())) @ V.mH
@@ -50,16 +50,16 @@ def test_hippo_legs_is_normal_minus_rank_one() -> None:
     assert bool((w.real == -0.5).all())
 
 
-def test_the_real_form_keeps_the_eigenvalues() -> None:
-    """A change of basis; HiPPO's eigenvalues are ill-conditioned, so few of them."""
+def test_the_real_form_has_the_same_eigenvalues() -> None:
+    """The order is small, because HiPPO's eigenvalues are ill-conditioned."""
     w, P, B, _ = kernels.normal_low_rank(8)
     A, *_ = kernels.real_form(w, P, B, random(1, 4, dtype=torch.complex128))
     np.testing.assert_allclose(np.sort(np.linalg.eigvals(A.numpy()).real), -np.arange(8, 0, -1.0), atol=1e-9)
 
 
 @pytest.mark.parametrize("length", [1, 2, 40, 83])
-def test_the_low_rank_kernel_is_scipys_bilinear_one(length: int) -> None:
-    """The impulse response of the real HiPPO matrix in its own basis."""
+def test_the_low_rank_kernel_equals_scipys_bilinear_discretisation(length: int) -> None:
+    """Compares with the impulse response of the real HiPPO matrix in its original basis."""
     period, C = 83, random(len(STEPS), ORDER)
     A, B = (t.numpy() for t in kernels.hippo_legs(ORDER))
     w, P, b, V = kernels.normal_low_rank(ORDER)
@@ -69,14 +69,14 @@ def test_the_low_rank_kernel_is_scipys_bilinear_one(length: int) -> None:
         expected.append(impulse_response(A_dt, B_dt, row, length))
         tilde.append(torch.tensor(row - row @ np.linalg.matrix_power(A_dt, period)))
     steps = torch.tensor(STEPS, dtype=torch.float64)
-    found = kernels.low_rank_kernel(w, P, b, torch.stack(tilde).to(V.dtype) @ V, steps, period)[:, :length]
-    torch.testing.assert_close(found, torch.stack(expected), atol=1e-12, rtol=1e-12)
+    actual = kernels.low_rank_kernel(w, P, b, torch.stack(tilde).to(V.dtype) @ V, steps, period)[:, :length]
+    torch.testing.assert_close(actual, torch.stack(expected), atol=1e-12, rtol=1e-12)
 
 
 @pytest.mark.parametrize("init", ["lin", "legs", "inv"])
 @pytest.mark.parametrize("length", [1, 2, 40, 82])
-def test_the_diagonal_kernel_is_scipys_zero_order_hold(init: kernels.Spectrum, length: int) -> None:
-    """Every complex mode a ± ib is a real block ((a, -b), (b, a)) driven through its first coordinate."""
+def test_the_diagonal_kernel_equals_scipys_zero_order_hold(init: kernels.Spectrum, length: int) -> None:
+    """Each complex mode a ± ib is a real block ((a, -b), (b, a)) with its input in the first coordinate."""
     modes = kernels.spectrum(init, ORDER)
     C = random(len(STEPS), ORDER // 2, dtype=torch.complex128)
     A = block_diag(*(np.array([[a.real, -a.imag], [a.imag, a.real]]) for a in modes.numpy()))
@@ -86,12 +86,12 @@ def test_the_diagonal_kernel_is_scipys_zero_order_hold(init: kernels.Spectrum, l
         observed = 2 * np.stack([row.real, -row.imag], 1).ravel()
         expected.append(impulse_response(*discrete(A, B, dt, "zoh"), observed, length))
     steps = torch.tensor(STEPS, dtype=torch.float64)
-    found = kernels.diagonal_kernel(*kernels.zero_order_hold(modes.expand(len(STEPS), -1), C, steps), length)
-    torch.testing.assert_close(found, torch.stack(expected), atol=1e-12, rtol=1e-12)
+    actual = kernels.diagonal_kernel(*kernels.zero_order_hold(modes.expand(len(STEPS), -1), C, steps), length)
+    torch.testing.assert_close(actual, torch.stack(expected), atol=1e-12, rtol=1e-12)
 
 
-def test_initial_spectra_are_the_papers() -> None:
-    """S4D, equations 8 and 9; LegS by the eigenvalues of its normal part."""
+def test_initial_spectra_equal_those_of_the_papers() -> None:
+    """S4D, equations 8 and 9; for LegS the eigenvalues of its normal part."""
     n = np.arange(ORDER // 2)
     A, _ = kernels.hippo_legs(ORDER)
     P = np.sqrt(np.arange(ORDER) + 0.5)
@@ -102,22 +102,22 @@ def test_initial_spectra_are_the_papers() -> None:
         "legs": np.sort(normal.imag)[ORDER // 2 :],
     }
     for init, imaginary in expected.items():
-        found = kernels.spectrum(init, ORDER)
-        np.testing.assert_allclose(found.imag.numpy(), imaginary, rtol=1e-12, atol=1e-12, err_msg=init)
-        np.testing.assert_allclose(found.real.numpy(), -0.5)
+        actual = kernels.spectrum(init, ORDER)
+        np.testing.assert_allclose(actual.imag.numpy(), imaginary, rtol=1e-12, atol=1e-12, err_msg=init)
+        np.testing.assert_allclose(actual.real.numpy(), -0.5)
 
 
 def systems(tokens: int = 24) -> list[StateSpace]:
-    """One of each kind, in float64."""
+    """One system of each class, in float64."""
     torch.manual_seed(0)
     return [Diagonal(5, 16, (1e-3, 1e-1), "lin").double(), LowRank(5, 16, (1e-3, 1e-1), tokens).double()]
 
 
-@pytest.mark.parametrize("kind", [0, 1], ids=["diagonal", "low rank"])
+@pytest.mark.parametrize("index", [0, 1], ids=["diagonal", "low rank"])
 @pytest.mark.parametrize("length", [1, 23, 24])
-def test_convolution_is_recurrence(kind: int, length: int) -> None:
-    """The kernel of a sequence equals steps of one from state to state."""
-    system = systems()[kind]
+def test_the_kernel_equals_the_recurrence(index: int, length: int) -> None:
+    """Compares the kernel of a sequence with single steps from state to state."""
+    system = systems()[index]
     step, state, outputs = system.unroll(1), torch.zeros(5, 1, 16).double(), []
     for t in range(length):
         u = torch.full((5, 1, 1), float(t == 0)).double()
@@ -126,38 +126,38 @@ def test_convolution_is_recurrence(kind: int, length: int) -> None:
     torch.testing.assert_close(system.kernel(length), torch.cat(outputs, 2)[:, 0], atol=1e-11, rtol=1e-9)
 
 
-@pytest.mark.parametrize("kind", [0, 1], ids=["diagonal", "low rank"])
-def test_unrolled_steps_compose(kind: int) -> None:
-    """37 steps are 20 and then 17, in outputs and states, also beyond the length that a kernel is tied to."""
-    system, state, u = systems()[kind], random(5, 2, 16), random(5, 2, 37)
+@pytest.mark.parametrize("index", [0, 1], ids=["diagonal", "low rank"])
+def test_unrolled_steps_compose(index: int) -> None:
+    """37 steps equal 20 steps and then 17, in outputs and states, also beyond the longest kernel."""
+    system, state, u = systems()[index], random(5, 2, 16), random(5, 2, 37)
 
-    def take(length: int, state: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    def run(length: int, state: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         steps = system.unroll(length)
         lags = torch.arange(length)[:, None] - torch.arange(length)
         toeplitz = torch.where(lags >= 0, steps.kernel[:, lags.clamp_min(0)], 0)
         return u @ toeplitz.mT + state @ steps.observe, steps.advance(state) + u @ steps.reach
 
-    whole, last = take(37, state, u)
-    first, middle = take(20, state, u[..., :20])
-    second, end = take(17, middle, u[..., 20:])
-    torch.testing.assert_close(torch.cat([first, second], 2), whole, atol=1e-11, rtol=1e-9)
+    complete, last = run(37, state, u)
+    first, middle = run(20, state, u[..., :20])
+    second, end = run(17, middle, u[..., 20:])
+    torch.testing.assert_close(torch.cat([first, second], 2), complete, atol=1e-11, rtol=1e-9)
     torch.testing.assert_close(end, last, atol=1e-11, rtol=1e-9)
 
 
 def test_kernels_of_float32_are_close_to_float64() -> None:
-    """At the paper's length and order, over the whole range of steps."""
+    """At the paper's length and order, over the complete range of steps."""
     torch.manual_seed(0)
     for single in (Diagonal(64, 64, (1e-3, 1e-1), "lin"), LowRank(64, 64, (1e-3, 1e-1), 82)):
         kernel = single.kernel(82)
-        written_out = single.unroll(82).kernel
+        unrolled = single.unroll(82).kernel
         exact = single.double().kernel(82)
         scale = exact.abs().amax(1, keepdim=True)
         assert ((kernel - exact).abs() / scale).max() < 2e-5
-        assert ((written_out - exact).abs() / scale).max() < 2e-5
+        assert ((unrolled - exact).abs() / scale).max() < 2e-5
 
 
-def test_a_system_written_out_follows_its_parameters() -> None:
-    """What is kept without gradients is not used once a parameter has changed, by whatever door."""
+def test_the_cached_system_follows_its_parameters() -> None:
+    """The cache is not used after a parameter has changed in any way, even through `data`."""
     system = systems()[1]
     with torch.no_grad():
         before = system.unroll(3).kernel

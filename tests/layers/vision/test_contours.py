@@ -1,4 +1,4 @@
-"""Contour energies: the filters, the energies against SciPy's correlation, and what they do not depend on."""
+"""Contour energies: the filters, the energies against SciPy's correlation, and their invariances."""
 
 import math
 
@@ -11,18 +11,18 @@ from iclbench.layers.vision.contours import GRID, ORIENTATIONS, Contours, gabor_
 
 
 @pytest.mark.parametrize("size", [12, 28, 35])
-def test_the_energies_are_those_of_the_pooled_filter_responses(size: int) -> None:
+def test_energies_are_pooled_filter_responses(size: int) -> None:
     images = torch.rand(3, size, size, dtype=torch.float64)
-    found = Contours(8).double().energies(images).numpy()
+    computed_energies = Contours(8).double().energies(images).numpy()
     even, odd = gabor_bank().double().numpy()
-    for image, energies in zip(images.numpy(), found, strict=True):
+    for image, energies in zip(images.numpy(), computed_energies, strict=True):
         for k in range(ORIENTATIONS):
             responses = [correlate(image, bank[k], mode="nearest") for bank in (even, odd)]
             energy = np.sqrt(responses[0] ** 2 + responses[1] ** 2)
             np.testing.assert_allclose(energies[k], _pooled(energy), atol=1e-6)
 
 
-def test_the_filters_ignore_brightness_and_are_equally_strong() -> None:
+def test_filters_have_mean_0_and_norm_1() -> None:
     bank = gabor_bank()
     torch.testing.assert_close(bank.sum((2, 3)), torch.zeros(2, ORIENTATIONS), atol=1e-6, rtol=0)
     torch.testing.assert_close(bank.square().sum((2, 3)), torch.ones(2, ORIENTATIONS))
@@ -37,7 +37,7 @@ def test_a_grating_excites_its_own_orientation_most(k: int) -> None:
     assert int(inner.argmax()) == k
 
 
-def test_an_even_image_has_no_contours_and_finite_features() -> None:
+def test_a_uniform_image_has_no_contours_and_finite_features() -> None:
     images = torch.full((1, 20, 20), 0.7)
     encoder = Contours(8)
     assert float(encoder.energies(images).abs().max()) < 1e-5
@@ -48,13 +48,13 @@ def test_an_even_image_has_no_contours_and_finite_features() -> None:
 def test_only_the_perceptron_is_trained(features: int, expected: int) -> None:
     encoder = Contours(features)
     assert sum(p.numel() for p in encoder.parameters()) == expected
-    assert set(encoder.state_dict()) == {f"network.{i}.{part}" for i in (0, 2) for part in ("weight", "bias")}
+    assert set(encoder.state_dict()) == {f"network.{i}.{name}" for i in (0, 2) for name in ("weight", "bias")}
 
 
-def test_even_in_training_no_image_depends_on_its_neighbours() -> None:
+def test_features_do_not_depend_on_other_images_even_in_training() -> None:
     encoder, images = Contours(8).train(), torch.rand(3, 12, 12)
-    alone = torch.cat([encoder(image[None]) for image in images])
-    torch.testing.assert_close(encoder(images), alone)
+    separate = torch.cat([encoder(image[None]) for image in images])
+    torch.testing.assert_close(encoder(images), separate)
 
 
 def _pooled(energy: np.ndarray) -> np.ndarray:

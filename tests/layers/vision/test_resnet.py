@@ -8,20 +8,18 @@ from iclbench.layers.vision.resnet import Bottleneck, ResNet
 
 
 @pytest.mark.parametrize(("features", "expected"), [(64, 22_176), (256, 276_672), (512, 883_904)])
-def test_it_has_as_many_parameters_as_in_the_papers(features: int, expected: int) -> None:
+def test_numbers_of_parameters_are_those_of_the_papers(features: int, expected: int) -> None:
     assert sum(p.numel() for p in ResNet(features).parameters()) == expected
 
 
 @pytest.mark.parametrize("size", [12, 28, 105])
-def test_images_of_any_size_become_one_vector(size: int) -> None:
+def test_images_of_any_size_give_one_vector(size: int) -> None:
     assert ResNet(64).eval()(torch.rand(2, size, size)).shape == (2, 64)
 
 
 @pytest.mark.parametrize(("before", "channels", "stride", "project"), [(3, 8, 2, True), (8, 8, 1, False)])
 @pytest.mark.parametrize("training", [False, True])
-def test_a_block_is_what_the_loops_compute(
-    before: int, channels: int, stride: int, project: bool, training: bool
-) -> None:
+def test_a_block_equals_the_loops(before: int, channels: int, stride: int, project: bool, training: bool) -> None:
     torch.manual_seed(0)
     block = Bottleneck(before, channels, stride, project).double().train(training)
     for norm in (m for m in block.modules() if isinstance(m, torch.nn.BatchNorm2d)):
@@ -32,7 +30,7 @@ def test_a_block_is_what_the_loops_compute(
     parameters = [_numpy(layer) for layer in (*layers, *(block.shortcut if project else ()))]
     x = torch.randn(2, before, 6, 5, dtype=torch.float64)
     with torch.no_grad():
-        found = block(x).numpy()
+        actual = block(x).numpy()
 
     shortcut = out = x.numpy()
     for i, by in enumerate((1, stride, 1)):
@@ -40,7 +38,7 @@ def test_a_block_is_what_the_loops_compute(
         out = out if i == 2 else np.maximum(out, 0)
     if project:
         shortcut = _batch_norm(_convolve(shortcut, parameters[6]["weight"], stride), parameters[7], training)
-    np.testing.assert_allclose(found, np.maximum(out + shortcut, 0), atol=1e-10)
+    np.testing.assert_allclose(actual, np.maximum(out + shortcut, 0), atol=1e-10)
 
 
 def test_blocks_start_as_their_shortcuts() -> None:

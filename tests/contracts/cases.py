@@ -1,0 +1,51 @@
+"""Many contracts of one predictor in one test: with thousands of tests of a few milliseconds, pytest itself would take
+as long as the checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from iclbench.contracts import CONTRACTS, Contract, Tolerance
+from iclbench.core.episodes import Episodes
+from iclbench.core.predictor import Predictor
+
+
+def split_cases(cases: Iterable[tuple[Any, ...]], is_slow: Callable[..., bool]) -> list[Any]:
+    """Parameters for pytest: every case with the contracts of every run, and again with those of `make test-slow`.
+
+    Args:
+        cases: arguments of the test, without the contracts.
+        is_slow: whether a contract of a case is only checked by `make test-slow`; called with the arguments of the case
+            and the contract.
+    """
+    parameters = []
+    for case in cases:
+        for slow in (False, True):
+            contracts = [contract for contract in CONTRACTS if is_slow(*case, contract) == slow]
+            marks = [pytest.mark.slow] if slow else []
+            name = "-".join([*map(str, case), *(["slow"] if slow else [])])
+            parameters += [pytest.param(*case, contracts, marks=marks, id=name)] if contracts else []
+    return parameters
+
+
+def check_contracts(
+    contracts: Iterable[Contract], predictor: Predictor, episodes: Episodes, tolerance: Tolerance
+) -> None:
+    """Check the contracts that apply to the predictor.
+
+    Raises:
+        ExceptionGroup: one error for each broken contract, with its name.
+    """
+    errors = []
+    for contract in contracts:
+        if contract.applies(predictor):
+            try:
+                contract.check(predictor, episodes, tolerance)
+            except Exception as error:
+                error.add_note(f"contract: {contract.name}")
+                errors.append(error)
+    if errors:
+        raise ExceptionGroup(f"{len(errors)} contracts are broken", errors)
