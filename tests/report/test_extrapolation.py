@@ -13,7 +13,7 @@ from iclbench.report.blocks import Figure, Table
 from iclbench.report.data import Results, load
 from iclbench.report.figures import learning
 from iclbench.report.sections import leaderboard, report
-from iclbench.report.sections.footing import footing
+from iclbench.report.sections.equal_budget import budgets
 from tests.tables.rows import complete
 
 FAR = 40
@@ -198,7 +198,7 @@ def test_tasks_with_several_trained_lengths_have_a_row_for_each(found: Results) 
     sizes = {"gpt2-s0": ("gpt2", 100.0), "mamba": ("mamba", 110.0), "mamba-20": ("mamba", 120.0)}
     costs = [about | {"run": run, "contestant": who, "value": value} for run, (who, value) in sizes.items()]
     results = replace(found, costs=tables.frame("costs", costs))
-    assert footing(results.slices)[["task", "parameters_high"]].to_numpy().tolist() == [
+    assert budgets(results.slices)[["task", "parameters_high"]].to_numpy().tolist() == [
         ["linear (10)", 110.0],
         ["linear (20)", 120.0],
     ]

@@ -12,9 +12,9 @@ from iclbench.analysis import normalised
 from iclbench.report.blocks import Figure, Table
 from iclbench.report.data import Results, Slice, load
 from iclbench.report.sections import heat_map, leaderboard, missing, summary
-from iclbench.report.sections.footing import _steps
+from iclbench.report.sections.equal_budget import _steps
 from iclbench.report.sections.heat_map import _reasons
-from iclbench.report.sections.summary import lacking
+from iclbench.report.sections.summary import missing_results
 
 DIVERGED = "diverged at step 2000: loss is nan"
 REASON = "squared_error is nan in 42 of 64 episodes, at 3 of 21 context sizes; first in episode 6 after 2 examples"
@@ -151,7 +151,7 @@ def test_sizes_that_were_skipped_are_listed_as_such(results: Path, tmp_path: Pat
     assert listed is not None
     own = listed.frame[listed.frame["run"].eq(BROKEN)]
     assert own[["status", "reason"]].to_numpy().tolist() == [["skipped", REASON]]
-    assert "1 evaluation with more examples than the model supports." in list(lacking(found))
+    assert "1 evaluation with more examples than the model supports." in list(missing_results(found))
 
 
 @pytest.mark.slow

@@ -118,8 +118,8 @@ def test_best_baseline_is_the_best_of_each_row_and_is_named(blocks: dict[str, Bl
 def test_who_is_told_what_others_infer_is_not_the_best_baseline() -> None:
     scores = {"zero": 0.0, "periodic-mean": 0.9, "gp-rbf": 0.4, "mean": 0.1}
     rows = pd.DataFrame({"row": "a", "kind": "baseline", "contestant": [*scores], "score": [*scores.values()]})
-    assert heat_map.best(rows)["reason"].tolist() == ["gp-rbf"]
-    assert heat_map._common(rows) == ["gp-rbf", "mean"]
+    assert heat_map.best_baselines(rows)["reason"].tolist() == ["gp-rbf"]
+    assert heat_map._frequent_baselines(rows) == ["gp-rbf", "mean"]
 
 
 def test_columns_are_in_the_order_of_mean_ranks(grid: Grid, blocks: dict[str, Block]) -> None:

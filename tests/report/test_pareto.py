@@ -16,8 +16,8 @@ from iclbench.report.blocks import Figure
 from iclbench.report.data import Results
 from iclbench.report.figures.marks import HIGHLIGHT, LIT
 from iclbench.report.figures.pareto import front, labels
-from iclbench.report.sections.footing import chosen_elsewhere, deviations, footing, learning_rates
-from iclbench.report.sections.pareto import COSTS, FLOPS, _of_some, overall, points, section
+from iclbench.report.sections.equal_budget import budgets, deviations, learning_rates, tuned_on_other_tasks
+from iclbench.report.sections.pareto import COSTS, FLOPS, _incomplete_costs, overall, points, section
 from tests.report.synthetic_grid import BACKBONES, TASKS, Grid, score
 
 
@@ -90,7 +90,7 @@ def test_means_over_some_rows_alone_say_so(grid_results: Results) -> None:
     costs = grid_results.costs
     costs = costs[~(costs["task"].eq("tabular") & costs["phase"].eq(FLOPS.phase))]
     contests = normalised.contests(replace(grid_results, costs=costs), "grid")
-    said = _of_some(contests, {cost: points(contests, cost) for cost in COSTS[:2]})
+    said = _incomplete_costs(contests, {cost: points(contests, cost) for cost in COSTS[:2]})
     n = len(contests)
     assert f"{FLOPS.title} on {n - 1} of {n} rows" in said and COSTS[1].title not in said
 
@@ -120,7 +120,7 @@ def test_whoever_is_picked_in_the_legend_is_lit_and_the_others_fade(grid_results
 
 
 def test_footing_has_the_smallest_and_the_largest_backbone(grid_results: Results) -> None:
-    frame = footing([task for task in grid_results.slices if task.task == "gp-mixture"])
+    frame = budgets([task for task in grid_results.slices if task.task == "gp-mixture"])
     assert frame.loc[0, "parameters_low"] == 26_000 + 10 * len("cnp")
     assert frame.loc[0, "parameters_high"] == 26_000 + 10 * len("transformer")
     assert frame.loc[0, "ratio"] == pytest.approx(26_110 / 26_030)
@@ -160,7 +160,7 @@ def test_rates_that_were_chosen_on_another_task_are_said_to_be_so(grid_results: 
     rows["card"] = [load_task(task)[1].hash if task in ("linear", "sparse-linear") else "" for task in rows["task"]]
     results = replace(grid_results, rows=rows[rows["contestant"].isin(["mamba", "gpt2", "s4d"])])
     tasks = [task for task in results.slices if task.task in ("linear", "sparse-linear")]
-    assert chosen_elsewhere(tasks) == {"sparse-linear": ["2 of 3 on linear"]}
+    assert tuned_on_other_tasks(tasks) == {"sparse-linear": ["2 of 3 on linear"]}
 
 
 def test_learning_rates_of_runs_that_are_there_are_those_that_they_were_trained_with(

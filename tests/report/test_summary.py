@@ -70,7 +70,7 @@ def test_findings_are_the_largest_differences_that_paired_intervals_tell(glance:
             ends = stats.ttest_rel(means[a], means[b]).confidence_interval(0.95)
             if ends.low > 0 or ends.high < 0:
                 expected[title(task, evaluator)] = (a, b, means[a].mean() - means[b].mean(), ends)
-    largest = sorted(expected, key=lambda row: -abs(expected[row][2]))[: summary.FINDINGS]
+    largest = sorted(expected, key=lambda row: -abs(expected[row][2]))[: summary.MAX_FINDINGS]
     assert [line.split(":")[0] for line in glance.findings] == largest
     for row, line in zip(largest, glance.findings, strict=True):
         a, b, gap, ends = expected[row]
