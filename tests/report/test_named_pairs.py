@@ -32,7 +32,7 @@ def test_differences_are_those_of_single_seeds(grid: Grid, grid_results: Results
         ]
         assert own["gaps"] == pytest.approx(each)
         assert own["value"] == pytest.approx(np.mean(each))
-        assert np.isnan(own["low"]) and own["verdict"] == "none: seeds 2, 3, 4 missing" and own["seeds"] == "2 of 5"
+        assert np.isnan(own["low"]) and own["verdict"] == "seeds 2, 3, 4 are missing" and own["seeds"] == "2 of 5"
     assert named_pairs.compared(normalised.contests(grid_results, "grid"), "small", [PAIR]).empty
 
 
@@ -51,7 +51,7 @@ def test_an_interval_is_students_over_the_seeds_that_were_named(
     contest = replace(contest, rows=pd.concat(made, ignore_index=True))
     wide = contest.rows.pivot_table("value", index="seed", columns="contestant").astype(float)
     each = (wide["gpt2"] - wide["s4d"])[:5]
-    found = named_pairs.over_trainings(PAIR, named_pairs.gaps(PAIR, contest))
+    found = named_pairs.mean_gap(PAIR, named_pairs.gaps(PAIR, contest))
     assert found is not None
     assert (found.low, found.high) == pytest.approx(stats.t.interval(0.95, 4, each.mean(), stats.sem(each)), rel=1e-9)
     (row,) = named_pairs.compared([contest], "grid", [PAIR]).to_dict("records")
@@ -61,10 +61,10 @@ def test_an_interval_is_students_over_the_seeds_that_were_named(
         "s4d is better",
     )
     one_less = replace(contest, rows=contest.rows[contest.rows["seed"].ne(3)])
-    assert named_pairs.over_trainings(PAIR, named_pairs.gaps(PAIR, one_less)) is None
+    assert named_pairs.mean_gap(PAIR, named_pairs.gaps(PAIR, one_less)) is None
     alone = replace(contest, rows=contest.rows[contest.rows["contestant"].eq("s4d")])
     (row,) = named_pairs.compared([alone], "grid", [PAIR]).to_dict("records")
-    assert row["seeds"] == "0 of 5" and row["verdict"] == "none: seeds 0, 1, 2, 3, 4 missing"
+    assert row["seeds"] == "0 of 5" and row["verdict"] == "seeds 0, 1, 2, 3, 4 are missing"
 
 
 def test_many_differences_hold_as_far_as_holms_method_says(
