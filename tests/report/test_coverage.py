@@ -36,7 +36,7 @@ def test_what_is_said_of_many_runs_in_the_same_words_stands_once(grid: Grid) -> 
     cells = tables.read_all("cells", grid.folder)
     some = cells[cells["status"].eq("done") & cells["kind"].eq("train")].head(2)
     runs = [f"run '{run}' has no layers to probe" for run in some["run"]]
-    found = coverage.without_numbers(some.assign(status="skipped", contestant="cnp", reason=runs))
+    found = coverage.without_results(some.assign(status="skipped", contestant="cnp", reason=runs))
     assert found is not None
     assert found.frame[["cells", "reason"]].to_numpy().tolist() == [[2, "the run has no layers to probe"]]
 
@@ -47,7 +47,7 @@ def test_what_diverged_is_counted_and_said_as_such(grid: Grid) -> None:
     counted = coverage.by_kind(some).frame.iloc[0]
     assert counted[["done", "failed", "diverged", "skipped"]].tolist() == [1, 1, 1, 0]
     assert "diverged" not in coverage.by_kind(cells).frame
-    found = coverage.without_numbers(some)
+    found = coverage.without_results(some)
     assert found is not None
     assert set(found.frame["status"]) == {"diverged", "failed"}
 

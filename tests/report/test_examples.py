@@ -17,7 +17,7 @@ from iclbench.report.blocks import Block, Figure, Gallery
 from iclbench.report.data import load
 from iclbench.report.drawn_episodes import Shown, pixels
 from iclbench.report.sections import report
-from iclbench.report.sections.examples import _in_words
+from iclbench.report.sections.examples import _description
 from tests.report import synthetic_targets as synthetic
 from tests.report.test_page import Document
 
@@ -178,4 +178,4 @@ def test_the_caption_names_who_is_drawn(targets_results: Path) -> None:
         ([alone[0], related, alone[1]], f"the best {several} and {with_related}"),
         ([Shown("knn-3", 0, False)], "the best baselines"),
     ):
-        assert _in_words(task, best) == said
+        assert _description(task, best) == said

@@ -158,7 +158,7 @@ def test_the_table_of_gains_has_the_ends_of_their_intervals(
     (task,) = (task for task in made_of_targets.loaded.slices if task.task == "gp-mixture")
     found = Gain(0.1, 0.05, 0.2, median=0.08, largest=0.01)
     monkeypatch.setattr(related, "gains", lambda episodes, asked: {("icicl-tnp", 3): found})
-    table = related._gains(task)
+    table = related._gain_table(task)
     assert table is not None
     assert table.frame[["gain", "gain_low", "gain_high", "median"]].iloc[0].tolist() == [0.1, 0.05, 0.2, 0.08]
 
