@@ -59,7 +59,7 @@ def test_bands_show_predictions_and_oracle(targets_blocks: dict[str, Block], tar
 
 
 def test_each_contestant_has_one_panel_for_first_episode(targets_blocks: dict[str, Block]) -> None:
-    titles = [panel.title for panel in _figure(targets_blocks, f"{GP}-examples-everyone").panels]
+    titles = [panel.title for panel in _figure(targets_blocks, f"{GP}-examples-all").panels]
     assert titles == ["oracle-bayes, 3 related", "icicl-tnp, 3 related", "pt-tnp", "cnp", "knn-3"]
 
 

@@ -62,12 +62,12 @@ def _all_costs(task: str, preset: str, costs: pd.DataFrame) -> Table:
     keys = ["contestant", "phase", "n_points", "n_at_once", "metric", *BATCH]
     means = over_seeds(costs, keys)[[*keys, "value", "runs"]]
     frame = means.sort_values(keys, ignore_index=True).assign(task=task, preset=preset)
-    shown = [metric(name).show(value) for name, value in zip(frame["metric"], frame["value"], strict=True)]
+    texts = [metric(name).show(value) for name, value in zip(frame["metric"], frame["value"], strict=True)]
     return Table(
         name=f"{slug(task, preset)}-costs",
         title=f"{task} · {preset}",
         caption=f"All costs by phase and number of points, means over runs. {_COMPARABLE}",
-        frame=frame.assign(shown=shown),
+        frame=frame.assign(shown=texts),
         columns=(
             Column("contestant", "contestant"),
             Column("phase", "phase", lambda phase: str(phase).replace("_", " ")),

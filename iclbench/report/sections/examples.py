@@ -41,8 +41,8 @@ def _bands(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
     """Predictions of the best backbones on every episode, and of all contestants on the first."""
     if examples["x2"].notna().any():
         return []  # inputs with two dimensions that are not images
-    shown, oracle = everyone(task, examples), _oracle(task, examples)
-    best = [*side_by_side(task, shown)] or shown[:4]
+    candidates, oracle = everyone(task, examples), _oracle(task, examples)
+    best = [*side_by_side(task, candidates)] or candidates[:4]
     episodes = sorted(examples["episode"].unique())
     blocks: list[Block] = []
     if best:
@@ -61,12 +61,12 @@ def _bands(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
             )
         )
     # With the largest number of related datasets of each contestant.
-    contestants = list({one.contestant: one for one in shown if one.contestant != oracle}.values())
+    contestants = list({one.contestant: one for one in candidates if one.contestant != oracle}.values())
     if shift == "none" and {one.contestant for one in contestants} > {one.contestant for one in best}:
         first_episode = examples[examples["episode"] == episodes[0]]
         blocks.append(
             bands.figure(
-                f"{task.id}-examples-everyone",
+                f"{task.id}-examples-all",
                 f"{task.task}: predictions of the first episode",
                 "Predictions of all models and baselines on the first episode, best first.",
                 {one.title: (first_episode, one) for one in contestants},
@@ -140,9 +140,9 @@ def _mismatched(task: Slice, names: Sequence[str], examples: pd.DataFrame) -> li
 
 def _images(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
     """Images of every episode, completed by all contestants."""
-    shown = everyone(task, examples)
-    backbones = [one for one in shown if task.kinds.get(one.contestant) == "backbone"]
-    others = [one for one in shown if one not in backbones]
+    candidates = everyone(task, examples)
+    backbones = [one for one in candidates if task.kinds.get(one.contestant) == "backbone"]
+    others = [one for one in candidates if one not in backbones]
     numbers = sorted(int(e) for e in examples["episode"].unique())
     episodes = {f"episode {e + 1}": examples[examples["episode"] == e] for e in numbers}
     gallery = images.gallery(
