@@ -144,7 +144,7 @@ def test_backbones_on_less_than_half_of_rows_come_last(grid_results: Results) ->
         columns=["contestant", "row", "score"],
     ).assign(kind="backbone")
     linear = [contest for contest in contests(grid_results, "grid") if contest.title == "linear"]
-    assert heat_map.in_order(grid_results, linear, scores) == ["half", "all", "fewer"]
+    assert heat_map.ordered_backbones(grid_results, linear, scores) == ["half", "all", "fewer"]
 
 
 def test_numbers_are_readable_on_all_colours() -> None:

@@ -60,7 +60,7 @@ def _bands(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
                 len(best),
             )
         )
-    # With the largest number of related datasets of each contestant.
+    # Each contestant with its largest number of related datasets.
     contestants = list({one.contestant: one for one in candidates if one.contestant != oracle}.values())
     if shift == "none" and {one.contestant for one in contestants} > {one.contestant for one in best}:
         first_episode = examples[examples["episode"] == episodes[0]]

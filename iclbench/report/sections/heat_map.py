@@ -42,7 +42,7 @@ def section(results: Results) -> Section | None:
 def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> Iterator[Block]:
     scores = normalised.all_scores(contests).assign(reason=None)
     rows = [contest.title for contest in contests]
-    backbones = in_order(results, contests, scores)
+    backbones = ordered_backbones(results, contests, scores)
     core, further = split_by_rows(scores, backbones)
     baselines = [BEST, *_frequent_baselines(scores)] if scores["kind"].eq("baseline").any() else []
     scores = pd.concat([scores, best_baselines(scores)], ignore_index=True)
@@ -68,7 +68,7 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
             name,
             title,
             f"Scores at preset {preset}, the model with the best mean rank first; the best baseline is chosen for each "
-            "row. " + (f"{'; '.join(marks)} (reasons in the tooltips). " if marks else "") + _not_learned(cells),
+            "row. " + (f"{'; '.join(marks)} (reasons in the tooltips). " if marks else "") + _not_learned_text(cells),
             cells,
             rows,
             panels,
@@ -81,7 +81,7 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
         yield table
 
 
-def _not_learned(cells: pd.DataFrame) -> str:
+def _not_learned_text(cells: pd.DataFrame) -> str:
     """A sentence with the number of scores that are not significantly different from 0; empty if there are none."""
     n = int(cells["reason"].eq(NOT_LEARNED).sum())
     return (
@@ -104,7 +104,7 @@ def split_by_rows(scores: pd.DataFrame, backbones: Sequence[str]) -> tuple[list[
     return (core, further) if core else (further, core)
 
 
-def in_order(results: Results, contests: Sequence[Contest], scores: pd.DataFrame) -> list[str]:
+def ordered_backbones(results: Results, contests: Sequence[Contest], scores: pd.DataFrame) -> list[str]:
     """Backbones by their mean rank over the rows that they have, the best first.
 
     Backbones that lack most rows come after the others, and those that failed or diverged on all rows come last.

@@ -14,7 +14,7 @@ from iclbench.core.formats import fixed, flops, integer, slug
 from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
 from iclbench.report.data import Results
 from iclbench.report.figures import curves, learning
-from iclbench.report.sections.pareto import FLOPS, measured
+from iclbench.report.sections.pareto import FLOPS, mean_costs
 
 _READING = (
     "Scores after shorter training runs, which branch off from each run and decay their learning rate as the full run "
@@ -37,7 +37,7 @@ def trained(contest: Contest) -> pd.DataFrame:
     rows = over_training.means(contest)
     if rows.empty:
         return rows
-    rows = rows.merge(measured(contest, FLOPS), on="contestant", how="left")
+    rows = rows.merge(mean_costs(contest, FLOPS), on="contestant", how="left")
     return rows.assign(flops=rows["cost"] * rows["steps"], panel=contest.title)
 
 

@@ -68,7 +68,7 @@ def points(contests: Sequence[Contest], cost: Cost) -> pd.DataFrame:
     frames = []
     for contest in contests:
         scores = contest.scores[contest.scores["kind"] == "backbone"]
-        rows = scores.merge(measured(contest, cost), on="contestant")
+        rows = scores.merge(mean_costs(contest, cost), on="contestant")
         rows = rows.assign(panel=contest.title, task=contest.task.id)
         frames.append(rows.assign(front=figures.front(rows)))
     frame = pd.concat(frames, ignore_index=True)
@@ -94,15 +94,15 @@ def overall(by_panel: pd.DataFrame, title: str, show: Callable[[Number], str]) -
     return rows.assign(front=figures.front(rows), shown=rows["cost"].map(show))[figures.COLUMNS]
 
 
-def measured(contest: Contest, cost: Cost) -> pd.DataFrame:
-    """Columns contestant and cost: the mean over runs."""
+def mean_costs(contest: Contest, cost: Cost) -> pd.DataFrame:
+    """Columns contestant and cost: means over runs."""
     rows = contest.task.costs
     rows = rows[(rows["phase"] == cost.phase) & (rows["metric"] == cost.metric) & rows["value"].gt(0)]
     rows = rows[rows["run"].isin(contest.rows["run"])]
     if metric(cost.metric).of_machine:
         rows = of_one_machine(rows)
     if cost.sized and len(rows):
-        # The largest number of points that most contestants have.
+        # At the largest number of points among those that most contestants have.
         counts = rows.groupby("n_points")["contestant"].nunique()
         rows = rows[rows["n_points"] == counts[counts == counts.max()].index.max()]
     means = over_seeds(rows, ["contestant"]).rename(columns={"value": "cost"})
@@ -111,7 +111,7 @@ def measured(contest: Contest, cost: Cost) -> pd.DataFrame:
 
 def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> Iterator[Block]:
     by_panel = {cost: points(contests, cost) for cost in COSTS}
-    by_panel = {cost: rows for cost, rows in by_panel.items() if _differ(rows)}
+    by_panel = {cost: rows for cost, rows in by_panel.items() if _costs_differ(rows)}
     if not by_panel:
         return
     name = f"pareto-{slug(preset)}"
@@ -140,7 +140,7 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
     yield _front_table(by_panel, means, name, preset, note.strip())
 
 
-def _differ(rows: pd.DataFrame) -> bool:
+def _costs_differ(rows: pd.DataFrame) -> bool:
     """Whether the contestants of a panel differ in cost."""
     ratios = rows.groupby("panel")["cost"].agg(lambda c: c.max() / c.min() if len(c) > 1 else 1.0)
     return bool((ratios > _MIN_COST_RATIO).any())

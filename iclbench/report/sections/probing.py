@@ -25,14 +25,16 @@ def section(task: Slice) -> Section | None:
         if layers.empty:
             continue
         sizes = sorted(int(n) for n in layers["n_context"].unique())
-        main = task.trained_length if task.trained_length in sizes else sizes[0]
+        main_size = task.trained_length if task.trained_length in sizes else sizes[0]
         probes, gamma_search = (of_shift[of_shift["evaluator"] == name] for name in ("probe", "gamma_search"))
-        at_main = probes[probes["n_context"] == main]
-        blocks.append(probing.error(task, str(shift), at_main))
+        at_main_size = probes[probes["n_context"] == main_size]
+        blocks.append(probing.error(task, str(shift), at_main_size))
         if len(sizes) > 1:
             blocks.append(probing.by_context(task, str(shift), probes))
-        metrics = set(at_main["metric"])
-        blocks += [probing.fitted(task, str(shift), at_main, name) for name in ("scale", "shift") if name in metrics]
+        metrics = set(at_main_size["metric"])
+        blocks += [
+            probing.fitted(task, str(shift), at_main_size, name) for name in ("scale", "shift") if name in metrics
+        ]
         if len(gamma_search):
             blocks.append(probing.gamma_search(task, str(shift), gamma_search))
         blocks.append(_table(task, str(shift), of_shift))

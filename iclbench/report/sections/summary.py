@@ -16,7 +16,7 @@ from iclbench.report.blocks import Glance, Section, Tile
 from iclbench.report.data import Results
 from iclbench.report.figures.heat_map import MARKS, NO_SCORE, colour, label, white_beyond
 from iclbench.report.sections import missing
-from iclbench.report.sections.heat_map import BEST, best_baselines, cells_of, in_order, split_by_rows
+from iclbench.report.sections.heat_map import BEST, best_baselines, cells_of, ordered_backbones, split_by_rows
 
 # These fit on a screen of 1280 x 800.
 MAX_COLUMNS, MAX_ROWS, MAX_FINDINGS = 15, 14, 3
@@ -67,7 +67,7 @@ def heat_map(
     if not contests:
         return (), ()
     scores = normalised.all_scores(contests).assign(reason=None)
-    core, _ = split_by_rows(scores, in_order(results, contests, scores))
+    core, _ = split_by_rows(scores, ordered_backbones(results, contests, scores))
     names = core[:MAX_COLUMNS]
     names += [BEST] if scores["kind"].eq("baseline").any() else []
     scores = pd.concat([scores, best_baselines(scores)], ignore_index=True)
