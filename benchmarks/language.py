@@ -24,11 +24,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from iclbench.language.answering.rounds import run_rounds
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from iclbench.deep_thinking.methods import Method, method
+from iclbench.language.answering.rounds import run_rounds
 from iclbench.language.answering.scoring import candidate_scores
 from iclbench.language.models.batches import Batches, padded
 from iclbench.language.models.model import LanguageModel, load

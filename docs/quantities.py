@@ -213,7 +213,7 @@ class Reference:
         pair = next((pair for pair in named if contest.task.task in pair.tasks), None)
         if pair is None:
             raise LookupError(f"{a} and {b} on {task} are no pair that a grid names, in this order")
-        found = named_pairs.over_trainings(pair, named_pairs.gaps(pair, contest))
+        found = named_pairs.mean_gap(pair, named_pairs.gaps(pair, contest))
         if found is None:
             raise LookupError(f"{a} and {b} lack some of the seeds {pair.seeds} on {task} at {preset}")
         return found

@@ -21,7 +21,7 @@ from iclbench.report.blocks import Glance, Section, Text
 from iclbench.report.data import Results, load
 from iclbench.report.drawing import Drawer, Script
 from iclbench.report.page import Part, part, render
-from iclbench.report.sections import Job, chosen, jobs
+from iclbench.report.sections import Job, jobs, selected_names
 from iclbench.report.style import vega_lite
 
 log = logging.getLogger("iclbench")
@@ -86,7 +86,7 @@ def build(
     """
     if unknown := set(formats) - set(exports.FORMATS):
         raise UsageError(f"unknown figure format '{sorted(unknown)[0]}'; known: {', '.join(exports.FORMATS)}")
-    names = chosen(only)
+    names = selected_names(only)
     with closing(Script(vega_lite())) as script:
         return _build(load(results, tasks), out, script, names, formats, title, processes, progress)
 

@@ -1,4 +1,4 @@
-"""A results folder as an evaluation would leave it, with invented numbers and every case that a report must show."""
+"""A synthetic results folder with failed runs, shifts, oracles and published numbers."""
 
 from pathlib import Path
 
@@ -76,18 +76,19 @@ def write(folder: Path) -> Path:
 
 
 def _contestants(task: str) -> list[tuple[str, str, int | None]]:
-    found: list[tuple[str, str, int | None]] = [(name, "baseline", None) for name in BASELINES]
-    found += [
+    """Name, kind and seed of the contestants on a task."""
+    contestants: list[tuple[str, str, int | None]] = [(name, "baseline", None) for name in BASELINES]
+    contestants += [
         (name, "backbone", seed)
         for name, seeds in BACKBONES.items()
         for seed in seeds
         if (name, task) != ("mamba", "decision-tree")
     ]
-    return found + ([("oracle-bayes", "oracle", None)] if task != "decision-tree" else [])
+    return contestants + ([("oracle-bayes", "oracle", None)] if task != "decision-tree" else [])
 
 
 def _row(
-    task: str, contestant: str, kind: str, run: str, seed: int | None, shift: str, **more: object
+    task: str, contestant: str, kind: str, run: str, seed: int | None, shift: str, **columns: object
 ) -> dict[str, object]:
     row = {
         "run": run,
@@ -105,7 +106,7 @@ def _row(
         "prompt_set": f"{task}-small-{shift}-0",
         "card": f"c0ffee{len(task):06d}",
         "version": __version__,
-        **more,
+        **columns,
     }
     return complete(row)
 
@@ -117,7 +118,7 @@ def _curve(
     n = np.arange(last + 1)
     if contestant == "xgboost":
         n = np.unique(np.r_[0, np.geomspace(1, last, 8).round().astype(int)])
-    # One stream per prompt set: contestants meet the same easy and hard episodes, so that pairing matters.
+    # The difficulty of episodes is the same for all contestants, so that paired intervals are narrower.
     shared = np.random.default_rng([len(task), len(shift)]).gamma(2.0, 0.5, (EPISODES, 1))
     noise = np.random.default_rng(abs(hash_of(f"{task}{run}{shift}"))).gamma(20.0, 0.05, (EPISODES, len(n)))
     per_episode = mean_curve(contestant, task, shift, n) * shared * noise
@@ -174,7 +175,7 @@ def _curve(
 
 
 def hash_of(name: str) -> int:
-    """A number from a name that is the same in every process."""
+    """A number from a name that is the same in all processes."""
     return int.from_bytes(name.encode()[-8:], "little")
 
 

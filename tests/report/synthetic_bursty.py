@@ -1,7 +1,7 @@
-"""A results folder with bursty classification, as training and evaluation would leave it, with invented numbers.
+"""A synthetic results folder of bursty classification.
 
-On `bursty`, CoQE finds ICL early and loses some of it again, the Transformer learns in weights alone; `coqe` has two
-variants, of which one has a single seed. `bursty-alpha1` is a second setting of the family, with published numbers.
+On `bursty`, the ICL accuracy of CoQE rises early and then falls, and the Transformer learns only in weights. `coqe` has
+two variants, one of them with a single seed. `bursty-alpha1` is a second task of the family, with published numbers.
 """
 
 from pathlib import Path
@@ -40,17 +40,17 @@ PUBLISHED = {("coqe", "icl"): 0.9171, ("coqe", "iwl"): 0.8994, ("transformer", "
 
 
 def accuracy(name: str, task: str, test: str, seed: int) -> list[float]:
-    """Accuracy of a run at every step of its training."""
-    icl, iwl = (np.array(CURVES[name, way]) for way in ("icl", "iwl"))
-    settings = 0.03 * (task == "bursty-alpha1")
-    found = {
-        "icl": icl + settings,
+    """Accuracy of a run at each step in `STEPS`."""
+    icl, iwl = (np.array(CURVES[name, test]) for test in ("icl", "iwl"))
+    offset = 0.03 * (task == "bursty-alpha1")
+    curve = {
+        "icl": icl + offset,
         "icl_paired": 2 * icl - 0.85,
-        "iwl": iwl - settings,
+        "iwl": iwl - offset,
         "flip": 0.5 + (icl - 0.5) - 0.5 * iwl,
         "targets": 0.5 * (icl + iwl),
     }[test]
-    return [float(np.clip(v + 0.02 * (seed - 1) * (seed > 0), 0, 1)) for v in found]
+    return [float(np.clip(v + 0.02 * (seed - 1) * (seed > 0), 0, 1)) for v in curve]
 
 
 def run_of(name: str, task: str, seed: int) -> str:
@@ -63,24 +63,27 @@ def write(folder: Path) -> Path:
         values: list[dict[str, object]] = []
         for name, (backbone, variant, seeds) in VARIANTS.items():
             for seed in seeds:
-                more = {
+                columns = {
                     "run": run_of(name, task, seed),
                     "contestant": backbone,
                     "kind": "backbone",
                     "seed": seed,
                     "variant": variant,
                 }
-                values.append(_row(task, None, "loss", 0.9, more | {"evaluator": "train"} | _at(4000)))
+                values.append(_row(task, None, "loss", 0.9, columns | {"evaluator": "train"} | _at(4000)))
                 for test in [*TESTS, "targets"]:
                     curve = accuracy(name, task, test, seed)
                     if test != "targets":
-                        few = more | {"prompt_set": f"{task}-small-{test}-few"}
-                        values += [_scored(task, test, v, few | _at(s)) for s, v in zip(STEPS, curve, strict=True)]
-                    values.append(_scored(task, test, curve[-1], more))
-                    values.append(_row(task, test, "accuracy", curve[-1] / 3, more))
+                        in_training = columns | {"prompt_set": f"{task}-small-{test}-few"}
+                        values += [
+                            _scored(task, test, v, in_training | _at(step))
+                            for step, v in zip(STEPS, curve, strict=True)
+                        ]
+                    values.append(_scored(task, test, curve[-1], columns))
+                    values.append(_row(task, test, "accuracy", curve[-1] / 3, columns))
         for name, accuracies in BASELINES.items():
-            more = {"run": name, "contestant": name, "kind": "baseline"}
-            values += [_scored(task, test, v, more, name != "chance") for test, v in accuracies.items()]
+            columns = {"run": name, "contestant": name, "kind": "baseline"}
+            values += [_scored(task, test, v, columns, name != "chance") for test, v in accuracies.items()]
         if task == "bursty-alpha1":
             values += [_published(task, name, test, value) for (name, test), value in PUBLISHED.items()]
         tables.write("values", values, folder / f"{task}.values.parquet", {})
@@ -91,7 +94,7 @@ def _at(step: int) -> dict[str, object]:
     return {"axis": "train_step", "axis_value": float(step)}
 
 
-def _row(task: str, test: str | None, metric: str, value: float, more: dict[str, object]) -> dict[str, object]:
+def _row(task: str, test: str | None, metric: str, value: float, columns: dict[str, object]) -> dict[str, object]:
     row = {
         "task": task,
         "family": "bursty",
@@ -108,18 +111,20 @@ def _row(task: str, test: str | None, metric: str, value: float, more: dict[str,
         "prompt_set": f"{task}-small-{'none' if test == 'targets' else test}-0" if test else None,
         "card": "c0ffee",
         "version": __version__,
-        **more,
+        **columns,
     }
     return complete(row)
 
 
-def _scored(task: str, test: str, value: float, more: dict[str, object], interval: bool = True) -> dict[str, object]:
-    ends = {"low": max(value - 0.04, 0.0), "high": min(value + 0.04, 1.0)} if interval else {}
-    return _row(task, test, "accuracy_within_choices", value, more | ends)
+def _scored(
+    task: str, test: str, value: float, columns: dict[str, object], has_interval: bool = True
+) -> dict[str, object]:
+    ends = {"low": max(value - 0.04, 0.0), "high": min(value + 0.04, 1.0)} if has_interval else {}
+    return _row(task, test, "accuracy_within_choices", value, columns | ends)
 
 
 def _published(task: str, name: str, test: str, value: float) -> dict[str, object]:
-    more = {
+    columns = {
         "run": f"published-{name}",
         "contestant": name,
         "kind": "published",
@@ -131,4 +136,4 @@ def _published(task: str, name: str, test: str, value: float) -> dict[str, objec
         "data": "glyphs=omniglot",
         "reason": "CoQE, table 2; printed",
     }
-    return _row(task, test, "accuracy_within_choices", value, more)
+    return _row(task, test, "accuracy_within_choices", value, columns)

@@ -1,4 +1,4 @@
-"""A folder as a sweep over many families leaves it: scores, packed errors, costs and cells; invented numbers."""
+"""A synthetic folder of a sweep over many families: scores, packed errors, costs and cells."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from iclbench import __version__, tables
 from tests.tables.rows import complete
 
 EPISODES = 48
-BACKBONES = {  # how good, how expensive
+BACKBONES = {  # score and cost
     "gpt2": (0.80, 4.0),
     "mamba": (0.79, 3.0),
     "transformer": (0.78, 4.2),
@@ -20,7 +20,7 @@ BACKBONES = {  # how good, how expensive
     "tnp": (0.74, 5.0),
     "icicl-tnp": (0.7, 6.0),
 }
-# Task -> evaluators; raw errors run from 1 (zero) to `FLOOR` (who scores 1).
+# Task -> evaluators. Raw errors are between `FLOOR` (score 1) and 1 (score 0).
 TASKS = {
     "linear": ("next",),
     "quadratic": ("next",),
@@ -41,29 +41,28 @@ FAILED = "NonFiniteError: loss is nan at step 40"
 
 @dataclass(frozen=True)
 class Grid:
-    """The folder, and what it was made of: raw scores of every episode by (task, evaluator, contestant, seed)."""
+    """The folder, and the raw values of its episodes by (task, evaluator, contestant, seed)."""
 
     folder: Path
     raw: dict[tuple[str, str, str, int], np.ndarray]
 
 
 def score(raw: np.ndarray | float, evaluator: str) -> np.ndarray | float:
-    """The straight line from raw values to scores."""
+    """The score of a raw value."""
     return (raw - 0.5) / 0.4 if evaluator in ("icl", "iwl") else (1 - raw) / (1 - FLOOR)
 
 
 def gap(grid: Grid, task: str, test: str, a: str, b: str) -> tuple[float, float, float]:
-    """By how much scores of a are above those of b: the mean over episodes, of means over the seeds that both have, and
-    its interval."""
+    """Mean score of a minus that of b over episodes, with its interval; seeds that both have are averaged first."""
     seeds = [seed for seed in (0, 1) if (task, test, a, seed) in grid.raw and (task, test, b, seed) in grid.raw]
-    own, other = (np.mean([score(grid.raw[task, test, name, seed], test) for seed in seeds], 0) for name in (a, b))
-    gaps = own - other
+    of_a, of_b = (np.mean([score(grid.raw[task, test, name, seed], test) for seed in seeds], 0) for name in (a, b))
+    gaps = of_a - of_b
     mean, half = float(gaps.mean()), 2.0117 * float(gaps.std(ddof=1)) / np.sqrt(EPISODES)  # t of 47 degrees
     return mean, mean - half, mean + half
 
 
 def write(folder: Path, preset: str = "grid") -> Grid:
-    """Write the folder. `cnp` has one seed on tabular, the other failed; on quadratic both seeds of `tnp` did."""
+    """Write the folder. One of two seeds of `cnp` failed on tabular, and both seeds of `tnp` on quadratic."""
     raw: dict[tuple[str, str, str, int], np.ndarray] = {}
     cells: list[dict[str, object]] = []
     for number, (task, evaluators) in enumerate(TASKS.items()):
@@ -73,20 +72,20 @@ def write(folder: Path, preset: str = "grid") -> Grid:
         for place, evaluator in enumerate(evaluators):
             shared = np.random.default_rng([number, place]).normal(0, 0.15, EPISODES)
             for name, level in (("zero", 1.0), ("knn-3", 0.7), ("ridge", FLOOR)):
-                own = level + 0 * shared if evaluator in ("next", "targets") else np.full(EPISODES, 0.5)
-                values += _rows(task, evaluator, name, None, own, preset)
+                values_of_baseline = level + 0 * shared if evaluator in ("next", "targets") else np.full(EPISODES, 0.5)
+                values += _rows(task, evaluator, name, None, values_of_baseline, preset)
             for b, (name, (quality, _)) in enumerate(BACKBONES.items()):
                 if name == ONLY_TARGETS and evaluator != "targets":
                     continue
                 for seed in (0, 1):
                     if (task, name) == ("quadratic", "tnp") or (task, name, seed) == ("tabular", "cnp", 1):
                         continue
-                    draw = np.random.default_rng([number, b, seed, place])
-                    merit = quality + 0.1 * draw.normal() + shared + 0.05 * draw.normal(size=EPISODES)
-                    own = 0.5 + 0.4 * merit if evaluator in ("icl", "iwl") else 1 - (1 - FLOOR) * merit
-                    raw[task, evaluator, name, seed] = own
-                    values += _rows(task, evaluator, name, seed, own, preset)
-                    errors += _errors(task, evaluator, name, seed, own, preset)
+                    rng = np.random.default_rng([number, b, seed, place])
+                    scores = quality + 0.1 * rng.normal() + shared + 0.05 * rng.normal(size=EPISODES)
+                    by_episode = 0.5 + 0.4 * scores if evaluator in ("icl", "iwl") else 1 - (1 - FLOOR) * scores
+                    raw[task, evaluator, name, seed] = by_episode
+                    values += _rows(task, evaluator, name, seed, by_episode, preset)
+                    errors += _errors(task, evaluator, name, seed, by_episode, preset)
         for name, (_, cost) in BACKBONES.items():
             skipped = name == ONLY_TARGETS and task != "gp-mixture"
             for seed in (0, 1):
@@ -106,12 +105,13 @@ def write(folder: Path, preset: str = "grid") -> Grid:
 
 
 def _rows(
-    task: str, evaluator: str, name: str, seed: int | None, own: np.ndarray, preset: str
+    task: str, evaluator: str, name: str, seed: int | None, by_episode: np.ndarray, preset: str
 ) -> list[dict[str, object]]:
     kind = "backbone" if seed is not None else "oracle" if name == "ridge" else "baseline"
-    accuracy = evaluator in ("icl", "iwl")
-    metric = "accuracy_within_choices" if accuracy else "log_likelihood" if evaluator == "targets" else "squared_error"
-    mean, half = float(own.mean()), 1.96 * float(own.std()) / np.sqrt(len(own))
+    is_accuracy = evaluator in ("icl", "iwl")
+    # For sets of targets, squared errors have the place of log-likelihoods.
+    metric = "accuracy_within_choices" if is_accuracy else "squared_error"
+    mean, half = float(by_episode.mean()), 1.96 * float(by_episode.std()) / np.sqrt(len(by_episode))
     ends = sorted(float(score(mean + side * half, evaluator)) for side in (-1, 1))
     base = {
         "run": name if seed is None else f"{task}-{name}-{preset}-s{seed}",
@@ -130,7 +130,7 @@ def _rows(
         "version": __version__,
         "n_related": None if evaluator == "next" else 0,
     }
-    span = 0.4 if accuracy else 1 - FLOOR
+    span = 0.4 if is_accuracy else 1 - FLOOR
     rows = [
         base
         | {
@@ -139,19 +139,16 @@ def _rows(
             "low": ends[0],
             "high": ends[1],
             "normaliser": span,
-            "reason": f"{_by(metric)}: 1 is {'always right' if accuracy else 'ridge'}",
+            "reason": f"{metric}: 1 is {'always right' if is_accuracy else 'ridge'}",
         },
-        base | {"metric": _by(metric), "value": mean, "low": mean - half, "high": mean + half, "normaliser": 1.0},
+        base | {"metric": metric, "value": mean, "low": mean - half, "high": mean + half, "normaliser": 1.0},
     ]
     return [complete(row) for row in rows]
 
 
-def _by(metric: str) -> str:
-    """Errors of sets of targets stand for likelihoods here: the line is the same."""
-    return "squared_error" if metric == "log_likelihood" else metric
-
-
-def _errors(task: str, evaluator: str, name: str, seed: int, own: np.ndarray, preset: str) -> list[dict[str, object]]:
+def _errors(
+    task: str, evaluator: str, name: str, seed: int, by_episode: np.ndarray, preset: str
+) -> list[dict[str, object]]:
     metric = "accuracy_within_choices" if evaluator in ("icl", "iwl") else "squared_error"
     sizes = {} if evaluator == "next" else {"n_context": 8, "n_related": 0}
     return [
@@ -163,7 +160,7 @@ def _errors(task: str, evaluator: str, name: str, seed: int, own: np.ndarray, pr
             "value": float(v),
             **sizes,
         }
-        for i, v in enumerate(own)
+        for i, v in enumerate(by_episode)
     ]
 
 
@@ -187,10 +184,10 @@ def _costs(task: str, name: str, run: str, preset: str, cost: float) -> list[dic
 
 
 def _cell(
-    kind: str, task: str, name: str, run: str, seed: int, preset: str, status: str, reason: str | None, taken: float
+    kind: str, task: str, name: str, run: str, seed: int, preset: str, status: str, reason: str | None, seconds: float
 ) -> dict[str, object]:
-    done = {
-        "seconds": taken,
+    columns_if_done = {
+        "seconds": seconds,
         "device": "cpu",
         "hardware": "two cores, 8 GiB",
         "threads": 1,
@@ -207,5 +204,5 @@ def _cell(
         "status": status,
         "reason": reason,
         "version": __version__,
-        **(done if status == "done" else {}),
+        **(columns_if_done if status == "done" else {}),
     }

@@ -1,4 +1,4 @@
-"""Rows on the rank of predictions and on learned representations, as `iclbench probe` would leave them, invented."""
+"""Synthetic rows of `iclbench probe` on the rank of predictions and on learned representations."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.tables.rows import complete
 
 TASK, FEATURES = "combination", 3
 CONTEXTS = [4, 8, 16, 32, 64]
-# Contestant: kind, seeds, how the rank grows.
+# Contestant: kind, seeds, and the rank as a function of the number of contexts.
 RANKS = {
     "coqe": ("backbone", [0, 1], lambda m: min(m, 5)),
     "gpt2": ("backbone", [0], lambda m: m**0.8),
@@ -19,34 +19,34 @@ R_SQUARED = {"coqe": [0.99, 0.95, 0.9], "least-squares": [0.2, 0.5, 0.1]}
 INPUTS = np.linspace(-3, 3, 13)
 
 
-def true(feature: int, x: np.ndarray) -> np.ndarray:
+def true_feature(feature: int, x: np.ndarray) -> np.ndarray:
     return [np.abs(x), x**2, x**3][feature]
 
 
 def write(folder: Path) -> Path:
     """Write the folder and return it."""
     values: list[dict[str, object]] = []
-    for name, (kind, seeds, grown) in RANKS.items():
+    for name, (kind, seeds, rank) in RANKS.items():
         for seed in seeds:
             for m in CONTEXTS:
-                at = {"axis": "contexts", "axis_value": float(m), "n_context": 20, "prompt_set": "rank-0"}
+                columns = {"axis": "contexts", "axis_value": float(m), "n_context": 20, "prompt_set": "rank-0"}
                 values += [
-                    _row(name, kind, seed, "rank", metric, v + (seed or 0), at)
-                    for metric, v in (("effective_rank", 0.8 * grown(m)), ("rank", float(int(grown(m)))))
+                    _row(name, kind, seed, "rank", metric, value + (seed or 0), columns)
+                    for metric, value in {"effective_rank": 0.8 * rank(m), "rank": float(int(rank(m)))}.items()
                 ]
     for name, scores in R_SQUARED.items():
         kind, seed = RANKS[name][0], RANKS[name][1][0]
         for index, score in enumerate(scores, start=1):
-            at = {"axis": "feature", "axis_value": float(index), "low": score - 0.01, "high": score + 0.01}
-            values.append(_row(name, kind, seed, "representation", "r_squared", score, at))
+            columns = {"axis": "feature", "axis_value": float(index), "low": score - 0.01, "high": score + 0.01}
+            values.append(_row(name, kind, seed, "representation", "r_squared", score, columns))
         values.append(_row(name, kind, seed, "representation", "r_squared", float(np.mean(scores)), {}))
     tables.write("values", values, folder / "inside.values.parquet", {})
-    tables.write("examples", _drawn(), folder / "inside.examples.parquet", {})
+    tables.write("examples", _examples(), folder / "inside.examples.parquet", {})
     return folder
 
 
 def _row(
-    name: str, kind: str, seed: int | None, evaluator: str, metric: str, value: float, more: dict[str, object]
+    name: str, kind: str, seed: int | None, evaluator: str, metric: str, value: float, columns: dict[str, object]
 ) -> dict[str, object]:
     run = name if seed is None else f"{TASK}-{name}-small-s{seed}"
     row = {
@@ -66,12 +66,12 @@ def _row(
         "prompt_set": "representation-0",
         "card": "c0ffee",
         "version": __version__,
-        **more,
+        **columns,
     }
     return complete(row)
 
 
-def _drawn() -> list[dict[str, object]]:
+def _examples() -> list[dict[str, object]]:
     shared = {
         "run": f"{TASK}-coqe-small-s0",
         "task": TASK,
@@ -86,11 +86,11 @@ def _drawn() -> list[dict[str, object]]:
     }
     rows = []
     for output in range(FEATURES):
-        for point, (x, y) in enumerate(zip(INPUTS, true(output, INPUTS), strict=True)):
-            at = shared | {"output": output, "point": point, "x1": float(x)}
-            rows.append(at | {"role": "function", "value": float(y)})
-            rows.append(at | {"role": "predicted", "value": float(y) + 0.1, "low": float(y), "high": float(y) + 0.2})
-            # Two dimensions: the first is 5 + 3 x along the first feature's direction, the second ignores all of them.
+        for point, (x, y) in enumerate(zip(INPUTS, true_feature(output, INPUTS), strict=True)):
+            row = shared | {"output": output, "point": point, "x1": float(x)}
+            rows.append(row | {"role": "function", "value": float(y)})
+            rows.append(row | {"role": "predicted", "value": float(y) + 0.1, "low": float(y), "high": float(y) + 0.2})
+            # The first dimension is 5 + 3 x along the direction of the first feature. The second one is constant.
             for dimension, value in enumerate((5 + 3 * x * (output == 0), -1.0)):
-                rows.append(at | {"role": "dimension", "output": dimension, "set": output, "value": float(value)})
+                rows.append(row | {"role": "dimension", "output": dimension, "set": output, "value": float(value)})
     return rows

@@ -1,7 +1,8 @@
-"""A results folder with language models, as an evaluation would leave it, with invented numbers.
+"""A synthetic results folder of language models.
 
-Three models on eight tasks of three families, ten demonstration sets. `mamba-tiny` has no memory, so that no method is
-applied to it; on `list-last` its cell failed. Deep-Thinking helps `gpt2-large` a little and leaves `demo-lm` as it is.
+Three models on eight tasks of three families, with ten sets of demonstrations. `mamba-tiny` has no key-value cache, so
+no method is applied to it, and its cells of `list-last` failed. Deep-Thinking improves `gpt2-large` a little and has no
+effect on `demo-lm`.
 """
 
 import json
@@ -18,9 +19,9 @@ SEEDS = range(10)
 SHOTS = [0, 1, 2, 4, 8]
 MAIN = 4
 PASSES = 5
-THOUGHT = "+deep-thinking"
+DEEP_THINKING = "+deep-thinking"
 REASON = "OutOfMemoryError: <9 GiB> free & no swap"
-NASTY = '<script>alert("prompt")</script>'
+UNSAFE_PROMPT = '<script>alert("prompt")</script>'
 # Task: family, evaluator, share of the most frequent answer.
 TASKS = {
     "list-first": ("algorithmic", "greedy", 0.06),
@@ -32,13 +33,13 @@ TASKS = {
     "sst2": ("sentiment", "choice", 0.51),
     "sst5": ("sentiment", "choice", 0.28),
 }
-# Model: whether it has a memory, accuracy without and with many demonstrations.
+# Model: whether it has a key-value cache, and its accuracy without and with many demonstrations.
 MODELS = {"demo-lm": (True, 0.2, 0.9), "gpt2-large": (True, 0.1, 0.75), "mamba-tiny": (False, 0.1, 0.55)}
-HELPS = {"demo-lm": 0.0, "gpt2-large": 0.04}
+GAINS = {"demo-lm": 0.0, "gpt2-large": 0.04}
 PUBLISHED = {"GPT2-Large": 0.653, "GPT2-Large+deep-thinking": 0.857}
-ORDERED = "sst2"
-# Of the suite's two tasks one is of other examples than the published mean.
-OURS, THEIRS = {"sst5": "pairs=iclbench"}, "pairs=Hendel et al. 2023"
+ORDERED_TASK = "sst2"
+# One of the two tasks of the suite has other examples than the published mean.
+OUR_DATA, THEIR_DATA = {"sst5": "pairs=iclbench"}, "pairs=Hendel et al. 2023"
 SUITE = {
     "task": "simple",
     "family": "suite",
@@ -49,19 +50,19 @@ SUITE = {
 
 
 def accuracy(model: str, task: str, shots: int, seed: int, method: str = "", order: int = 0) -> float:
-    """What a cell scores, whole 400ths."""
-    _, zero, many = MODELS[model]
-    _, _, common = TASKS[task]
-    floor = max(zero, 0.8 * common)
-    value = floor + (many - floor) * (1 - np.exp(-shots / 2)) if shots else floor
+    """The accuracy of a cell, a multiple of 1/400."""
+    _, zero_shot, many_shots = MODELS[model]
+    _, _, majority = TASKS[task]
+    floor = max(zero_shot, 0.8 * majority)
+    value = floor + (many_shots - floor) * (1 - np.exp(-shots / 2)) if shots else floor
     value += 0.02 * np.sin(3.0 * seed + 1.7 * order + len(task)) * (shots > 0)
-    value += HELPS.get(model, 0.0) * (method == THOUGHT) + 0.002 * (method == "+repeat-2")
+    value += GAINS.get(model, 0.0) * (method == DEEP_THINKING) + 0.002 * (method == "+repeat-2")
     return round(float(np.clip(value, 0, 1)) * EPISODES) / EPISODES
 
 
 def prompt_set(task: str, shots: int, shift: str, seed: int, order: int = 0) -> str:
-    which = f"{shots}shot-d{seed}" + (f"-o{order}" if order else "")
-    return f"{task}-language-{shift}-{which}-q{crc32(repr((task, shots, shift)).encode()):08x}"
+    demonstrations = f"{shots}shot-d{seed}" + (f"-o{order}" if order else "")
+    return f"{task}-language-{shift}-{demonstrations}-q{crc32(repr((task, shots, shift)).encode()):08x}"
 
 
 def write(folder: Path) -> Path:
@@ -70,7 +71,7 @@ def write(folder: Path) -> Path:
         rows = [row for model in MODELS for row in _of_model(task, model)] + _majority(task)
         tables.write("values", rows, folder / "tables" / task / "all.values.parquet", {})
         for model in MODELS:
-            if not _failed(model, task):
+            if not _has_failed(model, task):
                 _write_answers(folder, task, model)
     tables.write("values", _summaries(), folder / "tables" / "summary" / "all.values.parquet", {})
     tables.write("values", _published(), folder / "tables" / "published" / "all.values.parquet", {})
@@ -78,13 +79,8 @@ def write(folder: Path) -> Path:
     return folder
 
 
-def rows_of(task: str) -> list[dict[str, object]]:
-    """The values of one task, and all published ones."""
-    return [row for model in MODELS for row in _of_model(task, model)] + _majority(task) + _published()
-
-
-def row(task: str, contestant: str, metric: str, value: float | None, **more: object) -> dict[str, object]:
-    """What every row has."""
+def row(task: str, contestant: str, metric: str, value: float | None, **columns: object) -> dict[str, object]:
+    """A row of the table `values`, with defaults for other columns than `columns`."""
     family, evaluator, _ = TASKS[task]
     row = {
         "run": contestant,
@@ -93,7 +89,7 @@ def row(task: str, contestant: str, metric: str, value: float | None, **more: ob
         "contestant": contestant,
         "kind": "backbone",
         "preset": "language",
-        "data": OURS.get(task),
+        "data": OUR_DATA.get(task),
         "variant": "ab" * 4,
         "shift": "none",
         "evaluator": evaluator,
@@ -104,17 +100,17 @@ def row(task: str, contestant: str, metric: str, value: float | None, **more: ob
         "status": "ok",
         "card": "c0ffee",
         "version": __version__,
-        **more,
+        **columns,
     }
     return complete(row)
 
 
-def _failed(model: str, task: str) -> bool:
+def _has_failed(model: str, task: str) -> bool:
     return model == "mamba-tiny" and task == "list-last"
 
 
 def _cell(task: str, model: str, method: str, shots: int, seed: int, order: int = 0, shift: str = "none") -> list:
-    where = {
+    cell = {
         "n_context": shots,
         "shift": shift,
         "prompt_set": prompt_set(task, shots, shift, seed, order),
@@ -122,65 +118,68 @@ def _cell(task: str, model: str, method: str, shots: int, seed: int, order: int 
         "axis_value": float(order or seed),
     }
     name = model + method
-    if _failed(model, task):
-        return [row(task, name, "accuracy", None, status="failed", reason=REASON, **where)]
+    if _has_failed(model, task):
+        return [row(task, name, "accuracy", None, status="failed", reason=REASON, **cell)]
     value = accuracy(model, task, shots, seed, method, order)
     if shift != "none":
         value = round((0.5 * value) * EPISODES) / EPISODES
     half = 1.96 * np.sqrt(value * (1 - value) / EPISODES)
     ends = {"low": max(value - half, 0.0), "high": min(value + half, 1.0)}
-    found = [
-        row(task, name, "accuracy", value, **where, **ends),
-        row(task, name, "balanced_accuracy", 0.9 * value, **where),
+    rows = [
+        row(task, name, "accuracy", value, **cell, **ends),
+        row(task, name, "balanced_accuracy", 0.9 * value, **cell),
     ]
     if TASKS[task][1] == "choice":
-        others = {"accuracy_per_token": 0.99, "accuracy_per_character": 0.98, "accuracy_per_byte": 0.97}
-        found += [row(task, name, metric, by * value, **where) for metric, by in others.items()]
-        found.append(row(task, name, "log_likelihood", -1.0 + value, **where))
+        factors = {"accuracy_per_token": 0.99, "accuracy_per_character": 0.98, "accuracy_per_byte": 0.97}
+        rows += [row(task, name, metric, factor * value, **cell) for metric, factor in factors.items()]
+        rows.append(row(task, name, "log_likelihood", -1.0 + value, **cell))
     else:
-        found.append(row(task, name, "accuracy_first_token", min(1.0, value + 0.05), **where | {"n_episodes": 300}))
-    if method == THOUGHT:
-        found += _passes(task, model, where, value, shots, seed, order)
-    return found
+        rows.append(row(task, name, "accuracy_first_token", min(1.0, value + 0.05), **cell | {"n_episodes": 300}))
+    if method == DEEP_THINKING:
+        rows += _passes(task, model, cell, value, shots, seed, order)
+    return rows
 
 
-def _passes(task: str, model: str, where: dict, end: float, shots: int, seed: int, order: int) -> list:
-    start, found = accuracy(model, task, shots, seed, "", order), []
+def _passes(task: str, model: str, cell: dict, final: float, shots: int, seed: int, order: int) -> list:
+    """Rows after each pass, from plain in-context learning to the accuracy `final`."""
+    plain, rows = accuracy(model, task, shots, seed, "", order), []
     for t in range(1, PASSES + 1):
-        at = where | {"axis": "passes", "axis_value": float(t)}
-        value = start + (end - start) * (t - 1) / (PASSES - 1)
-        found.append(row(task, model + THOUGHT, "accuracy", value, **at))
-        found.append(row(task, model + THOUGHT, "kl_to_icl", 1e-3 * (t - 1) ** 2, **at))
+        columns = cell | {"axis": "passes", "axis_value": float(t)}
+        value = plain + (final - plain) * (t - 1) / (PASSES - 1)
+        rows.append(row(task, model + DEEP_THINKING, "accuracy", value, **columns))
+        rows.append(row(task, model + DEEP_THINKING, "kl_to_icl", 1e-3 * (t - 1) ** 2, **columns))
         if t > 1:
-            found.append(row(task, model + THOUGHT, "memory_change", 0.01 / t, **at))
-        if task == ORDERED:
-            found.append(row(task, model + THOUGHT, "accuracy", value - 0.01, **at | {"evaluator": "development"}))
-    return found
+            rows.append(row(task, model + DEEP_THINKING, "memory_change", 0.01 / t, **columns))
+        if task == ORDERED_TASK:
+            columns |= {"evaluator": "development"}
+            rows.append(row(task, model + DEEP_THINKING, "accuracy", value - 0.01, **columns))
+    return rows
 
 
 def _of_model(task: str, model: str) -> list:
-    remembers = MODELS[model][0]
-    found = _cell(task, model, "", 0, 0)
-    for method in ("", THOUGHT, "+repeat-2") if remembers else ("",):
+    """Rows of all cells of a model on a task."""
+    has_cache = MODELS[model][0]
+    rows = _cell(task, model, "", 0, 0)
+    for method in ("", DEEP_THINKING, "+repeat-2") if has_cache else ("",):
         for shots in SHOTS[1:] if method != "+repeat-2" else [MAIN]:
             for seed in SEEDS:
-                found += _cell(task, model, method, shots, seed)
+                rows += _cell(task, model, method, shots, seed)
         if method != "+repeat-2":
             for seed in SEEDS:
-                found += _cell(task, model, method, MAIN, seed, shift="shuffled-labels")
-        if task == ORDERED and method != "+repeat-2":
+                rows += _cell(task, model, method, MAIN, seed, shift="shuffled-labels")
+        if task == ORDERED_TASK and method != "+repeat-2":
             for order in range(1, 10):
-                found += _cell(task, model, method, MAIN, 0, order)
-    return found
+                rows += _cell(task, model, method, MAIN, 0, order)
+    return rows
 
 
 def _majority(task: str) -> list:
-    """The baseline on every prompt set of the task."""
-    every = [(0, "none", 0)] + [(n, "none", s) for n in SHOTS[1:] for s in SEEDS]
-    every += [(MAIN, "shuffled-labels", s) for s in SEEDS]
-    found = []
-    for shots, shift, seed in every:
-        where = {
+    """Rows of the majority baseline on all prompt sets of the task."""
+    cells = [(0, "none", 0)] + [(n, "none", s) for n in SHOTS[1:] for s in SEEDS]
+    cells += [(MAIN, "shuffled-labels", s) for s in SEEDS]
+    rows = []
+    for shots, shift, seed in cells:
+        cell = {
             "kind": "baseline",
             "variant": None,
             "n_context": shots,
@@ -189,31 +188,31 @@ def _majority(task: str) -> list:
             "axis_value": float(seed),
             "prompt_set": prompt_set(task, shots, shift, seed),
         }
-        found.append(row(task, "majority", "accuracy", TASKS[task][2], reason="always 'A'", **where))
-        found.append(row(task, "majority", "balanced_accuracy", TASKS[task][2] / 2, **where))
-    return found
+        rows.append(row(task, "majority", "accuracy", TASKS[task][2], reason="always 'A'", **cell))
+        rows.append(row(task, "majority", "balanced_accuracy", TASKS[task][2] / 2, **cell))
+    return rows
 
 
 def _summaries() -> list:
-    """Paired gains; of the means over seeds, which the report makes itself, only what would be seen if it read them."""
-    found = []
+    """Paired gains, and means over seeds with an impossible value, which the report must compute from the cells."""
+    rows = []
     for task in TASKS:
-        for model, (remembers, _, _) in MODELS.items():
-            if not remembers:
+        for model, (has_cache, _, _) in MODELS.items():
+            if not has_cache:
                 continue
-            for method in (THOUGHT, "+repeat-2"):
-                gain = HELPS[model] if method == THOUGHT else 0.002
+            for method in (DEEP_THINKING, "+repeat-2"):
+                gain = GAINS[model] if method == DEEP_THINKING else 0.002
                 ends = {"low": gain - 0.01, "high": gain + 0.01}
                 sets = {"mean_of": ", ".join(prompt_set(task, MAIN, "none", seed) for seed in SEEDS)}
-                found.append(row(task, model + method, "accuracy_gain", gain, n_context=MAIN, **ends, **sets))
-                found.append(row(task, model + method, "accuracy", 0.123, n_context=MAIN))
-    return found
+                rows.append(row(task, model + method, "accuracy_gain", gain, n_context=MAIN, **ends, **sets))
+                rows.append(row(task, model + method, "accuracy", 0.123, n_context=MAIN))
+    return rows
 
 
 def _published() -> list:
-    found = []
+    rows = []
     for name, value in PUBLISHED.items():
-        more = {
+        columns = {
             "run": f"published-{name}",
             "kind": "published",
             "variant": None,
@@ -222,9 +221,9 @@ def _published() -> list:
             "normaliser": None,
             "reason": "Deep-Thinking, table 1; printed",
         }
-        found.append(row("sst2", name, "accuracy", value, **more))
-        found.append(row("sst2", name, "accuracy", 0.5, **more) | SUITE | {"data": THEIRS})
-    return found
+        rows.append(row("sst2", name, "accuracy", value, **columns))
+        rows.append(row("sst2", name, "accuracy", 0.5, **columns) | SUITE | {"data": THEIR_DATA})
+    return rows
 
 
 def _costs() -> list:
@@ -251,12 +250,12 @@ def _costs() -> list:
 
 def _write_answers(folder: Path, task: str, model: str) -> None:
     prompts = prompt_set(task, SHOTS[-1], "none", 0)
-    found = [
+    rows = [
         {
             "run": model,
             "prompt_set": prompts,
             "episode": i,
-            "prompt": f"example:{'a' * 300}\n{NASTY} {task} {i}->",
+            "prompt": f"example:{'a' * 300}\n{UNSAFE_PROMPT} {task} {i}->",
             "target": "A",
             "predicted": "A" if i % 2 else "b",
             "correct": bool(i % 2),
@@ -265,4 +264,4 @@ def _write_answers(folder: Path, task: str, model: str) -> None:
         }
         for i in range(20)
     ]
-    tables.write("answers", found, folder / "tables" / prompts / f"{model}.answers.parquet", {})
+    tables.write("answers", rows, folder / "tables" / prompts / f"{model}.answers.parquet", {})

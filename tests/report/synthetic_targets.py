@@ -1,4 +1,4 @@
-"""A results folder with tasks of the question `targets`, as an evaluation would leave it, with invented numbers.
+"""A synthetic results folder with tasks of the question `targets`.
 
 `gp-mixture` has related datasets, oracles, strata, shifts and one input; `image-completion` has images of 8 x 8 pixels.
 """
@@ -26,7 +26,7 @@ IMAGES = {
     "cnp": ("backbone", False, 0.4),
     "mean": ("baseline", False, None),
 }
-MOST = {"gp-mixture": 3, "image-completion": 2}
+MAX_RELATED = {"gp-mixture": 3, "image-completion": 2}
 SHIFTS = {
     "gp-mixture": ["none", "ood-lengthscale", "mismatch-same", "mismatch-rbf", "mismatch-near", "mismatch-far"],
     "image-completion": ["none", "other-label"],
@@ -64,29 +64,29 @@ def run_of(task: str, contestant: str) -> str:
 
 
 def context_sizes(task: str) -> np.ndarray:
-    """Context points of every episode."""
+    """Context points of each episode."""
     rng = np.random.default_rng(len(task))
     return rng.integers(1, 65 if task == "gp-mixture" else SIDE * SIDE // 2, EPISODES)
 
 
 def log_likelihoods(task: str, contestant: str, shift: str = "none") -> dict[int, np.ndarray]:
-    """Per number of related datasets the log-likelihood of every episode."""
-    _, uses, level = (GP if task == "gp-mixture" else IMAGES)[contestant]
+    """The log-likelihood of each episode, by number of related datasets."""
+    _, uses_related, level = (GP if task == "gp-mixture" else IMAGES)[contestant]
     assert level is not None
-    # What makes an episode hard is common to all contestants, so that pairing matters.
-    hard = np.random.default_rng(len(shift)).normal(0, 0.5, EPISODES) + 0.1 * np.log(context_sizes(task))
-    own = np.random.default_rng([ord(c) for c in contestant]).normal(0, 0.02, EPISODES)
+    # The difficulty of episodes is the same for all contestants, so that paired intervals are narrower.
+    shared = np.random.default_rng(len(shift)).normal(0, 0.5, EPISODES) + 0.1 * np.log(context_sizes(task))
+    noise = np.random.default_rng([ord(c) for c in contestant]).normal(0, 0.02, EPISODES)
     gain = -0.2 if shift == "mismatch-far" else 0.0 if contestant == "oracle-kernel" else 0.1
-    counts = range(MOST[task] + 1) if uses else [0]
-    return {n: level + hard + own + gain * (1 - 0.3**n) - 0.2 * (shift == "ood-lengthscale") for n in counts}
+    counts = range(MAX_RELATED[task] + 1) if uses_related else [0]
+    return {n: level + shared + noise + gain * (1 - 0.3**n) - 0.2 * (shift == "ood-lengthscale") for n in counts}
 
 
-def together(contestant: str, marginal: np.ndarray) -> np.ndarray:
-    """Joint log-likelihoods: oracles know what targets tell of one another."""
+def joint(contestant: str, marginal: np.ndarray) -> np.ndarray:
+    """Joint log-likelihoods per target. Only oracles use the dependence of targets."""
     return marginal + 0.3 * contestant.startswith("oracle")
 
 
-def _row(task: str, contestant: str, kind: str, run: str, shift: str, **more: object) -> dict[str, object]:
+def _row(task: str, contestant: str, kind: str, run: str, shift: str, **columns: object) -> dict[str, object]:
     row = {
         "run": run,
         "task": task,
@@ -103,20 +103,20 @@ def _row(task: str, contestant: str, kind: str, run: str, shift: str, **more: ob
         "prompt_set": prompt_set(task, shift),
         "card": "c0ffee",
         "version": __version__,
-        **more,
+        **columns,
     }
     return complete(row)
 
 
-def parts(task: str) -> list[tuple[dict[str, object], np.ndarray]]:
-    """What values are averaged over: the columns that say so, and which episodes."""
-    sizes, found = context_sizes(task), [({}, np.ones(EPISODES, dtype=bool))]
+def episode_groups(task: str) -> list[tuple[dict[str, object], np.ndarray]]:
+    """Groups of episodes with a mean of their own: the columns of its row, and a mask of the episodes."""
+    sizes, groups = context_sizes(task), [({}, np.ones(EPISODES, dtype=bool))]
     for low, end in ((1, 4), (5, 16), (17, 64)):
-        found.append(({"axis": "n_context", "axis_value": float(end)}, (sizes >= low) & (sizes <= end)))
+        groups.append(({"axis": "n_context", "axis_value": float(end)}, (sizes >= low) & (sizes <= end)))
     if task == "gp-mixture":
         for i, name in enumerate(("rbf", "periodic")):
-            found.append(({"axis": f"stratum:{name}"}, np.arange(EPISODES) % 2 == i))
-    return found
+            groups.append(({"axis": f"stratum:{name}"}, np.arange(EPISODES) % 2 == i))
+    return groups
 
 
 def _scores(task: str, contestant: str, shift: str) -> tuple[list[dict[str, object]], pd.DataFrame]:
@@ -125,30 +125,31 @@ def _scores(task: str, contestant: str, shift: str) -> tuple[list[dict[str, obje
     run = run_of(task, contestant)
     metrics: dict[str, dict[int, np.ndarray]] = {"squared_error": {0: np.full(EPISODES, 0.7)}}
     if level is not None:
-        found = log_likelihoods(task, contestant, shift)
+        likelihoods = log_likelihoods(task, contestant, shift)
         metrics = {
-            "log_likelihood": found,
-            "squared_error": {n: np.exp(-2 * s) / 2 for n, s in found.items()},
-            "covered_50": {n: np.full(EPISODES, 0.52) for n in found},
-            "covered_90": {n: np.full(EPISODES, 0.881) for n in found},
+            "log_likelihood": likelihoods,
+            "squared_error": {n: np.exp(-2 * s) / 2 for n, s in likelihoods.items()},
+            "covered_50": {n: np.full(EPISODES, 0.52) for n in likelihoods},
+            "covered_90": {n: np.full(EPISODES, 0.881) for n in likelihoods},
         }
         if task == "gp-mixture" and contestant != "oracle-kernel":
             best = log_likelihoods(task, "oracle-kernel", shift)[0]
-            metrics["gap"] = {n: best - s for n, s in found.items()}
-        metrics["log_likelihood_joint"] = {n: together(contestant, s) for n, s in found.items()}
+            metrics["gap"] = {n: best - s for n, s in likelihoods.items()}
+        metrics["log_likelihood_joint"] = {n: joint(contestant, s) for n, s in likelihoods.items()}
         if "gap" in metrics:
-            joint = metrics["log_likelihood_joint"].items()
-            metrics["gap_joint"] = {n: together("oracle-kernel", best) - s for n, s in joint}
+            joint_likelihoods = metrics["log_likelihood_joint"].items()
+            metrics["gap_joint"] = {n: joint("oracle-kernel", best) - s for n, s in joint_likelihoods}
     rows, errors = [], []
-    for metric, by_count in metrics.items():
-        for n, scores in by_count.items():
-            for columns, within in parts(task):
-                mean, half = scores[within].mean(), 1.96 * scores[within].std() / np.sqrt(within.sum())
-                own = {"metric": metric, "n_related": n, "value": mean, "low": mean - half, "high": mean + half}
-                rows.append(_row(task, contestant, kind, run, shift, **own, **columns))
+    for metric, by_n_related in metrics.items():
+        for n, scores in by_n_related.items():
+            for columns, in_group in episode_groups(task):
+                mean, half = scores[in_group].mean(), 1.96 * scores[in_group].std() / np.sqrt(in_group.sum())
+                columns = columns | {"metric": metric, "n_related": n}
+                columns |= {"value": mean, "low": mean - half, "high": mean + half}
+                rows.append(_row(task, contestant, kind, run, shift, **columns))
             if metric not in ("gap", "gap_joint"):
-                each = {"episode": np.arange(EPISODES), "value": scores, "n_context": context_sizes(task)}
-                errors.append(pd.DataFrame(each | {"metric": metric, "n_related": n}))
+                episodes = {"episode": np.arange(EPISODES), "value": scores, "n_context": context_sizes(task)}
+                errors.append(pd.DataFrame(episodes | {"metric": metric, "n_related": n}))
     return rows, pd.concat(errors).assign(run=run, prompt_set=prompt_set(task, shift))
 
 
@@ -173,14 +174,14 @@ def _published() -> list[dict[str, object]]:
 
 
 def image(episode: int) -> np.ndarray:
-    """The pixels of an episode's image, row by row, in [0, 1]: a bright bar on black."""
+    """The pixels of an episode's image in [0, 1], row by row: a white bar on black."""
     pixels = np.zeros((SIDE, SIDE))
     pixels[:, episode] = 1.0
     return pixels.ravel()
 
 
 def _inputs(task: str) -> pd.DataFrame:
-    """Where predictions are drawn."""
+    """The inputs of predictions."""
     if task == "gp-mixture":
         return pd.DataFrame({"x1": np.linspace(-4, 4, 33), "x2": None})
     rows, columns = np.divmod(np.arange(SIDE * SIDE), SIDE)
@@ -208,14 +209,14 @@ def _prompts(task: str, shift: str) -> pd.DataFrame:
     frames = []
     for episode in range(2):
         truth = _truth(task, episode)
-        seen = truth["point"] % 4 == 0
-        frames += [truth[seen].assign(role="context"), truth[~seen].assign(role="target")]
+        is_context = truth["point"] % 4 == 0
+        frames += [truth[is_context].assign(role="context"), truth[~is_context].assign(role="target")]
         frames.append(truth[truth["point"] % 2 == 0].assign(role="related", set=0))
     return pd.concat(frames).assign(**shared)
 
 
 def _predictions(task: str, contestant: str, shift: str) -> pd.DataFrame:
-    kind, uses, level = (GP if task == "gp-mixture" else IMAGES)[contestant]
+    kind, uses_related, level = (GP if task == "gp-mixture" else IMAGES)[contestant]
     shared = {
         "run": run_of(task, contestant),
         "contestant": contestant,
@@ -229,7 +230,7 @@ def _predictions(task: str, contestant: str, shift: str) -> pd.DataFrame:
     }
     frames = []
     for episode in range(2):
-        for n in sorted({0, 1, MOST[task]} if uses else {0}):
+        for n in sorted({0, 1, MAX_RELATED[task]} if uses_related else {0}):
             rows = _truth(task, episode).assign(n_related=n, role="predicted")
             rows["value"] *= 0.5 + 0.1 * n
             half = 0.5 - 0.1 * n

@@ -1,4 +1,4 @@
-"""Costs in the report: the numbers of `iclbench cost`, apart from the means over a training."""
+"""Costs in the report: tables and figures of the measurements of `iclbench cost`."""
 
 import shutil
 from dataclasses import replace
@@ -17,8 +17,8 @@ from tests.report import vega_lite
 RUN = "linear-mamba-small-s0"
 SECONDS = {("condition", 40): 2e-3, ("condition", 500): 2e-2, ("query", 40): 3e-5, ("query", 500): 3.5e-5}
 
-# A query of one episode alone, far from its part of a batch of 64.
-ALONE = 1e-3
+# Seconds of a query in a batch of one episode, which is more than 1/64 of a batch of 64.
+BATCH_OF_ONE = 1e-3
 
 
 @pytest.fixture(scope="module")
@@ -45,14 +45,16 @@ def blocks(results: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
         shared | {"phase": "update", "n_points": n, "metric": "bytes", "value": 100.0 * n, "n_episodes": 64}
         for n in (40, 500)
     ]
-    rows.append(shared | {"phase": "query", "n_points": 40, "metric": "seconds", "value": ALONE, "n_episodes": 1})
+    rows.append(
+        shared | {"phase": "query", "n_points": 40, "metric": "seconds", "value": BATCH_OF_ONE, "n_episodes": 1}
+    )
     rows += [
         shared | {"phase": "query", "n_points": n, "metric": "flops", "value": 8000.0, "n_episodes": 64}
         for n in (40, 500)
     ]
     rows += [
         shared | {"phase": "query", "n_points": 40, "n_at_once": 64, "metric": m, "value": v, "n_episodes": 64}
-        for m, v in (("seconds", 1e-3), ("flops", 512e3), ("bytes", 2048.0))
+        for m, v in {"seconds": 1e-3, "flops": 512e3, "bytes": 2048.0}.items()
     ]
     rows.append(shared | {"phase": "train_step", "n_points": 21, "metric": "seconds", "value": 0.05})
     rows.append(shared | {"phase": "train_step", "n_points": 21, "metric": "flops", "value": 1.2e9})
@@ -62,21 +64,22 @@ def blocks(results: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     return {block.name: block for block in section.walk() if isinstance(block, Table | Figure)}
 
 
-def test_a_row_per_run_and_number_of_points(blocks: dict[str, Table | Figure]) -> None:
+def test_table_has_row_per_run_and_number_of_points(blocks: dict[str, Table | Figure]) -> None:
     table = blocks["linear-small-costs-by-run"]
     assert isinstance(table, Table)
     headers = [column.header for column in table.columns]
     texts = [[cell.text for cell in row] for row in table.rows() if row[0].text == RUN]
-    alone = [row for row in texts if row[-1] == "1"]
+    batches_of_one = [row for row in texts if row[-1] == "1"]
     query = headers.index("query")
-    assert [row[query + 1] for row in alone] == ["1.00 ms"] and texts[0] == alone[0], "batches stand apart"
+    assert [row[query + 1] for row in batches_of_one] == ["1.00 ms"]
+    assert texts[0] == batches_of_one[0], "batch sizes have separate rows"
     rows = {(row[0], row[headers.index("n")]): row for row in texts if row[-1] == "64"}
     shared = [RUN, "201 k", "1.20 GFLOP", "50.0 ms", "–"]
     assert rows[RUN, "40"][:11] == [*shared, "40", "5.50 KiB", "–", "2.00 ms", "8.00 kFLOP", "30.0 µs"]
     assert rows[RUN, "500"][:11] == [*shared, "500", "5.50 KiB", "–", "20.0 ms", "8.00 kFLOP", "35.0 µs"]
 
 
-def test_several_at_once_stand_beside_one_in_a_table_of_their_own(blocks: dict[str, Table | Figure]) -> None:
+def test_several_queries_at_once_are_compared_with_one(blocks: dict[str, Table | Figure]) -> None:
     table = blocks["linear-small-costs-at-once"]
     assert isinstance(table, Table)
     texts = [[cell.text for cell in row][:7] for row in table.rows() if row[0].text == RUN]
@@ -86,15 +89,15 @@ def test_several_at_once_stand_beside_one_in_a_table_of_their_own(blocks: dict[s
     ]
 
 
-def test_figures_hold_the_tables_numbers_and_are_valid(blocks: dict[str, Table | Figure]) -> None:
+def test_figures_show_measurements_and_are_valid(blocks: dict[str, Table | Figure]) -> None:
     time, state = blocks["linear-small-costs-time"], blocks["linear-small-costs-state"]
     assert isinstance(time, Figure) and isinstance(state, Figure)
-    drawn = {
+    points = {
         (str(panel), int(n)): value
         for panel, n, value in time.data[["panel", "n_points", "value"]].itertuples(index=False)
     }
-    names = {"condition": "conditioning on n points", "query": "a query after n points"}
-    assert drawn == {(names[phase], n): value for (phase, n), value in SECONDS.items()}
+    titles = {"condition": "conditioning on n points", "query": "a query after n points"}
+    assert points == {(titles[phase], n): value for (phase, n), value in SECONDS.items()}
     assert state.data["value"].tolist() == [5632.0, 5632.0]
     memory = blocks["linear-small-costs-memory"]
     assert isinstance(memory, Figure)
@@ -103,31 +106,30 @@ def test_figures_hold_the_tables_numbers_and_are_valid(blocks: dict[str, Table |
     work = blocks["linear-small-costs-work"]
     assert isinstance(work, Figure)
     assert work.data["value"].tolist() == [8000.0, 8000.0]
-    assert "64 episodes" in time.caption and "1 row measured otherwise" in time.caption
+    assert "64 episodes" in time.caption and "1 row" in time.caption
     for figure in (time, memory, state, work):
         vega_lite.validate(figure.static)
         vega_lite.validate(figure.live)
 
 
 @pytest.mark.slow
-def test_without_such_measurements_there_is_the_long_table_alone(loaded: Results) -> None:
+def test_section_has_only_long_table_without_measurements_of_phases(loaded: Results) -> None:
     section = costs.section(loaded)
     assert section is not None
     assert all(isinstance(block, Table) and block.name.endswith("-costs") for block in section.walk())
 
 
-def test_parameters_are_the_same_on_every_machine(results: Path) -> None:
-    """Of who was trained elsewhere seconds do not compare, and its size does."""
+def test_parameters_are_comparable_between_machines_and_seconds_are_not(results: Path) -> None:
     loaded = load(results)
-    elsewhere = loaded.costs.assign(device=loaded.costs["device"].mask(loaded.costs["run"].eq(RUN), "cuda"))
-    task = next(task for task in replace(loaded, costs=elsewhere).slices if task.task == "linear")
-    found = leaderboard.with_costs(task, pd.DataFrame({"contestant": ["gpt2", "mamba"]})).set_index("contestant")
-    assert found["parameters"].tolist() == [201_345.0, 201_345.0]
-    assert found["train_seconds"].notna().tolist() == [True, False]
+    costs_on_two_devices = loaded.costs.assign(device=loaded.costs["device"].mask(loaded.costs["run"].eq(RUN), "cuda"))
+    task = next(task for task in replace(loaded, costs=costs_on_two_devices).slices if task.task == "linear")
+    frame = leaderboard.with_costs(task, pd.DataFrame({"contestant": ["gpt2", "mamba"]})).set_index("contestant")
+    assert frame["parameters"].tolist() == [201_345.0, 201_345.0]
+    assert frame["train_seconds"].notna().tolist() == [True, False]
     shared = {"run": RUN, "task": "linear", "contestant": "mamba", "preset": "small", "threads": 1, "version": "0"}
     rows: list[dict[str, object]] = [
         shared | {"device": "cuda", "phase": "model", "metric": "parameters", "value": 5.0},
         shared | {"device": "cpu", "phase": "query", "metric": "seconds", "value": 1.0, "n_points": 4, "n_episodes": 8},
     ]
-    measured = cost_table(tables.frame("costs", rows))
-    assert measured[["device", "parameters", "query_seconds"]].to_numpy().tolist() == [["cpu", 5.0, 1.0]]
+    frame = cost_table(tables.frame("costs", rows))
+    assert frame[["device", "parameters", "query_seconds"]].to_numpy().tolist() == [["cpu", 5.0, 1.0]]

@@ -1,4 +1,4 @@
-"""A run that failed, as a whole or at some context sizes: named with its reason, and no mean is over the others."""
+"""A failed seed, at all or some context sizes: listed with its reason, and there is no mean over the other seeds."""
 
 import shutil
 from dataclasses import replace
@@ -12,44 +12,44 @@ from iclbench.analysis import normalised
 from iclbench.report.blocks import Figure, Table
 from iclbench.report.data import Results, Slice, load
 from iclbench.report.sections import heat_map, leaderboard, missing, summary
-from iclbench.report.sections.footing import _steps
+from iclbench.report.sections.equal_budget import _steps
 from iclbench.report.sections.heat_map import _reasons
-from iclbench.report.sections.summary import lacking
+from iclbench.report.sections.summary import missing_results
 
 DIVERGED = "diverged at step 2000: loss is nan"
 REASON = "squared_error is nan in 42 of 64 episodes, at 3 of 21 context sizes; first in episode 6 after 2 examples"
-BROKEN, SIZES = "linear-gpt2-small-s1", (2, 5, 20)
+FAILED_RUN, SIZES = "linear-gpt2-small-s1", (2, 5, 20)
 
 
-def folder(honest: Path, path: Path, whole: bool) -> Path:
-    """The synthetic results, in which one of three seeds failed on one task, altogether or at some context sizes."""
-    shutil.copytree(honest, path, dirs_exist_ok=True)
-    table = path / "tables" / "linear.values.parquet"
+def write_failed(results: Path, folder: Path, at_all_sizes: bool) -> Path:
+    """Copy the synthetic results, and let one of three seeds fail on one task, at all or some context sizes."""
+    shutil.copytree(results, folder, dirs_exist_ok=True)
+    table = folder / "tables" / "linear.values.parquet"
     values = tables.read("values", table)
-    own = values["run"].eq(BROKEN) & values["shift"].eq("none") & values["evaluator"].eq("next")
-    bad = own & (values["n_context"].isin(SIZES) | values["metric"].eq("auc"))
-    missing = {"value": pd.NA, "low": pd.NA, "high": pd.NA, "n_episodes": pd.NA, "status": "failed", "reason": REASON}
-    if whole:
-        bad = own & values["metric"].eq("squared_error") & values["n_context"].eq(2)
-        missing |= {"n_context": pd.NA}
-    values.loc[bad, list(missing)] = list(missing.values())
-    kept = values[~(own & (~bad if whole else values["metric"].eq("score")))]
-    tables.write("values", kept, table, {})
-    (path / "tables" / "linear-none" / f"{BROKEN}.errors.parquet").unlink()
-    return path
+    of_run = values["run"].eq(FAILED_RUN) & values["shift"].eq("none") & values["evaluator"].eq("next")
+    has_failed = of_run & (values["n_context"].isin(SIZES) | values["metric"].eq("auc"))
+    failure = {"value": pd.NA, "low": pd.NA, "high": pd.NA, "n_episodes": pd.NA, "status": "failed", "reason": REASON}
+    if at_all_sizes:
+        has_failed = of_run & values["metric"].eq("squared_error") & values["n_context"].eq(2)
+        failure |= {"n_context": pd.NA}
+    values.loc[has_failed, list(failure)] = list(failure.values())
+    values = values[~(of_run & (~has_failed if at_all_sizes else values["metric"].eq("score")))]
+    tables.write("values", values, table, {})
+    (folder / "tables" / "linear-none" / f"{FAILED_RUN}.errors.parquet").unlink()
+    return folder
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["at some sizes", "as a whole"])
-def broken(request: pytest.FixtureRequest, results: Path, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return load(folder(results, tmp_path_factory.mktemp("failed"), request.param))
+@pytest.fixture(scope="module", params=[False, True], ids=["some sizes", "all sizes"])
+def failed(request: pytest.FixtureRequest, results: Path, tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return load(write_failed(results, tmp_path_factory.mktemp("failed"), request.param))
 
 
 @pytest.fixture
-def task(broken: Results) -> Slice:
-    return next(each for each in broken.slices if each.task == "linear")
+def task(failed: Results) -> Slice:
+    return next(task for task in failed.slices if task.task == "linear")
 
 
-def test_who_failed_holds_no_rank_and_stands_last_with_the_reason(task: Slice) -> None:
+def test_failed_contestant_is_last_without_rank(task: Slice) -> None:
     section = leaderboard.section(task)
     assert section is not None
     (board,) = (block for block in section.walk() if isinstance(block, Table))
@@ -61,114 +61,114 @@ def test_who_failed_holds_no_rank_and_stands_last_with_the_reason(task: Slice) -
     assert pd.notna(board.frame.set_index("contestant").loc["mamba", "rank"])
 
 
-def test_no_mean_over_seeds_leaves_one_out(task: Slice) -> None:
+def test_means_are_over_all_seeds_or_missing(task: Slice) -> None:
     curve = task.curves[task.curves["contestant"].eq("gpt2") & task.curves["shift"].eq("none")]
     assert not curve["n_context"].isin(SIZES).any() and (curve["runs"] == 3).all()
     summaries = task.summaries[task.summaries["shift"].eq("none")]
     assert "gpt2" not in set(summaries["contestant"]) and "mamba" in set(summaries["contestant"])
 
 
-def test_the_score_is_missing_for_that_reason_and_nowhere_else(broken: Results) -> None:
-    contests = normalised.contests(broken, "small")
-    found = {contest.task.task: set(contest.scores["contestant"]) for contest in contests}
-    assert "gpt2" not in found["linear"] and "gpt2" in found["sparse-linear"]
-    reasons = _reasons(broken, contests)
-    assert reasons[next(c.title for c in contests if c.task.task == "linear"), "gpt2"] == {
-        "failed": [f"{BROKEN}: {REASON}"]
-    }
+def test_score_is_missing_on_failed_task_only(failed: Results) -> None:
+    contests = normalised.contests(failed, "small")
+    contestants = {contest.task.task: set(contest.scores["contestant"]) for contest in contests}
+    assert "gpt2" not in contestants["linear"] and "gpt2" in contestants["sparse-linear"]
+    (title,) = (contest.title for contest in contests if contest.task.task == "linear")
+    assert _reasons(failed, contests)[title, "gpt2"] == {"failed": [f"{FAILED_RUN}: {REASON}"]}
 
 
-def test_the_page_names_it_once(broken: Results) -> None:
-    frames = {block.name: block.frame for block in missing.section(broken).walk() if isinstance(block, Table)}
-    rows = frames["failed"][frames["failed"]["run"] == BROKEN]
+def test_failed_run_is_listed_once(failed: Results) -> None:
+    frames = {block.name: block.frame for block in missing.section(failed).walk() if isinstance(block, Table)}
+    rows = frames["failed"][frames["failed"]["run"] == FAILED_RUN]
     assert rows["reason"].tolist() == [REASON]
 
 
 @pytest.fixture(scope="module")
 def diverged(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """The synthetic results, in which the training of one of three seeds diverged on one task: nothing was asked."""
-    path = tmp_path_factory.mktemp("diverged")
-    shutil.copytree(results, path, dirs_exist_ok=True)
-    table = path / "tables" / "linear.values.parquet"
+    """The synthetic results, in which the training of one of three seeds diverged on one task: it has no evaluation."""
+    folder = tmp_path_factory.mktemp("diverged")
+    shutil.copytree(results, folder, dirs_exist_ok=True)
+    table = folder / "tables" / "linear.values.parquet"
     values = tables.read("values", table)
-    values = values[values["run"].ne(BROKEN) | (values["evaluator"].eq("train") & values["axis_value"].le(2000))].copy()
-    end = values["run"].eq(BROKEN) & values["axis_value"].eq(2000)
-    values.loc[end, ["value", "status", "reason"]] = [pd.NA, "failed", DIVERGED]
+    in_training = values["evaluator"].eq("train") & values["axis_value"].le(2000)
+    values = values[values["run"].ne(FAILED_RUN) | in_training].copy()
+    last_step = values["run"].eq(FAILED_RUN) & values["axis_value"].eq(2000)
+    values.loc[last_step, ["value", "status", "reason"]] = [pd.NA, "failed", DIVERGED]
     tables.write("values", values, table, {})
-    (path / "tables" / "linear-none" / f"{BROKEN}.errors.parquet").unlink()
-    return load(path)
+    (folder / "tables" / "linear-none" / f"{FAILED_RUN}.errors.parquet").unlink()
+    return load(folder)
 
 
-def test_no_mean_is_over_the_seeds_that_did_not_diverge(diverged: Results) -> None:
-    found = {task.task: task for task in diverged.slices}
-    for rows in (found["linear"].curves, found["linear"].summaries):
+def test_contestant_with_diverged_seed_has_no_mean(diverged: Results) -> None:
+    by_name = {task.task: task for task in diverged.slices}
+    for rows in (by_name["linear"].curves, by_name["linear"].summaries):
         assert "gpt2" not in set(rows["contestant"]) and "mamba" in set(rows["contestant"])
-    assert "gpt2" in set(found["sparse-linear"].curves["contestant"])
+    assert "gpt2" in set(by_name["sparse-linear"].curves["contestant"])
     contests = normalised.contests(diverged, "small")
     (linear,) = (contest for contest in contests if contest.task.task == "linear")
     assert "gpt2" not in set(linear.scores["contestant"])
-    assert _reasons(diverged, contests)[linear.title, "gpt2"] == {"diverged": [f"{BROKEN}: {DIVERGED}"]}
+    assert _reasons(diverged, contests)[linear.title, "gpt2"] == {"diverged": [f"{FAILED_RUN}: {DIVERGED}"]}
 
 
-def test_who_diverged_stands_last_with_the_reason(diverged: Results) -> None:
+def test_diverged_contestant_is_last_with_reason(diverged: Results) -> None:
     section = leaderboard.section(next(task for task in diverged.slices if task.task == "linear"))
     assert section is not None
     (board,) = (block for block in section.walk() if isinstance(block, Table))
     assert board.frame.iloc[-1][["contestant", "reason"]].tolist() == ["gpt2", DIVERGED]
 
 
-def test_a_training_that_diverged_was_to_have_as_many_steps(diverged: Results) -> None:
+def test_number_of_steps_ignores_diverged_runs(diverged: Results) -> None:
     (linear,) = (task for task in diverged.slices if task.task == "linear")
     assert set(_steps(linear)) == {4000}
 
 
 @pytest.mark.parametrize("length", [None, 20])
-def test_who_diverged_at_other_settings_is_left_in(diverged: Results, length: int | None) -> None:
-    """Its run does not repeat those of this name: a rate that was too high spoils no lower one."""
+def test_diverged_run_of_another_variant_removes_no_mean(diverged: Results, length: int | None) -> None:
+    """A run that diverged with another learning rate is not a seed of this contestant."""
     rows = diverged.rows.copy()
-    rows["variant"] = rows["run"].where(rows["run"].eq(BROKEN), "a").where(rows["kind"].eq("backbone"))
-    other = Slice(replace(diverged, rows=rows), "linear", "small", length)
-    assert other.diverged.empty and other.without_end == ""
-    assert len(Slice(diverged, "linear", "small", length).diverged) == 1, "unless it is not known"
+    rows["variant"] = rows["run"].where(rows["run"].eq(FAILED_RUN), "a").where(rows["kind"].eq("backbone"))
+    task = Slice(replace(diverged, rows=rows), "linear", "small", length)
+    assert task.diverged.empty and task.without_end == ""
+    assert len(Slice(diverged, "linear", "small", length).diverged) == 1, "without variants"
 
 
-def test_a_method_has_no_mean_over_the_seeds_that_did_not_diverge_either(diverged: Results) -> None:
+def test_method_on_backbone_with_diverged_seed_has_no_mean(diverged: Results) -> None:
     rows = diverged.rows[diverged.rows["contestant"].eq("gpt2") & diverged.rows["status"].eq("ok")]
-    thinks = rows.assign(contestant="gpt2+deep-thinking", method="+deep-thinking")
-    task = Slice(replace(diverged, rows=pd.concat([diverged.rows, thinks], ignore_index=True)), "linear", "small")
-    assert task.finished(rows).empty and task.finished(thinks).empty
-    assert task.without_end == " Not shown, as a training run diverged: gpt2, gpt2+deep-thinking."
+    with_method = rows.assign(contestant="gpt2+deep-thinking", method="+deep-thinking")
+    all_rows = pd.concat([diverged.rows, with_method], ignore_index=True)
+    task = Slice(replace(diverged, rows=all_rows), "linear", "small")
+    assert task.finished(rows).empty and task.finished(with_method).empty
+    assert task.without_end.endswith(": gpt2, gpt2+deep-thinking.")
 
 
 @pytest.mark.slow
-def test_sizes_that_were_skipped_are_listed_as_such(results: Path, tmp_path: Path) -> None:
-    table = folder(results, tmp_path, whole=False) / "tables" / "linear.values.parquet"
+def test_skipped_sizes_are_listed_as_skipped(results: Path, tmp_path: Path) -> None:
+    table = write_failed(results, tmp_path, at_all_sizes=False) / "tables" / "linear.values.parquet"
     values = tables.read("values", table)
-    skipped = values["run"].eq(BROKEN) & values["status"].eq("failed")
-    tables.write("values", values.assign(status=values["status"].mask(skipped, "skipped")), table, {})
-    found = load(tmp_path)
-    listed = missing.failed(found)
-    assert listed is not None
-    own = listed.frame[listed.frame["run"].eq(BROKEN)]
-    assert own[["status", "reason"]].to_numpy().tolist() == [["skipped", REASON]]
-    assert "1 evaluation with more examples than the model supports." in list(lacking(found))
+    has_failed = values["run"].eq(FAILED_RUN) & values["status"].eq("failed")
+    tables.write("values", values.assign(status=values["status"].mask(has_failed, "skipped")), table, {})
+    with_skipped = load(tmp_path)
+    failures = missing.failed(with_skipped)
+    assert failures is not None
+    rows = failures.frame[failures.frame["run"].eq(FAILED_RUN)]
+    assert rows[["status", "reason"]].to_numpy().tolist() == [["skipped", REASON]]
+    assert any(line.startswith("1 evaluation ") for line in missing_results(with_skipped))
 
 
 @pytest.mark.slow
-def test_who_failed_on_every_task_keeps_a_column_of_the_heat_map(results: Path, tmp_path: Path) -> None:
+def test_model_that_failed_on_all_tasks_has_column_in_heat_map(results: Path, tmp_path: Path) -> None:
     shutil.copytree(results, tmp_path, dirs_exist_ok=True)
     for table in (tmp_path / "tables").glob("*.values.parquet"):
         values = tables.read("values", table)
-        own = values["contestant"].eq("gpt2") & values["evaluator"].ne("train")
-        missing = dict.fromkeys(("value", "low", "high", "n_episodes", "n_context"), pd.NA)
-        first = values[own & values["metric"].eq("squared_error")].drop_duplicates(["run", "shift", "evaluator"])
-        lost = first.assign(**missing, status="failed", reason=REASON)
-        tables.write("values", pd.concat([values[~own], lost], ignore_index=True), table, {})
-    found = load(tmp_path)
-    section = heat_map.section(found)
+        of_gpt2 = values["contestant"].eq("gpt2") & values["evaluator"].ne("train")
+        empty = dict.fromkeys(("value", "low", "high", "n_episodes", "n_context"), pd.NA)
+        first = values[of_gpt2 & values["metric"].eq("squared_error")].drop_duplicates(["run", "shift", "evaluator"])
+        failures = first.assign(**empty, status="failed", reason=REASON)
+        tables.write("values", pd.concat([values[~of_gpt2], failures], ignore_index=True), table, {})
+    loaded = load(tmp_path)
+    section = heat_map.section(loaded)
     assert section is not None
     figure = next(block for block in section.walk() if isinstance(block, Figure))
     cells = figure.data[figure.data["contestant"].eq("gpt2")]
-    assert set(cells["status"]) == {"failed"} and cells["reason"].str.contains("in 42 of 64 episodes").all()
-    names, rows = summary.heat_map(found, normalised.contests(found, "small"))
+    assert set(cells["status"]) == {"failed"} and cells["reason"].str.contains("42 of 64").all()
+    names, rows = summary.heat_map(loaded, normalised.contests(loaded, "small"))
     assert "gpt2" in names and all(tiles[names.index("gpt2")].text == "×" for _, tiles in rows)

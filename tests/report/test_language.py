@@ -1,4 +1,4 @@
-"""The section on language models: means over sets of demonstrations, controls, gains, and what stays apart."""
+"""The section on language models: means over sets of demonstrations, controls, gains and published numbers."""
 
 import shutil
 from pathlib import Path
@@ -15,14 +15,26 @@ from iclbench.report.data import Results, load
 from iclbench.report.language import looks, mean_over_tasks
 from iclbench.report.page import part
 from iclbench.report.sections import language, missing, overview, report
-from tests.report import synthetic_bursty, vega_lite
-from tests.report import synthetic_language as told
-from tests.report.synthetic_language import MAIN, SEEDS, SHOTS, TASKS, accuracy
+from tests.report import synthetic_bursty, synthetic_language, vega_lite
+from tests.report.synthetic_language import (
+    DEEP_THINKING,
+    GAINS,
+    MAIN,
+    ORDERED_TASK,
+    OUR_DATA,
+    REASON,
+    SEEDS,
+    SHOTS,
+    TASKS,
+    THEIR_DATA,
+    UNSAFE_PROMPT,
+    accuracy,
+)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return told.write(tmp_path_factory.mktemp("language"))
+    return synthetic_language.write(tmp_path_factory.mktemp("language"))
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +53,9 @@ def blocks(sections: list[Section]) -> dict[str, Block]:
 
 
 def by_name(sections: list[Section]) -> dict[str, Block]:
-    found = [block for section in sections for block in section.walk() if not isinstance(block, Text)]
-    assert len({(type(block), block.name) for block in found}) == len(found), "no two blocks share a file"
-    return {f"{type(block).__name__.lower()} {block.name}": block for block in found}
+    blocks = [block for section in sections for block in section.walk() if not isinstance(block, Text)]
+    assert len({(type(block), block.name) for block in blocks}) == len(blocks), "names of files are unique"
+    return {f"{type(block).__name__.lower()} {block.name}": block for block in blocks}
 
 
 def table(blocks: dict[str, Block], name: str) -> Table:
@@ -58,8 +70,8 @@ def figure(blocks: dict[str, Block], name: str) -> Figure:
     return block
 
 
-def shown(block: Table) -> dict[str, dict[str, str]]:
-    """Row by row what stands below each header."""
+def cell_texts(block: Table) -> dict[str, dict[str, str]]:
+    """The text of each cell, by first column and header."""
     headers = [column.header for column in block.columns]
     return {row[0].text: dict(zip(headers, (cell.text for cell in row), strict=True)) for row in block.rows()}
 
@@ -68,29 +80,28 @@ def scores(model: str, task: str, method: str = "", shots: int = MAIN) -> np.nda
     return np.array([accuracy(model, task, shots, seed, method) for seed in SEEDS])
 
 
-def of(results: Results, folder: Path, keep: pd.Series, change: dict[str, object] | None = None) -> list[Section]:
-    """The sections of a report on some of the rows that were read."""
-    rows = results.language.rows[keep].assign(**change or {})
+def reloaded(rows: pd.DataFrame, folder: Path) -> Results:
+    """Results of the rows, written to a folder."""
     tables.write("values", rows[list(tables.VALUES)], folder / "a.values.parquet", {})
-    return report(load(folder))
+    return load(folder)
 
 
-def test_language_rows_are_no_slices_of_other_sections(results: Results, sections: list[Section]) -> None:
+def test_language_rows_are_in_no_slice(results: Results, sections: list[Section]) -> None:
     assert results.rows.empty and results.slices == [] and results.set_aside == ()
     assert [section.id for section in sections] == ["summary", "language", "missing", "provenance"]
     assert subtitle(results) == "8 language tasks, 3 language models"
 
 
-def test_the_table_shows_means_and_spreads_over_sets_of_demonstrations(blocks: dict[str, Block]) -> None:
-    rows = shown(table(blocks, "language-accuracy"))
-    own = scores("gpt2-large", "sst2", "+deep-thinking")
-    assert rows["sst2"]["gpt2-large+deep-thinking"] == f"{own.mean():.3f} ± {own.std(ddof=1):.3f}"
+def test_table_has_means_and_deviations_over_sets_of_demonstrations(blocks: dict[str, Block]) -> None:
+    rows = cell_texts(table(blocks, "language-accuracy"))
+    by_seed = scores("gpt2-large", "sst2", DEEP_THINKING)
+    assert rows["sst2"]["gpt2-large+deep-thinking"] == f"{by_seed.mean():.3f} ± {by_seed.std(ddof=1):.3f}"
     assert rows["sst2"]["majority"] == "0.510"
     assert rows["sst2"]["demonstrations"] == str(MAIN)
 
 
-def test_families_stand_together_with_their_means_below(blocks: dict[str, Block]) -> None:
-    rows = shown(table(blocks, "language-accuracy"))
+def test_mean_of_family_follows_its_tasks(blocks: dict[str, Block]) -> None:
+    rows = cell_texts(table(blocks, "language-accuracy"))
     assert list(rows) == [
         "list-first",
         "list-last",
@@ -109,49 +120,49 @@ def test_families_stand_together_with_their_means_below(blocks: dict[str, Block]
     assert rows["mean of sentiment"]["demo-lm"].startswith(f"{mean:.3f} [")
 
 
-def test_whoever_lacks_a_task_has_no_mean_over_it(blocks: dict[str, Block]) -> None:
-    rows = shown(table(blocks, "language-accuracy"))
+def test_contestant_without_task_has_no_mean_over_it(blocks: dict[str, Block]) -> None:
+    rows = cell_texts(table(blocks, "language-accuracy"))
     assert rows["list-last"]["mamba-tiny"] == "–"
     assert rows["mean of algorithmic"]["mamba-tiny"] == rows["mean of all tasks"]["mamba-tiny"] == "–"
     assert rows["mean of sentiment"]["mamba-tiny"] != "–"
 
 
-def test_intervals_are_students_over_seeds_and_the_cells_own_of_one(results: Results) -> None:
-    found = results.language.scores
-    own = found[(found["task"] == "sst5") & (found["contestant"] == "demo-lm") & (found["metric"] == "accuracy")]
-    own = own[own["shift"] == "none"].set_index("n_context")
-    of_seeds = scores("demo-lm", "sst5")
-    expected = stats.t.interval(0.95, len(of_seeds) - 1, of_seeds.mean(), stats.sem(of_seeds))
-    np.testing.assert_allclose(own.loc[MAIN, ["low", "high"]].astype(float), expected)
+def test_intervals_are_over_seeds_or_those_of_single_cell(results: Results) -> None:
+    rows = results.language.scores
+    rows = rows[(rows["task"] == "sst5") & (rows["contestant"] == "demo-lm") & (rows["metric"] == "accuracy")]
+    by_size = rows[rows["shift"] == "none"].set_index("n_context")
+    by_seed = scores("demo-lm", "sst5")
+    expected = stats.t.interval(0.95, len(by_seed) - 1, by_seed.mean(), stats.sem(by_seed))
+    np.testing.assert_allclose(by_size.loc[MAIN, ["low", "high"]].astype(float), expected)
     value = accuracy("demo-lm", "sst5", 0, 0)
-    half = 1.96 * np.sqrt(value * (1 - value) / told.EPISODES)
-    np.testing.assert_allclose(own.loc[0, ["low", "high"]].astype(float), [value - half, value + half])
-    assert own.loc[MAIN, "demo_seeds"] == 10 and pd.isna(own.loc[0, "sd"])
+    half = 1.96 * np.sqrt(value * (1 - value) / synthetic_language.EPISODES)
+    np.testing.assert_allclose(by_size.loc[0, ["low", "high"]].astype(float), [value - half, value + half])
+    assert by_size.loc[MAIN, "demo_seeds"] == 10 and pd.isna(by_size.loc[0, "sd"])
 
 
-def test_orders_and_shuffled_labels_do_not_enter_the_mean(results: Results) -> None:
-    found = results.language.scores
-    own = found[(found["task"] == told.ORDERED) & (found["contestant"] == "gpt2-large") & (found["n_context"] == MAIN)]
-    own = own[own["metric"] == "accuracy"].set_index("shift")
-    assert own.loc["none", "value"] == pytest.approx(scores("gpt2-large", told.ORDERED).mean())
-    assert own.loc["shuffled-labels", "value"] < 0.6 * own.loc["none", "value"]
+def test_means_exclude_other_orders_and_shuffled_labels(results: Results) -> None:
+    rows = results.language.scores
+    rows = rows[(rows["task"] == ORDERED_TASK) & (rows["contestant"] == "gpt2-large") & (rows["n_context"] == MAIN)]
+    by_shift = rows[rows["metric"] == "accuracy"].set_index("shift")
+    assert by_shift.loc["none", "value"] == pytest.approx(scores("gpt2-large", ORDERED_TASK).mean())
+    assert by_shift.loc["shuffled-labels", "value"] < 0.6 * by_shift.loc["none", "value"]
 
 
-def test_summaries_in_the_tables_are_not_averaged_again(results: Results) -> None:
+def test_means_in_tables_are_ignored(results: Results) -> None:
     assert not results.language.cells["value"].eq(0.123).any()
 
 
-def test_the_mean_of_independent_intervals_is_taken_in_quadrature() -> None:
+def test_intervals_of_tasks_are_averaged_in_quadrature() -> None:
     rows = pd.DataFrame(
-        {"task": ["a", "b"], "who": "x", "value": [0.4, 0.6], "low": [0.37, 0.56], "high": [0.43, 0.64]}
+        {"task": ["a", "b"], "model": "x", "value": [0.4, 0.6], "low": [0.37, 0.56], "high": [0.43, 0.64]}
     )
-    mean = mean_over_tasks(rows, ["a", "b"], ["who"]).iloc[0]
+    mean = mean_over_tasks(rows, ["a", "b"], ["model"]).iloc[0]
     assert mean["value"] == pytest.approx(0.5)
     assert [mean["low"], mean["high"]] == pytest.approx([0.475, 0.525])  # (0.03² + 0.04²)½ / 2
-    assert mean_over_tasks(rows, ["a", "b", "c"], ["who"]).empty
+    assert mean_over_tasks(rows, ["a", "b", "c"], ["model"]).empty
 
 
-def test_every_accuracy_stands_beside_its_controls(blocks: dict[str, Block]) -> None:
+def test_controls_have_columns_next_to_accuracy(blocks: dict[str, Block]) -> None:
     block = table(blocks, "language-controls-gpt2-large")
     assert [column.header for column in block.columns] == [
         "task",
@@ -165,7 +176,7 @@ def test_every_accuracy_stands_beside_its_controls(blocks: dict[str, Block]) -> 
         "balanced accuracy, in context",
         "demonstrations",
     ]
-    row = shown(block)["location-continent"]
+    row = cell_texts(block)["location-continent"]
     assert row["zero-shot"].startswith(f"{accuracy('gpt2-large', 'location-continent', 0, 0):.3f} [")
     assert row["balanced accuracy, in context"].startswith(
         f"{0.9 * scores('gpt2-large', 'location-continent').mean():.3f}"
@@ -173,277 +184,259 @@ def test_every_accuracy_stands_beside_its_controls(blocks: dict[str, Block]) -> 
     assert row["majority"] == "0.400"
 
 
-def test_scores_go_by_their_names(blocks: dict[str, Block]) -> None:
+def test_scores_have_columns_by_metric(blocks: dict[str, Block]) -> None:
     block = table(blocks, "language-scores")
     frame = block.frame[block.frame["contestant"] == "demo-lm"].set_index("task")
-    by_token = 0.99 * scores("demo-lm", "sst2").mean()
-    assert frame.loc["sst2", "accuracy_per_token"] == pytest.approx(by_token)
+    per_token = 0.99 * scores("demo-lm", "sst2").mean()
+    assert frame.loc["sst2", "accuracy_per_token"] == pytest.approx(per_token)
     assert pd.isna(frame.loc["sst2", "accuracy_first_token"]) and pd.isna(frame.loc["to-upper", "accuracy_per_token"])
 
 
-def test_gains_are_the_paired_ones_and_ties_are_ties(blocks: dict[str, Block]) -> None:
+def test_gains_are_paired_and_have_verdict(blocks: dict[str, Block]) -> None:
     frame = table(blocks, "language-gains").frame.set_index(["task", "contestant"])
-    helped, left = frame.loc[("sst2", "gpt2-large+deep-thinking")], frame.loc[("sst2", "demo-lm+deep-thinking")]
-    assert (helped["gain"], helped["verdict"]) == (0.04, "better")
-    assert (left["gain"], left["verdict"]) == (0.0, "not different")
-    assert helped["none_plain"] == pytest.approx(scores("gpt2-large", "sst2").mean())
-    assert helped["shuffled_method"] > helped["shuffled_plain"]
+    better, equal = frame.loc[("sst2", "gpt2-large+deep-thinking")], frame.loc[("sst2", "demo-lm+deep-thinking")]
+    assert (better["gain"], better["verdict"]) == (0.04, "better")
+    assert (equal["gain"], equal["verdict"]) == (0.0, "not different")
+    assert better["none_plain"] == pytest.approx(scores("gpt2-large", "sst2").mean())
+    assert better["shuffled_method"] > better["shuffled_plain"]
     assert frame.loc[("sst2", "demo-lm+repeat-2"), "verdict"] == "not different"
     mean = frame.loc[("mean of all tasks", "gpt2-large+deep-thinking")]
     assert [mean["gain"], mean["low"]] == pytest.approx([0.04, 0.04 - 0.01 / np.sqrt(len(TASKS))])
-    drawn = figure(blocks, "language-gains").data
-    assert set(drawn["panel"]) == {m + method for m in told.HELPS for method in ("+deep-thinking", "+repeat-2")}
+    panels = figure(blocks, "language-gains").data["panel"]
+    assert set(panels) == {model + method for model in GAINS for method in (DEEP_THINKING, "+repeat-2")}
 
 
-def test_published_numbers_stand_in_rows_of_their_own(blocks: dict[str, Block]) -> None:
+def test_published_numbers_have_separate_rows(blocks: dict[str, Block]) -> None:
     frame = table(blocks, "language-published").frame.set_index("contestant")
     assert frame.loc["GPT2-Large+deep-thinking", "whose"] == "published"
     assert frame.loc["GPT2-Large+deep-thinking", "sst2"] == 0.857
-    assert frame.loc["gpt2-large+deep-thinking", "sst2"] == pytest.approx(
-        scores("gpt2-large", "sst2", told.THOUGHT).mean()
-    )
-    suite = np.mean([scores("demo-lm", task).mean() for task in ("sst2", "sst5")])
-    assert frame.loc["demo-lm", "simple"] == pytest.approx(suite)
+    mean = scores("gpt2-large", "sst2", DEEP_THINKING).mean()
+    assert frame.loc["gpt2-large+deep-thinking", "sst2"] == pytest.approx(mean)
+    mean_of_suite = np.mean([scores("demo-lm", task).mean() for task in ("sst2", "sst5")])
+    assert frame.loc["demo-lm", "simple"] == pytest.approx(mean_of_suite)
     headers = [column.header for column in table(blocks, "language-published").columns]
     assert headers == ["contestant", "origin", "simple (2 tasks), other data", "sst2"]
     sources = table(blocks, "language-published-sources")
     assert {"published data", "our data"} < {column.header for column in sources.columns}
     of_suite = sources.frame[sources.frame["task"] == "simple"]
-    assert set(zip(of_suite["data"], of_suite["our_data"], strict=True)) == {(told.THEIRS, told.OURS["sst5"])}
+    assert set(zip(of_suite["data"], of_suite["our_data"], strict=True)) == {(THEIR_DATA, OUR_DATA["sst5"])}
     assert sources.frame.loc[sources.frame["task"] == "sst2", "data"].isna().all()
 
 
-def test_lines_against_demonstrations_start_at_none_and_carry_the_majority(blocks: dict[str, Block]) -> None:
-    drawn = figure(blocks, "language-shots")
-    assert [panel.title for panel in drawn.panels] == sorted(TASKS, key=lambda task: (TASKS[task][0], task))
-    own = drawn.data[(drawn.data["panel"] == "sst2") & (drawn.data["contestant"] == "demo-lm")]
-    assert own["n_context"].tolist() == SHOTS
-    np.testing.assert_allclose(own["value"].iloc[2], scores("demo-lm", "sst2", shots=SHOTS[2]).mean())
-    level = drawn.data[(drawn.data["panel"] == "sst2") & (drawn.data["contestant"] == "majority")]
-    assert level["value"].tolist() == [0.51, 0.51]
+def test_lines_start_at_zero_shot_next_to_majority(blocks: dict[str, Block]) -> None:
+    shots = figure(blocks, "language-shots")
+    assert [panel.title for panel in shots.panels] == sorted(TASKS, key=lambda task: (TASKS[task][0], task))
+    line = shots.data[(shots.data["panel"] == "sst2") & (shots.data["contestant"] == "demo-lm")]
+    assert line["n_context"].tolist() == SHOTS
+    np.testing.assert_allclose(line["value"].iloc[2], scores("demo-lm", "sst2", shots=SHOTS[2]).mean())
+    majority = shots.data[(shots.data["panel"] == "sst2") & (shots.data["contestant"] == "majority")]
+    assert majority["value"].tolist() == [0.51, 0.51]
 
 
-def test_passes_begin_as_plain_icl_and_show_the_development_split_beside(blocks: dict[str, Block]) -> None:
+def test_first_pass_is_plain_icl_and_development_split_has_a_line(blocks: dict[str, Block]) -> None:
     data = figure(blocks, "language-passes").data
-    own = data[(data["panel"] == "sst2") & (data["contestant"] == "gpt2-large+deep-thinking")].set_index("axis_value")
-    assert own.index.tolist() == [1, 2, 3, 4, 5]
-    assert own.loc[1, "value"] == pytest.approx(scores("gpt2-large", "sst2").mean())
-    split = data[data["contestant"] == "gpt2-large+deep-thinking (development)"]
-    assert set(split["panel"]) == {"sst2"}
-    np.testing.assert_allclose(split["value"], own["value"] - 0.01)
-    drift = figure(blocks, "language-divergence").data
-    assert (drift["value"] > 0).all() and drift["axis_value"].min() == 2, "a logarithmic axis has no place for zero"
+    line = data[(data["panel"] == "sst2") & (data["contestant"] == "gpt2-large+deep-thinking")].set_index("axis_value")
+    assert line.index.tolist() == [1, 2, 3, 4, 5]
+    assert line.loc[1, "value"] == pytest.approx(scores("gpt2-large", "sst2").mean())
+    development = data[data["contestant"] == "gpt2-large+deep-thinking (development)"]
+    assert set(development["panel"]) == {"sst2"}
+    np.testing.assert_allclose(development["value"], line["value"] - 0.01)
+    divergence = figure(blocks, "language-divergence").data
+    assert (divergence["value"] > 0).all() and divergence["axis_value"].min() == 2, "a logarithmic axis has no zero"
     assert figure(blocks, "language-memory").data["axis_value"].min() == 2
 
 
-def test_single_draws_stand_behind_their_mean(blocks: dict[str, Block]) -> None:
+def test_figures_show_single_seeds_and_orders_with_mean(blocks: dict[str, Block]) -> None:
     seeds = figure(blocks, "language-seeds").data
-    own = seeds[(seeds["panel"] == "sst2") & (seeds["contestant"] == "demo-lm")].set_index("part")
-    np.testing.assert_allclose(own.loc["draw", "value"].astype(float), scores("demo-lm", "sst2"))
-    assert own.loc["mean", "value"] == pytest.approx(scores("demo-lm", "sst2").mean())
+    by_part = seeds[(seeds["panel"] == "sst2") & (seeds["contestant"] == "demo-lm")].set_index("part")
+    np.testing.assert_allclose(by_part.loc["draw", "value"].astype(float), scores("demo-lm", "sst2"))
+    assert by_part.loc["mean", "value"] == pytest.approx(scores("demo-lm", "sst2").mean())
     orders = figure(blocks, "language-orders").data
-    assert set(orders["panel"]) == {told.ORDERED}
-    own = orders[(orders["part"] == "draw") & (orders["contestant"] == "demo-lm")]
-    expected = [accuracy("demo-lm", told.ORDERED, MAIN, 0, "", order) for order in range(10)]
-    np.testing.assert_allclose(own["value"].astype(float), expected)
+    assert set(orders["panel"]) == {ORDERED_TASK}
+    single_orders = orders[(orders["part"] == "draw") & (orders["contestant"] == "demo-lm")]
+    expected = [accuracy("demo-lm", ORDERED_TASK, MAIN, 0, "", order) for order in range(10)]
+    np.testing.assert_allclose(single_orders["value"].astype(float), expected)
 
 
-def test_every_contestant_has_one_look_all_over_the_section(blocks: dict[str, Block]) -> None:
-    seen: dict[str, set] = {}
+def test_contestants_have_same_look_in_all_figures(blocks: dict[str, Block]) -> None:
+    looks_by_name: dict[str, set] = {}
     for block in blocks.values():
         for name, look in block.legend.items() if isinstance(block, Figure) else ():
-            seen.setdefault(name, set()).add(look)
-    assert all(len(own) == 1 for own in seen.values())
-    found = {name: next(iter(own)) for name, own in seen.items()}
-    assert len(set(found.values())) == len(found)
-    assert found["demo-lm"].colour == found["demo-lm+deep-thinking"].colour != found["gpt2-large"].colour
-    many = looks((f"m{i}", method) for i in range(20) for method in ("", "+a", "+b"))
-    assert len(set(many.values())) == len(many) == 61
-    methods = looks(("m", method) for method in ["", *(f"+{i}" for i in range(11))])
-    assert len(set(methods.values())) == len(methods) == 13
-    assert len({look.colour for look in methods.values()}) == 13, "methods of a single model differ in colour, too"
+            looks_by_name.setdefault(name, set()).add(look)
+    look_of = {name: look for name, (look,) in looks_by_name.items()}
+    assert len(set(look_of.values())) == len(look_of)
+    assert look_of["demo-lm"].colour == look_of["demo-lm+deep-thinking"].colour != look_of["gpt2-large"].colour
+    many_models = looks((f"m{i}", method) for i in range(20) for method in ("", "+a", "+b"))
+    assert len(set(many_models.values())) == len(many_models) == 61
+    many_methods = looks(("m", method) for method in ["", *(f"+{i}" for i in range(11))])
+    assert len(set(many_methods.values())) == len(many_methods) == 13
+    assert len({look.colour for look in many_methods.values()}) == 13, "methods of a single model differ in colour"
 
 
 @pytest.mark.parametrize("name", ["families", "gains", "divergence"])
 def test_figures_are_valid_vega_lite(blocks: dict[str, Block], name: str) -> None:
-    drawn = figure(blocks, f"language-{name}")
-    vega_lite.validate({key: value for key, value in drawn.live.items() if key != "usermeta"})
-    view = drawn.static["concat"][0] if "concat" in drawn.static else drawn.static
-    vega_lite.validate({**drawn.static, **({"concat": [view]} if "concat" in drawn.static else {})})
+    block = figure(blocks, f"language-{name}")
+    vega_lite.validate({key: value for key, value in block.live.items() if key != "usermeta"})
+    view = block.static["concat"][0] if "concat" in block.static else block.static
+    vega_lite.validate({**block.static, **({"concat": [view]} if "concat" in block.static else {})})
 
 
-def test_failed_cells_are_listed_once_with_their_reason(blocks: dict[str, Block]) -> None:
+def test_failed_cells_are_listed_once_with_reason(blocks: dict[str, Block]) -> None:
     frame = table(blocks, "failed").frame
-    assert set(frame["reason"]) == {told.REASON} and set(frame["contestant"]) == {"mamba-tiny"}
+    assert set(frame["reason"]) == {REASON} and set(frame["contestant"]) == {"mamba-tiny"}
     assert frame["shift"].tolist() == ["none", "shuffled-labels"], "not a row per set of demonstrations"
 
 
 @pytest.mark.slow
-def test_where_one_set_of_demonstrations_failed_there_is_no_mean(results: Results, tmp_path: Path) -> None:
+def test_contestant_with_failed_set_of_demonstrations_has_no_mean(results: Results, tmp_path: Path) -> None:
     rows = results.language.rows
-    own = rows["contestant"].eq("demo-lm") & rows["task"].eq("sst2") & rows["n_context"].eq(MAIN)
-    own &= rows["shift"].eq("none") & rows["demo_seed"].eq(SEEDS[1]) & rows["prompt_set"].notna()
-    failed = rows[own].assign(status="failed", reason="not finite", value=np.nan, low=np.nan, high=np.nan)
-    others = rows[~own & rows["task"].isin(["sst2", "sst5"])]
-    both = pd.concat([others, failed[failed["metric"].eq("accuracy")].head(1)])[list(tables.VALUES)]
-    tables.write("values", both, tmp_path / "a.values.parquet", {})
-    found = by_name(report(load(tmp_path)))
-    shows = shown(table(found, "language-accuracy"))
-    assert shows["sst2"]["demo-lm"] == shows["mean of sentiment"]["demo-lm"] == "–"
-    assert shows["sst5"]["demo-lm"] != "–" and shows["sst2"]["gpt2-large"] != "–"
-    assert "not finite" in set(table(found, "failed").frame["reason"])
+    of_cell = rows["contestant"].eq("demo-lm") & rows["task"].eq("sst2") & rows["n_context"].eq(MAIN)
+    of_cell &= rows["shift"].eq("none") & rows["demo_seed"].eq(SEEDS[1]) & rows["prompt_set"].notna()
+    failed = rows[of_cell & rows["metric"].eq("accuracy")].head(1)
+    failed = failed.assign(status="failed", reason="not finite", value=np.nan, low=np.nan, high=np.nan)
+    others = rows[~of_cell & rows["task"].isin(["sst2", "sst5"])]
+    blocks = by_name(report(reloaded(pd.concat([others, failed]), tmp_path)))
+    texts = cell_texts(table(blocks, "language-accuracy"))
+    assert texts["sst2"]["demo-lm"] == texts["mean of sentiment"]["demo-lm"] == "–"
+    assert texts["sst5"]["demo-lm"] != "–" and texts["sst2"]["gpt2-large"] != "–"
+    assert "not finite" in set(table(blocks, "failed").frame["reason"])
 
 
-def test_a_few_answers_are_shown_escaped(blocks: dict[str, Block]) -> None:
+def test_sample_answers_are_escaped(blocks: dict[str, Block]) -> None:
     block = table(blocks, "language-samples")
     assert len(block.frame) == 3 * (3 * len(TASKS) - 1)
     assert set(block.frame.groupby(["task", "contestant"]).size()) == {3}
     html = part(Section("a", "a", (block,)), (), {}).html
-    assert told.NASTY not in html and "&lt;script&gt;alert(" in html
+    assert UNSAFE_PROMPT not in html and "&lt;script&gt;alert(" in html
 
 
-def test_what_cells_say_of_their_answers_is_kept(blocks: dict[str, Block]) -> None:
-    """The passes that were chosen, or what was dropped, would else be lost with the single cells."""
+def test_notes_of_cells_are_listed(blocks: dict[str, Block]) -> None:
     frame = table(blocks, "language-notes").frame
-    own = frame[(frame["task"] == "sst2") & (frame["n_context"] == MAIN) & (frame["shift"] == "none")]
-    assert own[["contestant", "reason", "cells"]].to_numpy().tolist() == [["majority", "always 'A'", len(SEEDS)]]
+    notes = frame[(frame["task"] == "sst2") & (frame["n_context"] == MAIN) & (frame["shift"] == "none")]
+    assert notes[["contestant", "reason", "cells"]].to_numpy().tolist() == [["majority", "always 'A'", len(SEEDS)]]
 
 
-def test_prompt_sets_of_other_episodes_are_set_aside(results: Results, folder: Path, tmp_path: Path) -> None:
-    """A look with fewer queries at one contestant does not mix with what everybody was asked."""
+def test_prompt_sets_of_other_episodes_are_set_aside(results: Results, tmp_path: Path) -> None:
+    """An evaluation with fewer queries does not mix with those of the other contestants."""
     rows = results.language.rows
-    quick = rows[rows["contestant"].eq("demo-lm") & rows["task"].eq("sst2") & rows["prompt_set"].notna()]
-    quick = quick.assign(prompt_set=quick["prompt_set"].str[:-8] + "00000000", value=1.0, n_episodes=16)
-    both = pd.concat([rows, quick])[list(tables.VALUES)]
-    for i, (_, own) in enumerate(both.groupby(both["prompt_set"].isin(quick["prompt_set"]))):
-        tables.write("values", own, tmp_path / f"{i}.values.parquet", {})
-    found = load(tmp_path)
-    assert found.language.scores["value"].equals(results.language.scores["value"])
-    assert any(line.startswith("sst2 · 4 demonstrations: 19 prompt sets") for line in found.set_aside)
+    short = rows[rows["contestant"].eq("demo-lm") & rows["task"].eq("sst2") & rows["prompt_set"].notna()]
+    short = short.assign(prompt_set=short["prompt_set"].str[:-8] + "00000000", value=1.0, n_episodes=16)
+    tables.write("values", short[list(tables.VALUES)], tmp_path / "b.values.parquet", {})
+    with_short = reloaded(rows, tmp_path)
+    assert with_short.language.scores["value"].equals(results.language.scores["value"])
+    assert any(line.startswith("sst2 · 4 demonstrations: 19 prompt sets") for line in with_short.set_aside)
 
 
-def test_no_mean_is_over_other_queries_after_some_sets_of_demonstrations_than_after_others(
-    results: Results, tmp_path: Path
-) -> None:
-    """More queries after three of ten sets of demonstrations: the seven others are of other queries, and left out."""
+def test_means_are_over_same_queries_for_all_sets_of_demonstrations(results: Results, tmp_path: Path) -> None:
+    """If three of ten sets of demonstrations have more queries, the seven others are set aside."""
     rows = results.language.rows
-    asked = rows["task"].eq("sst2") & rows["n_context"].eq(MAIN) & rows["prompt_set"].notna() & rows["shift"].eq("none")
-    longer = rows[asked & rows["demo_seed"].lt(3) & rows["order"].eq(0)]
-    longer = longer.assign(prompt_set=longer["prompt_set"].str[:-8] + "00000000", value=1.0, n_episodes=4000)
-    tables.write("values", pd.concat([rows, longer])[list(tables.VALUES)], tmp_path / "a.values.parquet", {})
-    found = load(tmp_path)
-    own = found.language.scores.query(f"task == 'sst2' and n_context == {MAIN} and shift == 'none'")
-    assert set(own["value"]) == {1.0} and set(own["demo_seeds"]) == {3}
-    assert any(line.startswith("sst2 · 4 demonstrations: 19 prompt sets of other episodes") for line in found.set_aside)
+    is_main = rows["task"].eq("sst2") & rows["n_context"].eq(MAIN) & rows["shift"].eq("none")
+    long = rows[is_main & rows["prompt_set"].notna() & rows["demo_seed"].lt(3) & rows["order"].eq(0)]
+    long = long.assign(prompt_set=long["prompt_set"].str[:-8] + "00000000", value=1.0, n_episodes=4000)
+    with_long = reloaded(pd.concat([rows, long]), tmp_path)
+    scores = with_long.language.scores.query(f"task == 'sst2' and n_context == {MAIN} and shift == 'none'")
+    assert set(scores["value"]) == {1.0} and set(scores["demo_seeds"]) == {3}
+    assert any(line.startswith("sst2 · 4 demonstrations: 19 prompt sets") for line in with_long.set_aside)
 
 
 @pytest.mark.slow
-def test_a_gain_over_other_sets_of_demonstrations_than_the_accuracies_is_left_out(
-    results: Results, tmp_path: Path
-) -> None:
-    """The summary is of the last evaluation alone, of a single set."""
+def test_gain_over_other_sets_of_demonstrations_is_set_aside(results: Results, tmp_path: Path) -> None:
+    """A gain is of the last evaluation only, here with a single set of demonstrations."""
     rows = results.language.rows
-    last = rows["metric"].eq("accuracy_gain") & rows["task"].eq("sst2") & rows["model"].eq("gpt2-large")
-    changed = rows.assign(mean_of=rows["mean_of"].mask(last, told.prompt_set("sst2", MAIN, "none", 0)))
-    tables.write("values", changed[list(tables.VALUES)], tmp_path / "a.values.parquet", {})
-    found = load(tmp_path)
-    assert len(found.language.gains) == len(results.language.gains) - 2
-    (line,) = found.set_aside
-    assert line.startswith("sst2 · 4 demonstrations: 2 gains over other sets of demonstrations than the accuracies")
-    older = rows.assign(mean_of=rows["mean_of"].mask(last))
-    tables.write("values", older[list(tables.VALUES)], tmp_path / "a.values.parquet", {})
-    assert len(load(tmp_path).language.gains) == len(results.language.gains), "who names no sets has no others"
-    frame = table(by_name(report(found)), "language-gains").frame
+    changed = rows["metric"].eq("accuracy_gain") & rows["task"].eq("sst2") & rows["model"].eq("gpt2-large")
+    one_set = synthetic_language.prompt_set("sst2", MAIN, "none", 0)
+    with_one_set = reloaded(rows.assign(mean_of=rows["mean_of"].mask(changed, one_set)), tmp_path / "one")
+    assert len(with_one_set.language.gains) == len(results.language.gains) - 2
+    (line,) = with_one_set.set_aside
+    assert line.startswith("sst2 · 4 demonstrations: 2 gains ")
+    without_sets = reloaded(rows.assign(mean_of=rows["mean_of"].mask(changed)), tmp_path / "none")
+    assert len(without_sets.language.gains) == len(results.language.gains), "the sets are unknown"
+    frame = table(by_name(report(with_one_set)), "language-gains").frame
     means = frame.loc[frame["task"].str.startswith("mean of"), ["task", "contestant"]].to_numpy().tolist()
     assert ["mean of its 7 tasks", "gpt2-large+deep-thinking"] in means
     assert ["mean of all tasks", "demo-lm+deep-thinking"] in means
 
 
 @pytest.mark.slow
-def test_a_task_without_demonstrations_stands_beside_tasks_with_some_and_majorities_are_of_the_same_queries(
-    results: Results, tmp_path: Path
-) -> None:
+def test_zero_shot_task_has_zero_shot_majority(results: Results, tmp_path: Path) -> None:
+    """The majority baseline of a task is that on the queries of its number of demonstrations."""
     rows = results.language.rows
-    kept = rows[rows["task"].ne("sst5") | rows["n_context"].eq(0)]
-    zero = kept["contestant"].eq("majority") & kept["n_context"].eq(0) & kept["metric"].eq("accuracy")
-    kept = kept.assign(value=kept["value"].mask(zero, 0.25))
-    tables.write("values", kept[list(tables.VALUES)], tmp_path / "a.values.parquet", {})
-    lines = shown(table(by_name(report(load(tmp_path))), "language-accuracy"))
-    assert (lines["sst5"]["demonstrations"], lines["sst5"]["majority"]) == ("0", "0.250")
-    assert (lines["sst2"]["demonstrations"], lines["sst2"]["majority"]) == (str(MAIN), "0.510")
+    rows = rows[rows["task"].ne("sst5") | rows["n_context"].eq(0)]
+    is_zero_shot = rows["contestant"].eq("majority") & rows["n_context"].eq(0) & rows["metric"].eq("accuracy")
+    rows = rows.assign(value=rows["value"].mask(is_zero_shot, 0.25))
+    texts = cell_texts(table(by_name(report(reloaded(rows, tmp_path))), "language-accuracy"))
+    assert (texts["sst5"]["demonstrations"], texts["sst5"]["majority"]) == ("0", "0.250")
+    assert (texts["sst2"]["demonstrations"], texts["sst2"]["majority"]) == (str(MAIN), "0.510")
 
 
-def test_one_model_one_task_one_seed_is_a_page(results: Results, tmp_path: Path) -> None:
+def test_single_model_task_and_seed_make_a_section(results: Results, tmp_path: Path) -> None:
     rows = results.language.rows
-    keep = rows["task"].eq("to-upper") & rows["contestant"].isin(["demo-lm", "majority"]) & rows["demo_seed"].eq(0)
-    found = by_name(of(results, tmp_path, keep & rows["n_context"].isin([0, MAIN]) & rows["prompt_set"].notna()))
-    row = shown(table(found, "language-accuracy"))["to-upper"]
+    rows = rows[rows["task"].eq("to-upper") & rows["contestant"].isin(["demo-lm", "majority"])]
+    rows = rows[rows["demo_seed"].eq(0) & rows["n_context"].isin([0, MAIN]) & rows["prompt_set"].notna()]
+    blocks = by_name(report(reloaded(rows, tmp_path)))
+    row = cell_texts(table(blocks, "language-accuracy"))["to-upper"]
     assert row["demo-lm"].startswith(f"{accuracy('demo-lm', 'to-upper', MAIN, 0):.3f} [")
-    assert "figure language-seeds" not in found and "figure language-shots" not in found
+    assert "figure language-seeds" not in blocks and "figure language-shots" not in blocks
 
 
-def test_zero_shot_alone_and_failed_rows_alone_make_a_page(results: Results, tmp_path: Path) -> None:
+def test_zero_shot_rows_make_a_section_and_failed_rows_do_not(results: Results, tmp_path: Path) -> None:
     rows = results.language.rows
-    zero = by_name(of(results, tmp_path / "zero", rows["n_context"].eq(0) & rows["contestant"].eq("demo-lm")))
-    assert shown(table(zero, "language-accuracy"))["to-upper"]["demonstrations"] == "0"
-    failed = of(results, tmp_path / "failed", rows["status"].eq("failed"))
+    zero_shot = reloaded(rows[rows["n_context"].eq(0) & rows["contestant"].eq("demo-lm")], tmp_path / "zero-shot")
+    texts = cell_texts(table(by_name(report(zero_shot)), "language-accuracy"))
+    assert texts["to-upper"]["demonstrations"] == "0"
+    failed = report(reloaded(rows[rows["status"].eq("failed")], tmp_path / "failed"))
     assert [section.id for section in failed] == ["summary", "missing", "provenance"]
 
 
 @pytest.mark.slow
-def test_long_families_fold_into_tables_of_their_own(results: Results, tmp_path: Path) -> None:
-    """57 subjects are read as the means of their groups first."""
+def test_tasks_of_large_families_are_in_folded_tables(results: Results, tmp_path: Path) -> None:
     rows = results.language.rows
-    one = rows[rows["task"].eq("sst2") & rows["contestant"].isin(["demo-lm", "majority"]) & rows["demo_seed"].lt(2)]
-    one = one[one["prompt_set"].notna()]
+    rows = rows[rows["task"].eq("sst2") & rows["contestant"].isin(["demo-lm", "majority"]) & rows["demo_seed"].lt(2)]
+    rows = rows[rows["prompt_set"].notna()]
     copies = [
-        one.assign(
+        rows.assign(
             task=f"mmlu-{i}",
             family="mmlu-stem" if i < 15 else "mmlu-other",
-            prompt_set=one["prompt_set"].str.replace("sst2", f"mmlu-{i}"),
+            prompt_set=rows["prompt_set"].str.replace("sst2", f"mmlu-{i}"),
         )
         for i in range(17)
     ]
-    tables.write("values", pd.concat(copies)[list(tables.VALUES)], tmp_path / "a.values.parquet", {})
-    found = by_name(report(load(tmp_path)))
-    assert list(shown(table(found, "language-accuracy"))) == [
+    blocks = by_name(report(reloaded(pd.concat(copies), tmp_path)))
+    assert list(cell_texts(table(blocks, "language-accuracy"))) == [
         "mmlu-15",
         "mmlu-16",
         "mean of mmlu-other",
         "mean of mmlu-stem",
         "mean of all tasks",
     ]
-    assert len(table(found, "language-accuracy-mmlu-stem").frame) == 16
-    assert table(found, "language-accuracy-mmlu-stem").folded
-    drawn = figure(found, "language-shots")
-    assert [panel.title for panel in drawn.panels] == ["mmlu-other", "mmlu-stem"]
-    assert set(drawn.rows()["run"]) == {"demo-lm", "majority"}
+    assert len(table(blocks, "language-accuracy-mmlu-stem").frame) == 16
+    assert table(blocks, "language-accuracy-mmlu-stem").folded
+    shots = figure(blocks, "language-shots")
+    assert [panel.title for panel in shots.panels] == ["mmlu-other", "mmlu-stem"]
+    assert set(shots.rows()["run"]) == {"demo-lm", "majority"}
 
 
 @pytest.mark.slow
-def test_other_sections_read_what_they_read_without_language_rows(folder: Path, tmp_path: Path) -> None:
-    alone = load(synthetic_bursty.write(tmp_path))
+def test_other_sections_do_not_depend_on_language_rows(folder: Path, tmp_path: Path) -> None:
+    bursty = load(synthetic_bursty.write(tmp_path))
     shutil.copytree(folder, tmp_path / "language")
-    both = load(tmp_path)
-    pd.testing.assert_frame_equal(both.rows, alone.rows)
-    pd.testing.assert_frame_equal(both.costs, alone.costs)
-    assert both.looks == alone.looks and both.set_aside == alone.set_aside == ()
-    assert [task.id for task in both.slices] == [task.id for task in alone.slices]
-    assert language.section(alone) is None and language.section(both) is not None
-    assert repr(overview.section(both)) == repr(overview.section(alone))
-    assert subtitle(both) == f"{subtitle(alone)}, 8 language tasks, 3 language models"
+    with_language = load(tmp_path)
+    pd.testing.assert_frame_equal(with_language.rows, bursty.rows)
+    pd.testing.assert_frame_equal(with_language.costs, bursty.costs)
+    assert with_language.looks == bursty.looks and with_language.set_aside == bursty.set_aside == ()
+    assert [task.id for task in with_language.slices] == [task.id for task in bursty.slices]
+    assert language.section(bursty) is None and language.section(with_language) is not None
+    assert repr(overview.section(with_language)) == repr(overview.section(bursty))
+    assert subtitle(with_language) == f"{subtitle(bursty)}, 8 language tasks, 3 language models"
 
 
-def test_a_method_on_a_backbone_of_ours_is_not_asked_for_on_other_tasks(tmp_path: Path) -> None:
-    """`transformer+deep-thinking` is nothing that `iclbench train` knows."""
+def test_method_on_backbone_is_not_listed_as_missing(tmp_path: Path) -> None:
+    """`iclbench train` has no backbone `transformer+deep-thinking`."""
     synthetic_bursty.write(tmp_path)
     rows = tables.read_all("values", tmp_path)
-    one = rows[rows["contestant"].eq("transformer") & rows["task"].eq("bursty")]
-    more = one.assign(
-        contestant="transformer+deep-thinking", method="+deep-thinking", run=one["run"] + "+deep-thinking"
-    )
-    tables.write("values", more, tmp_path / "b.values.parquet", {})
-    said = [block for block in missing.section(load(tmp_path)).blocks if isinstance(block, Table)]
-    assert not any(
-        block.frame.astype(str).apply(lambda c: c.str.contains("+", regex=False)).any(axis=None) for block in said
-    )
+    rows = rows[rows["contestant"].eq("transformer") & rows["task"].eq("bursty")]
+    name = f"transformer{DEEP_THINKING}"
+    with_method = rows.assign(contestant=name, method=DEEP_THINKING, run=rows["run"] + DEEP_THINKING)
+    tables.write("values", with_method, tmp_path / "b.values.parquet", {})
+    frames = [block.frame for block in missing.section(load(tmp_path)).blocks if isinstance(block, Table)]
+    assert not any(name in str(frame.to_dict()) for frame in frames)

@@ -1,4 +1,4 @@
-"""The leaderboard: its order, its ranks and its columns."""
+"""The leaderboard: order, ranks and columns."""
 
 from pathlib import Path
 
@@ -20,24 +20,24 @@ LEVELS = {"zero": 1.0, "tree": 0.5, "gpt2": 0.2, "knn": 0.3}
 
 
 def tables_of(kinds: dict[str, str]) -> tuple[Rows, Rows]:
-    """Rows of values and of errors: the curves of these contestants are flat, each at its level."""
-    draw, sizes = np.random.default_rng(0), range(9)
+    """Rows of values and of errors of contestants with flat curves at their level in `LEVELS`."""
+    rng, sizes = np.random.default_rng(0), range(9)
     values: Rows = []
     errors: Rows = []
     for name, kind in kinds.items():
-        curves = LEVELS[name] * draw.uniform(0.8, 1.2, (EPISODES, len(sizes)))
-        numbers = {None: np.trapezoid(curves, axis=1) / sizes[-1]} | dict(zip(sizes, curves.T, strict=True))
-        for n, scores in numbers.items():
+        curves = LEVELS[name] * rng.uniform(0.8, 1.2, (EPISODES, len(sizes)))
+        by_size = {None: np.trapezoid(curves, axis=1) / sizes[-1]} | dict(zip(sizes, curves.T, strict=True))
+        for n, scores in by_size.items():
             low, high = bootstrap_interval(scores[:, None])
-            of = "auc" if n is None else "squared_error"
-            about = {"low": low[0], "high": high[0], "n_context": n}
-            values.append(row(name, kind, "next", of, float(scores.mean())) | about)
+            metric = "auc" if n is None else "squared_error"
+            columns = {"low": low[0], "high": high[0], "n_context": n}
+            values.append(row(name, kind, "next", metric, float(scores.mean())) | columns)
             shared = {"run": name, "prompt_set": "prompts", "metric": "squared_error", "n_context": n}
             errors += [shared | {"episode": i, "value": v} for i, v in enumerate(scores) if n is not None]
     return values, errors
 
 
-def test_which_models_are_tuned_is_a_column_where_they_differ_in_it_and_changes_no_rank(tmp_path: Path) -> None:
+def test_column_tuned_is_present_if_models_differ_and_changes_no_rank(tmp_path: Path) -> None:
     values, errors = tables_of({"zero": "baseline", "tree": "baseline", "gpt2": "backbone", "knn": "backbone"})
 
     def board(name: str, **tuned: bool) -> Table:
@@ -50,20 +50,20 @@ def test_which_models_are_tuned_is_a_column_where_they_differ_in_it_and_changes_
         assert section is not None
         return next(block for block in section.blocks if isinstance(block, Table))
 
-    without = board("not-known")
-    assert without.frame["contestant"].tolist() == ["gpt2", "knn", "tree", "zero"]
-    assert without.frame["rank"].tolist() == [1, 2, 3, 4]
-    expected = [(LEVELS["zero"] - LEVELS[name]) / 0.5 for name in without.frame["contestant"]]
-    assert without.frame["score"].tolist() == pytest.approx(expected, abs=0.05)
-    assert "tuned" not in [column.key for column in without.columns]
-    assert board("all", gpt2=True, knn=True).columns == without.columns
-    both = board("both", gpt2=True, knn=False)
-    assert "tuned" in [column.key for column in both.columns]
-    assert both.frame.set_index("contestant")["tuned"].dropna().to_dict() == {"gpt2": "yes", "knn": "no"}
-    assert both.frame[["contestant", "rank"]].equals(without.frame[["contestant", "rank"]])
+    unknown = board("unknown")
+    assert unknown.frame["contestant"].tolist() == ["gpt2", "knn", "tree", "zero"]
+    assert unknown.frame["rank"].tolist() == [1, 2, 3, 4]
+    expected = [(LEVELS["zero"] - LEVELS[name]) / 0.5 for name in unknown.frame["contestant"]]
+    assert unknown.frame["score"].tolist() == pytest.approx(expected, abs=0.05)
+    assert "tuned" not in [column.key for column in unknown.columns]
+    assert board("all-tuned", gpt2=True, knn=True).columns == unknown.columns
+    mixed = board("one-tuned", gpt2=True, knn=False)
+    assert "tuned" in [column.key for column in mixed.columns]
+    assert mixed.frame.set_index("contestant")["tuned"].dropna().to_dict() == {"gpt2": "yes", "knn": "no"}
+    assert mixed.frame[["contestant", "rank"]].equals(unknown.frame[["contestant", "rank"]])
 
 
-def test_a_table_without_a_column_that_it_shows_is_an_error() -> None:
+def test_missing_column_of_table_is_an_error() -> None:
     frame = pd.DataFrame({"a": [1.0], "b": [2.0]})
     for column in (Column("c", "c"), Column("a", "a", low="c", high="b"), Column("a", "a", episodes="c")):
         with pytest.raises(KeyError, match="'c'"):
@@ -72,7 +72,7 @@ def test_a_table_without_a_column_that_it_shows_is_an_error() -> None:
         Table("name", "title", "caption", frame, (Column("a", "a"),), group="c")
 
 
-def test_the_oracles_of_an_honest_folder_are_not_questioned(loaded: Results) -> None:
+def test_optimal_oracles_have_no_remark(loaded: Results) -> None:
     slices = [task for task in loaded.slices if "oracle" in task.kinds.values()]
     assert len(slices) == 2
     assert not any(list(leaderboard.beaten_oracles(task, "next")) for task in slices)

@@ -1,4 +1,4 @@
-"""A contestant of one's own stands among its kind, stands out, and is ranked on the tasks it shares."""
+"""A backbone of the user: its look, its rank on shared tasks, and its highlighting on the page."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ SHARED = ("linear", "quadratic")
 
 @pytest.fixture(scope="module")
 def folder(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The grid, with `mynet`, which answers as s4d does 0.1 better, on two of its tasks and on one of its own."""
-    folder = tmp_path_factory.mktemp("own")
+    """The grid, with `mynet` on two of its tasks, where it scores 0.1 above s4d, and on the task `mine`."""
+    folder = tmp_path_factory.mktemp("with-mynet")
     for name in ("values", "errors"):
         rows = tables.read_all(name, grid.folder)  # type: ignore[arg-type]
         of_s4d = rows["run"].str.contains("-s4d-") & rows["run"].str.startswith(SHARED)
-        own = rows[of_s4d].assign(run=rows["run"].str.replace("s4d", "mynet"))
-        better = own["metric"].eq("squared_error")
-        own["value"] = own["value"].mask(better, own["value"] - 0.08)
+        of_mynet = rows[of_s4d].assign(run=rows["run"].str.replace("s4d", "mynet"))
+        is_error = of_mynet["metric"].eq("squared_error")
+        of_mynet["value"] = of_mynet["value"].mask(is_error, of_mynet["value"] - 0.08)
         if name == "values":
-            own = own.assign(contestant="mynet", model="mynet", context_order="set")
-            own["value"] = own["value"].mask(own["metric"].eq("score"), own["value"] + 0.1)
-            alone = own[own["task"].eq("linear")].assign(task="mine", prompt_set="mine-next")
-            own = pd.concat([own, alone.assign(run=alone["run"].str.replace("linear", "mine"))])
-        tables.write(name, pd.concat([rows, own]), folder / f"{name}.{name}.parquet", {})  # type: ignore[arg-type]
+            of_mynet = of_mynet.assign(contestant="mynet", model="mynet", context_order="set")
+            of_mynet["value"] = of_mynet["value"].mask(of_mynet["metric"].eq("score"), of_mynet["value"] + 0.1)
+            on_mine = of_mynet[of_mynet["task"].eq("linear")].assign(task="mine", prompt_set="mine-next")
+            of_mynet = pd.concat([of_mynet, on_mine.assign(run=on_mine["run"].str.replace("linear", "mine"))])
+        tables.write(name, pd.concat([rows, of_mynet]), folder / f"{name}.{name}.parquet", {})  # type: ignore[arg-type]
     return folder
 
 
 @pytest.fixture(scope="module")
-def found(folder: Path) -> Results:
+def with_mynet(folder: Path) -> Results:
     return load(folder)
 
 
 @pytest.mark.parametrize("kind", ["causal", "set"])
-def test_it_looks_like_its_kind_with_a_colour_and_dash_of_its_own(kind: str) -> None:
+def test_look_is_that_of_its_kind_with_unique_colour_and_dash(kind: str) -> None:
     own, others = OWN.keys(), CAUSAL if kind == "causal" else SETS
     look = looks([*own, "mynet"], [], [], {"mynet": kind})["mynet"]
     assert (look.colour, look.dash) not in {(other.colour, other.dash) for other in OWN.values()}
@@ -59,13 +59,13 @@ def test_it_looks_like_its_kind_with_a_colour_and_dash_of_its_own(kind: str) -> 
     assert len({(look.colour, look.dash) for look in several.values()}) == len(several)
 
 
-def test_a_variant_of_a_shipped_backbone_is_not_ones_own() -> None:
+def test_variant_of_shipped_backbone_is_not_of_the_user() -> None:
     assert not looks(["gpt2", "gpt2-wide"], [], [], {"gpt2-wide": "causal"})["gpt2-wide"].own
 
 
-def test_tables_say_how_a_backbone_reads_its_context(grid_results: Results, found: Results) -> None:
-    assert found.orders["mynet"] == "set" and found.orders["s4d"] == "causal"
-    assert found.user_backbones == {"mynet"} and grid_results.user_backbones == frozenset()
+def test_order_of_context_is_that_of_the_tables(grid_results: Results, with_mynet: Results) -> None:
+    assert with_mynet.orders["mynet"] == "set" and with_mynet.orders["s4d"] == "causal"
+    assert with_mynet.user_backbones == {"mynet"} and grid_results.user_backbones == frozenset()
 
     class Mine(Predictor, abstract=True):
         order = "causal"
@@ -75,13 +75,13 @@ def test_tables_say_how_a_backbone_reads_its_context(grid_results: Results, foun
 
 
 @pytest.mark.slow
-def test_a_task_of_ones_own_leaves_the_ranking_as_it_was(grid_results: Results, found: Results) -> None:
-    before, after = (ranking(normalised.contests(results, "grid"))[0] for results in (grid_results, found))
-    pd.testing.assert_frame_equal(before, after)
+def test_ranking_does_not_depend_on_further_tasks(grid_results: Results, with_mynet: Results) -> None:
+    expected, frame = (ranking(normalised.contests(results, "grid"))[0] for results in (grid_results, with_mynet))
+    pd.testing.assert_frame_equal(expected, frame)
 
 
-def test_it_is_ranked_on_the_tasks_it_shares(grid: Grid, found: Results) -> None:
-    contests = normalised.contests(found, "grid")
+def test_rank_is_on_shared_tasks(grid: Grid, with_mynet: Results) -> None:
+    contests = normalised.contests(with_mynet, "grid")
     ranked = ranking(contests)[0]["contestant"].tolist()
     row = among(contests, ranked).set_index("contestant").loc["mynet"]
     scores = pd.DataFrame(
@@ -110,10 +110,10 @@ def test_it_is_ranked_on_the_tasks_it_shares(grid: Grid, found: Results) -> None
     assert better != worse
 
 
-def test_it_stands_out_on_the_page(folder: Path, tmp_path: Path) -> None:
-    few = {"tasks": [*SHARED, "mine", "bursty"], "only": ["summary", "ranking", "overview"]}
-    html = build(folder, tmp_path, **few).page.read_text(encoding="utf-8")
+def test_page_highlights_backbone(folder: Path, tmp_path: Path) -> None:
+    selection = {"tasks": [*SHARED, "mine", "bursty"], "only": ["summary", "ranking", "overview"]}
+    html = build(folder, tmp_path, **selection).page.read_text(encoding="utf-8")
     assert '<th scope="col" class="own"><span>mynet</span>' in html
-    marked = re.findall(r'<tr class="(?:group )?own">\s*<th scope="row">([^<]+)<', html)
-    assert marked and {name.strip() for name in marked} == {"mynet"}
-    assert len(marked) == len(re.findall(r'<th scope="row">mynet', html))
+    highlighted = re.findall(r'<tr class="(?:group )?own">\s*<th scope="row">([^<]+)<', html)
+    assert highlighted and {name.strip() for name in highlighted} == {"mynet"}
+    assert len(highlighted) == len(re.findall(r'<th scope="row">mynet', html))

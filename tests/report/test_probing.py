@@ -1,4 +1,4 @@
-"""Probe rows have a section of their own and leave all other sections as they were."""
+"""The section on layers: its figures and tables of probes, and no change of other sections."""
 
 from pathlib import Path
 
@@ -19,14 +19,14 @@ DESCENTS = ("gd", "gd-plus-plus", "gd-plus-plus-transformed")
 
 
 def probe_rows(n: int, shift: str = "none") -> list[dict[str, object]]:
-    """What `iclbench probe` writes for three runs and everything beside them, with invented numbers."""
-    more = {"evaluator": "probe", "n_context": n, "prompt_set": f"{TASK}-small-{shift}-probe{n}", "n_episodes": 128}
+    """Synthetic rows of `iclbench probe` for three runs, gradient descents and baselines."""
+    columns = {"evaluator": "probe", "n_context": n, "prompt_set": f"{TASK}-small-{shift}-probe{n}", "n_episodes": 128}
     rows = []
     for run, layers in LAYERS.items():
         contestant = run.split("-")[1]
         for layer in range(1, layers + 1):
             error = float(np.exp(-4 * layer / layers)) * n / 20
-            numbers = {
+            by_metric = {
                 "squared_error": error,
                 "squared_error_raw": 2 * error,
                 "scale": 1 + error,
@@ -48,9 +48,9 @@ def probe_rows(n: int, shift: str = "none") -> list[dict[str, object]]:
                     high=1.1 * value,
                     axis="layer",
                     axis_value=layer,
-                    **more,
+                    **columns,
                 )
-                for metric, value in numbers.items()
+                for metric, value in by_metric.items()
             ]
     for place, name in enumerate(DESCENTS):
         rows += [
@@ -65,12 +65,12 @@ def probe_rows(n: int, shift: str = "none") -> list[dict[str, object]]:
                 axis="gd_step",
                 axis_value=step,
                 value=float(np.exp(-0.1 * (place + 1) * step)),
-                **more,
+                **columns,
             )
             for step in range(1, 25)
         ]
         if place:
-            search = more | {"evaluator": "gamma_search"}
+            search = columns | {"evaluator": "gamma_search"}
             rows += [
                 synthetic._row(
                     TASK,
@@ -90,7 +90,7 @@ def probe_rows(n: int, shift: str = "none") -> list[dict[str, object]]:
             rows.append(synthetic._row(TASK, name, "baseline", name, None, shift, metric="gamma", value=1e-4, **search))
     for name, value in (("zero", 1.02), ("least-squares", 1e-15)):
         rows.append(
-            synthetic._row(TASK, name, "baseline", name, None, shift, metric="squared_error", value=value, **more)
+            synthetic._row(TASK, name, "baseline", name, None, shift, metric="squared_error", value=value, **columns)
         )
     return rows
 
@@ -107,14 +107,14 @@ def probed(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Results:
     return load(folder)
 
 
-def named(sections: list[Section]) -> dict[str, Figure | Table]:
-    found = [block for section in sections for block in section.walk()]
-    return {block.name: block for block in found if isinstance(block, Figure | Table)}
+def by_name(sections: list[Section]) -> dict[str, Figure | Table]:
+    blocks = [block for section in sections for block in section.walk()]
+    return {block.name: block for block in blocks if isinstance(block, Figure | Table)}
 
 
 @pytest.fixture(scope="module")
 def blocks(probed: Results) -> dict[str, Figure | Table]:
-    return named(report(probed, {"probing", "provenance"}))
+    return by_name(report(probed, {"probing", "provenance"}))
 
 
 def figure(blocks: dict[str, Figure | Table], name: str) -> Figure:
@@ -125,14 +125,14 @@ def figure(blocks: dict[str, Figure | Table], name: str) -> Figure:
 
 @pytest.mark.slow
 def test_other_figures_and_tables_do_not_change(probed: Results, sections: list[Section]) -> None:
-    before, blocks = named(sections), named(report(probed))
-    for name, block in before.items():
+    without_probes, blocks = by_name(sections), by_name(report(probed))
+    for name, expected in without_probes.items():
         if name == "provenance":
             continue
-        other = blocks[name]
-        data = (block.data, other.data) if isinstance(block, Figure) else (block.frame, other.frame)
+        block = blocks[name]
+        data = (expected.data, block.data) if isinstance(expected, Figure) else (expected.frame, block.frame)
         pd.testing.assert_frame_equal(*data)
-    assert {name.removeprefix("linear-small-") for name in set(blocks) - set(before)} == {
+    assert {name.removeprefix("linear-small-") for name in set(blocks) - set(without_probes)} == {
         "probe-none",
         "probe-none-error",
         "probe-none-contexts",
@@ -143,9 +143,7 @@ def test_other_figures_and_tables_do_not_change(probed: Results, sections: list[
 
 
 @pytest.mark.slow
-def test_both_probe_sets_stand_beside_the_prompts_and_in_the_provenance(
-    probed: Results, blocks: dict[str, Figure | Table]
-) -> None:
+def test_provenance_lists_probe_sets(probed: Results, blocks: dict[str, Figure | Table]) -> None:
     assert probed.set_aside == ()
     provenance = blocks["provenance"]
     assert isinstance(provenance, Table)
@@ -154,18 +152,18 @@ def test_both_probe_sets_stand_beside_the_prompts_and_in_the_provenance(
     )
 
 
-def test_another_probe_of_the_same_size_is_set_aside_and_named(results: Path, tmp_path: Path) -> None:
+def test_other_probe_set_of_same_size_is_set_aside(tmp_path: Path) -> None:
     rows = probe_rows(20)
-    few = [row | {"prompt_set": "another"} for row in rows if row["run"] == "linear-mamba-small-s0"]
+    of_mamba = [row | {"prompt_set": "other-set"} for row in rows if row["run"] == "linear-mamba-small-s0"]
     tables.write("values", rows, tmp_path / "a.values.parquet", {})
-    tables.write("values", few, tmp_path / "b.values.parquet", {})
-    found = load(tmp_path)
-    assert set(found.rows["prompt_set"]) == {"linear-small-none-probe20"}
-    (line,) = found.set_aside
-    assert "probe of n = 20" in line and "another" in line and "probe again" in line
+    tables.write("values", of_mamba, tmp_path / "b.values.parquet", {})
+    loaded = load(tmp_path)
+    assert set(loaded.rows["prompt_set"]) == {"linear-small-none-probe20"}
+    (line,) = loaded.set_aside
+    assert "n = 20" in line and "other-set" in line
 
 
-def test_errors_are_drawn_against_the_share_of_layers_and_steps(blocks: dict[str, Figure | Table]) -> None:
+def test_errors_are_plotted_against_share_of_layers_or_steps(blocks: dict[str, Figure | Table]) -> None:
     data = figure(blocks, "error").data
     mamba = data[data["run"] == "linear-mamba-small-s0"]
     assert mamba["depth"].tolist() == [k / 8 for k in range(1, 9)]
@@ -178,38 +176,37 @@ def test_errors_are_drawn_against_the_share_of_layers_and_steps(blocks: dict[str
     assert set(data.loc[data["contestant"] == "gpt2", "series"]) == {"linear-gpt2-small-s0", "linear-gpt2-small-s1"}
 
 
-def test_context_sizes_are_lines_in_a_panel_per_run(blocks: dict[str, Figure | Table]) -> None:
+def test_context_sizes_are_lines_in_panel_of_run(blocks: dict[str, Figure | Table]) -> None:
     contexts = figure(blocks, "contexts")
     assert [panel.title for panel in contexts.panels] == sorted(LAYERS)
     assert list(contexts.legend) == ["20 examples", "40 examples"]
     assert len({look.colour for look in contexts.legend.values()}) == 2
-    first = contexts.static["concat"][0]["data"]["values"]
-    assert len(first) == 8
+    assert len(contexts.static["concat"][0]["data"]["values"]) == 8
 
 
-def test_bands_of_scale_and_shift_are_a_standard_deviation_wide(blocks: dict[str, Figure | Table]) -> None:
-    for name, part in (("scale", 2), ("shift", 4)):
+def test_bands_of_scale_and_shift_are_standard_deviations(blocks: dict[str, Figure | Table]) -> None:
+    for name, divisor in (("scale", 2), ("shift", 4)):
         data = figure(blocks, name).data
         error = np.exp(-4 * data["depth"].astype(float))
-        np.testing.assert_allclose((data["high"] - data["low"]).astype(float), 2 * error / part)
+        np.testing.assert_allclose((data["high"] - data["low"]).astype(float), 2 * error / divisor)
         assert set(data["contestant"]) == {"gpt2", "mamba"}
 
 
-def test_the_search_for_gamma_has_its_best_marked(blocks: dict[str, Figure | Table]) -> None:
+def test_best_gamma_is_marked(blocks: dict[str, Figure | Table]) -> None:
     gamma = figure(blocks, "gamma")
     assert [panel.title for panel in gamma.panels] == ["20 examples", "40 examples"]
     assert gamma.data.loc[gamma.data["sparse"], "axis_value"].astype(float).tolist() == pytest.approx([1e-4] * 4)
 
 
-def test_every_figure_is_valid_vega_lite(blocks: dict[str, Figure | Table]) -> None:
+def test_figures_are_valid_vega_lite(blocks: dict[str, Figure | Table]) -> None:
     for name in ("error", "gamma"):
-        drawn = figure(blocks, name)
-        vega_lite.validate(drawn.live)
-        panel = drawn.static.get("concat", [{}])[0] | {"data": {"values": []}}
-        vega_lite.validate(drawn.static | ({"concat": [panel]} if "concat" in drawn.static else panel))
+        block = figure(blocks, name)
+        vega_lite.validate(block.live)
+        panel = block.static.get("concat", [{}])[0] | {"data": {"values": []}}
+        vega_lite.validate(block.static | ({"concat": [panel]} if "concat" in block.static else panel))
 
 
-def test_the_numbers_say_where_the_error_is_smallest(blocks: dict[str, Figure | Table]) -> None:
+def test_table_has_final_and_smallest_errors(blocks: dict[str, Figure | Table]) -> None:
     table = blocks["linear-small-probe-none"]
     assert isinstance(table, Table)
     frame = table.frame.set_index(["n_context", "run"])
@@ -221,18 +218,18 @@ def test_the_numbers_say_where_the_error_is_smallest(blocks: dict[str, Figure | 
     assert pd.isna(frame.loc[(20, "zero"), "depth"])
 
 
-def test_the_error_at_the_end_is_not_the_smallest_where_it_rises_in_the_last_layer() -> None:
+def test_final_error_differs_from_smallest_if_it_rises_in_last_layer() -> None:
     rows = pd.DataFrame([row for row in probe_rows(20) if row["run"] == "linear-gpt2-small-s0"])
-    last = rows["axis_value"].eq(4) & rows["metric"].eq("squared_error")
-    record = probing._record(rows.assign(value=rows["value"].mask(last, 0.9)))
+    final_error = rows["axis_value"].eq(4) & rows["metric"].eq("squared_error")
+    record = probing._record(rows.assign(value=rows["value"].mask(final_error, 0.9)))
     assert (record["depth"], record["error"]) == (4, 0.9)
     assert (record["best_at"], record["best"]) == (3, pytest.approx(np.exp(-3)))
     assert record["scale"] == pytest.approx(1 + np.exp(-4)), "as after the last layer"
 
 
 @pytest.mark.slow
-def test_a_report_of_probes_alone_is_a_page(tmp_path: Path) -> None:
+def test_report_can_have_only_probes(tmp_path: Path) -> None:
     tables.write("values", probe_rows(20), tmp_path / "p.values.parquet", {})
-    text = build(tmp_path, tmp_path / "out", formats=()).page.read_text(encoding="utf-8")
-    assert "error by layer" in text and "Learning curves" not in text
-    assert "probe-none-contexts" not in text, "one context size"
+    html = build(tmp_path, tmp_path / "out", formats=()).page.read_text(encoding="utf-8")
+    assert "probe-none-error" in html and "linear-small-curves" not in html
+    assert "probe-none-contexts" not in html, "one context size"

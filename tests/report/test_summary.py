@@ -1,10 +1,11 @@
-"""The first screen: its tiles are the heat map's, its findings the largest paired differences, and it hides no gap."""
+"""The first screen: tiles of the heat map, the largest paired differences, and missing results."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
@@ -28,19 +29,21 @@ def glance(grid_results: Results) -> Glance:
 
 @pytest.fixture(scope="module")
 def not_computed(grid_results: Results) -> Results:
-    """Without the cells and the rows of mamba on linear."""
-    cells, rows = grid_results.cells, grid_results.rows
-    cells, rows = (table[~(table["task"].eq("linear") & table["contestant"].eq("mamba"))] for table in (cells, rows))
-    return replace(grid_results, cells=cells, rows=rows)
+    """The grid without cells and rows of mamba on linear."""
+
+    def others(table: pd.DataFrame) -> pd.DataFrame:
+        return table[table["task"].ne("linear") | table["contestant"].ne("mamba")]
+
+    return replace(grid_results, cells=others(grid_results.cells), rows=others(grid_results.rows))
 
 
 @pytest.mark.slow
-def test_what_was_compared_is_counted(glance: Glance) -> None:
+def test_models_methods_tasks_and_seeds_are_counted(glance: Glance) -> None:
     """One backbone has a single seed on a task."""
     assert glance.compared == ("Preset grid: 7 models and 3 classical methods on 10 tasks, up to 2 seeds.",)
 
 
-def test_every_tile_is_the_heat_maps_cell(glance: Glance, grid_results: Results) -> None:
+def test_tiles_are_cells_of_heat_map(glance: Glance, grid_results: Results) -> None:
     section = heat_map.section(grid_results)
     assert section is not None
     figure = next(block for block in section.walk() if isinstance(block, Figure))
@@ -54,43 +57,40 @@ def test_every_tile_is_the_heat_maps_cell(glance: Glance, grid_results: Results)
     )
 
 
-def test_findings_are_the_largest_differences_that_paired_intervals_tell(glance: Glance, grid: Grid) -> None:
-    """By SciPy's paired t-test on what the tables were made of: the best causal model against the best set model."""
+def test_findings_are_largest_significant_differences(glance: Glance, grid: Grid) -> None:
+    """The best causal model against the best set model, by SciPy's paired t-test on the raw scores."""
     expected = {}
     for task, evaluators in TASKS.items():
         for evaluator in evaluators:
             means = {}
             for name in (*CAUSAL, *SETS):
-                runs = [
+                by_seed = [
                     score(grid.raw[key], evaluator) for s in (0, 1) if (key := (task, evaluator, name, s)) in grid.raw
                 ]
-                if runs:
-                    means[name] = np.mean(runs, axis=0)
+                if by_seed:
+                    means[name] = np.mean(by_seed, axis=0)
             a, b = (max((n for n in names if n in means), key=lambda n: means[n].mean()) for names in (CAUSAL, SETS))
-            ends = stats.ttest_rel(means[a], means[b]).confidence_interval(0.95)
-            if ends.low > 0 or ends.high < 0:
-                expected[title(task, evaluator)] = (a, b, means[a].mean() - means[b].mean(), ends)
-    largest = sorted(expected, key=lambda row: -abs(expected[row][2]))[: summary.FINDINGS]
+            interval = stats.ttest_rel(means[a], means[b]).confidence_interval(0.95)
+            if interval.low > 0 or interval.high < 0:
+                expected[title(task, evaluator)] = (a, b, means[a].mean() - means[b].mean(), interval)
+    largest = sorted(expected, key=lambda row: -abs(expected[row][2]))[: summary.MAX_FINDINGS]
     assert [line.split(":")[0] for line in glance.findings] == largest
     for row, line in zip(largest, glance.findings, strict=True):
-        a, b, gap, ends = expected[row]
-        assert (
-            f"{a}, the best causal model, scores {fixed(abs(gap), 2)} {'above' if gap > 0 else 'below'} {b}, " in line
-        )
-        low, high = sorted((abs(ends.low), abs(ends.high)))
-        assert f"(95 % interval {fixed(low, 2)} to {fixed(high, 2)}, paired by episode)" in line
+        a, b, gap, interval = expected[row]
+        subject, _, object_ = line.partition(f" scores {fixed(abs(gap), 2)} {'above' if gap > 0 else 'below'} ")
+        assert f" {a}, " in subject and object_.startswith(f"{b}, ")
+        low, high = sorted((abs(interval.low), abs(interval.high)))
+        assert f" {fixed(low, 2)} to {fixed(high, 2)}," in object_
 
 
-def test_what_is_missing_is_counted(glance: Glance, grid_results: Results) -> None:
+def test_missing_results_are_counted(glance: Glance, grid_results: Results) -> None:
     counts = grid_results.cells["status"].value_counts()
-    assert glance.missing[:2] == (
-        f"{counts['failed']} cells failed in the sweep.",
-        f"{counts['skipped']} cells not applicable.",
-    )
+    failed, skipped = glance.missing[:2]
+    assert failed.startswith(f"{counts['failed']} cells ") and skipped.startswith(f"{counts['skipped']} cells ")
 
 
 @pytest.mark.slow
-def test_cells_that_are_not_computed_yet_are_not_run(not_computed: Results) -> None:
+def test_missing_cells_are_marked_as_not_run(not_computed: Results) -> None:
     (block,) = summary.section(not_computed).blocks
     assert isinstance(block, Glance)
     tile = dict(block.rows)["linear"][block.columns.index("mamba")]

@@ -1,6 +1,6 @@
-"""The sections of a report, in reading order. Each takes the frames and returns a section, or None when it has no rows.
+"""The sections of a report, in reading order. Each function takes the frames and returns a section or None.
 
-A new kind of result (streams) becomes a new file here and an entry in one of the lists.
+A new kind of result gets a new module here and an entry in one of the lists.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -15,9 +15,9 @@ from iclbench.report.sections import (
     context_size,
     costs,
     coverage,
+    equal_budget,
     examples,
     extrapolation,
-    footing,
     gap,
     heat_map,
     in_context,
@@ -51,7 +51,7 @@ OPENING: list[Callable[[Results], Section | None]] = [
     named_pairs.section,
     pareto.section,
     over_training.section,
-    footing.section,
+    equal_budget.section,
     overview.section,
 ]
 OF_TASK: list[Callable[[Slice], Section | None]] = [
@@ -85,7 +85,7 @@ CLOSING: list[Callable[[Results], Section | None]] = [
 
 @dataclass(frozen=True)
 class Job:
-    """A section to be made, and what to call it meanwhile."""
+    """A function that makes a section, with a title for progress and error messages."""
 
     title: str
     make: Callable[[], Section | None]
@@ -93,40 +93,41 @@ class Job:
 
 def names() -> list[str]:
     """The names of all sections, in reading order."""
-    every: list[Callable[..., Section | None]] = [*OPENING, *OF_TASK, *CLOSING]
-    return list(dict.fromkeys(_name(section) for section in every))
+    functions: list[Callable[..., Section | None]] = [*OPENING, *OF_TASK, *CLOSING]
+    return list(dict.fromkeys(_name(section) for section in functions))
 
 
-def chosen(only: Collection[str]) -> set[str]:
-    """The sections of these names, all if there are none; raises `UnknownNameError` for others."""
+def selected_names(only: Collection[str]) -> set[str]:
+    """These names of sections in canonical spelling (default: all names); raises `UnknownNameError`."""
     for name in only:
         if canonical(name) not in names():
             raise UnknownNameError("section", name, names())
     return set(map(canonical, only)) or set(names())
 
 
-def jobs(results: Results, wanted: Collection[str]) -> list[Job]:
-    """What is to be made, in reading order: the sections of these names."""
+def jobs(results: Results, selection: Collection[str]) -> list[Job]:
+    """The jobs that make the sections of these names, in reading order."""
 
-    def of_all(sections: Sequence[Callable[[Results], Section | None]]) -> list[Job]:
+    def of_results(sections: Sequence[Callable[[Results], Section | None]]) -> list[Job]:
         return [
             Job(_name(section).replace("-", " "), partial(section, results))
             for section in sections
-            if _name(section) in wanted
+            if _name(section) in selection
         ]
 
-    of_task = [section for section in OF_TASK if _name(section) in wanted]
+    of_task = [section for section in OF_TASK if _name(section) in selection]
     tasks = [Job(task.title, partial(_task, task, of_task)) for task in results.slices if of_task]
-    return [*of_all(OPENING), *tasks, *of_all(CLOSING)]
+    return [*of_results(OPENING), *tasks, *of_results(CLOSING)]
 
 
 def report(results: Results, only: Collection[str] = ()) -> list[Section]:
-    """The sections of these names that have something to say, of all if there are none."""
-    made = [job.make() for job in jobs(results, chosen(only))]
-    return [section for section in made if section is not None]
+    """The sections with these names (default: all) that are not empty."""
+    sections = [job.make() for job in jobs(results, selected_names(only))]
+    return [section for section in sections if section is not None]
 
 
 def _task(task: Slice, sections: Sequence[Callable[[Slice], Section | None]]) -> Section | None:
+    """The section of a task, with a part for each of `sections` that is not empty."""
     parts = tuple(part for part in (section(task) for section in sections) if part is not None)
     if not parts:
         return None
@@ -142,7 +143,7 @@ def _task(task: Slice, sections: Sequence[Callable[[Slice], Section | None]]) ->
 
 
 def _name(section: Callable[..., object]) -> str:
-    """A section goes by its module.
+    """The name of a section: that of its module.
 
     >>> _name(learning_curves.section), _name(published.section) == _name(published.everywhere)
     ('learning-curves', True)

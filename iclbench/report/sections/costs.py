@@ -1,4 +1,4 @@
-"""What was measured on a machine: seconds, bytes, parameters, per contestant, phase and number of points."""
+"""Measured costs: seconds, bytes, FLOPs and parameters by contestant, phase and number of points."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from iclbench.report.data import Results
 from iclbench.report.figures import costs as figures
 from iclbench.tables.means import over_seeds
 
-_BATCHES = "Compare only rows with the same batch size, device and number of threads."
-_WITHIN = (
+_COMPARABLE = "Compare only rows with the same batch size, device and number of threads."
+_MACHINE_COLUMNS = (
     Column("device", "device"),
     Column("threads", "threads", integer, numeric=True),
     Column("n_episodes", "batch", integer, numeric=True),
@@ -27,22 +27,22 @@ def section(results: Results) -> Section | None:
     blocks: list[Block] = []
     for (task, preset), rows in costs.groupby(["task", "preset"]):
         if (measured(rows)["phase"] != "train_step").any():
-            blocks += [_overview(str(task), str(preset), rows), *figures.against_points(results, rows)]
+            blocks += [_by_run(str(task), str(preset), rows), *figures.against_points(results, rows)]
             if rows["n_at_once"].notna().any():
                 blocks.append(_at_once(str(task), str(preset), rows))
-        blocks.append(_everything(str(task), str(preset), rows))
+        blocks.append(_all_costs(str(task), str(preset), rows))
     return Section("costs", "Costs", tuple(blocks))
 
 
-def _overview(task: str, preset: str, rows: pd.DataFrame) -> Table:
+def _by_run(task: str, preset: str, rows: pd.DataFrame) -> Table:
     frame = cost_table(rows).sort_values([*BATCH, "run", "n_points"], ignore_index=True)
     return Table(
         name=f"{slug(task, preset)}-costs-by-run",
         title=f"{task} · {preset}: costs by run",
         caption="Costs of a training step (per batch) and of conditioning on n points, one query and an update by one "
-        f"point (per episode). {_BATCHES}",
+        f"point (per episode). {_COMPARABLE}",
         frame=frame,
-        columns=(*COLUMNS, *_WITHIN),
+        columns=(*COLUMNS, *_MACHINE_COLUMNS),
         group="run",
     )
 
@@ -51,23 +51,23 @@ def _at_once(task: str, preset: str, rows: pd.DataFrame) -> Table:
     return Table(
         name=f"{slug(task, preset)}-costs-at-once",
         title=f"{task} · {preset}: several queries or new points at once",
-        caption=f"Costs of several queries, or of an update by several points at once, after n points. {_BATCHES}",
+        caption=f"Costs of several queries, or of an update by several points at once, after n points. {_COMPARABLE}",
         frame=at_once_table(rows),
-        columns=(*AT_ONCE, *_WITHIN),
+        columns=(*AT_ONCE, *_MACHINE_COLUMNS),
         group="run",
     )
 
 
-def _everything(task: str, preset: str, costs: pd.DataFrame) -> Table:
+def _all_costs(task: str, preset: str, costs: pd.DataFrame) -> Table:
     keys = ["contestant", "phase", "n_points", "n_at_once", "metric", *BATCH]
     means = over_seeds(costs, keys)[[*keys, "value", "runs"]]
     frame = means.sort_values(keys, ignore_index=True).assign(task=task, preset=preset)
-    shown = [metric(m).show(v) for m, v in zip(frame["metric"], frame["value"], strict=True)]
+    texts = [metric(name).show(value) for name, value in zip(frame["metric"], frame["value"], strict=True)]
     return Table(
         name=f"{slug(task, preset)}-costs",
         title=f"{task} · {preset}, all costs",
         caption="means over runs by phase and number of points.",
-        frame=frame.assign(shown=shown),
+        frame=frame.assign(shown=texts),
         columns=(
             Column("contestant", "contestant"),
             Column("phase", "phase", lambda phase: str(phase).replace("_", " ")),
@@ -76,7 +76,7 @@ def _everything(task: str, preset: str, costs: pd.DataFrame) -> Table:
             Column("metric", "quantity", lambda name: str(name).replace("_", " ")),
             Column("shown", "value", numeric=True),
             Column("runs", "runs", integer, numeric=True),
-            *_WITHIN,
+            *_MACHINE_COLUMNS,
         ),
         group="contestant",
         linked=True,

@@ -1,4 +1,4 @@
-"""What a sweep did: cells done, failed and skipped, with reasons; machines, libraries and total time."""
+"""Coverage of a sweep: cells by status, the reasons for missing results, machines, libraries and total time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from iclbench.report.data import Results
 from iclbench.tables.runs import joined_names
 
 _STATUSES = ("done", "failed", "diverged", "skipped")
-_ALWAYS = ("done", "failed", "skipped")
+# Statuses that have a column even if no cell has them.
+_FIXED_STATUSES = ("done", "failed", "skipped")
 
 
 def section(results: Results) -> Section | None:
@@ -20,28 +21,28 @@ def section(results: Results) -> Section | None:
     if cells.empty:
         return None
     counts = cells["status"].value_counts()
-    said = ", ".join(f"{counts[status]:,} {status}" for status in _STATUSES if status in counts)
+    counts_text = ", ".join(f"{counts[status]:,} {status}" for status in _STATUSES if status in counts)
     total = seconds(float(cells.loc[cells["status"].eq("done"), "seconds"].sum()))
     text = Text(
-        f"The sweep has {plural(len(cells), 'cell')} (training runs, evaluations, probes, costs): {said}. The finished "
-        f"cells took {total} in all. The next sweep retries failed cells; skipped cells are not applicable."
+        f"The sweep has {plural(len(cells), 'cell')} (training runs, evaluations, probes, costs): {counts_text}. The "
+        f"finished cells took {total} in all. The next sweep retries failed cells; skipped cells are not applicable."
         + (" Diverged cells are not retried." if "diverged" in counts else "")
     )
     blocks: list[Block] = [text, by_kind(cells)]
-    if (table := without_numbers(cells)) is not None:
+    if (table := without_results(cells)) is not None:
         blocks.append(table)
     blocks.append(machines(cells))
     return Section("coverage", "Coverage", tuple(blocks))
 
 
 def by_kind(cells: pd.DataFrame) -> Table:
-    """A row per preset and kind: how many of each status, and seconds."""
+    """A table with a row per preset and kind of cell: the number of cells by status, and their seconds."""
     keys = ["preset", "kind"]
-    statuses = [status for status in _STATUSES if status in _ALWAYS or cells["status"].eq(status).any()]
-    counted = cells.pivot_table("cell", index=keys, columns="status", aggfunc="count", fill_value=0)
-    counted = counted.reindex(columns=statuses, fill_value=0).reset_index()
-    measured = cells.groupby(keys, as_index=False).agg(seconds=("seconds", "sum"))
-    frame = counted.merge(measured, on=keys).sort_values(keys, ignore_index=True)
+    statuses = [status for status in _STATUSES if status in _FIXED_STATUSES or cells["status"].eq(status).any()]
+    counts = cells.pivot_table("cell", index=keys, columns="status", aggfunc="count", fill_value=0)
+    counts = counts.reindex(columns=statuses, fill_value=0).reset_index()
+    times = cells.groupby(keys, as_index=False).agg(seconds=("seconds", "sum"))
+    frame = counts.merge(times, on=keys).sort_values(keys, ignore_index=True)
     columns = (
         Column("kind", "cells"),
         Column("preset", "preset"),
@@ -58,12 +59,12 @@ def by_kind(cells: pd.DataFrame) -> Table:
     )
 
 
-def without_numbers(cells: pd.DataFrame) -> Table | None:
-    """Cells that are not done: those of one contestant, kind and reason in one row."""
+def without_results(cells: pd.DataFrame) -> Table | None:
+    """A table with a row per contestant, kind and reason of the cells that are not done; None if all are done."""
     rows = cells[cells["status"] != "done"]
     if rows.empty:
         return None
-    # Reasons that differ in the name of the run only are one row.
+    # Reasons that differ only in the name of the run share a row.
     reasons = zip(rows["reason"].fillna(""), rows["run"], strict=True)
     rows = rows.assign(reason=[reason.replace(f"run '{run}'", "the run") for reason, run in reasons])
     keys = ["status", "kind", "preset", "contestant", "reason"]
@@ -92,10 +93,10 @@ def without_numbers(cells: pd.DataFrame) -> Table | None:
 
 
 def machines(cells: pd.DataFrame) -> Table:
-    """A row per machine and set of libraries: what was done there."""
-    done = cells[cells["status"] == "done"]
+    """A table with a row per machine and set of library versions: the number of finished cells and their seconds."""
+    finished = cells[cells["status"] == "done"]
     keys = ["hardware", "kernels", "device", "threads", "libraries", "version"]
-    frame = done.groupby(keys, as_index=False, dropna=False).agg(cells=("cell", "size"), seconds=("seconds", "sum"))
+    frame = finished.groupby(keys, as_index=False, dropna=False).agg(cells=("cell", "size"), seconds=("seconds", "sum"))
     frame = frame.sort_values("cells", ascending=False, kind="stable", ignore_index=True)
     return Table(
         "machines",

@@ -14,35 +14,35 @@ from iclbench.report.drawn_episodes import Shown, everyone, one_run, pixels, sid
 from iclbench.report.figures import bands, draws, images
 from iclbench.report.titles import shift_title
 
-# Processes that related datasets of the same episodes come from (ICICL-TNP, appendix G.1.1).
+# Processes of related datasets, by their distance from the process of the context (ICICL-TNP, appendix G.1.1).
 _NEAR_TO_FAR = ("same", "near", "rbf", "far")
 
 
 def section(task: Slice) -> Section | None:
     examples = one_run(task.examples)
-    # Predictions alone, of an evaluation that was stopped, are not drawn: the episodes themselves are not there.
-    there = set(examples.loc[examples["role"] == "context", "shift"])
-    names = [s for s in shifts(examples[examples["role"] == "predicted"]) if s in there]
+    # A stopped evaluation can leave predictions without the episodes that they belong to.
+    shifts_with_context = set(examples.loc[examples["role"] == "context", "shift"])
+    names = [s for s in shifts(examples[examples["role"] == "predicted"]) if s in shifts_with_context]
     names = [s for s in names if s not in task.extrapolations]
     mismatched = [s for s in names if s in task.related_from]
-    plain = [s for s in names if s not in mismatched]
+    matched = [s for s in names if s not in mismatched]
     draw = _images if pixels(examples) else _bands
     blocks: list[Block] = []
-    for shift in plain:
+    for shift in matched:
         blocks += draw(task, shift, examples[examples["shift"] == shift])
-    if "none" in plain:
-        blocks += _draws(task, examples[examples["shift"] == "none"])
+    if "none" in matched:
+        blocks += _joint_samples(task, examples[examples["shift"] == "none"])
     if mismatched and not pixels(examples):
         blocks += _mismatched(task, mismatched, examples)
     return Section(f"{task.id}-examples", "Examples", tuple(blocks)) if blocks else None
 
 
 def _bands(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
-    """The best backbones on every episode, and all contestants on the first."""
+    """Predictions of the best backbones on every episode, and of all contestants on the first."""
     if examples["x2"].notna().any():
-        return []  # inputs of two dimensions that are no images
-    shown, oracle = everyone(task, examples), _oracle(task, examples)
-    best = [*side_by_side(task, shown)] or shown[:4]
+        return []  # inputs with two dimensions that are not images
+    candidates, oracle = everyone(task, examples), _oracle(task, examples)
+    best = [*side_by_side(task, candidates)] or candidates[:4]
     episodes = sorted(examples["episode"].unique())
     blocks: list[Block] = []
     if best:
@@ -53,22 +53,23 @@ def _bands(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
             bands.figure(
                 f"{task.id}-{slug('examples', shift)}",
                 f"{task.task}: predictions ({shift_title(shift)})",
-                f"Predictions of {_in_words(task, best)} on the first episodes, one per row.",
+                f"Predictions of {_description(task, best)} on the first episodes, one per row.",
                 panels,
                 oracle,
                 task.looks,
                 len(best),
             )
         )
-    last = list({one.contestant: one for one in shown if one.contestant != oracle}.values())
-    if shift == "none" and {one.contestant for one in last} > {one.contestant for one in best}:
-        first = examples[examples["episode"] == episodes[0]]
+    # Each contestant with its largest number of related datasets.
+    contestants = list({one.contestant: one for one in candidates if one.contestant != oracle}.values())
+    if shift == "none" and {one.contestant for one in contestants} > {one.contestant for one in best}:
+        first_episode = examples[examples["episode"] == episodes[0]]
         blocks.append(
             bands.figure(
-                f"{task.id}-examples-everyone",
+                f"{task.id}-examples-all",
                 f"{task.task}: predictions of the first episode",
                 "Predictions of all models and baselines on the first episode, best first.",
-                {one.title: (first, one) for one in last},
+                {one.title: (first_episode, one) for one in contestants},
                 oracle,
                 task.looks,
                 4,
@@ -77,59 +78,60 @@ def _bands(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
     return blocks
 
 
-def _in_words(task: Slice, best: Sequence[Shown]) -> str:
-    """The contestants that are drawn, in the order of `side_by_side`."""
+def _description(task: Slice, best: Sequence[Shown]) -> str:
+    """The contestants of a figure in words, in the order of `side_by_side`."""
     backbones = [one for one in best if task.kinds.get(one.contestant) == "backbone"]
-    alone = [one for one in backbones if not one.related]
-    said = [f"the best model{'s' if len(alone) > 1 else ''} without related datasets"] if alone else []
-    said += ["the best model with related datasets"] if len(alone) < len(backbones) else []
-    return " and ".join(said) or "the best baselines"
+    n_alone = sum(not one.related for one in backbones)
+    groups = [f"the best model{'s' if n_alone > 1 else ''} without related datasets"] if n_alone else []
+    groups += ["the best model with related datasets"] if n_alone < len(backbones) else []
+    return " and ".join(groups) or "the best baselines"
 
 
-def _draws(task: Slice, examples: pd.DataFrame) -> list[Block]:
+def _joint_samples(task: Slice, examples: pd.DataFrame) -> list[Block]:
     """Joint samples of all contestants for the first episode, the oracle first."""
-    drawn = examples[examples["role"].isin(["drawn", "context"]) & examples["episode"].eq(0)]
-    who = set(drawn.loc[drawn["role"] == "drawn", "contestant"])
-    order = list(dict.fromkeys(one.contestant for one in everyone(task, examples) if one.contestant in who))
-    if not order:
+    rows = examples[examples["role"].isin(["drawn", "context"]) & examples["episode"].eq(0)]
+    with_samples = set(rows.loc[rows["role"] == "drawn", "contestant"])
+    names = list(dict.fromkeys(one.contestant for one in everyone(task, examples) if one.contestant in with_samples))
+    if not names:
         return []
-    order.sort(key=lambda name: task.kinds.get(name) != "oracle")
-    count = int(drawn["set"].max()) + 1
+    names.sort(key=lambda name: task.kinds.get(name) != "oracle")
+    n_samples = int(rows["set"].max()) + 1
     figure = draws.figure(
         f"{task.id}-examples-drawn",
-        f"{task.task}: {count} samples of the joint prediction",
-        "Samples of all outputs together, with observation noise, for the first episode without related datasets. "
+        f"{task.task}: {n_samples} samples of the joint prediction",
+        "Joint samples of all outputs, with observation noise, for the first episode without related datasets. "
         "Black dots: context points.",
-        drawn,
-        order,
+        rows,
+        names,
         task.looks,
     )
     return [figure]
 
 
 def _mismatched(task: Slice, names: Sequence[str], examples: pd.DataFrame) -> list[Block]:
-    """The best backbone that uses related datasets: without any, then with those of each kind."""
-    own = examples[examples["shift"].isin(names)]
-    users = [one for one in everyone(task, own) if one.related and task.kinds.get(one.contestant) == "backbone"]
-    if not users:
+    """Predictions of the best backbone that uses related datasets: without any, then with those of each process."""
+    rows = examples[examples["shift"].isin(names)]
+    with_related = [one for one in everyone(task, rows) if one.related and task.kinds.get(one.contestant) == "backbone"]
+    if not with_related:
         return []
-    who = [one for one in users if one.contestant == users[0].contestant]
+    best = [one for one in with_related if one.contestant == with_related[0].contestant]
+    fewest, most = best[0], best[-1]
     process = task.related_from
-    ends = sorted(names, key=lambda shift: (*_NEAR_TO_FAR, process[shift]).index(process[shift]))
-    scenarios = {"no related datasets": (ends[0], who[0])}
-    scenarios |= {f"related: {process[end]}": (end, who[-1]) for end in ends}
+    near_to_far = sorted(names, key=lambda shift: (*_NEAR_TO_FAR, process[shift]).index(process[shift]))
+    scenarios = {"no related datasets": (near_to_far[0], fewest)}
+    scenarios |= {f"related: {process[shift]}": (shift, most) for shift in near_to_far}
     panels = {
-        f"episode {e + 1}: {title}": (own[(own["shift"] == shift) & (own["episode"] == e)], one)
-        for e in sorted(own["episode"].unique())
+        f"episode {e + 1}: {title}": (rows[(rows["shift"] == shift) & (rows["episode"] == e)], one)
+        for e in sorted(rows["episode"].unique())
         for title, (shift, one) in scenarios.items()
     }
     figure = bands.figure(
         f"{task.id}-examples-mismatch",
         f"{task.task}: mismatched related datasets",
-        f"Predictions of {who[-1].contestant} with {who[-1].n_related} related datasets from the process of the "
+        f"Predictions of {most.contestant} with {most.n_related} related datasets from the process of the "
         "context or from another one, an episode per row.",
         panels,
-        _oracle(task, own),
+        _oracle(task, rows),
         task.looks,
         len(scenarios),
     )
@@ -137,10 +139,10 @@ def _mismatched(task: Slice, names: Sequence[str], examples: pd.DataFrame) -> li
 
 
 def _images(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
-    """All contestants on every episode."""
-    shown = everyone(task, examples)
-    backbones = [one for one in shown if task.kinds.get(one.contestant) == "backbone"]
-    others = [one for one in shown if one not in backbones]
+    """Images of every episode, completed by all contestants."""
+    candidates = everyone(task, examples)
+    backbones = [one for one in candidates if task.kinds.get(one.contestant) == "backbone"]
+    others = [one for one in candidates if one not in backbones]
     numbers = sorted(int(e) for e in examples["episode"].unique())
     episodes = {f"episode {e + 1}": examples[examples["episode"] == e] for e in numbers}
     gallery = images.gallery(

@@ -1,4 +1,4 @@
-"""More examples than the backbones were trained with: in-distribution, under shifts, and by trained length."""
+"""Extrapolation to more examples than in training: in-distribution, under shifts, and by trained length."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from iclbench.core.metrics import metric
 from iclbench.report.blocks import Block, Figure, Section
 from iclbench.report.data import Slice
 from iclbench.report.figures import learning
-from iclbench.report.sections.learning_curves import beyond_what_is_taken, numbers
+from iclbench.report.sections.learning_curves import curve_table, size_limited_contestants
 from iclbench.report.titles import IN_DISTRIBUTION
 
 
 def section(task: Slice) -> Section | None:
-    rows = _beyond(task)
+    rows = _extrapolated_lines(task)
     blocks: list[Block] = []
     for (points, evaluator, name), group in rows.groupby(["points", "evaluator", "metric"]):
         label, stem = metric(str(name)).label, slug("points", str(points), str(evaluator), str(name))
-        own = group[group["shifted"] == IN_DISTRIBUTION]
-        if len(own):
+        unshifted = group[group["shifted"] == IN_DISTRIBUTION]
+        if len(unshifted):
             blocks.append(
                 learning.figure(
                     task,
-                    {IN_DISTRIBUTION: own},
+                    {IN_DISTRIBUTION: unshifted},
                     name=stem,
                     title=f"{task.task}: up to {points} examples",
-                    caption=f"{label.capitalize()} with up to {points} examples in context.{_ends(task, own)}",
+                    caption=f"{label.capitalize()} with up to {points} examples in context."
+                    f"{_shorter_lines(task, unshifted)}",
                 )
             )
-            blocks.append(numbers(task, _curves(task, own), stem, label))
-        if len(own) < len(group):
+            blocks.append(curve_table(task, _curves(task, unshifted), stem, label))
+        if len(unshifted) < len(group):
             blocks.append(_under_shifts(task, group, str(points), stem, label))
     if task is task.siblings[0]:
         blocks += _by_trained_length(task)
@@ -40,7 +41,7 @@ def section(task: Slice) -> Section | None:
 
 
 def _under_shifts(task: Slice, rows: pd.DataFrame, points: str, stem: str, label: str) -> Figure:
-    """A panel in-distribution, and one for each shift."""
+    """A figure with a panel for the training distribution and one for each shift."""
     names = sorted(set(rows["shifted"]), key=lambda name: (name != IN_DISTRIBUTION, name))
     return learning.figure(
         task,
@@ -48,22 +49,22 @@ def _under_shifts(task: Slice, rows: pd.DataFrame, points: str, stem: str, label
         name=f"shifted-{stem}",
         title=f"{task.task}: up to {points} examples under shifts",
         caption=f"{label.capitalize()} with up to {points} examples in context, one panel per distribution of the "
-        f"prompts.{_ends(task, rows)}",
+        f"prompts.{_shorter_lines(task, rows)}",
     )
 
 
 def _by_trained_length(task: Slice) -> list[Figure]:
-    """Where runs were trained with different numbers of examples: in-distribution, a panel for each number."""
+    """In-distribution figures with a panel for each number of examples in training; empty if all runs share one."""
     slices = {f"trained with {one.length} examples": one for one in task.siblings if one.length is not None}
     if not slices:
         return []
-    parts = [_beyond(one).assign(panel=panel) for panel, one in slices.items()]
-    rows = pd.concat(parts, ignore_index=True)
+    lines = [_extrapolated_lines(one).assign(panel=panel) for panel, one in slices.items()]
+    rows = pd.concat(lines, ignore_index=True)
     figures = []
     for (points, evaluator, name), group in rows[rows["shifted"] == IN_DISTRIBUTION].groupby(
         ["points", "evaluator", "metric"]
     ):
-        panels = {panel: own for panel in slices if len(own := group[group["panel"] == panel])}
+        panels = {panel: in_panel for panel in slices if len(in_panel := group[group["panel"] == panel])}
         if len(panels) > 1:
             label = metric(str(name)).label
             figures.append(
@@ -73,28 +74,29 @@ def _by_trained_length(task: Slice) -> list[Figure]:
                     name=slug("by-trained-length", "points", str(points), str(evaluator), str(name)),
                     title=f"{task.task}: up to {points} examples, by trained length",
                     caption=f"{label.capitalize()} with up to {points} examples in context, one panel for each number "
-                    f"of examples in training.{_ends(replace(task, length=None), group)}",
+                    f"of examples in training.{_shorter_lines(replace(task, length=None), group)}",
                     of=slices,
                 )
             )
     return figures
 
 
-def _ends(task: Slice, rows: pd.DataFrame) -> str:
-    """The models whose lines end before those of the others, in a sentence."""
-    names = beyond_what_is_taken(task, rows)
+def _shorter_lines(task: Slice, rows: pd.DataFrame) -> str:
+    """A sentence that names the models that support fewer examples than the figure shows; empty if there are none."""
+    names = size_limited_contestants(task, rows)
     return f" Shorter lines: models that support no more examples ({', '.join(names)})." if names else ""
 
 
-def _beyond(task: Slice) -> pd.DataFrame:
-    """The extrapolated lines, with the number of examples and the name of the shift."""
+def _extrapolated_lines(task: Slice) -> pd.DataFrame:
+    """The lines beyond the trained length; `points` is the number of examples, `shifted` the distribution."""
     rows = task.lines[task.lines["shift"].isin(list(task.extrapolations))]
-    parts = [task.extrapolations[str(shift)] for shift in rows["shift"]]
-    shifted = [IN_DISTRIBUTION if left == "none" else left for left, _ in parts]
-    return rows.assign(shifted=shifted, points=[n for _, n in parts])
+    shifts_and_points = [task.extrapolations[str(shift)] for shift in rows["shift"]]
+    distributions = [IN_DISTRIBUTION if shift == "none" else shift for shift, _ in shifts_and_points]
+    return rows.assign(shifted=distributions, points=[n for _, n in shifts_and_points])
 
 
 def _curves(task: Slice, rows: pd.DataFrame) -> pd.DataFrame:
     """The same curves averaged over runs."""
-    c, one = task.curves, rows.iloc[0]
-    return c[(c["shift"] == one["shift"]) & (c["evaluator"] == one["evaluator"]) & (c["metric"] == one["metric"])]
+    curves, first = task.curves, rows.iloc[0]
+    of_line = curves["shift"].eq(first["shift"]) & curves["evaluator"].eq(first["evaluator"])
+    return curves[of_line & curves["metric"].eq(first["metric"])]

@@ -1,4 +1,4 @@
-"""Gap to the oracle: paired by episode, by number of related datasets, context size and stratum."""
+"""Gap to the oracle, paired by episode: by number of related datasets, context size and stratum."""
 
 from __future__ import annotations
 
@@ -20,27 +20,28 @@ def section(task: Slice) -> Section | None:
     lines = task.target_lines[task.target_lines["metric"] == "gap"]
     if lines.empty:
         return None
-    own, blocks = lines[lines["shift"] == "none"], []
-    if len(own):
-        blocks += [*_by_related(task, own), *_by_context(task, own)]
+    unshifted = lines[lines["shift"] == "none"]
+    blocks: list[Block] = []
+    if len(unshifted):
+        blocks += [*_against_related(task, unshifted), *_against_context(task, unshifted)]
     means = task.targets[task.targets["metric"] == "gap"]
-    blocks += [_numbers(task, shift, means[means["shift"] == shift]) for shift in shifts(means)]
+    blocks += [_table(task, shift, means[means["shift"] == shift]) for shift in shifts(means)]
     means = task.targets[task.targets["metric"] == "gap_joint"]
     if has_joint(task.targets):
-        blocks += [_numbers(task, shift, means[means["shift"] == shift], joint=True) for shift in shifts(means)]
+        blocks += [_table(task, shift, means[means["shift"] == shift], joint=True) for shift in shifts(means)]
     return Section(f"{task.id}-gap", "Gap to the oracle", tuple(blocks))
 
 
-def _by_related(task: Slice, rows: pd.DataFrame) -> list[Block]:
-    """Against the number of related datasets: all episodes, then each stratum."""
-    asked = counts(rows)
-    if len(asked) < 2:
+def _against_related(task: Slice, rows: pd.DataFrame) -> list[Block]:
+    """A figure against the number of related datasets: a panel for all episodes, then one per stratum."""
+    n_related = counts(rows)
+    if len(n_related) < 2:
         return []
     panels = {"all episodes": overall(rows)} | {name: rows[rows["stratum"] == name] for name in _strata(rows)}
     figure = targets.figure(
         task,
-        {title: levelled(own, asked) for title, own in panels.items() if len(own)},
-        targets.related(asked),
+        {title: levelled(in_panel, n_related) for title, in_panel in panels.items() if len(in_panel)},
+        targets.related(n_related),
         name="gap-related",
         title=f"{task.task}: gap to the oracle against the number of related datasets",
         caption=f"{_GAP} against the number of related datasets. Level lines: models that do not use them.",
@@ -48,19 +49,19 @@ def _by_related(task: Slice, rows: pd.DataFrame) -> list[Block]:
     return [figure]
 
 
-def _by_context(task: Slice, rows: pd.DataFrame) -> list[Block]:
-    """Against the context size, a panel per number of related datasets."""
-    bins = rows[(rows["axis"] == "n_context") & (rows["axis_value"] > 0)]  # an empty context has no place on a log axis
+def _against_context(task: Slice, rows: pd.DataFrame) -> list[Block]:
+    """A figure against the context size, with a panel per number of related datasets."""
+    bins = rows[(rows["axis"] == "n_context") & (rows["axis_value"] > 0)]  # a log axis cannot show an empty context
     ends = sorted(float(end) for end in bins["axis_value"].unique())
     if len(ends) < 2:
         return []
-    across = targets.Across("axis_value", "context points, up to", "context points up to", tuple(ends), log=True)
-    shown = main_counts(bins)
-    beside = levelled(bins, shown)
+    x_axis = targets.Across("axis_value", "context points, up to", "context points up to", tuple(ends), log=True)
+    n_related = main_counts(bins)
+    bins = levelled(bins, n_related)
     figure = targets.figure(
         task,
-        {related_title(n): beside[beside["n_related"] == n] for n in shown},
-        across,
+        {related_title(n): bins[bins["n_related"] == n] for n in n_related},
+        x_axis,
         name="gap-context",
         title=f"{task.task}: gap to the oracle against the context size",
         caption=f"{_GAP} against the number of context points, in bins.",
@@ -68,28 +69,27 @@ def _by_context(task: Slice, rows: pd.DataFrame) -> list[Block]:
     return [figure]
 
 
-def _numbers(task: Slice, shift: str, rows: pd.DataFrame, joint: bool = False) -> Table:
-    """A row per contestant and number of related datasets; columns: all episodes, bins, strata."""
+def _table(task: Slice, shift: str, rows: pd.DataFrame, joint: bool = False) -> Table:
+    """A row per contestant and number of related datasets, a column for all episodes and one per bin and stratum."""
     ends = sorted(float(end) for end in rows.loc[rows["axis"] == "n_context", "axis_value"].unique())
-    parts = {"all": ("all episodes", overall(rows))}
-    for end, title in zip(ends, _bins(ends), strict=True):
-        parts[f"n{end:g}"] = (title, rows[(rows["axis"] == "n_context") & (rows["axis_value"] == end)])
-    parts |= {f"s_{name}": (name, rows[rows["stratum"] == name]) for name in _strata(rows)}
+    groups = {"all": ("all episodes", overall(rows))}
+    for end, title in zip(ends, _bin_titles(ends), strict=True):
+        groups[f"n{end:g}"] = (title, rows[(rows["axis"] == "n_context") & (rows["axis_value"] == end)])
+    groups |= {f"s_{name}": (name, rows[rows["stratum"] == name]) for name in _strata(rows)}
     keys = ["contestant", "kind", "n_related"]
     frame = rows[keys].drop_duplicates()
-    for key, (_, part) in parts.items():
+    for key, (_, group) in groups.items():
         names = {"value": key, "low": f"{key}_low", "high": f"{key}_high", "n_episodes": f"{key}_episodes"}
-        frame = frame.merge(part[[*keys, *names]].rename(columns=names), "left", keys)
+        frame = frame.merge(group[[*keys, *names]].rename(columns=names), "left", keys)
     frame = frame.sort_values(["all", *keys], ignore_index=True)
-    episodes = int(parts["all"][1]["n_episodes"].max())
-    many = bool(frame["n_related"].any())
-    related = (Column("n_related", "related datasets", lambda n: str(int(n)), numeric=True),) if many else ()
-    kind = "Joint gap" if joint else "Gap"
+    n_episodes = int(groups["all"][1]["n_episodes"].max())
+    has_related = bool(frame["n_related"].any())
+    related = (Column("n_related", "related datasets", lambda n: str(int(n)), numeric=True),) if has_related else ()
     return Table(
         name=f"{task.id}-gap" + ("-joint" if joint else "") + ("" if shift == "none" else f"-{shift}"),
-        title=f"{kind} to the oracle: {shift_title(shift)}",
-        caption=f"{_JOINT_GAP if joint else _GAP} over {episodes:,} episodes ({shift_title(shift)}) and by number of "
-        f"context points{' and stratum' if len(parts) > 1 + len(ends) else ''}, with paired 95 % intervals."
+        title=f"{'Joint gap' if joint else 'Gap'} to the oracle: {shift_title(shift)}",
+        caption=f"{_JOINT_GAP if joint else _GAP} over {n_episodes:,} episodes ({shift_title(shift)}) and by number of "
+        f"context points{' and stratum' if len(groups) > 1 + len(ends) else ''}, with paired 95 % intervals."
         + (_teacher_forced(task) if joint else ""),
         frame=frame,
         columns=(
@@ -97,7 +97,7 @@ def _numbers(task: Slice, shift: str, rows: pd.DataFrame, joint: bool = False) -
             *related,
             *(
                 Column(key, title, fixed, True, f"{key}_low", f"{key}_high", episodes=f"{key}_episodes")
-                for key, (title, _) in parts.items()
+                for key, (title, _) in groups.items()
             ),
         ),
         folded=shift != "none",
@@ -105,7 +105,7 @@ def _numbers(task: Slice, shift: str, rows: pd.DataFrame, joint: bool = False) -
 
 
 def _teacher_forced(task: Slice) -> str:
-    """The models with a joint likelihood given true targets, in a sentence."""
+    """A sentence that names the models whose joint likelihood is given the true targets; empty if there are none."""
     forced = task.targets.loc[task.targets["metric"] == "log_likelihood_teacher_forced", "contestant"]
     if forced.empty:
         return ""
@@ -113,10 +113,14 @@ def _teacher_forced(task: Slice) -> str:
 
 
 def _strata(rows: pd.DataFrame) -> list[str]:
-    """Every stratum's name."""
+    """The names of all strata."""
     return sorted(str(name) for name in rows["stratum"].dropna().unique())
 
 
-def _bins(ends: list[float]) -> list[str]:
-    """The bins of context sizes by name: none, 1 to 4, 5 to 16, 17 to 64, ..."""
+def _bin_titles(ends: list[float]) -> list[str]:
+    """The titles of bins of context sizes that end at 0, 4, 16, 64, ...
+
+    >>> _bin_titles([0, 4, 16])
+    ['no points', '1 to 4 points', '5 to 16 points']
+    """
     return ["no points" if end == 0 else f"{int(end) // 4 + 1 if end > 4 else 1} to {int(end)} points" for end in ends]

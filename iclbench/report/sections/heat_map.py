@@ -1,4 +1,4 @@
-"""Scores of all models and the best baselines on all task families."""
+"""Heat map: scores of all models and of the best baselines on all task families."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pandas as pd
 
 from iclbench.analysis import normalised
 from iclbench.analysis.normalised import Contest
-from iclbench.analysis.separation import ENOUGH, Separation
+from iclbench.analysis.separation import ENOUGH
 from iclbench.core.formats import fixed, integer, plural, slug
 from iclbench.core.metrics import GIVEN_TRUTH, GUESSES, metric
 from iclbench.report.blocks import Block, Column, Section, Table, Text
@@ -18,13 +18,13 @@ from iclbench.report.figures import heat_map
 from iclbench.report.sections.overview import shade
 
 BEST = "best baseline"
-# What became of a cell without a score, the most telling first.
+# Statuses of cells without a score. The first one that applies is shown.
 MISSING = ("diverged", "failed", "skipped")
 NOT_LEARNED = "not significantly different from 0"
-# Models that have at least half of the rows, the other models with the rows that any of them has, and baselines.
+# Panels: models with at least half of the rows, the other models (with the rows that any of them has), and baselines.
 _CORE, _FURTHER, _BASELINES = "models", "models on some tasks", "baselines"
-# Baselines that have columns of their own: the best, and so many that were asked on most rows.
-_COMMON = 5
+# Columns of baselines next to that of the best one: those that are evaluated on most rows.
+_MAX_BASELINES = 5
 _READING = (
     "A score of 0 is as good as guessing: the zero predictor, the mean training image or a Poisson process. A score "
     "of 1 is as good as the Bayes-optimal predictor or, where that is unknown, the best baseline. Scores are means "
@@ -42,19 +42,19 @@ def section(results: Results) -> Section | None:
 def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> Iterator[Block]:
     scores = normalised.all_scores(contests).assign(reason=None)
     rows = [contest.title for contest in contests]
-    backbones = in_order(results, contests, scores)
-    core, further = on_most(scores, backbones)
-    baselines = [BEST, *_common(scores)] if scores["kind"].eq("baseline").any() else []
-    shown = pd.concat([scores, best(scores)], ignore_index=True)
-    titled = ((_CORE, core), (_FURTHER, further), (_BASELINES, baselines))
-    panels = {title: names for title, names in titled if names}
+    backbones = ordered_backbones(results, contests, scores)
+    core, further = split_by_rows(scores, backbones)
+    baselines = [BEST, *_frequent_baselines(scores)] if scores["kind"].eq("baseline").any() else []
+    scores = pd.concat([scores, best_baselines(scores)], ignore_index=True)
+    panels = {_CORE: core, _FURTHER: further, _BASELINES: baselines}
+    panels = {title: names for title, names in panels.items() if names}
     cells = pd.concat(
-        [cells_of(results, contests, shown, names).assign(panel=panel) for panel, names in panels.items()],
+        [cells_of(results, contests, scores, names).assign(panel=panel) for panel, names in panels.items()],
         ignore_index=True,
     )
-    asked = cells.loc[cells["panel"].eq(_FURTHER) & ~cells["status"].isin(["not run", "skipped"]), "row"]
-    cells = cells[cells["panel"].ne(_FURTHER) | cells["row"].isin(asked)].reset_index(drop=True)
-    # A panel of models that meet few tasks is mostly empty: no grid of question marks.
+    rows_with_runs = cells.loc[cells["panel"].eq(_FURTHER) & ~cells["status"].isin(["not run", "skipped"]), "row"]
+    cells = cells[cells["panel"].ne(_FURTHER) | cells["row"].isin(rows_with_runs)].reset_index(drop=True)
+    # The panel of models on some tasks is mostly empty: its missing cells are blank, without a question mark.
     cells["status"] = cells["status"].mask(cells["panel"].eq(_FURTHER) & cells["status"].eq("not run"), "not asked")
     title = f"{preset}: scores by family and model"
     name = f"heat-map-{slug(preset)}"
@@ -68,154 +68,167 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
             name,
             title,
             f"Scores at preset {preset}, the model with the best mean rank first; the best baseline is chosen for each "
-            "row. " + (f"{'; '.join(marks)} (reasons in the tooltips). " if marks else "") + _not_learned(cells),
+            "row. " + (f"{'; '.join(marks)} (reasons in the tooltips). " if marks else "") + _not_learned_text(cells),
             cells,
             rows,
             panels,
             results.user_backbones,
         )
-    yield _numbers(contests, shown, [*backbones, *baselines], name, title)
-    if (table := _separations(contests, name)) is not None:
+    yield _score_table(contests, scores, [*backbones, *baselines], name, title)
+    if (table := _separation_table(contests, name)) is not None:
         yield table
-    if (table := _related(contests, name)) is not None:
+    if (table := _related_table(contests, name)) is not None:
         yield table
 
 
-def _not_learned(cells: pd.DataFrame) -> str:
-    """A sentence with the number of scores that are not significantly above 0."""
+def _not_learned_text(cells: pd.DataFrame) -> str:
+    """A sentence with the number of scores that are not significantly different from 0; empty if there are none."""
     n = int(cells["reason"].eq(NOT_LEARNED).sum())
     return (
         f"{plural(n, 'score')} of models {'is' if n == 1 else 'are'} not significantly different from 0." if n else ""
     )
 
 
-def _on_some(scores: pd.DataFrame) -> set[str]:
+def _on_few_rows(scores: pd.DataFrame) -> set[str]:
     """Backbones that have less than half of the rows."""
-    of = scores[scores["kind"] == "backbone"]
-    counts = of.groupby("contestant")["row"].nunique()
-    return set(counts.index[counts < of["row"].nunique() / 2])
+    rows = scores[scores["kind"] == "backbone"]
+    counts = rows.groupby("contestant")["row"].nunique()
+    return set(counts.index[counts < rows["row"].nunique() / 2])
 
 
-def on_most(scores: pd.DataFrame, backbones: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Backbones that have at least half of the rows or failed on all of them, and the others."""
-    few = _on_some(scores)
-    core, further = ([name for name in backbones if (name in few) is asked] for asked in (False, True))
+def split_by_rows(scores: pd.DataFrame, backbones: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Backbones that have at least half of the rows or failed on all of them, and the other backbones."""
+    on_few = _on_few_rows(scores)
+    core = [name for name in backbones if name not in on_few]
+    further = [name for name in backbones if name in on_few]
     return (core, further) if core else (further, core)
 
 
-def in_order(results: Results, contests: Sequence[Contest], scores: pd.DataFrame) -> list[str]:
-    """Backbones by their mean rank over the rows they have, the best first; those that lack most rows come after them,
-    and last those that have none because they failed or have diverged."""
-    of = scores[scores["kind"] == "backbone"]
-    rank = of.groupby("row")["score"].rank(ascending=False).groupby(of["contestant"]).mean()
-    lacking = rank.index.isin(list(_on_some(scores)))
-    standing = pd.DataFrame({"lacking": lacking, "rank": rank}).rename_axis("contestant").reset_index()
-    ranked = standing.sort_values(["lacking", "rank", "contestant"])["contestant"].astype(str)
-    asked = {name for (_, name), why in _reasons(results, contests).items() if why.keys() - {"skipped"}}
-    return [*ranked, *sorted(asked & _trained(results, contests) - {*ranked})]
+def ordered_backbones(results: Results, contests: Sequence[Contest], scores: pd.DataFrame) -> list[str]:
+    """Backbones by their mean rank over the rows that they have, the best first.
+
+    Backbones that lack most rows come after the others, and those that failed or diverged on all rows come last.
+    """
+    rows = scores[scores["kind"] == "backbone"]
+    rank = rows.groupby("row")["score"].rank(ascending=False).groupby(rows["contestant"]).mean()
+    on_few = rank.index.isin(list(_on_few_rows(scores)))
+    order = pd.DataFrame({"on_few": on_few, "rank": rank}).rename_axis("contestant").reset_index()
+    ranked = order.sort_values(["on_few", "rank", "contestant"])["contestant"].astype(str)
+    failed = {name for (_, name), reasons in _reasons(results, contests).items() if reasons.keys() - {"skipped"}}
+    return [*ranked, *sorted(failed & _trained_backbones(results, contests) - {*ranked})]
 
 
-def _trained(results: Results, contests: Sequence[Contest]) -> set[str]:
-    """Backbones that rows or cells of the contests are about; none that met a task which they were not trained on."""
+def _trained_backbones(results: Results, contests: Sequence[Contest]) -> set[str]:
+    """Backbones that were trained, or failed to train, on a task of the contests."""
     names: set[str] = set()
     for task in {id(contest.task): contest.task for contest in contests}.values():
         rows, cells = task.rows, results.cells
         names |= set(rows.loc[rows["kind"].eq("backbone") & rows["trained_on"].isna(), "contestant"])
-        of = cells["task"].eq(task.task) & cells["preset"].eq(task.preset) & cells["kind"].eq("train")
-        names |= set(cells.loc[of, "contestant"])
+        in_training = cells["task"].eq(task.task) & cells["preset"].eq(task.preset) & cells["kind"].eq("train")
+        names |= set(cells.loc[in_training, "contestant"])
     return names
 
 
-def _common(scores: pd.DataFrame) -> list[str]:
-    """Baselines that were asked on most rows, by their mean score."""
-    of = scores[scores["kind"].eq("baseline") & ~scores["contestant"].isin(GUESSES | GIVEN_TRUTH)]
-    by_name = of.groupby("contestant")["score"].agg(["size", "mean"]).reset_index()
-    most = by_name.sort_values(["size", "mean"], ascending=False, kind="stable").head(_COMMON)
-    return [str(name) for name in most.sort_values("mean", ascending=False)["contestant"]]
+def _of_baselines(scores: pd.DataFrame) -> pd.DataFrame:
+    """The scores of baselines, without guesses and without methods that are given the truth."""
+    return scores[scores["kind"].eq("baseline") & ~scores["contestant"].isin(GUESSES | GIVEN_TRUTH)]
 
 
-def best(scores: pd.DataFrame) -> pd.DataFrame:
-    """Rows of a contestant that is the best baseline of each row; its name is in `reason`."""
-    of = scores[scores["kind"].eq("baseline") & ~scores["contestant"].isin(GUESSES | GIVEN_TRUTH)]
-    best = of.sort_values(["score", "contestant"], ascending=[False, True]).drop_duplicates("row")
+def _frequent_baselines(scores: pd.DataFrame) -> list[str]:
+    """The baselines that are evaluated on most rows, by their mean score."""
+    by_name = _of_baselines(scores).groupby("contestant")["score"].agg(["size", "mean"]).reset_index()
+    frequent = by_name.sort_values(["size", "mean"], ascending=False, kind="stable").head(_MAX_BASELINES)
+    return [str(name) for name in frequent.sort_values("mean", ascending=False)["contestant"]]
+
+
+def best_baselines(scores: pd.DataFrame) -> pd.DataFrame:
+    """The score of the best baseline of each row, under the name `BEST`; `reason` is the name of the baseline."""
+    ordered = _of_baselines(scores).sort_values(["score", "contestant"], ascending=[False, True])
+    best = ordered.drop_duplicates("row")
     return best.assign(reason=best["contestant"], contestant=BEST)
 
 
 def cells_of(results: Results, contests: Sequence[Contest], scores: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
-    """A row for every cell, in the order of the columns; those without a score say why."""
+    """A row per cell of the heat map, column by column, with its `status` and the `reason` for a missing score."""
     rows = [contest.title for contest in contests]
     grid = pd.DataFrame([(row, name) for name in names for row in rows], columns=["row", "contestant"])
     cells = grid.merge(scores, "left", ["row", "contestant"])
     all_reasons = _reasons(results, contests)
     all_reasons |= _reasons_of_baselines(results, all_reasons)
-    status, reasons = [], []
-    for row, name, score, best in zip(
+    statuses, texts = [], []
+    for row, name, score, baseline in zip(
         cells["row"], cells["contestant"], cells["score"], cells["reason"].astype(object), strict=True
     ):
-        why = all_reasons.get((row, name), {})
-        reason = "; ".join(reason for lines in why.values() for reason in lines)
-        missing = next((status for status in MISSING if status in why), "not run")
-        status.append(missing if pd.isna(score) else "ok")
-        reasons.append(best if pd.notna(best) else reason or ("not computed yet" if pd.isna(score) else ""))
-    cells = cells.assign(status=status, reason=reasons)
-    titled = {contest.title: contest for contest in contests}
-    near = cells["kind"].eq("backbone") & cells["low"].le(0).fillna(False).astype(bool) & cells["reason"].eq("")
-    found = [
-        _like_nothing(titled[row], str(name), float(high))
-        for row, name, high in cells.loc[near, ["row", "contestant", "high"]].itertuples(index=False)
+        reasons = all_reasons.get((row, name), {})
+        text = "; ".join(reason for of_status in reasons.values() for reason in of_status)
+        missing = next((status for status in MISSING if status in reasons), "not run")
+        statuses.append(missing if pd.isna(score) else "ok")
+        texts.append(baseline if pd.notna(baseline) else text or ("not computed yet" if pd.isna(score) else ""))
+    cells = cells.assign(status=statuses, reason=texts)
+    by_title = {contest.title: contest for contest in contests}
+    includes_zero = cells["low"].le(0).fillna(False).astype(bool)
+    candidates = cells["kind"].eq("backbone") & includes_zero & cells["reason"].eq("")
+    not_different = [
+        _not_different_from_guess(by_title[row], str(name), float(high))
+        for row, name, high in cells.loc[candidates, ["row", "contestant", "high"]].itertuples(index=False)
     ]
-    alike = pd.Series(found, cells.index[near], dtype=bool).reindex(cells.index, fill_value=False)
-    return cells.assign(reason=cells["reason"].mask(alike, NOT_LEARNED))
+    mask = pd.Series(not_different, cells.index[candidates], dtype=bool).reindex(cells.index, fill_value=False)
+    return cells.assign(reason=cells["reason"].mask(mask, NOT_LEARNED))
 
 
-def _like_nothing(contest: Contest, name: str, high: float) -> bool:
-    """Whether a score whose own interval begins below 0 is not told apart from what scores 0: paired by episode where
-    that can be, since what is hard for one is hard for the other, by the end of the interval elsewhere."""
-    nothing = contest.guess
-    gap = None if nothing is None else contest.difference(name, nothing)
+def _not_different_from_guess(contest: Contest, name: str, high: float) -> bool:
+    """Whether a score with an interval that begins below 0 is not significantly different from the score of guessing.
+
+    Compared by episode if both have the same episodes, which removes the variance of their difficulty; otherwise by
+    `high`, the upper end of the interval.
+    """
+    gap = None if contest.guess is None else contest.difference(name, contest.guess)
     return high >= 0 if gap is None else gap.tied
 
 
 def _reasons(results: Results, contests: Sequence[Contest]) -> dict[tuple[str, str], dict[str, list[str]]]:
-    """By row and contestant: every status that is not good, and the reasons for it."""
-    found: dict[tuple[str, str], dict[str, list[str]]] = {}
+    """By row and contestant, and then by status: the reasons for missing scores."""
+    reasons: dict[tuple[str, str], dict[str, list[str]]] = {}
 
-    def tell(row: str, name: object, status: object, reason: str) -> None:
-        lines = found.setdefault((row, str(name)), {}).setdefault(str(status), [])
-        lines += [reason] if reason not in lines else []
+    def add(row: str, name: object, status: object, reason: str) -> None:
+        of_status = reasons.setdefault((row, str(name)), {}).setdefault(str(status), [])
+        of_status += [reason] if reason not in of_status else []
 
     cells = results.cells
     cells = cells[cells["kind"].isin(["train", "evaluate"]) & cells["status"].ne("done")]
+    columns = ["contestant", "status", "run", "reason"]
     for contest in contests:
-        rows = contest.task.rows
+        task = contest.task
+        rows = task.rows
         rows = rows[rows["status"].ne("ok") & rows["shift"].eq("none") & rows["evaluator"].eq(contest.evaluator)]
-        for name, status, run, why in zip(rows["contestant"], rows["status"], rows["run"], rows["reason"], strict=True):
-            tell(contest.title, name, status, f"{run}: {why}")
-        rows = contest.task.diverged
-        for name, run, why in zip(rows["contestant"], rows["run"], rows["reason"], strict=True):
-            tell(contest.title, name, "diverged", f"{run}: {why}")
-        of = cells[cells["task"].eq(contest.task.task) & cells["preset"].eq(contest.task.preset)]
-        for name, status, run, why in zip(of["contestant"], of["status"], of["run"], of["reason"], strict=True):
-            tell(contest.title, name, status, str(why) if status == "skipped" else f"{run}: {why}")
-    return found
+        for name, status, run, reason in rows[columns].itertuples(index=False):
+            add(contest.title, name, status, f"{run}: {reason}")
+        for name, run, reason in task.diverged[["contestant", "run", "reason"]].itertuples(index=False):
+            add(contest.title, name, "diverged", f"{run}: {reason}")
+        of_task = cells[cells["task"].eq(task.task) & cells["preset"].eq(task.preset)]
+        for name, status, run, reason in of_task[columns].itertuples(index=False):
+            add(contest.title, name, status, str(reason) if status == "skipped" else f"{run}: {reason}")
+    return reasons
 
 
 def _reasons_of_baselines(
     results: Results, all_reasons: dict[tuple[str, str], dict[str, list[str]]]
 ) -> dict[tuple[str, str], dict[str, list[str]]]:
-    """By row what is told of any baseline, for the cell of the best of them."""
+    """The reasons of all baselines of a row, for the cell of the best baseline."""
     baselines = {*results.rows.loc[results.rows["kind"] == "baseline", "contestant"]} - GUESSES - GIVEN_TRUTH
-    found: dict[tuple[str, str], dict[str, list[str]]] = {}
-    for (row, name), why in all_reasons.items():
+    merged: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for (row, name), reasons in all_reasons.items():
         if name in baselines:
-            of_row = found.setdefault((row, BEST), {})
-            for status, lines in why.items():
-                of_row[status] = list(dict.fromkeys([*of_row.get(status, []), *lines]))
-    return found
+            of_row = merged.setdefault((row, BEST), {})
+            for status, texts in reasons.items():
+                of_row[status] = list(dict.fromkeys([*of_row.get(status, []), *texts]))
+    return merged
 
 
-def _numbers(contests: Sequence[Contest], scores: pd.DataFrame, names: Sequence[str], name: str, title: str) -> Table:
-    """The same as a table: a row per family, with what scores 1."""
+def _score_table(
+    contests: Sequence[Contest], scores: pd.DataFrame, names: Sequence[str], name: str, title: str
+) -> Table:
+    """The heat map as a table: a row per family, with the predictor that scores 1."""
     wide = scores.pivot_table("score", index="row", columns="contestant")
     frame = wide.reindex(index=[c.title for c in contests], columns=list(names)).reset_index()
     frame = frame.assign(one=[c.one for c in contests], metric=[metric(c.metric).label for c in contests])
@@ -234,13 +247,19 @@ def _numbers(contests: Sequence[Contest], scores: pd.DataFrame, names: Sequence[
     )
 
 
-def _separations(contests: Sequence[Contest], name: str) -> Table | None:
-    """Which rows tell backbones apart, and which the luck of their seeds."""
-    found = [(contest.title, contest.separation) for contest in contests]
+def _separation_table(contests: Sequence[Contest], name: str) -> Table | None:
+    """Whether the scores of a row separate backbones, or differ no more than those of several seeds."""
     rows = [
-        {"row": row, "contestants": s.contestants, "gap": s.gap, "sd": s.sd, "ratio": s.ratio, "tells": _verdict(s)}
-        for row, s in found
-        if s is not None and not math.isnan(s.sd)
+        {
+            "row": contest.title,
+            "contestants": separation.contestants,
+            "gap": separation.gap,
+            "sd": separation.sd,
+            "ratio": separation.ratio,
+            "tells": "yes" if separation.tells else "no",
+        }
+        for contest in contests
+        if (separation := contest.separation) is not None and not math.isnan(separation.sd)
     ]
     if not rows:
         return None
@@ -263,14 +282,10 @@ def _separations(contests: Sequence[Contest], name: str) -> Table | None:
     )
 
 
-def _verdict(found: Separation) -> str:
-    return "yes" if found.tells else "no"
-
-
-def _related(contests: Sequence[Contest], name: str) -> Table | None:
-    """What related datasets add: scores on the line that the heat map has without them."""
-    parts = [normalised.related(c.task).assign(row=c.title) for c in contests if c.evaluator == "targets"]
-    rows = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+def _related_table(contests: Sequence[Contest], name: str) -> Table | None:
+    """The gain from related datasets, as scores on the scale of the heat map."""
+    frames = [normalised.related(c.task).assign(row=c.title) for c in contests if c.evaluator == "targets"]
+    rows = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
     if rows.empty:
         return None
     counts = sorted(int(n) for n in rows["n_related"].unique())

@@ -1,4 +1,4 @@
-"""In context and in weights: accuracy on every test of a classification task, and during training."""
+"""Accuracy in context and in weights: on all tests of a classification task, and during training."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ def section(task: Slice) -> Section | None:
     if not accuracies.has_tests(task):
         return None
     tests = in_order(task.test_lines["evaluator"])
-    said = (f"{meaning(t).title}: {meaning(t).asks}; guessing gets {meaning(t).guessing}." for t in tests)
-    blocks: list[Block] = [Text(_INTRODUCTION, tuple(said)), numbers(task, tests)]
+    items = (f"{meaning(t).title}: {meaning(t).asks}; guessing gets {meaning(t).guessing}." for t in tests)
+    blocks: list[Block] = [Text(_INTRODUCTION, tuple(items)), accuracy_table(task, tests)]
     if (figure := accuracy.in_training(task)) is not None:
         blocks.append(figure)
     return Section(f"{task.id}-in-context", "In context and in weights", tuple(blocks))
 
 
-def numbers(task: Slice, tests: list[str]) -> Table:
-    """A row per contestant, a column per test; what decides the flip; the highest ICL accuracy in training."""
-    ours = accuracies.final(task).assign(name=lambda rows: rows["contestant"])
-    both = pd.concat([ours, _published(task)], ignore_index=True)
+def accuracy_table(task: Slice, tests: list[str]) -> Table:
+    """A row per contestant: accuracy on each test, whether context or weights decide the flip, and the highest ICL
+    accuracy in training."""
+    measured = accuracies.final(task).assign(name=lambda rows: rows["contestant"])
+    rows = pd.concat([measured, _published(task)], ignore_index=True)
     keys = ["kind", "contestant", "name"]
-    frame = both.groupby(keys, as_index=False, dropna=False).agg(runs=("runs", "max"))
+    frame = rows.groupby(keys, as_index=False, dropna=False).agg(runs=("runs", "max"))
     frame["runs"] = frame["runs"].astype("Int64").where(frame["kind"] == "backbone")
     for test in tests:
         names = {"value": test, "low": f"{test}_low", "high": f"{test}_high"}
-        own = both.loc[both["evaluator"] == test, [*keys, *names]]
-        frame = frame.merge(own.rename(columns=names), "left", keys)
+        of_test = rows.loc[rows["evaluator"] == test, [*keys, *names]]
+        frame = frame.merge(of_test.rename(columns=names), "left", keys)
     frame = frame.merge(_peaks(task), "left", "contestant")
     frame = frame.assign(order=frame["kind"].map({kind: i for i, kind in enumerate(KINDS)}))
     frame = frame.sort_values(["order", tests[0], "name"], ascending=[True, False, True], ignore_index=True)
@@ -49,7 +50,7 @@ def numbers(task: Slice, tests: list[str]) -> Table:
         Column("name", "contestant"),
         Column("kind", "kind"),
         Column("runs", "seeds", integer, numeric=True),
-        *(Column(t, _headed(t), fixed, True, f"{t}_low", f"{t}_high") for t in tests),
+        *(Column(t, _header(t), fixed, True, f"{t}_low", f"{t}_high") for t in tests),
         *([Column("winner", "flip decided by")] if "flip" in tests else []),
         Column("peak", "highest ICL in training", fixed, True, "peak_low", "peak_high"),
         Column("peak_step", "at step", integer, numeric=True),
@@ -66,15 +67,16 @@ def numbers(task: Slice, tests: list[str]) -> Table:
     )
 
 
-def _headed(evaluator: str) -> str:
+def _header(evaluator: str) -> str:
     test = meaning(evaluator)
     return test.title if test.chance is None else f"{test.title} (chance {test.guessing})"
 
 
 def _published(task: Slice) -> pd.DataFrame:
-    """Published accuracies on the tests, of any preset."""
-    v = task.results.rows
-    rows = v[(v["kind"] == "published") & (v["task"] == task.task) & (v["metric"] == HEADLINE) & (v["status"] == "ok")]
+    """Published accuracies on the tests, of all presets."""
+    rows = task.results.rows
+    rows = rows[rows["kind"].eq("published") & rows["task"].eq(task.task)]
+    rows = rows[rows["metric"].eq(HEADLINE) & rows["status"].eq("ok")]
     rows = rows[is_test(rows["evaluator"]) & rows["axis"].isna()]
     rows = rows.assign(name=rows["contestant"] + " (published, " + rows["preset"] + data_note(rows) + ")")
     rows = rows.drop(columns="contestant")
@@ -84,11 +86,11 @@ def _published(task: Slice) -> pd.DataFrame:
 def _peaks(task: Slice) -> pd.DataFrame:
     """Columns contestant, peak with its interval, peak_step."""
     names = {"value": "peak", "low": "peak_low", "high": "peak_high", "axis_value": "peak_step"}
-    best = accuracies.peaks(accuracies.trajectory(task))
-    return best[["contestant", *names]].rename(columns=names)
+    peaks = accuracies.peaks(accuracies.trajectory(task))
+    return peaks[["contestant", *names]].rename(columns=names)
 
 
 def _winner(low: pd.Series, high: pd.Series) -> pd.Series:
-    """Figure: whether context or weights decide where they disagree."""
+    """Whether context or weights decide where they disagree, from the interval of the accuracy on the flip test."""
     winner = pd.Series("neither", index=low.index, dtype="string").where(low.notna() & high.notna())
     return winner.mask((low > 0.5).fillna(False), "context").mask((high < 0.5).fillna(False), "weights")

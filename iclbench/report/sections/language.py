@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from iclbench.report.blocks import Block, Section, Text
 from iclbench.report.data import Results
 from iclbench.report.figures import language as figures
-from iclbench.report.figures import language_passes as passes
-from iclbench.report.sections import language_comparisons as comparisons
-from iclbench.report.sections import language_records as records
-from iclbench.report.sections import language_tables as numbers
+from iclbench.report.figures import language_passes
+from iclbench.report.sections import language_comparisons, language_records, language_tables
 
 _READING = (
     "Frozen language models answer queries after demonstrations in their prompt.",
@@ -26,40 +24,44 @@ _READING = (
 
 
 def section(results: Results) -> Section | None:
-    found = results.language
-    if found.cells.empty:
+    language = results.language
+    if language.cells.empty:
         return None
     parts = (
         _part(
             "accuracy",
             "Accuracy by task and model",
             [
-                *numbers.by_model(found),
-                figures.families(found),
-                numbers.scores(found),
+                *language_tables.by_model(language),
+                figures.families(language),
+                language_tables.scores(language),
             ],
         ),
-        _part("controls", "Controls", numbers.controls(found)),
-        _part("shots", "Number of demonstrations", [figures.shots(found), numbers.by_shots(found)]),
-        _part("gains", "Methods against plain in-context learning", [figures.gains(found), comparisons.gains(found)]),
-        _part("passes", "Passes of Deep-Thinking", [*passes.against_passes(found)]),
+        _part("controls", "Controls", language_tables.controls(language)),
+        _part("shots", "Number of demonstrations", [figures.shots(language), language_tables.by_shots(language)]),
+        _part(
+            "gains",
+            "Methods against plain in-context learning",
+            [figures.gains(language), language_comparisons.gains(language)],
+        ),
+        _part("passes", "Passes of Deep-Thinking", [*language_passes.against_passes(language)]),
         _part(
             "demonstrations",
             "Choice and order of demonstrations",
             [
-                figures.spread(found, "demo_seed"),
-                figures.spread(found, "order"),
+                figures.spread(language, "demo_seed"),
+                figures.spread(language, "order"),
             ],
         ),
-        _part("published", "Published results", comparisons.published(found)),
+        _part("published", "Published results", language_comparisons.published(language)),
         _part(
             "answers",
             "Answers, prompts and costs",
             [
-                records.samples(found),
-                records.notes(found),
-                records.prompt_sets(found),
-                records.costs(found),
+                language_records.samples(language),
+                language_records.notes(language),
+                language_records.prompt_sets(language),
+                language_records.costs(language),
             ],
         ),
     )
@@ -67,6 +69,6 @@ def section(results: Results) -> Section | None:
 
 
 def _part(name: str, title: str, blocks: Sequence[Block | None]) -> Section | None:
-    """A part with the blocks that exist; None if there are none."""
-    found = tuple(block for block in blocks if block is not None)
-    return Section(f"language-{name}", title, found) if found else None
+    """A part with the blocks that are not None; None if there are none."""
+    contents = tuple(block for block in blocks if block is not None)
+    return Section(f"language-{name}", title, contents) if contents else None

@@ -1,4 +1,4 @@
-"""Language models compared: methods with plain in-context learning, query by query, and ours with published numbers."""
+"""Comparisons of language models: methods with plain in-context learning, and our accuracies with published ones."""
 
 from __future__ import annotations
 
@@ -14,33 +14,31 @@ from iclbench.report.sections.language_tables import ALL
 from iclbench.report.sections.overview import shade
 from iclbench.report.titles import source
 
-# A table of more rows is folded.
-_UNFOLDED = 60
-FIRST_TOKEN = "accuracy_first_token"
-_WHO = ["task", "contestant", "n_context"]
-_DATA = {"data": "published data", "our_data": "our data"}
+# Longer tables are folded.
+_MAX_UNFOLDED_ROWS = 60
+_FIRST_TOKEN = "accuracy_first_token"
+_KEYS = ["task", "contestant", "n_context"]
 _GAINS = (
     "Accuracy with each method minus that of plain in-context learning on the same queries, with paired 95 % "
     "intervals, and both accuracies after demonstrations with shuffled labels."
 )
 
 
-def gains(found: Language) -> Table | None:
-    """A row per task and method at the task's number of demonstrations, and the mean over tasks."""
-    rows = found.at_main(found.gains)
+def gains(language: Language) -> Table | None:
+    """Gains of methods by task, at the task's number of demonstrations, and their means over tasks."""
+    rows = language.at_main(language.gains)
     rows = rows[rows["shift"] == "none"]
     if rows.empty:
         return None
-    every = found.scores[found.scores["metric"] == HEADLINE]
-    frame = rows[["family", *_WHO, "model", "value", "low", "high"]].rename(columns={"value": "gain"})
+    accuracies = language.scores[language.scores["metric"] == HEADLINE]
+    frame = rows[["family", *_KEYS, "model", "value", "low", "high"]].rename(columns={"value": "gain"})
     for name, shift in (("none", "none"), ("shuffled", SHUFFLED)):
-        own = every[every["shift"] == shift]
-        with_method = own[[*_WHO, "value"]].rename(columns={"value": f"{name}_method"})
-        plain = own[own["method"] == ""][["task", "model", "n_context", "value"]]
+        of_shift = accuracies[accuracies["shift"] == shift]
+        with_method = of_shift[[*_KEYS, "value"]].rename(columns={"value": f"{name}_method"})
+        plain = of_shift[of_shift["method"] == ""][["task", "model", "n_context", "value"]]
         plain = plain.rename(columns={"value": f"{name}_plain"})
-        frame = frame.merge(with_method, "left", _WHO).merge(plain, "left", ["task", "model", "n_context"])
-    means = _means(rows)
-    frame = pd.concat([frame.sort_values(["family", *_WHO]), means], ignore_index=True)
+        frame = frame.merge(with_method, "left", _KEYS).merge(plain, "left", ["task", "model", "n_context"])
+    frame = pd.concat([frame.sort_values(["family", *_KEYS]), _mean_gains(rows)], ignore_index=True)
     verdict = pd.Series("not different", index=frame.index)
     verdict = verdict.mask(frame["low"] > 0, "better").mask(frame["high"] < 0, "worse")
     frame = frame.assign(verdict=verdict.where(frame["low"].notna()))
@@ -62,93 +60,92 @@ def gains(found: Language) -> Table | None:
         frame=frame,
         columns=tuple(c for c in columns if frame[c.key].notna().any()),
         group="task",
-        folded=len(frame) > _UNFOLDED,
+        folded=len(frame) > _MAX_UNFOLDED_ROWS,
     )
 
 
-def _means(rows: pd.DataFrame) -> pd.DataFrame:
-    """The gain of every method over all of its tasks, where there are several; how many, where others have more."""
-    parts, every = [], rows["task"].nunique()
-    for contestant, own in rows.groupby("contestant"):
-        tasks = sorted(own["task"].unique())
+def _mean_gains(rows: pd.DataFrame) -> pd.DataFrame:
+    """The mean gain of each method with several tasks, over all of its tasks; `task` says how many they are."""
+    means, n_tasks = [], rows["task"].nunique()
+    for contestant, of_method in rows.groupby("contestant"):
+        tasks = sorted(of_method["task"].unique())
         if len(tasks) > 1:
-            mean = mean_over_tasks(own, tasks, ["contestant"]).rename(columns={"value": "gain"})
-            name = ALL if len(tasks) == every else f"mean of its {len(tasks)} tasks"
-            parts.append(mean.assign(task=name, contestant=contestant))
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["task", "contestant", "gain"])
+            mean = mean_over_tasks(of_method, tasks, ["contestant"]).rename(columns={"value": "gain"})
+            name = ALL if len(tasks) == n_tasks else f"mean of its {len(tasks)} tasks"
+            means.append(mean.assign(task=name, contestant=contestant))
+    return pd.concat(means, ignore_index=True) if means else pd.DataFrame(columns=["task", "contestant", "gain"])
 
 
-def published(found: Language) -> list[Table]:
-    """Contestants x tasks that have published numbers: ours first, theirs below; and where theirs come from."""
-    members = {str(name): members_of(str(name), own, found) for name, own in found.published.groupby("task")}
-    known = {name: tasks for name, tasks in members.items() if tasks}
-    theirs = found.published[found.published["task"].isin(list(known))]
+def published(language: Language) -> list[Table]:
+    """A table of contestants x tasks with published accuracies, ours first, and a table of their sources."""
+    members = {str(name): members_of(str(name), rows, language) for name, rows in language.published.groupby("task")}
+    evaluated = {name: tasks for name, tasks in members.items() if tasks}
+    theirs = language.published[language.published["task"].isin(list(evaluated))]
     ours = [
-        mean_over_tasks(own, tasks, ["contestant"]).assign(task=name, n_context=n)
-        for name, tasks in known.items()
-        for n, own in _asked(found, name, theirs)
+        mean_over_tasks(rows, tasks, ["contestant"]).assign(task=name, n_context=n)
+        for name, tasks in evaluated.items()
+        for n, rows in _our_scores(language, name, theirs)
     ]
-    if not any(len(own) for own in ours):
+    if not any(len(means) for means in ours):
         return []
-    both = pd.concat([pd.concat(ours).assign(whose="ours"), theirs.assign(whose="published")], ignore_index=True)
-    # The number of demonstrations tells rows apart where a task has several published ones.
-    several = both.groupby("task")["n_context"].transform("nunique").groupby(both["contestant"]).transform("max") > 1
-    both["n"] = both["n_context"].where(several).astype("Int64")
+    rows = pd.concat([pd.concat(ours).assign(whose="ours"), theirs.assign(whose="published")], ignore_index=True)
+    # If a task has several published numbers of demonstrations, each of them has a row.
+    several = rows.groupby("task")["n_context"].transform("nunique").groupby(rows["contestant"]).transform("max") > 1
+    rows["n"] = rows["n_context"].where(several).astype("Int64")
     keys = ["whose", "contestant", "n"]
-    frame = both[keys].drop_duplicates().sort_values(keys, ignore_index=True)
-    for name in known:
+    frame = rows[keys].drop_duplicates().sort_values(keys, ignore_index=True)
+    for name in evaluated:
         renamed = {"value": name, "low": f"{name} low", "high": f"{name} high"}
-        own = both[both["task"] == name].drop_duplicates(keys)
-        frame = frame.merge(own[[*keys, *renamed]].rename(columns=renamed), "left", keys)
-    headers = {name: name if tasks == [name] else f"{name} ({len(tasks)} tasks)" for name, tasks in known.items()}
-    said = {name: _data(found, tasks) for name, tasks in known.items()}
-    theirs = theirs.assign(our_data=theirs["task"].map(said).astype("string"))
-    other = theirs.loc[theirs["data"].ne(theirs["our_data"]).fillna(False), "task"].unique()
-    headers |= {name: f"{headers[name]}, other data" for name in other}
+        of_task = rows[rows["task"] == name].drop_duplicates(keys)
+        frame = frame.merge(of_task[[*keys, *renamed]].rename(columns=renamed), "left", keys)
+    headers = {name: name if tasks == [name] else f"{name} ({len(tasks)} tasks)" for name, tasks in evaluated.items()}
+    our_data = {name: _our_data(language, tasks) for name, tasks in evaluated.items()}
+    theirs = theirs.assign(our_data=theirs["task"].map(our_data).astype("string"))
+    with_other_data = theirs.loc[theirs["data"].ne(theirs["our_data"]).fillna(False), "task"].unique()
+    headers |= {name: f"{headers[name]}, other data" for name in with_other_data}
     columns = [
         Column(name, header, fixed, True, f"{name} low", f"{name} high", shade) for name, header in headers.items()
     ]
-    numbers = (Column("n", "n", integer, numeric=True),) if frame["n"].notna().any() else ()
-    side = Table(
+    n_column = (Column("n", "n", integer, numeric=True),) if frame["n"].notna().any() else ()
+    table = Table(
         name="language-published",
         title="Published results",
         caption="Accuracy after n demonstrations, ours (with 95 % intervals) and published, on other samples of "
         "queries and demonstrations. Groups of tasks: the mean over the evaluated tasks.",
         frame=frame,
-        columns=(Column("contestant", "contestant"), *numbers, Column("whose", "origin"), *columns),
+        columns=(Column("contestant", "contestant"), *n_column, Column("whose", "origin"), *columns),
         group="whose",
     )
-    return [side, _sources(theirs)]
+    return [table, _source_table(theirs)]
 
 
-def _asked(found: Language, name: str, theirs: pd.DataFrame) -> Iterator[tuple[float, pd.DataFrame]]:
-    """Our scores at every published number of demonstrations of a task, or at the tasks' own where none is printed."""
-    rows = found.scores[(found.scores["kind"] == "backbone") & (found.scores["shift"] == "none")]
-    whole, first = (rows[rows["metric"] == metric] for metric in (HEADLINE, FIRST_TOKEN))
-    # Where all answers are one token both are the same.
-    both = first.merge(whole, on=_WHO, suffixes=("", "_whole"))
-    others = both.loc[both["value"] != both["value_whole"], "contestant"].unique()
-    first = first[first["contestant"].isin(others)]
-    scores = pd.concat([whole, first.assign(contestant=first["contestant"] + ", first token")])
+def _our_scores(language: Language, name: str, theirs: pd.DataFrame) -> Iterator[tuple[float, pd.DataFrame]]:
+    """Our scores at each published number of demonstrations of a task; at the task's main number for NaN."""
+    rows = language.scores[(language.scores["kind"] == "backbone") & (language.scores["shift"] == "none")]
+    complete, first_token = (rows[rows["metric"] == metric] for metric in (HEADLINE, _FIRST_TOKEN))
+    # The accuracy on the first token is the same if all answers have one token.
+    paired = first_token.merge(complete, on=_KEYS, suffixes=("", "_complete"))
+    differing = paired.loc[paired["value"] != paired["value_complete"], "contestant"].unique()
+    first_token = first_token[first_token["contestant"].isin(differing)]
+    scores = pd.concat([complete, first_token.assign(contestant=first_token["contestant"] + ", first token")])
     for n in theirs.loc[theirs["task"] == name, "n_context"].unique():
-        yield (np.nan, found.at_main(scores)) if pd.isna(n) else (float(n), scores[scores["n_context"] == n])
+        yield (np.nan, language.at_main(scores)) if pd.isna(n) else (float(n), scores[scores["n_context"] == n])
 
 
-def _data(found: Language, tasks: Sequence[str]) -> str:
-    """The data of our examples of these tasks, where known."""
-    own = found.rows[found.rows["task"].isin(tasks) & found.rows["kind"].ne("published")]
-    said = own["data"].dropna().unique()
-    return ", ".join(sorted(map(str, said))) or "not said"
+def _our_data(language: Language, tasks: Sequence[str]) -> str:
+    """The data of our examples of these tasks; "not said" if no row names them."""
+    rows = language.rows[language.rows["task"].isin(tasks) & language.rows["kind"].ne("published")]
+    names = rows["data"].dropna().unique()
+    return ", ".join(sorted(map(str, names))) or "not said"
 
 
-def _sources(theirs: pd.DataFrame) -> Table:
-    order = ["task", "contestant", "n_context"]
-    shown = [*order, "value", "data", "our_data", "evaluator", "reason"]
+def _source_table(theirs: pd.DataFrame) -> Table:
+    keys = [*_KEYS, "value", "data", "our_data", "evaluator", "reason"]
     return Table(
         name="language-published-sources",
         title="Sources of published numbers",
         caption="Published numbers of the evaluated tasks, with their sources.",
-        frame=theirs.sort_values(order, ignore_index=True)[shown],
+        frame=theirs.sort_values(_KEYS, ignore_index=True)[keys],
         columns=(
             Column("task", "task"),
             Column("contestant", "contestant"),
@@ -167,12 +164,12 @@ def _sources(theirs: pd.DataFrame) -> Table:
     )
 
 
-def members_of(name: str, published: pd.DataFrame, found: Language) -> list[str]:
-    """Our tasks that published numbers speak of: the task of that name; the members of the suite, which its rows name;
-    or the subsets of the card."""
-    tasks = [task for own in found.families.values() for task in own]
+def members_of(name: str, published: pd.DataFrame, language: Language) -> list[str]:
+    """Our tasks that a published number is about: the task of this name, the members of the suite that the published
+    rows list, or the subsets of the card."""
+    tasks = [task for members in language.families.values() for task in members]
     if name in tasks:
         return [name]
-    if (named := published["mean_of"].dropna()).size:
-        return [task for task in str(named.iloc[0]).split(", ") if task in tasks]
+    if (listed := published["mean_of"].dropna()).size:
+        return [task for task in str(listed.iloc[0]).split(", ") if task in tasks]
     return [task for task in tasks if task.startswith(f"{name}-")]

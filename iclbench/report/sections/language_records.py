@@ -1,4 +1,4 @@
-"""Records of language models: sample answers, the prompt sets, and costs of cells."""
+"""Records of language models: sample answers, notes on answers, prompt sets, and costs of cells."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from iclbench.core.metrics import metric
 from iclbench.report.blocks import Column, Table
 from iclbench.report.language import HEADLINE, Language
 
-# So many characters of a prompt's end are shown.
-_END = 90
+# Characters of the end of a prompt in a table.
+_END_LENGTH = 90
 
 
-def samples(found: Language) -> Table | None:
+def samples(language: Language) -> Table | None:
     """The first answers of every contestant on every task."""
-    rows = found.answers
+    rows = language.answers
     if rows.empty:
         return None
     frame = rows.assign(
-        end=rows["prompt"].map(ending), mark=rows["correct"].map({True: "right", False: "wrong"}).astype("string")
+        end=rows["prompt"].map(prompt_end), mark=rows["correct"].map({True: "right", False: "wrong"}).astype("string")
     ).sort_values(["task", "episode", "contestant"], ignore_index=True)
     return Table(
         name="language-samples",
@@ -40,22 +40,22 @@ def samples(found: Language) -> Table | None:
     )
 
 
-def ending(prompt: str) -> str:
+def prompt_end(prompt: str) -> str:
     """The end of a prompt on one line.
 
-    >>> ending("example:a->A\\nexample:b->")
+    >>> prompt_end("example:a->A\\nexample:b->")
     'example:a->A ⏎ example:b->'
     """
     flat = prompt.replace("\n", " ⏎ ")
-    return flat if len(flat) <= _END else "… " + flat[-_END:].lstrip()
+    return flat if len(flat) <= _END_LENGTH else "… " + flat[-_END_LENGTH:].lstrip()
 
 
-def notes(found: Language) -> Table | None:
-    """Notes of cells on their answers: the passes chosen, demonstrations dropped, the majority answer."""
-    cells = found.cells
+def notes(language: Language) -> Table | None:
+    """Notes of cells on their answers: the number of passes, dropped demonstrations, and the majority answer."""
+    cells = language.cells
     keys = ["family", "task", "contestant", "n_context", "shift", "reason"]
-    said = cells[cells["reason"].notna() & (cells["metric"] == HEADLINE)]
-    frame = said.groupby(keys, as_index=False, dropna=False).agg(cells=("prompt_set", "nunique"))
+    with_note = cells[cells["reason"].notna() & (cells["metric"] == HEADLINE)]
+    frame = with_note.groupby(keys, as_index=False, dropna=False).agg(cells=("prompt_set", "nunique"))
     if frame.empty:
         return None
     return Table(
@@ -77,10 +77,10 @@ def notes(found: Language) -> Table | None:
     )
 
 
-def prompt_sets(found: Language) -> Table:
-    """The frozen prompts behind the numbers, a row per task, number of demonstrations and shift."""
+def prompt_sets(language: Language) -> Table:
+    """Prompt sets, a row per task, number of demonstrations and shift."""
     keys = ["family", "task", "n_context", "shift", "evaluator", "card"]
-    cells = found.cells
+    cells = language.cells
     frame = cells.groupby(keys, as_index=False, dropna=False).agg(
         seeds=("demo_seed", "nunique"),
         orders=("order", "nunique"),
@@ -111,13 +111,13 @@ def prompt_sets(found: Language) -> Table:
     )
 
 
-def costs(found: Language) -> Table | None:
-    """Seconds and bytes of a cell by contestant and number of demonstrations."""
-    if found.costs.empty:
+def costs(language: Language) -> Table | None:
+    """Seconds and bytes of a cell by contestant, number of demonstrations and machine."""
+    if language.costs.empty:
         return None
     keys = ["contestant", "n_points", "device", "threads"]
-    of_task = found.costs.groupby([*keys, "task", "metric"], as_index=False, dropna=False)["value"].mean()
-    wide = of_task.pivot_table("value", index=[*keys, "task"], columns="metric").reset_index()
+    by_task = language.costs.groupby([*keys, "task", "metric"], as_index=False, dropna=False)["value"].mean()
+    wide = by_task.pivot_table("value", index=[*keys, "task"], columns="metric").reset_index()
     wide = wide.reindex(columns=[*keys, "task", "seconds", "bytes"])
     frame = wide.groupby(keys, as_index=False, dropna=False).agg(
         tasks=("task", "nunique"), seconds=("seconds", "mean"), bytes=("bytes", "max")

@@ -1,4 +1,4 @@
-"""Leaderboard: area under the learning curve with ranks, error at a few context sizes, score and costs."""
+"""Leaderboard: area under the learning curve with ranks, errors at a few context sizes, score and costs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from iclbench.report.cost_table import of_one_machine
 from iclbench.report.data import Slice
 from iclbench.tables.means import over_seeds
 
-# Column -> phase and metric of the costs, and its header.
+# Column -> phase and metric of the cost, and the header of the column.
 COSTS = {
     "parameters": ("model", "parameters", "parameters"),
     "train_seconds": ("train", "seconds", "training"),
@@ -36,22 +36,22 @@ def section(task: Slice) -> Section | None:
 
 def remarks(task: Slice, evaluator: str) -> Iterator[Text]:
     """Remarks on a leaderboard: models that were trained on another task, and oracles that are not optimal."""
-    known = task.results.elsewhere
-    if lines := tuple(f"{name}: trained on {known[name]}" for name in sorted(task.kinds) if name in known):
+    trained_on = task.results.elsewhere
+    if lines := tuple(f"{name}: trained on {trained_on[name]}" for name in sorted(task.kinds) if name in trained_on):
         yield Text("Trained on another task (not in the ranking and the heat map):", lines)
     yield from beaten_oracles(task, evaluator)
 
 
 def beaten_oracles(task: Slice, evaluator: str) -> Iterator[Text]:
-    """The oracles that are not optimal on the training distribution."""
+    """A remark that lists the oracles that are not optimal on the training distribution, if there are any."""
     rows = task.unfailed(task.rows[task.rows["shift"].eq("none") & task.rows["evaluator"].eq(evaluator)])
     rows = rows[rows["kind"].ne("published")]
-    if lines := tuple(found.line for found in beaten(rows, task.results.errors)):
+    if lines := tuple(oracle.line for oracle in beaten(rows, task.results.errors)):
         yield Text("Oracles that are not optimal on these prompts:", lines)
 
 
 def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
-    """The leaderboard of one question."""
+    """The leaderboard of one question: a row per contestant, by area under the learning curve."""
     curves = task.curves[(task.curves["shift"] == "none") & (task.curves["evaluator"] == evaluator)]
     name = curve_of(task, evaluator)
     compared = leaderboard(task, evaluator, by="auc")
@@ -78,65 +78,69 @@ def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
 
 
 def _summary(summaries: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Columns contestant and run, and the metric with the ends of its interval."""
+    """Columns contestant and run, and the metric `name` with the ends of its interval."""
     rows = summaries.loc[summaries["metric"] == name, ["contestant", "run", "value", "low", "high"]]
     return rows.rename(columns={"value": name, "low": f"{name}_low", "high": f"{name}_high"})
 
 
 def shown_columns(frame: pd.DataFrame, value: Column, *further: Column) -> tuple[Column, ...]:
-    """The columns of a leaderboard in which something is known: those of `analysis.scores`, with `value` in its place
-    there, and `further` ones before the reason of a failure."""
-    shared = {name: _shared(name) for name, column in COLUMNS.items() if column.title or name == "value"}
+    """The columns of a leaderboard that are not empty: those of `analysis.scores`, with `value` for its column of this
+    name, and the `further` columns before the reason of a failure."""
+    shared = {name: _shared_column(name) for name, column in COLUMNS.items() if column.title or name == "value"}
     reason = shared.pop("reason")
     columns = (*(shared | {"value": value}).values(), *further, reason)
     return tuple(c for c in columns if c.key in ("contestant", value.key) or frame[c.key].notna().any())
 
 
-def _shared(name: str) -> Column:
-    """A column of `analysis.scores` as the report shows it."""
+def _shared_column(name: str) -> Column:
+    """A column of `analysis.scores` as a column of the report."""
     column = COLUMNS[name]
     ends = (f"{name}_low", f"{name}_high") if column.interval else (None, None)
     return Column(name, column.title, column.show, column.dtype in ("Int64", "Float64"), *ends)
 
 
 def meanings(columns: Iterable[Column]) -> str:
-    """A sentence on the meaning of the columns of `analysis.scores`, after a blank."""
-    known = ((column.header, COLUMNS[column.key].help) for column in columns if column.key in COLUMNS)
-    said = "; ".join(f"{header}: {text}" for header, text in known if text)
-    return f" {said[0].upper()}{said[1:]}." if said else ""
+    """A sentence on the meaning of the columns of `analysis.scores`, with a leading blank."""
+    shared = ((column.header, COLUMNS[column.key].help) for column in columns if column.key in COLUMNS)
+    sentence = "; ".join(f"{header}: {text}" for header, text in shared if text)
+    return f" {sentence[0].upper()}{sentence[1:]}." if sentence else ""
 
 
 def _with_errors(frame: pd.DataFrame, curves: pd.DataFrame) -> tuple[pd.DataFrame, list[int]]:
-    """Columns n<k> with the error after k examples: up to three sizes that all contestants with an area have."""
+    """The frame with columns n<k>, the errors after k examples, and these k: up to three sizes that all contestants
+    with an area have."""
     ranked = set(frame.loc[frame["auc"].notna(), "contestant"])
-    asked = curves[curves["contestant"].isin(ranked)].groupby("n_context")["contestant"].nunique()
-    common = sorted(int(n) for n in asked[asked == asked.max()].index if n > 0)
-    last = common[-1] if common else 0
-    sizes = sorted({min(common, key=lambda n: abs(n - last * part)) for part in (0.25, 0.5, 1)} if common else set())
+    counts = curves[curves["contestant"].isin(ranked)].groupby("n_context")["contestant"].nunique()
+    common = sorted(int(n) for n in counts[counts == counts.max()].index if n > 0)
+    largest = common[-1] if common else 0
+    sizes = sorted({min(common, key=lambda n: abs(n - largest * share)) for share in (0.25, 0.5, 1) if common})
     wide = curves[curves["n_context"].isin(sizes)].pivot_table("value", index="contestant", columns="n_context")
     wide = wide.rename(columns={n: f"n{n}" for n in sizes}).reset_index()
     return frame.merge(wide, "left", "contestant"), sizes
 
 
 def cost_column(key: str) -> Column:
-    """The column of one of `COSTS`, printed as its metric is."""
+    """The column of one of `COSTS`, in the format of its metric."""
     _, cost, header = COSTS[key]
     return Column(key, header, metric(cost).show, numeric=True)
 
 
 def with_costs(task: Slice, frame: pd.DataFrame) -> pd.DataFrame:
-    """Costs, means over runs; of several evaluations the shortest one. What depends on the machine is that of the one
-    that measured most of them."""
+    """The frame with the columns of `COSTS`: means over runs.
+
+    The cost of an evaluation is that at the fewest points. Costs that depend on the machine are those of the machine
+    with most runs.
+    """
     costs = task.costs
-    for key, (phase, what, _) in COSTS.items():
-        rows = costs[(costs["phase"] == phase) & (costs["metric"] == what)]
+    for key, (phase, name, _) in COSTS.items():
+        rows = costs[(costs["phase"] == phase) & (costs["metric"] == name)]
         if rows.empty:
             frame = frame.assign(**{key: pd.Series(pd.NA, index=frame.index, dtype="Float64")})
             continue
-        if metric(what).of_machine:
+        if metric(name).of_machine:
             rows = of_one_machine(rows)
-        shortest = rows.groupby("contestant")["n_points"].transform("min")
-        rows = rows[shortest.isna() | (rows["n_points"] == shortest).fillna(False).astype(bool)]
+        fewest = rows.groupby("contestant")["n_points"].transform("min")
+        rows = rows[fewest.isna() | (rows["n_points"] == fewest).fillna(False).astype(bool)]
         mean = over_seeds(rows, ["contestant"]).rename(columns={"value": key})
         frame = frame.merge(mean[["contestant", key]], "left", "contestant")
     return frame

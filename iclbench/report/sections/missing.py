@@ -1,6 +1,8 @@
-"""Missing results: cells that failed, cells that were not run, files that could not be read."""
+"""Missing results: failed evaluations, results that are not computed yet, and unreadable files."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pandas as pd
 
@@ -8,33 +10,13 @@ from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results, Slice
 from iclbench.tables.evaluators import INSIDE
 
-# Metrics that scores of the questions `next` and `targets` are made of.
-_SCORED = ("squared_error", "log_likelihood", "nll")
+# Metrics that scores of the questions `next` and `targets` are computed from.
+_SCORED_METRICS = ("squared_error", "log_likelihood", "nll")
 _UNREADABLE = "Files that could not be read as tables (unchanged):"
 
 
 def section(results: Results) -> Section:
-    blocks: list[Block] = []
-    if (table := failed(results)) is not None:
-        blocks.append(table)
-    if not_run := gaps(results):
-        headers = {
-            "task": "task",
-            "preset": "preset",
-            "contestant": "contestant",
-            "what": "missing",
-            "fix": "what to run",
-        }
-        frame = pd.DataFrame(not_run, columns=list(headers))
-        caption = (
-            "Results that other models have on the same task, or the same model on other tasks, with the command that "
-            "computes them."
-        )
-        blocks.append(
-            Table(
-                "missing", "Results not computed yet", caption, frame, tuple(Column(k, h) for k, h in headers.items())
-            )
-        )
+    blocks: list[Block] = [table for table in (failed(results), _gap_table(results)) if table is not None]
     if results.skipped:
         blocks.append(Text(_UNREADABLE, results.skipped))
     if results.set_aside:
@@ -47,8 +29,9 @@ def section(results: Results) -> Section:
 
 
 def failed(results: Results) -> Table | None:
+    """A table of failed and skipped evaluations; None if there are none."""
     keys = ["task", "preset", "contestant", "run", "shift", "evaluator", "status", "reason"]
-    rows = pd.concat([every[every["status"].ne("ok")] for every in (results.rows, results.language.rows)])
+    rows = pd.concat([values[values["status"].ne("ok")] for values in (results.rows, results.language.rows)])
     if rows.empty:
         return None
     frame = rows.groupby(keys, as_index=False, dropna=False).agg(
@@ -61,73 +44,103 @@ def failed(results: Results) -> Table | None:
     return Table("failed", "Failed or skipped", caption, frame, tuple(Column(c, c) for c in keys))
 
 
+def _gap_table(results: Results) -> Table | None:
+    """A table of results that are not computed yet; None if there are none."""
+    headers = {"task": "task", "preset": "preset", "contestant": "contestant", "what": "missing", "fix": "what to run"}
+    frame = pd.DataFrame(gaps(results), columns=list(headers))
+    if frame.empty:
+        return None
+    caption = (
+        "Results that other models have on the same task, or the same model on other tasks, with the command that "
+        "computes them."
+    )
+    columns = tuple(Column(key, header) for key, header in headers.items())
+    return Table("missing", "Results not computed yet", caption, frame, columns)
+
+
 def gaps(results: Results) -> list[tuple[str, str, str, str, str]]:
-    """Task, preset, contestant, what is missing and what to run."""
-    # A task has a slice per trained length; what is missing altogether is missing once.
+    """Task, preset, contestant, missing result and command of the results that are not computed yet."""
+    # A task has a slice per trained length, and the same gap can be in several of them.
     return list(dict.fromkeys(gap for task in results.slices for gap in _gaps(task)))
 
 
 def _gaps(task: Slice) -> list[tuple[str, str, str, str, str]]:
-    """Backbones and baselines of this task without rows where others have some, and backbones that the summary leaves
-    out; failed cells are not gaps."""
-    in_training = task.rows["axis"].eq("train_step").fillna(False).astype(bool)
-    evaluated = task.rows[~in_training & ~task.rows["evaluator"].isin(INSIDE) & (task.rows["kind"] != "published")]
-    tried = set(zip(evaluated["contestant"], evaluated["shift"], strict=True))
-    shifts = sorted({str(shift) for _, shift in tried})
-    # A baseline of a probe (GD++ with a gamma of its own) is not meant to be evaluated, and neither is guessing.
-    asked = set(evaluated["contestant"]) - {"chance"}
-    # A method on a backbone (gpt2+deep-thinking) is optional. Diverged runs are among the failed ones.
-    diverged = set(task.rows.loc[in_training & task.rows["status"].eq("failed"), "run"])
+    """The gaps of a task, in the order of `_missing_evaluations`, `_missing_summaries` and `_missing_trainings`.
+
+    Failed cells are not gaps.
+    """
+    evaluated = task.rows[
+        ~_in_training(task) & ~task.rows["evaluator"].isin(INSIDE) & task.rows["kind"].ne("published")
+    ]
+    gaps = [
+        *_missing_evaluations(task, evaluated),
+        *((name, "summary", f"iclbench eval {run}") for name, run in _missing_summaries(evaluated)),
+        *_missing_trainings(task),
+    ]
+    return [(task.task, task.preset, *gap) for gap in gaps]
+
+
+def _in_training(task: Slice) -> pd.Series:
+    return task.rows["axis"].eq("train_step").fillna(False).astype(bool)
+
+
+def _missing_evaluations(task: Slice, evaluated: pd.DataFrame) -> Iterator[tuple[str, str, str]]:
+    """Contestant, evaluation and command of backbones and baselines without rows under a shift that others have."""
+    pairs = set(zip(evaluated["contestant"], evaluated["shift"], strict=True))
+    shifts = sorted({str(shift) for _, shift in pairs})
+    # Guessing and the baselines of a probe (GD++ with another gamma) are not evaluated.
+    baselines = set(evaluated["contestant"]) - {"chance"}
+    diverged = set(task.rows.loc[_in_training(task) & task.rows["status"].eq("failed"), "run"])
+    # A method on a backbone (gpt2+deep-thinking) is optional.
+    optional = {*task.results.with_method, *task.results.elsewhere}
     contestants = sorted(
-        n
-        for n, kind in task.kinds.items()
-        if (kind == "backbone" and not set(task.runs.get(n, ["?"])) <= diverged) or (kind == "baseline" and n in asked)
+        name
+        for name, kind in task.kinds.items()
+        if (kind == "backbone" and not set(task.runs.get(name, ["?"])) <= diverged)
+        or (kind == "baseline" and name in baselines)
     )
-    found = [
-        (
-            task.task,
-            task.preset,
-            name,
-            "evaluation" if shift == "none" else f"shift {shift}",
-            _command(task, name, shift, diverged),
-        )
-        for name in contestants
-        for shift in shifts or ["none"]
-        if (name, shift) not in tried and name not in {*task.results.with_method, *task.results.elsewhere}
-    ]
-    found += [
-        (task.task, task.preset, name, "summary", f"iclbench eval {run}") for name, run in _not_summed_up(evaluated)
-    ]
-    here = task.results.backbones.get(task.preset, {})
-    anywhere = {name for names in here.values() for name in names}
-    cells = task.results.cells
-    # A backbone that is not applicable to a task is so at every preset.
-    without = cells["kind"].eq("train") & cells["status"].eq("skipped")
-    listed = cells.loc[(cells["task"] == task.task) & (without | (cells["preset"] == task.preset)), "contestant"]
-    return found + [
-        (task.task, task.preset, name, "everything", f"iclbench train {task.task} {name} --preset {task.preset}")
-        for name in sorted(anywhere - set(here.get(task.task, [])) - set(listed))  # a sweep says why, under coverage
-    ]
+    for name in contestants:
+        for shift in shifts or ["none"]:
+            if (name, shift) not in pairs and name not in optional:
+                title = "evaluation" if shift == "none" else f"shift {shift}"
+                yield name, title, _command(task, name, shift, diverged)
 
 
-def _not_summed_up(rows: pd.DataFrame) -> list[tuple[str, str]]:
-    """Contestant and run of backbones without a score: others have one on the same prompts, or none has, since the
-    baselines that scores are measured by are not evaluated."""
+def _missing_summaries(rows: pd.DataFrame) -> list[tuple[str, str]]:
+    """Contestant and run of backbones that lack a score which others have on the same prompts, or that all lack
+    because the baselines that define scores are not evaluated."""
     ok = rows[rows["status"].eq("ok") & rows["axis"].isna()]
     scores = ok[ok["metric"].eq("score")]
     metrics = dict(zip(scores["prompt_set"], scores["score_of"], strict=True))
-    trained_task = ok["shift"].eq("none") & ok["evaluator"].isin(["next", "targets"]) & ok["metric"].isin(_SCORED)
-    scored_by = ok["metric"].eq(ok["prompt_set"].map(metrics))
-    own = ok[ok["kind"].eq("backbone") & (scored_by | trained_task & ~ok["prompt_set"].isin(metrics))]
-    left = own[~own["run"].isin(scores["run"])].drop_duplicates("run")
-    return list(zip(left["contestant"], left["run"], strict=True))
+    is_question = ok["shift"].eq("none") & ok["evaluator"].isin(["next", "targets"])
+    is_scored = ok["metric"].eq(ok["prompt_set"].map(metrics))
+    is_scorable = is_question & ok["metric"].isin(_SCORED_METRICS) & ~ok["prompt_set"].isin(metrics)
+    backbones = ok[ok["kind"].eq("backbone") & (is_scored | is_scorable)]
+    without_score = backbones[~backbones["run"].isin(scores["run"])].drop_duplicates("run")
+    return list(zip(without_score["contestant"], without_score["run"], strict=True))
+
+
+def _missing_trainings(task: Slice) -> Iterator[tuple[str, str, str]]:
+    """Backbone, "everything" and command of backbones of the preset without rows on this task.
+
+    Without those that a sweep lists, as the section on its coverage has the reason.
+    """
+    backbones = task.results.backbones.get(task.preset, {})
+    all_backbones = {name for names in backbones.values() for name in names}
+    cells = task.results.cells
+    # A backbone that is not applicable to a task is not applicable at any preset.
+    not_applicable = cells["kind"].eq("train") & cells["status"].eq("skipped")
+    of_preset = cells["task"].eq(task.task) & (not_applicable | cells["preset"].eq(task.preset))
+    in_sweep = set(cells.loc[of_preset, "contestant"])
+    for name in sorted(all_backbones - set(backbones.get(task.task, [])) - in_sweep):
+        yield name, "everything", f"iclbench train {task.task} {name} --preset {task.preset}"
 
 
 def _command(task: Slice, contestant: str, shift: str, diverged: set[str]) -> str:
-    """The command that computes it; baselines are evaluated with any run of the task."""
-    own = task.runs.get(contestant) or [run for runs in task.runs.values() for run in runs]
-    run = min((run for run in own if run not in diverged), default="RUN")
-    left, n = task.extrapolations.get(shift, (shift, None))
-    if n is not None and left == "none":
+    """The command of a missing evaluation; a baseline is evaluated with any run of the task."""
+    runs = task.runs.get(contestant) or [run for runs in task.runs.values() for run in runs]
+    run = min((run for run in runs if run not in diverged), default="RUN")
+    other_shift, n = task.extrapolations.get(shift, (shift, None))
+    if n is not None and other_shift == "none":
         return f"iclbench eval {run} --extrapolate {n}"
     return f"iclbench eval {run}" + ("" if shift == "none" else f" --shift {shift}")

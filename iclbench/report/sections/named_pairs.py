@@ -33,7 +33,7 @@ def section(results: Results) -> Section | None:
 
 
 def gaps(pair: Pair, contest: Contest) -> pd.Series:
-    """Score of the first less score of the second by seed, of those of its seeds that both were trained from."""
+    """Score of the first model minus that of the second, by seed; only seeds of the pair that both have."""
     rows = contest.rows[contest.rows["kind"].eq("backbone") & contest.rows["seed"].isin(pair.seeds)]
     wide = rows[rows["contestant"].isin([pair.a, pair.b])].pivot_table("value", index="seed", columns="contestant")
     if not {pair.a, pair.b} <= set(wide.columns):
@@ -41,23 +41,24 @@ def gaps(pair: Pair, contest: Contest) -> pd.Series:
     return (wide[pair.a] - wide[pair.b]).dropna().astype(float)
 
 
-def over_trainings(pair: Pair, own: pd.Series) -> Difference | None:
-    """The mean of a pair's gaps with Student's interval over its seeds; None while one of them is missing."""
-    return mean_of(own.to_numpy(float)) if len(own) == len(pair.seeds) else None
+def mean_gap(pair: Pair, of_pair: pd.Series) -> Difference | None:
+    """The mean of a pair's gaps with Student's interval over its seeds; None while a seed is missing."""
+    return mean_of(of_pair.to_numpy(float)) if len(of_pair) == len(pair.seeds) else None
 
 
 def compared(contests: Sequence[Contest], preset: str, pairs: Sequence[Pair] | None = None) -> pd.DataFrame:
-    """A row for every pair and contest that one of the two has a score in.
+    """A row per pair and contest in which at least one model of the pair has a score.
 
-    Columns a, b, pair, row, seeds ("2 of 5"), each (the differences, as text), value, low and high (missing while seeds
-    are), verdict, gaps, among_all ("holds", by Holm's method over those with a verdict).
+    Columns a, b, pair, row, seeds ("2 of 5"), each (the differences, as text), value, low and high (empty while a seed
+    is missing), verdict, gaps, among_all ("holds" if significant after Holm's correction over the complete pairs).
+    `pairs` defaults to those of the shipped grid cards.
     """
     named = shipped_pairs() if pairs is None else pairs
     rows = pd.DataFrame(_rows(contests, [pair for pair in named if pair.preset == preset]))
     if len(rows):
-        there = rows.loc[~rows["verdict"].str.startswith("none"), "gaps"]
-        corrected = pd.Series(holm([chance(np.array(own)) for own in there]), there.index)
-        rows["among_all"] = corrected.map(lambda p: "holds" if p <= LEVEL else "")
+        complete = rows.loc[rows["low"].notna(), "gaps"]
+        p_values = pd.Series(holm([chance(np.array(of_pair)) for of_pair in complete]), complete.index)
+        rows["among_all"] = p_values.map(lambda p: "holds" if p <= LEVEL else "")
     return rows
 
 
@@ -67,47 +68,49 @@ def _rows(contests: Sequence[Contest], pairs: Sequence[Pair]) -> Iterator[dict[s
             scored = {pair.a, pair.b} & set(contest.rows["contestant"])
             if contest.task.task not in pair.tasks or not scored:
                 continue
-            own = gaps(pair, contest)
-            found = over_trainings(pair, own)
+            of_pair = gaps(pair, contest)
+            mean = mean_gap(pair, of_pair)
             yield {
                 "a": pair.a,
                 "b": pair.b,
                 "pair": f"{pair.a} − {pair.b}",
                 "row": contest.title,
-                "seeds": f"{len(own)} of {len(pair.seeds)}",
-                "each": ", ".join(signed(gap) for gap in own),
-                "value": float(own.mean()) if len(own) else np.nan,
-                "low": np.nan if found is None else found.low,
-                "high": np.nan if found is None else found.high,
-                "verdict": _verdict(pair, own, found),
-                "gaps": own.tolist(),
+                "seeds": f"{len(of_pair)} of {len(pair.seeds)}",
+                "each": ", ".join(signed(gap) for gap in of_pair),
+                "value": float(of_pair.mean()) if len(of_pair) else np.nan,
+                "low": np.nan if mean is None else mean.low,
+                "high": np.nan if mean is None else mean.high,
+                "verdict": _verdict(pair, of_pair, mean),
+                "gaps": of_pair.tolist(),
             }
 
 
-def _verdict(pair: Pair, own: pd.Series, found: Difference | None) -> str:
-    if found is None:
-        missing = [str(seed) for seed in pair.seeds if seed not in set(own.index)]
-        return f"none: {'seed' if len(missing) == 1 else 'seeds'} {', '.join(missing)} missing"
-    if found.tied:
+def _verdict(pair: Pair, of_pair: pd.Series, mean: Difference | None) -> str:
+    """The better model of a pair; without a mean gap, the seeds that are missing."""
+    if mean is None:
+        missing = [str(seed) for seed in pair.seeds if seed not in set(of_pair.index)]
+        seeds, verb = ("seed", "is") if len(missing) == 1 else ("seeds", "are")
+        return f"{seeds} {', '.join(missing)} {verb} missing"
+    if mean.tied:
         return "not significantly different"
-    return f"{pair.a if found.value > 0 else pair.b} is better"
+    return f"{pair.a if mean.value > 0 else pair.b} is better"
 
 
 def _figure(rows: pd.DataFrame, preset: str, results: Results) -> Figure:
     marks = []
-    for each in rows.to_dict("records"):
+    for row in rows.to_dict("records"):
         base = {
-            "panel": each["row"],
-            "row": each["pair"],
-            "contestant": each["a"],
+            "panel": row["row"],
+            "row": row["pair"],
+            "contestant": row["a"],
             "run": "",
             "low": None,
             "high": None,
         }
-        marks += [base | {"part": "draw", "value": gap, "note": "one seed"} for gap in each["gaps"]]
-        if not np.isnan(each["low"]):
-            ends = {"low": each["low"], "high": each["high"]}
-            marks.append(base | ends | {"part": "mean", "value": each["value"], "note": f"{len(each['gaps'])} seeds"})
+        marks += [base | {"part": "draw", "value": gap, "note": "one seed"} for gap in row["gaps"]]
+        if not np.isnan(row["low"]):
+            ends = {"low": row["low"], "high": row["high"]}
+            marks.append(base | ends | {"part": "mean", "value": row["value"], "note": f"{len(row['gaps'])} seeds"})
     data = pd.DataFrame(marks)
     numbers = data[["value", "low", "high"]].astype(float).to_numpy()
     low, high = min(0.0, float(np.nanmin(numbers))), max(0.0, float(np.nanmax(numbers)))
@@ -120,7 +123,7 @@ def _figure(rows: pd.DataFrame, preset: str, results: Results) -> Figure:
         data,
         list(dict.fromkeys(rows["row"])),
         list(dict.fromkeys(rows["pair"])),
-        {who: look for who, look in results.looks.items() if who in set(rows["a"])},
+        {name: look for name, look in results.looks.items() if name in set(rows["a"])},
         dots.Scale("difference of scores", (low - margin, high + margin), zero_rule=True),
     )
 

@@ -1,4 +1,4 @@
-"""How scores and ranks come about: after which steps, and after how much computation."""
+"""Scores and ranks over training: by number of steps and by computation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from iclbench.core.formats import fixed, flops, integer, slug
 from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
 from iclbench.report.data import Results
 from iclbench.report.figures import curves, learning
-from iclbench.report.sections.pareto import FLOPS, measured
+from iclbench.report.sections.pareto import FLOPS, mean_costs
 
 _READING = (
     "Scores after shorter training runs, which branch off from each run and decay their learning rate as the full run "
@@ -30,38 +30,44 @@ def section(results: Results) -> Section | None:
 
 
 def trained(contest: Contest) -> pd.DataFrame:
-    """A row per contestant and training, seeds averaged: columns of `over_training.means`, flops and panel."""
+    """Scores by contestant and number of training steps, averaged over seeds.
+
+    Columns of `over_training.means`, flops (of the training up to these steps) and panel.
+    """
     rows = over_training.means(contest)
     if rows.empty:
         return rows
-    rows = rows.merge(measured(contest, FLOPS), on="contestant", how="left")
+    rows = rows.merge(mean_costs(contest, FLOPS), on="contestant", how="left")
     return rows.assign(flops=rows["cost"] * rows["steps"], panel=contest.title)
 
 
 def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> list[Block]:
-    found = {contest.title: rows for contest in contests if len(rows := trained(contest))}
-    # A rank among two says nothing.
-    found = {title: rows for title, rows in found.items() if rows["contestant"].nunique() > 2}
-    if not found:
+    by_contest = _of_several({contest.title: trained(contest) for contest in contests})
+    if not by_contest:
         return []
     name = f"over-training-{slug(preset)}"
-    known = {title: rows[rows["flops"].notna()] for title, rows in found.items()}
-    known = {title: rows for title, rows in known.items() if rows["contestant"].nunique() > 2}
-    blocks: list[Block] = [_figure(results, name, preset, known)] if known else []
-    shares = shared_shares(found.values())
-    if (table := _at_steps(found, shares, name, preset)) is not None:
+    with_flops = _of_several({title: rows[rows["flops"].notna()] for title, rows in by_contest.items()})
+    blocks: list[Block] = [_figure(results, name, preset, with_flops)] if with_flops else []
+    shares = shared_shares(by_contest.values())
+    if (table := _at_steps(by_contest, shares, name, preset)) is not None:
         blocks.append(table)
-    blocks.append(_stability(contests, found, shares, name, preset))
-    if known:
-        blocks.append(_at_compute(known, name, preset))
+    blocks.append(_stability(contests, by_contest, shares, name, preset))
+    if with_flops:
+        blocks.append(_at_compute(with_flops, name, preset))
     return blocks
 
 
-def _figure(results: Results, name: str, preset: str, found: dict[str, pd.DataFrame]) -> Figure:
-    rows = pd.concat(found.values(), ignore_index=True)
-    looks = {who: look for who, look in results.looks.items() if who in set(rows["contestant"])}
+def _of_several(by_contest: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """The contests with at least three models. A rank among two is not informative."""
+    return {title: rows for title, rows in by_contest.items() if len(rows) and rows["contestant"].nunique() > 2}
+
+
+def _figure(results: Results, name: str, preset: str, by_contest: dict[str, pd.DataFrame]) -> Figure:
+    """Scores against training FLOPs, with a panel per contest."""
+    rows = pd.concat(by_contest.values(), ignore_index=True)
+    looks = {name: look for name, look in results.looks.items() if name in set(rows["contestant"])}
     data = rows.assign(axis_value=rows["flops"])
-    # Seeds are one line here, and their range its band.
+    # One line per contestant, with the range over seeds as its band.
     data = learning.dressed(data, looks, "axis_value").assign(sparse=True, band=data["low"].lt(data["high"]))
     data = data[[*curves.COLUMNS, "axis_value", "run", "steps", "panel", "band"]].reset_index(drop=True)
     lowest, highest = float(data["value"].min()), float(data["value"].max())
@@ -79,7 +85,7 @@ def _figure(results: Results, name: str, preset: str, found: dict[str, pd.DataFr
     )
     return learning.paneled(
         data,
-        list(found),
+        list(by_contest),
         axes,
         looks,
         name=name,
@@ -90,19 +96,19 @@ def _figure(results: Results, name: str, preset: str, found: dict[str, pd.DataFr
     )
 
 
-def _at_steps(found: dict[str, pd.DataFrame], shares: Sequence[float], name: str, preset: str) -> Table | None:
-    """Mean scores and ranks of the models that are in every contest, at the shares of the steps that all have; None if
-    there are none."""
-    scores = {share: over_training.mean_over([_at(rows, share) for rows in found.values()]) for share in shares}
+def _at_steps(by_contest: dict[str, pd.DataFrame], shares: Sequence[float], name: str, preset: str) -> Table | None:
+    """Mean scores and ranks of the models that are in all contests, after each share of the steps; None if no model
+    is in all contests."""
+    scores = {share: over_training.mean_over([_at(rows, share) for rows in by_contest.values()]) for share in shares}
     if scores[shares[-1]].empty:
         return None
     frame = pd.DataFrame({"contestant": scores[shares[-1]].sort_values(ascending=False, kind="stable").index})
     columns = [Column("contestant", "model")]
     for i, share in enumerate(shares):
-        own = scores[share]
-        ranks = own.rank(ascending=False, method="min")
-        frame[f"score{i}"], frame[f"rank{i}"] = frame["contestant"].map(own), frame["contestant"].map(ranks)
-        label = _share(share)
+        at_share = scores[share]
+        ranks = at_share.rank(ascending=False, method="min")
+        frame[f"score{i}"], frame[f"rank{i}"] = frame["contestant"].map(at_share), frame["contestant"].map(ranks)
+        label = _share_title(share)
         columns += [
             Column(f"score{i}", f"score, {label}", _two, numeric=True),
             Column(f"rank{i}", f"rank, {label}", integer, numeric=True),
@@ -110,30 +116,33 @@ def _at_steps(found: dict[str, pd.DataFrame], shares: Sequence[float], name: str
     return Table(
         name=f"{name}-steps",
         title=f"{preset}: mean scores by share of the training steps",
-        caption=f"Mean score and rank of each model at preset {preset} over {_rows(found)}, after a share of the steps."
-        + normalised.left_out((who for rows in found.values() for who in rows["contestant"]), frame["contestant"]),
+        caption=f"Mean score and rank of each model at preset {preset} over {_rows_title(by_contest)}, after a share "
+        "of the steps."
+        + normalised.left_out(
+            (name for rows in by_contest.values() for name in rows["contestant"]), frame["contestant"]
+        ),
         frame=frame,
         columns=tuple(columns),
     )
 
 
 def _stability(
-    contests: Sequence[Contest], found: dict[str, pd.DataFrame], shares: Sequence[float], name: str, preset: str
+    contests: Sequence[Contest], by_contest: dict[str, pd.DataFrame], shares: Sequence[float], name: str, preset: str
 ) -> Table:
-    """Kendall's tau of the order after shares of the steps to the final order, and between two seeds."""
+    """Kendall's tau between the order after each share of the steps and the final order, and between two seeds."""
     rows = []
     for contest in contests:
-        if contest.title not in found:
+        if contest.title not in by_contest:
             continue
-        own = found[contest.title]
-        row: dict[str, object] = {"row": contest.title, "contestants": int(own["contestant"].nunique())}
-        last = _at(own, 1.0)
+        scores = by_contest[contest.title]
+        row: dict[str, object] = {"row": contest.title, "contestants": int(scores["contestant"].nunique())}
+        final = _at(scores, 1.0)
         for i, share in enumerate(shares[:-1]):
-            row[f"tau{i}"] = over_training.kendall(_at(own, share), last)
+            row[f"tau{i}"] = over_training.kendall(_at(scores, share), final)
         row["seeds"] = _between_seeds(contest)
         rows.append(row)
     columns = [Column("row", "family"), Column("contestants", "models", integer, numeric=True)]
-    columns += [Column(f"tau{i}", f"after {_share(s)}", _two, numeric=True) for i, s in enumerate(shares[:-1])]
+    columns += [Column(f"tau{i}", f"after {_share_title(s)}", _two, numeric=True) for i, s in enumerate(shares[:-1])]
     return Table(
         name=f"{name}-stability",
         title=f"{preset}: stability of the order",
@@ -145,33 +154,35 @@ def _stability(
 
 
 def _between_seeds(contest: Contest) -> float:
-    """Mean tau of the final orders of pairs of the seeds that all backbones have."""
-    own = contest.rows[contest.rows["kind"].eq("backbone")]
-    wide = own.pivot_table("value", index="contestant", columns="seed").astype(float).dropna(axis=1)
+    """Mean of Kendall's tau between the final orders of two seeds, over the pairs of seeds that all backbones have."""
+    rows = contest.rows[contest.rows["kind"].eq("backbone")]
+    wide = rows.pivot_table("value", index="contestant", columns="seed").astype(float).dropna(axis=1)
     taus = [over_training.kendall(wide[a], wide[b]) for a, b in combinations(wide.columns, 2)]
     return float(np.mean(taus)) if taus else float("nan")
 
 
-def _at_compute(found: dict[str, pd.DataFrame], name: str, preset: str) -> Table:
-    """Scores of every row at equal computation, and at equal steps."""
-    parts = []
-    for title, rows in found.items():
+def _at_compute(by_contest: dict[str, pd.DataFrame], name: str, preset: str) -> Table:
+    """Scores at equal steps and at equal FLOPs, a row per contest and model."""
+    frames = []
+    for title, rows in by_contest.items():
         shared = over_training.shared_compute(rows)
-        at, end = over_training.at_compute(rows, shared), _at(rows, 1.0)
-        most = rows.groupby("contestant")["flops"].max()
-        own = pd.DataFrame({"contestant": end.index, "row": title, "flops": shared, "steps_score": end.to_numpy()})
-        own["compute_score"] = own["contestant"].map(at)
-        both = own["steps_score"].where(own["compute_score"].notna())
-        own["steps_rank"] = both.rank(ascending=False, method="min")
-        own["compute_rank"] = own["compute_score"].rank(ascending=False, method="min")
-        own["times"] = own["contestant"].map(most) / shared
-        parts.append(own.sort_values("steps_score", ascending=False, kind="stable"))
+        at_compute, final = over_training.at_compute(rows, shared), _at(rows, 1.0)
+        full_flops = rows.groupby("contestant")["flops"].max()
+        frame = pd.DataFrame(
+            {"contestant": final.index, "row": title, "flops": shared, "steps_score": final.to_numpy()}
+        )
+        frame["compute_score"] = frame["contestant"].map(at_compute)
+        comparable = frame["steps_score"].where(frame["compute_score"].notna())
+        frame["steps_rank"] = comparable.rank(ascending=False, method="min")
+        frame["compute_rank"] = frame["compute_score"].rank(ascending=False, method="min")
+        frame["times"] = frame["contestant"].map(full_flops) / shared
+        frames.append(frame.sort_values("steps_score", ascending=False, kind="stable"))
     return Table(
         name=f"{name}-compute",
         title=f"{preset}: equal steps and equal computation",
         caption="Scores after the full run, and after the FLOPs of the cheapest model's full run. Times: FLOPs of the "
         "full run as a multiple of these; a dash: the shortest run takes more.",
-        frame=pd.concat(parts, ignore_index=True),
+        frame=pd.concat(frames, ignore_index=True),
         columns=(
             Column("contestant", "model"),
             Column("row", "family"),
@@ -187,10 +198,10 @@ def _at_compute(found: dict[str, pd.DataFrame], name: str, preset: str) -> Table
     )
 
 
-def shared_shares(parts: Iterable[pd.DataFrame]) -> list[float]:
-    """The shares of the steps at which every model has a run, in all contests; all steps are the last."""
-    each = (own["share"].astype(float).round(6) for rows in parts for _, own in rows.groupby("contestant"))
-    return sorted(set.intersection(*map(set, each)))
+def shared_shares(contests: Iterable[pd.DataFrame]) -> list[float]:
+    """The shares of the steps at which all models have a run in all contests, in ascending order; the last one is 1."""
+    shares = (model["share"].astype(float).round(6) for rows in contests for _, model in rows.groupby("contestant"))
+    return sorted(set.intersection(*map(set, shares)))
 
 
 def _at(rows: pd.DataFrame, share: float) -> pd.Series:
@@ -198,11 +209,11 @@ def _at(rows: pd.DataFrame, share: float) -> pd.Series:
     return rows[np.isclose(rows["share"], share)].set_index("contestant")["value"].astype(float)
 
 
-def _rows(found: dict[str, pd.DataFrame]) -> str:
-    return f"{len(found)} rows of the heat map" if len(found) > 1 else f"the row {next(iter(found))}"
+def _rows_title(by_contest: dict[str, pd.DataFrame]) -> str:
+    return f"{len(by_contest)} rows of the heat map" if len(by_contest) > 1 else f"the row {next(iter(by_contest))}"
 
 
-def _share(share: float) -> str:
+def _share_title(share: float) -> str:
     return "all steps" if share == 1 else f"{integer(round(100 * share))} % of the steps"
 
 

@@ -1,4 +1,4 @@
-"""How to read the numbers of a report, and accuracies in context on all tasks."""
+"""Overview: how to read the numbers of a report, and the accuracy in context on all tasks."""
 
 from __future__ import annotations
 
@@ -26,49 +26,46 @@ _ACCURACY = (
     "Accuracy: the share of queries with the right label among the admitted ones (ICL: the two labels of the sequence; "
     "IWL: all training labels); higher is better. Guessing gets 1/2 on ICL."
 )
-# Metrics of classification.
-_OF_CLASSES = (HEADLINE, "accuracy", "cross_entropy")
+_CLASSIFICATION_METRICS = (HEADLINE, "accuracy", "cross_entropy")
 
 
 def section(results: Results) -> Section | None:
     if results.rows.empty:
         return None
-    accuracies_in_context = in_context(results)
-    tables = () if accuracies_in_context is None else (accuracies_in_context,)
-    return Section("overview", "Overview", (reading(results), *tables))
+    table = in_context(results)
+    return Section("overview", "Overview", (reading(results), *([] if table is None else [table])))
 
 
 def reading(results: Results) -> Text:
-    """How to read the numbers, with the normaliser and the interval spelt out."""
-    v = results.rows
-    own = v[(v["shift"] == "none") & ~v["evaluator"].isin(INSIDE) & v["axis"].isna()]
-    episodes = sorted(int(n) for n in own["n_episodes"].dropna().unique())
-    counted = (
-        f"{episodes[0]:,}" if len(episodes) == 1 else f"{episodes[0]:,} to {episodes[-1]:,}" if episodes else "all"
-    )
-    asked = own[own["kind"] != "published"]
-    of_classes = asked["evaluator"].ne("next") & asked["metric"].isin(_OF_CLASSES)
-    of_targets = asked["evaluator"].eq("targets") & asked["n_related"].notna() & ~of_classes
-    of_next = asked.empty or not (of_targets | of_classes).all()
-    questions = (
-        ("each output from the examples before it", of_next),
-        ("a set of targets from one context", of_targets.any()),
-        ("the class of a query from labelled examples", of_classes.any()),
-    )
-    question = "predicts " + ", or ".join(words for words, is_asked in questions if is_asked)
-    items = [_LIKELIHOOD] if of_targets.any() else []
-    if of_classes.any():
+    """How to read the numbers: metrics, the normaliser of the squared error, intervals and scores."""
+    rows = results.rows
+    rows = rows[(rows["shift"] == "none") & ~rows["evaluator"].isin(INSIDE) & rows["axis"].isna()]
+    n_episodes = sorted(int(n) for n in rows["n_episodes"].dropna().unique())
+    range_text = " to ".join(f"{n:,}" for n in dict.fromkeys([n_episodes[0], n_episodes[-1]])) if n_episodes else "all"
+    measured = rows[rows["kind"] != "published"]
+    of_classes = measured["evaluator"].ne("next") & measured["metric"].isin(_CLASSIFICATION_METRICS)
+    of_targets = measured["evaluator"].eq("targets") & measured["n_related"].notna() & ~of_classes
+    has_classes, has_targets = bool(of_classes.any()), bool(of_targets.any())
+    has_next = measured.empty or not (of_targets | of_classes).all()
+    questions = {
+        "each output from the examples before it": has_next,
+        "a set of targets from one context": has_targets,
+        "the class of a query from labelled examples": has_classes,
+    }
+    question = "predicts " + ", or ".join(text for text, is_present in questions.items() if is_present)
+    items = [_LIKELIHOOD] if has_targets else []
+    if has_classes:
         items.append(_ACCURACY)
-    if of_next or of_targets.any():
+    if has_next or has_targets:
         items.append(
             "Error: squared error divided by the task's normaliser, the variance of the noiseless outputs under the "
             f"training distribution ({normalisers(results)}). Predicting zero gives about 1; lower is better."
         )
     items.append(
-        f"Value and interval: the mean over {counted} episodes and its 95 % bootstrap interval. With several seeds: "
+        f"Value and interval: the mean over {range_text} episodes and its 95 % bootstrap interval. With several seeds: "
         "the mean over seeds, and the range of their intervals."
     )
-    if of_next:
+    if has_next:
         items.append(_SCORE)
     return Text(
         f"All models and baselines have the same prompts; each {question}. How to read the numbers", tuple(items), True
@@ -76,22 +73,22 @@ def reading(results: Results) -> Text:
 
 
 def normalisers(results: Results) -> str:
-    """The normaliser of the squared error on every task."""
-    parts = []
+    """The normalisers of the squared error by task, as text."""
+    texts = []
     for task in results.slices:
-        of_error = task.rows.loc[task.rows["metric"] == "squared_error", "normaliser"].dropna()
-        if len(of_error):
-            parts.append(f"{task.task} {', '.join(f'{n:g}' for n in sorted(of_error.unique()))}")
-    return "; ".join(dict.fromkeys(parts)) or "not recorded"
+        values = task.rows.loc[task.rows["metric"] == "squared_error", "normaliser"].dropna()
+        if len(values):
+            texts.append(f"{task.task} {', '.join(f'{n:g}' for n in sorted(values.unique()))}")
+    return "; ".join(dict.fromkeys(texts)) or "not recorded"
 
 
 def in_context(results: Results) -> Table | None:
-    """Contestants x tasks with a test of learning in context."""
-    parts = []
+    """A table of contestants x tasks with a test of learning in context; None if there is no such task."""
+    frames = []
     for task in results.slices:
-        ends = accuracies.final(task)
-        parts.append(ends[ends["evaluator"].eq("icl")][["contestant", "kind", "value"]].assign(column=task.id))
-    rows = pd.concat(parts, ignore_index=True)
+        final = accuracies.final(task)
+        frames.append(final[final["evaluator"].eq("icl")][["contestant", "kind", "value"]].assign(column=task.id))
+    rows = pd.concat(frames, ignore_index=True)
     rows = rows[~rows["contestant"].isin(results.elsewhere.keys())]
     if rows.empty:
         return None
@@ -113,8 +110,8 @@ def in_context(results: Results) -> Table | None:
 
 
 def _by_task(results: Results, rows: pd.DataFrame) -> pd.DataFrame:
-    """Columns contestant, kind and the value on every task; the best of each kind first."""
-    # What is an oracle on one task may be a baseline on another; it gets one row.
+    """Columns contestant, kind and the value on each task; the best of each kind first."""
+    # A contestant that is an oracle on one task and a baseline on another has one row.
     kinds = rows.groupby("contestant")["kind"].agg(lambda k: min(k, key=lambda kind: _KIND_ORDER[kind]))
     wide = rows.pivot_table("value", index="contestant", columns="column")
     columns = [task.id for task in results.slices if task.id in wide.columns]
@@ -124,10 +121,10 @@ def _by_task(results: Results, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def shade_above_half(accuracy: Number) -> float:
-    """What guessing gets is as white as less."""
+    """The shade of an accuracy: white up to the accuracy of guessing, 1/2."""
     return shade(2 * float(accuracy) - 1)
 
 
 def shade(score: Number) -> float:
-    """Scores below zero are as white as zero, beyond one as dark as one."""
+    """The shade of a score: white up to 0, darkest from 1."""
     return min(max(float(score), 0.0), 1.0)

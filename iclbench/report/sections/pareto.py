@@ -19,6 +19,7 @@ from iclbench.report.figures import pareto as figures
 from iclbench.tables.means import over_seeds
 
 _ALL = "all tasks"
+_MARKS = "Dashed: the Pareto front, with the names of its models."
 _READING = (
     "A model is on the Pareto front if no other model is both as cheap and as good. Fronts are computed from means "
     "over seeds, without a test of significance."
@@ -27,8 +28,11 @@ _READING = (
 
 @dataclass(frozen=True)
 class Cost:
-    """A cost by its phase and metric in the table; `sized`: it is asked for a number of points, the largest counts.
-    Where it depends on the machine, only the one with most runs counts."""
+    """A cost by its phase and metric in the table of costs.
+
+    A `sized` cost is measured after several numbers of points, of which the largest counts. Of a cost that depends on
+    the machine, only the machine with most runs counts.
+    """
 
     title: str
     phase: str
@@ -47,8 +51,8 @@ COSTS = (
     Cost("bytes of the state", "condition", "state_bytes", sized=True),
     Cost("parameters", "model", "parameters"),
 )
-# Costs that differ by a smaller factor are not compared: a preset makes parameters nearly equal by design.
-_ALIKE = 1.2
+# Costs that differ by a smaller factor are not plotted, as parameters are nearly equal by design of a preset.
+_MIN_COST_RATIO = 1.2
 
 
 def section(results: Results) -> Section | None:
@@ -59,69 +63,72 @@ def section(results: Results) -> Section | None:
 
 
 def points(contests: Sequence[Contest], cost: Cost) -> pd.DataFrame:
-    """A row per contest and backbone that has both numbers: columns task, panel, contestant, cost, score, front, shown,
-    run."""
-    parts = []
+    """A row per contest and backbone with a score and this cost: columns task, panel, contestant, cost, score, front,
+    shown, run."""
+    frames = []
     for contest in contests:
-        own = contest.scores[contest.scores["kind"] == "backbone"]
-        costs = measured(contest, cost)
-        rows = own.merge(costs, on="contestant").assign(panel=contest.title, task=contest.task.id)
-        parts.append(rows.assign(front=figures.front(rows)))
-    found = pd.concat(parts, ignore_index=True)
-    return found.assign(shown=found["cost"].map(metric(cost.metric).show))[["task", *figures.COLUMNS]]
+        scores = contest.scores[contest.scores["kind"] == "backbone"]
+        rows = scores.merge(mean_costs(contest, cost), on="contestant")
+        rows = rows.assign(panel=contest.title, task=contest.task.id)
+        frames.append(rows.assign(front=figures.front(rows)))
+    frame = pd.concat(frames, ignore_index=True)
+    return frame.assign(shown=frame["cost"].map(metric(cost.metric).show))[["task", *figures.COLUMNS]]
 
 
-def overall(each: pd.DataFrame, title: str, show: Callable[[Number], str]) -> pd.DataFrame:
-    """The same over all tasks that have this cost, of whose tests the mean counts: the mean score and the geometric
-    mean of costs of the backbones that are in all."""
-    number = each["panel"].nunique()
-    one = (
-        each.assign(log=np.log(each["cost"]))
+def overall(by_panel: pd.DataFrame, title: str, show: Callable[[Number], str]) -> pd.DataFrame:
+    """Mean scores and geometric mean costs over all tasks, of the backbones that have all panels.
+
+    The panels of a task (its tests) are averaged first. Columns as those of `points`, without task.
+    """
+    n_panels = by_panel["panel"].nunique()
+    by_task = (
+        by_panel.assign(log=np.log(by_panel["cost"]))
         .groupby(["contestant", "task"], as_index=False)
         .agg(score=("score", "mean"), log=("log", "mean"), panels=("panel", "nunique"), run=("run", "first"))
     )
-    rows = one.groupby("contestant", as_index=False).agg(
+    rows = by_task.groupby("contestant", as_index=False).agg(
         score=("score", "mean"), log=("log", "mean"), panels=("panels", "sum"), run=("run", "; ".join)
     )
-    rows = rows[rows["panels"] == number]
+    rows = rows[rows["panels"] == n_panels]
     rows = rows.assign(cost=np.exp(rows["log"]), panel=title)
     return rows.assign(front=figures.front(rows), shown=rows["cost"].map(show))[figures.COLUMNS]
 
 
-def measured(contest: Contest, cost: Cost) -> pd.DataFrame:
-    """Columns contestant and cost: the mean over runs."""
+def mean_costs(contest: Contest, cost: Cost) -> pd.DataFrame:
+    """Columns contestant and cost: means over runs."""
     rows = contest.task.costs
     rows = rows[(rows["phase"] == cost.phase) & (rows["metric"] == cost.metric) & rows["value"].gt(0)]
     rows = rows[rows["run"].isin(contest.rows["run"])]
     if metric(cost.metric).of_machine:
         rows = of_one_machine(rows)
     if cost.sized and len(rows):
-        asked = rows.groupby("n_points")["contestant"].nunique()
-        rows = rows[rows["n_points"] == asked[asked == asked.max()].index.max()]
+        # At the largest number of points among those that most contestants have.
+        counts = rows.groupby("n_points")["contestant"].nunique()
+        rows = rows[rows["n_points"] == counts[counts == counts.max()].index.max()]
     means = over_seeds(rows, ["contestant"]).rename(columns={"value": "cost"})
     return means[["contestant", "cost"]].astype({"cost": float})
 
 
 def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> Iterator[Block]:
-    each = {cost: points(contests, cost) for cost in COSTS}
-    each = {cost: rows for cost, rows in each.items() if _tells(rows)}
-    if not each:
+    by_panel = {cost: points(contests, cost) for cost in COSTS}
+    by_panel = {cost: rows for cost, rows in by_panel.items() if _costs_differ(rows)}
+    if not by_panel:
         return
     name = f"pareto-{slug(preset)}"
-    means = {cost: overall(rows, cost.title, metric(cost.metric).show) for cost, rows in each.items()}
+    means = {cost: overall(rows, cost.title, metric(cost.metric).show) for cost, rows in by_panel.items()}
     means = {cost: rows for cost, rows in means.items() if len(rows) > 1}
-    few = _of_some(contests, {cost: each[cost] for cost in means})
+    note = _incomplete_costs(contests, {cost: by_panel[cost] for cost in means})
     if means and len({contest.task.id for contest in contests}) > 1:
         yield _figure(
             results,
             name,
             f"{preset}: mean score against cost",
-            f"Mean score over all tasks of preset {preset} against the geometric mean of a cost. {_MARKS}{few}"
-            + normalised.left_out(*(pd.concat(of.values())["contestant"] for of in (each, means))),
+            f"Mean score over all tasks of preset {preset} against the geometric mean of a cost. {_MARKS}{note}"
+            + normalised.left_out(*(pd.concat(rows.values())["contestant"] for rows in (by_panel, means))),
             pd.concat(means.values(), ignore_index=True),
             [cost.title for cost in means],
         )
-    cost, rows = next(iter(each.items()))
+    cost, rows = next(iter(by_panel.items()))
     yield _figure(
         results,
         f"{name}-tasks",
@@ -130,51 +137,48 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
         rows,
         list(dict.fromkeys(rows["panel"])),
     )
-    yield _fronts(each, means, name, preset, few.strip())
+    yield _front_table(by_panel, means, name, preset, note.strip())
 
 
-_MARKS = "Dashed: the Pareto front, with the names of its models."
+def _costs_differ(rows: pd.DataFrame) -> bool:
+    """Whether the contestants of a panel differ in cost."""
+    ratios = rows.groupby("panel")["cost"].agg(lambda c: c.max() / c.min() if len(c) > 1 else 1.0)
+    return bool((ratios > _MIN_COST_RATIO).any())
 
 
-def _tells(rows: pd.DataFrame) -> bool:
-    """Whether there is a panel whose contestants differ in cost."""
-    spread = rows.groupby("panel")["cost"].agg(lambda c: c.max() / c.min() if len(c) > 1 else 1.0)
-    return bool((spread > _ALIKE).any())
-
-
-def _of_some(contests: Sequence[Contest], each: dict[Cost, pd.DataFrame]) -> str:
-    """The costs that are known on some of the rows only, in a sentence; empty if there are none."""
-    number = sum(bool(contest.scores["kind"].eq("backbone").any()) for contest in contests)
-    few = {cost.title: rows["panel"].nunique() for cost, rows in each.items()}
-    said = [f"{title} on {n} of {number} rows" for title, n in few.items() if n < number]
-    return f" Known only in part: {', '.join(said)}." if said else ""
+def _incomplete_costs(contests: Sequence[Contest], by_panel: dict[Cost, pd.DataFrame]) -> str:
+    """A sentence on the costs that some rows lack; empty if there are none."""
+    n_rows = sum(bool(contest.scores["kind"].eq("backbone").any()) for contest in contests)
+    counts = {cost.title: rows["panel"].nunique() for cost, rows in by_panel.items()}
+    texts = [f"{title} on {n} of {n_rows} rows" for title, n in counts.items() if n < n_rows]
+    return f" Known only in part: {', '.join(texts)}." if texts else ""
 
 
 def _figure(results: Results, name: str, title: str, caption: str, rows: pd.DataFrame, panels: Sequence[str]) -> Figure:
-    looks = {who: results.looks[who] for who in results.looks if who in set(rows["contestant"])}
+    looks = {name: look for name, look in results.looks.items() if name in set(rows["contestant"])}
     return figures.figure(name, title, " ".join(caption.split()), rows, panels, looks, 3)
 
 
-def _fronts(
-    each: dict[Cost, pd.DataFrame], means: dict[Cost, pd.DataFrame], name: str, preset: str, note: str
+def _front_table(
+    by_panel: dict[Cost, pd.DataFrame], means: dict[Cost, pd.DataFrame], name: str, preset: str, note: str
 ) -> Table:
-    """The contestants on the front of every task and cost, the cheapest first."""
-    named: dict[str, dict[str, str]] = {}
-    for cost, rows in each.items():
-        both = pd.concat([means[cost].assign(panel=_ALL), rows]) if cost in means else rows
-        for panel, own in both[both["front"]].sort_values("cost").groupby("panel", sort=False):
-            said = (
-                f"{who} ({shown}, {fixed(score, 2)})"
-                for who, shown, score in zip(own["contestant"], own["shown"], own["score"], strict=True)
+    """The contestants on the Pareto front of each panel and cost, the cheapest first."""
+    fronts: dict[str, dict[str, str]] = {}
+    for cost, rows in by_panel.items():
+        all_rows = pd.concat([means[cost].assign(panel=_ALL), rows]) if cost in means else rows
+        for panel, front in all_rows[all_rows["front"]].sort_values("cost").groupby("panel", sort=False):
+            texts = (
+                f"{contestant} ({shown}, {fixed(score, 2)})"
+                for contestant, shown, score in front[["contestant", "shown", "score"]].itertuples(index=False)
             )
-            named.setdefault(str(panel), {})[cost.key] = ", ".join(said)
-    order = [_ALL, *dict.fromkeys(panel for rows in each.values() for panel in rows["panel"])]
-    frame = pd.DataFrame([{"row": row, **named[row]} for row in order if row in named])
+            fronts.setdefault(str(panel), {})[cost.key] = ", ".join(texts)
+    order = [_ALL, *dict.fromkeys(panel for rows in by_panel.values() for panel in rows["panel"])]
+    frame = pd.DataFrame([{"row": row, **fronts[row]} for row in order if row in fronts])
     return Table(
         name=f"{name}-fronts",
         title=f"{preset}: models on the Pareto front",
         caption=f"Models on the Pareto front of each task, cheapest first, with cost and score. {note}".strip(),
         frame=frame,
-        columns=(Column("row", "family"), *(Column(cost.key, cost.title) for cost in each)),
+        columns=(Column("row", "family"), *(Column(cost.key, cost.title) for cost in by_panel)),
         folded=True,
     )

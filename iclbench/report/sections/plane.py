@@ -1,4 +1,4 @@
-"""Learning in context against learning in weights over all settings of a family: one point per task and contestant."""
+"""Accuracy in context against accuracy in weights, for all tasks of a family: one point per task and contestant."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _AXES = ("icl", "iwl")
 
 
 def section(results: Results) -> Section | None:
-    """A figure and its numbers for every family and preset whose backbones took both tests."""
+    """A figure and its numbers for each family and preset with backbones that are evaluated on both tests."""
     groups: dict[tuple[str, str], list[Slice]] = {}
     for task in results.slices:
-        if len(_ends(task)):
+        if len(_final(task)):
             groups.setdefault((str(task.rows["family"].iloc[0]), task.preset), []).append(task)
     blocks: list[Block] = []
     for (family, preset), tasks in groups.items():
@@ -31,24 +31,24 @@ def section(results: Results) -> Section | None:
 
 
 def _blocks(results: Results, family: str, preset: str, tasks: list[Slice]) -> Iterator[Block]:
-    short = _short([task.task for task in tasks])
-    parts = [_marks(task).assign(panel=short[task.task], note="") for task in tasks]
-    panels = [short[task.task] for task in tasks]
+    titles = _panel_titles([task.task for task in tasks])
+    marks = [_marks(task).assign(panel=titles[task.task], note="") for task in tasks]
+    panels = [titles[task.task] for task in tasks]
     if len(tasks) > 1:
-        ends = pd.concat(parts)
-        ends = ends[ends["part"].eq("final") | ends["contestant"].eq(GUESSING)]
-        notes = ends["panel"].where(ends["part"] == "final", "")
-        parts.insert(0, ends.assign(panel=_ALL, note=notes).drop_duplicates())
+        of_all = pd.concat(marks)
+        of_all = of_all[of_all["part"].eq("final") | of_all["contestant"].eq(GUESSING)]
+        notes = of_all["panel"].where(of_all["part"] == "final", "")
+        marks.insert(0, of_all.assign(panel=_ALL, note=notes).drop_duplicates())
         panels = [_ALL, *panels]
-    data = pd.concat(parts, ignore_index=True)
-    drawn = set(data["contestant"])
+    data = pd.concat(marks, ignore_index=True)
+    has_nearest = data["contestant"].eq(NEAREST).any()
     looks = {name: results.looks[name] for name in sorted(set(data.loc[data["part"] == "final", "contestant"]))}
-    looks |= {NEAREST: results.looks[NEAREST]} if NEAREST in drawn else {}
+    looks |= {NEAREST: results.looks[NEAREST]} if has_nearest else {}
     looks |= {GUESSING: ZERO}
     name = f"plane-{slug(family, preset)}"
-    reading = f"level lines: guessing{f' and {NEAREST}' if NEAREST in drawn else ''}."
+    reading = f"level lines: guessing{f' and {NEAREST}' if has_nearest else ''}."
     yield plane.figure(name, f"{family}, {preset}: ICL against IWL", reading, data, panels, looks)
-    frame = pd.concat([_numbers(task) for task in tasks], ignore_index=True)
+    frame = pd.concat([_table_rows(task) for task in tasks], ignore_index=True)
     columns = (
         Column("contestant", "contestant"),
         Column("task", "task"),
@@ -71,13 +71,14 @@ def _blocks(results: Results, family: str, preset: str, tasks: list[Slice]) -> I
     )
 
 
-def _ends(task: Slice) -> pd.DataFrame:
-    """A row per backbone that took both tests: columns contestant, runs, and icl and iwl with the ends of the seeds."""
-    return _both(accuracies.final(task), ["contestant"])
+def _final(task: Slice) -> pd.DataFrame:
+    """A row per trained backbone with both tests: columns contestant, runs, run, and icl and iwl with the range over
+    seeds."""
+    return _with_both_tests(accuracies.final(task), ["contestant"])
 
 
-def _both(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """Both tests side by side where there are both."""
+def _with_both_tests(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Columns icl and iwl of the backbones that have both, joined on `keys`."""
     rows = rows[rows["kind"] == "backbone"]
     icl, iwl = (
         rows.loc[rows["evaluator"] == test, [*keys, "value", "lowest", "highest", "runs", "run"]].rename(
@@ -88,33 +89,36 @@ def _both(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     return icl.merge(iwl.drop(columns=["runs", "run"]), on=keys)
 
 
-def _way(task: Slice) -> pd.DataFrame:
-    return _both(accuracies.trajectory(task), ["contestant", "axis_value"]).rename(columns={"axis_value": "step"})
+def _trajectory(task: Slice) -> pd.DataFrame:
+    """Both accuracies by contestant and training step."""
+    rows = _with_both_tests(accuracies.trajectory(task), ["contestant", "axis_value"])
+    return rows.rename(columns={"axis_value": "step"})
 
 
 def _peaks(task: Slice) -> pd.DataFrame:
-    best = accuracies.peaks(accuracies.trajectory(task)).rename(columns={"axis_value": "step"})
-    return best[["contestant", "step"]].merge(_way(task), on=["contestant", "step"])
+    """Both accuracies at the step with the highest ICL accuracy, by contestant."""
+    peaks = accuracies.peaks(accuracies.trajectory(task)).rename(columns={"axis_value": "step"})
+    return peaks[["contestant", "step"]].merge(_trajectory(task), on=["contestant", "step"])
 
 
 def _marks(task: Slice) -> pd.DataFrame:
-    """Everything that is drawn of one task, with the columns of `plane.COLUMNS` but for panel and note."""
+    """The marks of one task in the figure: columns of `plane.COLUMNS` without panel and note."""
     level = pd.DataFrame(
         [{"contestant": name, "run": name, "icl": value} for name, value in levels(task, "icl").items()]
     )
-    parts = {"path": _way(task), "level": level, "final": _ends(task), "peak": _peaks(task)}
-    marks = pd.concat([rows.assign(part=part) for part, rows in parts.items()], ignore_index=True)
+    by_part = {"path": _trajectory(task), "level": level, "final": _final(task), "peak": _peaks(task)}
+    marks = pd.concat([rows.assign(part=part) for part, rows in by_part.items()], ignore_index=True)
     return marks.assign(task=task.task).reindex(columns=[c for c in plane.COLUMNS if c not in ("panel", "note")])
 
 
-def _numbers(task: Slice) -> pd.DataFrame:
-    """A row per contestant, the highest on ICL first."""
-    best = _peaks(task)[["contestant", "step", "icl", "iwl"]].rename(columns={"icl": "peak", "iwl": "iwl_at_peak"})
-    frame = _ends(task).merge(best, "left", "contestant").assign(task=task.task)
+def _table_rows(task: Slice) -> pd.DataFrame:
+    """A row per contestant with its final and highest accuracies, the highest final ICL accuracy first."""
+    peaks = _peaks(task)[["contestant", "step", "icl", "iwl"]].rename(columns={"icl": "peak", "iwl": "iwl_at_peak"})
+    frame = _final(task).merge(peaks, "left", "contestant").assign(task=task.task)
     return frame.sort_values(["icl", "contestant"], ascending=[False, True], ignore_index=True)
 
 
-def _short(tasks: list[str]) -> dict[str, str]:
-    """Every task's name without the words that all of them begin with; the whole name where nothing would be left."""
-    shared = shared_words(tasks) if len(tasks) > 1 else ""
-    return {task: task.removeprefix(shared).removeprefix("-") or task for task in tasks}
+def _panel_titles(tasks: list[str]) -> dict[str, str]:
+    """The names of tasks without the words that all names begin with; the full name if nothing else remains."""
+    prefix = shared_words(tasks) if len(tasks) > 1 else ""
+    return {task: task.removeprefix(prefix).removeprefix("-") or task for task in tasks}

@@ -1,4 +1,4 @@
-"""Layers of models: error next to gradient descent, scale and shift, and GD++'s gamma."""
+"""Layers of models: errors compared with gradient descent, fitted scale and shift, and the gamma of GD++."""
 
 from __future__ import annotations
 
@@ -25,24 +25,26 @@ def section(task: Slice) -> Section | None:
         if layers.empty:
             continue
         sizes = sorted(int(n) for n in layers["n_context"].unique())
-        main = task.trained_length if task.trained_length in sizes else sizes[0]
-        probes, search = (of_shift[of_shift["evaluator"] == name] for name in ("probe", "gamma_search"))
-        at_main = probes[probes["n_context"] == main]
-        blocks.append(probing.error(task, str(shift), at_main))
+        main_size = task.trained_length if task.trained_length in sizes else sizes[0]
+        probes, gamma_search = (of_shift[of_shift["evaluator"] == name] for name in ("probe", "gamma_search"))
+        at_main_size = probes[probes["n_context"] == main_size]
+        blocks.append(probing.error(task, str(shift), at_main_size))
         if len(sizes) > 1:
             blocks.append(probing.by_context(task, str(shift), probes))
-        found = set(at_main["metric"])
-        blocks += [probing.fitted(task, str(shift), at_main, name) for name in ("scale", "shift") if name in found]
-        if len(search):
-            blocks.append(probing.gamma_search(task, str(shift), search))
-        blocks.append(numbers(task, str(shift), of_shift))
+        metrics = set(at_main_size["metric"])
+        blocks += [
+            probing.fitted(task, str(shift), at_main_size, name) for name in ("scale", "shift") if name in metrics
+        ]
+        if len(gamma_search):
+            blocks.append(probing.gamma_search(task, str(shift), gamma_search))
+        blocks.append(_table(task, str(shift), of_shift))
     return Section(f"{task.id}-probing", "Layers", tuple(blocks))
 
 
-def numbers(task: Slice, shift: str, rows: pd.DataFrame) -> Table:
-    """A row per context size and contestant: final and smallest error, scale, shift, gamma."""
-    measured = rows["evaluator"].eq("probe") & rows["metric"].eq("squared_error")
-    records = [_record(group) for _, group in rows.groupby(["n_context", "run"]) if measured[group.index].any()]
+def _table(task: Slice, shift: str, rows: pd.DataFrame) -> Table:
+    """A row per context size and run: final and smallest error, scale, shift, gamma."""
+    is_error = rows["evaluator"].eq("probe") & rows["metric"].eq("squared_error")
+    records = [_record(group) for _, group in rows.groupby(["n_context", "run"]) if is_error[group.index].any()]
     frame = pd.DataFrame(records).sort_values(["n_context", "error", "run"], ignore_index=True)
     return Table(
         name=f"{task.id}-{slug('probe', shift)}",
@@ -75,13 +77,13 @@ def numbers(task: Slice, shift: str, rows: pd.DataFrame) -> Table:
 
 
 def _record(rows: pd.DataFrame) -> dict[str, object]:
-    """What the table says of one contestant on one probe set."""
-    steps = rows[(rows["evaluator"] == "probe") & (rows["metric"] == "squared_error")].sort_values("axis_value")
-    last, best = steps.iloc[-1], steps.sort_values("value", kind="stable").iloc[0]
-    at_end = rows[(rows["axis"] == "layer") & (rows["axis_value"] == last["axis_value"])].set_index("metric")["value"]
+    """The row of a run with one context size."""
+    errors = rows[(rows["evaluator"] == "probe") & (rows["metric"] == "squared_error")].sort_values("axis_value")
+    last, best = errors.iloc[-1], errors.sort_values("value", kind="stable").iloc[0]
+    at_last = rows[(rows["axis"] == "layer") & (rows["axis_value"] == last["axis_value"])].set_index("metric")["value"]
     gamma = rows.loc[rows["metric"] == "gamma", "value"]
-    fitted = {name: at_end.get(name, pd.NA) for name in ("scale", "scale_std", "shift", "shift_std")}
-    alone = pd.isna(last["axis"])
+    fitted = {name: at_last.get(name, pd.NA) for name in ("scale", "scale_std", "shift", "shift_std")}
+    has_no_layers = pd.isna(last["axis"])
     return {
         "run": last["run"],
         "n_context": last["n_context"],
@@ -89,9 +91,9 @@ def _record(rows: pd.DataFrame) -> dict[str, object]:
         "error": last["value"],
         "error_low": last["low"],
         "error_high": last["high"],
-        "raw": at_end.get("squared_error_raw", pd.NA),
-        "best": pd.NA if alone else best["value"],
-        "best_at": pd.NA if alone else best["axis_value"],
+        "raw": at_last.get("squared_error_raw", pd.NA),
+        "best": pd.NA if has_no_layers else best["value"],
+        "best_at": pd.NA if has_no_layers else best["axis_value"],
         **fitted,
         "gamma": gamma.iloc[0] if len(gamma) else pd.NA,
     }

@@ -1,4 +1,4 @@
-"""Where the numbers come from: versions, cards, prompt sets, episodes."""
+"""Provenance of the numbers: versions, task cards, prompt sets and episodes."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from iclbench.report.data import Results
 
 
 def section(results: Results) -> Section:
-    own = results.rows[results.rows["kind"] != "published"]
-    of_models = results.language
-    frame = own.groupby(["task", "preset", "family", "shift", "prompt_set", "card"], as_index=False).agg(
+    measured = results.rows[results.rows["kind"] != "published"]
+    language = results.language
+    frame = measured.groupby(["task", "preset", "family", "shift", "prompt_set", "card"], as_index=False).agg(
         episodes=("n_episodes", "max"), contestants=("contestant", "nunique"), runs=("run", "nunique")
     )
-    versions = ", ".join(sorted({*own["version"], *of_models.rows["version"]}))
+    versions = ", ".join(sorted({*measured["version"], *language.rows["version"]}))
     text = Text(
-        f"Written by iclbench {versions} from {plural(len(results.rows) + len(of_models.rows), 'row')} of values and "
-        f"{plural(len(results.costs) + len(of_models.costs), 'row')} of costs. Numbers with equal hashes of prompt set "
+        f"Written by iclbench {versions} from {plural(len(results.rows) + len(language.rows), 'row')} of values and "
+        f"{plural(len(results.costs) + len(language.costs), 'row')} of costs. Numbers with equal hashes of prompt set "
         "and card are comparable. Figures have six significant digits, CSV files all digits."
     )
     table = Table(
@@ -37,4 +37,4 @@ def section(results: Results) -> Section:
         ),
         folded=True,
     )
-    return Section("provenance", "Provenance", (text,) if own.empty else (text, table))
+    return Section("provenance", "Provenance", (text,) if measured.empty else (text, table))

@@ -1,4 +1,4 @@
-"""Published numbers and ours, side by side."""
+"""Published numbers next to ours."""
 
 from __future__ import annotations
 
@@ -19,100 +19,104 @@ from iclbench.report.style import INK, STRONG, Look
 from iclbench.report.titles import ADJUSTED, shift_title, source
 from iclbench.tables.evaluators import HEADLINE
 
-_PLACE = ["contestant", "shift", "test", "metric", "n_context", "n_related"]
+# Columns that a published number and ours have in common.
+_KEYS = ["contestant", "shift", "test", "metric", "n_context", "n_related"]
 _THEIRS = "published"
-_SCALES = "Numbers of other presets or data are not expected to agree."
+_OTHER_SETTINGS = "Numbers of other presets or data are not expected to agree."
 
 
 def section(task: Slice) -> Section | None:
-    """Numbers published for the task, and those of this preset at the same place."""
-    both = compared(task)
-    if both is None:
+    """Published numbers of the task, next to ours at this preset."""
+    frame = compared(task)
+    if frame is None:
         return None
     table = Table(
         name=f"{task.id}-published",
         title=f"{task.task}: published results",
-        caption=f"Published numbers and ours at preset {task.preset}; a dash: not measured. {_SCALES}{_hint(both)}",
-        frame=both,
-        columns=_shown(both),
+        caption=f"Published numbers and ours at preset {task.preset}; a dash: not measured. {_OTHER_SETTINGS}"
+        f"{_note_on_adjusted(frame)}",
+        frame=frame,
+        columns=_columns(frame),
     )
     return Section(f"{task.id}-published", "Published results", (table,))
 
 
 def everywhere(results: Results) -> Section | None:
-    """All published numbers for which some preset measured the same, the largest preset of ours last."""
-    found = [both.assign(task=task.task) for task in results.slices if (both := compared(task)) is not None]
-    measured = pd.concat(found, ignore_index=True).dropna(subset="ours") if found else pd.DataFrame()
+    """All published numbers of tasks that we measured at any preset, next to ours."""
+    frames = [rows.assign(task=task.task) for task in results.slices if (rows := compared(task)) is not None]
+    measured = pd.concat(frames, ignore_index=True).dropna(subset="ours") if frames else pd.DataFrame()
     if measured.empty:
         return None
-    measured = measured.drop_duplicates([*_PLACE, "task", "published_preset", "our_preset", "published", "reason"])
-    frame = measured.sort_values(["task", *_PLACE, "published_preset", "our_preset"], ignore_index=True)
+    measured = measured.drop_duplicates([*_KEYS, "task", "published_preset", "our_preset", "published", "reason"])
+    frame = measured.sort_values(["task", *_KEYS, "published_preset", "our_preset"], ignore_index=True)
     frame = frame[["task", *(name for name in frame.columns if name != "task")]]
     table = Table(
         name="published",
         title="Published results",
-        caption=f"Published numbers and ours for the same task and model. {_SCALES}{_hint(frame)}",
+        caption=f"Published numbers and ours for the same task and model. {_OTHER_SETTINGS}{_note_on_adjusted(frame)}",
         frame=frame,
-        columns=(Column("task", "task"), *_shown(frame)),
+        columns=(Column("task", "task"), *_columns(frame)),
         group="task",
     )
     figures = (_figure(str(task), str(name), rows) for (task, name), rows in frame.groupby(["task", "metric"]))
     return Section("published", "Published results", (*figures, table))
 
 
-def _hint(both: pd.DataFrame) -> str:
-    """The meaning of ceiling-adjusted, if a number is."""
-    return f" {ADJUSTED}" if both["adjusted"].notna().any() else ""
+def _note_on_adjusted(frame: pd.DataFrame) -> str:
+    """The meaning of ceiling-adjusted, if the frame has such a number."""
+    return f" {ADJUSTED}" if frame["adjusted"].notna().any() else ""
 
 
-def _figure(task: str, name: str, both: pd.DataFrame) -> Figure:
-    """Published and ours in one row for each place, of one metric; a panel per shift."""
-    row = both["contestant"].astype(str)
+def _figure(task: str, name: str, frame: pd.DataFrame) -> Figure:
+    """Numbers of one metric: a panel per shift, with published numbers and ours in one row per contestant and size."""
+    row = frame["contestant"].astype(str)
     for key, words in (("test", "{}"), ("n_context", "n = {}"), ("n_related", "{} related")):
-        row += both[key].map(lambda value, words=words: "" if pd.isna(value) else ", " + words.format(value))
-    shared = both.assign(panel=both["shift"].map(shift_title), row=row, part="mean", note=row)
+        row += frame[key].map(lambda value, words=words: "" if pd.isna(value) else ", " + words.format(value))
+    shared = frame.assign(panel=frame["shift"].map(shift_title), row=row, part="mean", note=row)
 
-    def side(name: str, contestant: str | pd.Series, run: pd.Series) -> pd.DataFrame:
+    def marks(name: str, contestant: str | pd.Series, run: pd.Series) -> pd.DataFrame:
         ends = {end: shared[f"{name}_{end}"] for end in ("low", "high")}
         return shared.assign(contestant=contestant, run=run, value=shared[name], **ends)
 
-    of_theirs, of_ours = (
-        (" (" + shared[f"{whose}_data"] + ")").where(shared["other_data"], "") for whose in ("published", "our")
+    their_data, our_data = (
+        (" (" + shared[column] + ")").where(shared["other_data"], "") for column in ("published_data", "our_data")
     )
-    for part in ("", "_low", "_high"):
-        shared[f"ours{part}"] = shared[f"adjusted{part}"].fillna(shared[f"ours{part}"])
-    theirs = side("published", _THEIRS + of_theirs, shared["published_run"])
-    ours = side("ours", "ours, " + shared["our_preset"] + of_ours, shared["run"])
+    for suffix in ("", "_low", "_high"):
+        shared[f"ours{suffix}"] = shared[f"adjusted{suffix}"].fillna(shared[f"ours{suffix}"])
+    theirs = marks("published", _THEIRS + their_data, shared["published_run"])
+    ours = marks("ours", "ours, " + shared["our_preset"] + our_data, shared["run"])
     data = pd.concat([theirs, ours], ignore_index=True)[dots.COLUMNS].drop_duplicates(["panel", "row", "contestant"])
-    whose = list(dict.fromkeys(data["contestant"]))
-    looks = {who: Look(colour) for who, colour in zip(whose, cycle((INK, *STRONG)), strict=False)}
+    series = list(dict.fromkeys(data["contestant"]))
+    looks = {label: Look(colour) for label, colour in zip(series, cycle((INK, *STRONG)), strict=False)}
     measure = metric(name)
     numbers = data[["value", "low", "high"]].to_numpy(float)
     low, high = float(np.nanmin(numbers)), float(np.nanmax(numbers))
     log, margin = measure.logarithmic and low > 0, 0.05 * (high - low) or 0.5
-    reach = (low / 1.2, high * 1.2) if log else (low - margin, high + margin)
+    domain = (low / 1.2, high * 1.2) if log else (low - margin, high + margin)
     return dots.figure(
         f"published-{slug(task, name)}",
         f"{task}: published results",
-        f"{measure.label.capitalize()}, published (black) and ours (in colour, by preset). {_SCALES}{_hint(both)}",
+        f"{measure.label.capitalize()}, published (black) and ours (in colour, by preset). {_OTHER_SETTINGS}"
+        f"{_note_on_adjusted(frame)}",
         data,
         list(dict.fromkeys(data["panel"])),
         list(dict.fromkeys(data["row"])),
         looks,
-        dots.Scale(measure.label, reach, log=log),
+        dots.Scale(measure.label, domain, log=log),
     )
 
 
 def compared(task: Slice) -> pd.DataFrame | None:
-    """A row per published number of the task, with ours (preset, steps and runs named) at the same place, or missing;
-    None where nothing is published."""
+    """A row per published number of the task, with our number of the same `_KEYS`, its preset, steps and runs.
+
+    Ours is missing if it was not measured. None if the task has no published numbers.
+    """
     theirs = task.results.published
     theirs = theirs[(theirs["task"] == task.task) & (theirs["status"] == "ok")]
     if theirs.empty:
         return None
-    # The two questions differ in their metrics; a test of a family has its name.
+    # The questions `next` and `targets` differ in their metrics; tests of a family are matched by name.
     theirs = theirs.assign(test=theirs["evaluator"].where(is_test(theirs["evaluator"])))
-    place = _PLACE
     names = {
         "preset": "published_preset",
         "value": "published",
@@ -121,42 +125,44 @@ def compared(task: Slice) -> pd.DataFrame | None:
         "run": "published_run",
         "data": "published_data",
     }
-    theirs = theirs[[*place, *names, "reason"]].rename(columns=names)
+    theirs = theirs[[*_KEYS, *names, "reason"]].rename(columns=names)
     tests = accuracies.final(task).assign(shift="none", metric=HEADLINE)
     tests = tests[is_test(tests["evaluator"])].rename(columns={"evaluator": "test"})
-    # Curves and sequences also have one number each, such as the error per event.
-    whole = task.summaries[task.summaries["evaluator"].eq("next")]
-    measured = pd.concat([task.curves, whole, overall(task.targets), tests])
-    measured = measured.reindex(columns=[*place, "value", "low", "high", "run"])
-    # Missing values have the same type on both sides.
+    # Single numbers of curves and sequences, such as the error per event.
+    summaries = task.summaries[task.summaries["evaluator"].eq("next")]
+    measured = pd.concat([task.curves, summaries, overall(task.targets), tests])
+    measured = measured.reindex(columns=[*_KEYS, "value", "low", "high", "run"])
+    # Keys must have the same type in both frames, also if all are missing.
     measured = measured.astype({"test": "string", "n_context": "Int64", "n_related": "Int64"})
     ours = measured.rename(columns={"value": "ours", "low": "ours_low", "high": "ours_high"})
-    both = theirs.merge(ours.drop_duplicates(place), "left", place).assign(our_preset=task.preset)
-    both = both.merge(_adjusted(task, place), "left", place)
-    trained = task.rows[task.rows["axis"].eq("train_step").fillna(False).astype(bool)]
-    both["steps"] = both["contestant"].map(trained.groupby("contestant")["axis_value"].max())
-    both["our_data"] = pd.Series(task.data or "not said", index=both.index, dtype="string")
-    both["other_data"] = both["published_data"].ne(both["our_data"]).fillna(False).astype(bool)
-    comparable = ~both["other_data"] & both["published_preset"].eq(both["our_preset"])
-    # Log-likelihoods, negative ones too, have no zero that a ratio could refer to.
-    errors = both["metric"].map(lambda name: metric(name).lower_is_better and metric(name).unit != "nats").astype(bool)
-    both = both.assign(
-        ratio=both["ours"] / both["published"].where(comparable & errors & both["published"].ne(0)),
-        difference=(both["adjusted"].fillna(both["ours"]) - both["published"]).where(comparable & ~errors),
+    frame = theirs.merge(ours.drop_duplicates(_KEYS), "left", _KEYS).assign(our_preset=task.preset)
+    frame = frame.merge(_adjusted(task), "left", _KEYS)
+    in_training = task.rows[task.rows["axis"].eq("train_step").fillna(False).astype(bool)]
+    frame["steps"] = frame["contestant"].map(in_training.groupby("contestant")["axis_value"].max())
+    frame["our_data"] = pd.Series(task.data or "not said", index=frame.index, dtype="string")
+    frame["other_data"] = frame["published_data"].ne(frame["our_data"]).fillna(False).astype(bool)
+    is_comparable = ~frame["other_data"] & frame["published_preset"].eq(frame["our_preset"])
+    # A ratio needs a natural zero, which log-likelihoods do not have.
+    has_ratio = frame["metric"].map(lambda name: metric(name).lower_is_better and metric(name).unit != "nats")
+    has_ratio = has_ratio.astype(bool)
+    frame = frame.assign(
+        ratio=frame["ours"] / frame["published"].where(is_comparable & has_ratio & frame["published"].ne(0)),
+        difference=(frame["adjusted"].fillna(frame["ours"]) - frame["published"]).where(is_comparable & ~has_ratio),
     )
-    return both.sort_values([*place, "published_preset"], ignore_index=True)
+    return frame.sort_values([*_KEYS, "published_preset"], ignore_index=True)
 
 
-def _adjusted(task: Slice, place: list[str]) -> pd.DataFrame:
-    """Our log-likelihoods under the task's ceiling instead of that of the prompts, where it is known."""
-    found = overall(task.targets, "log_likelihood_adjusted").assign(metric="log_likelihood")
-    found = found.rename(columns={"value": "adjusted", "low": "adjusted_low", "high": "adjusted_high"})
-    found = found.reindex(columns=[*place, "adjusted", "adjusted_low", "adjusted_high"])
-    found = found.astype({"test": "string", "n_context": "Int64", "n_related": "Int64"})
-    return found.astype(dict.fromkeys(["adjusted", "adjusted_low", "adjusted_high"], "Float64"))
+def _adjusted(task: Slice) -> pd.DataFrame:
+    """Our log-likelihoods relative to the task's ceiling instead of that of the prompts, for tasks that have one."""
+    rows = overall(task.targets, "log_likelihood_adjusted").assign(metric="log_likelihood")
+    rows = rows.rename(columns={"value": "adjusted", "low": "adjusted_low", "high": "adjusted_high"})
+    rows = rows.reindex(columns=[*_KEYS, "adjusted", "adjusted_low", "adjusted_high"])
+    rows = rows.astype({"test": "string", "n_context": "Int64", "n_related": "Int64"})
+    return rows.astype(dict.fromkeys(["adjusted", "adjusted_low", "adjusted_high"], "Float64"))
 
 
-def _shown(both: pd.DataFrame) -> tuple[Column, ...]:
+def _columns(frame: pd.DataFrame) -> tuple[Column, ...]:
+    """The columns of a table of published numbers, without optional ones that are empty."""
     columns = (
         Column("contestant", "contestant"),
         Column("shift", "shift"),
@@ -176,8 +182,8 @@ def _shown(both: pd.DataFrame) -> tuple[Column, ...]:
         Column("difference", "ours − published", signed, numeric=True),
         Column("reason", "source", source),
     )
-    of_some = ("test", "n_context", "n_related", "published_data", "adjusted", "steps", "ratio", "difference")
-    hidden = {key for key in of_some if both[key].isna().all()}
+    optional = ("test", "n_context", "n_related", "published_data", "adjusted", "steps", "ratio", "difference")
+    hidden = {key for key in optional if frame[key].isna().all()}
     if "published_data" in hidden:
         hidden.add("our_data")
     return tuple(c for c in columns if c.key not in hidden)

@@ -1,7 +1,7 @@
-"""How many dimensions predictions have: the rank of the matrix of predictions against its number of contexts.
+"""Rank of the matrix of predictions (contexts x queries) against the number of contexts.
 
-A model whose prediction is an inner product of a vector of the context and one of the query has at most as many as
-these vectors; softmax attention has more with every further context (CoQE, theorem 3.10).
+If a prediction is the inner product of a vector of the context and a vector of the query, the rank is at most the
+dimension of these vectors. The rank of softmax attention grows with the number of contexts (CoQE, theorem 3.10).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _METRICS = ("effective_rank", "rank")
 
 
 def section(task: Slice) -> Section | None:
-    v = task.inside
-    rows = v[(v["evaluator"] == "rank") & (v["axis"] == "contexts") & v["metric"].isin(_METRICS)]
+    rows = task.inside
+    rows = rows[(rows["evaluator"] == "rank") & (rows["axis"] == "contexts") & rows["metric"].isin(_METRICS)]
     blocks: list[Block] = [_figure(task, shift, rows[rows["shift"] == shift]) for shift in shifts(rows)]
     return Section(f"{task.id}-rank", "Rank of the predictions", tuple(blocks)) if blocks else None
 
 
 def _figure(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
-    """A panel per kind of rank and, where there are several, number of examples; a line per contestant."""
+    """A panel per metric of rank and number of examples, with a line per contestant."""
     keys = ["metric", "kind", "contestant", "n_context", "axis_value"]
     means = over_seeds(rows, keys)
     means = means.assign(low=means["lowest"], high=means["highest"])
@@ -39,9 +39,9 @@ def _figure(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
     titles = means.drop_duplicates("panel")["panel"].tolist()
     ends = curves.extent(means["axis_value"])
     looks = learning.cast(task, rows) | {CEILING: ZERO}
-    ceiling = [{"panel": panel, "axis_value": end, "value": end} for panel in titles for end in ends]
-    means_with_band = means.assign(band=means["runs"] > 1)
-    frame = pd.concat([pd.DataFrame(ceiling).assign(contestant=CEILING, kind="baseline", band=False), means_with_band])
+    ceiling = pd.DataFrame([{"panel": panel, "axis_value": end, "value": end} for panel in titles for end in ends])
+    ceiling = ceiling.assign(contestant=CEILING, kind="baseline", band=False)
+    frame = pd.concat([ceiling, means.assign(band=means["runs"] > 1)])
     frame = frame.reindex(columns=["contestant", "run", "kind", "value", "low", "high", "axis_value", "panel", "band"])
     frame = frame.assign(
         label=frame["contestant"],
@@ -62,7 +62,7 @@ def _figure(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
         log_x=True,
         ticks=tuple(sorted(float(m) for m in means["axis_value"].unique())),
     )
-    several = "; bands: range over seeds" if (means["runs"] > 1).any() else ""
+    bands = "; bands: range over seeds" if (means["runs"] > 1).any() else ""
     return learning.paneled(
         frame,
         titles,
@@ -71,13 +71,15 @@ def _figure(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
         name=f"{task.id}-{slug('rank', shift)}",
         title=f"{task.task}: rank of the predictions ({shift_title(shift)})",
         caption="Rank of the matrix of predictions (contexts × queries) against the number of contexts "
-        f"({shift_title(shift)}). Dotted: the largest possible rank{several}.",
+        f"({shift_title(shift)}). Dotted: the largest possible rank{bands}.",
         alt=f"{task.task}: rank of the predictions of {learning.named(looks)} against the number of contexts",
     )
 
 
 def _panels(rows: pd.DataFrame) -> list[str]:
-    """For every row the title of its panel."""
-    several = len(rows["n_context"].unique()) > 1
-    names = [metric(str(name)).label for name in rows["metric"]]
-    return [f"{name}, {n} examples" if several else name for name, n in zip(names, rows["n_context"], strict=True)]
+    """The title of the panel of each row: its metric and, if they differ, its number of examples."""
+    has_sizes = len(rows["n_context"].unique()) > 1
+    labels = [metric(str(name)).label for name in rows["metric"]]
+    return [
+        f"{label}, {n} examples" if has_sizes else label for label, n in zip(labels, rows["n_context"], strict=True)
+    ]

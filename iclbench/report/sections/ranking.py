@@ -1,4 +1,4 @@
-"""The ranking of models over all families, and differences between neighbours by task."""
+"""Ranking of models over all tasks, and differences between neighbours by task."""
 
 from __future__ import annotations
 
@@ -60,20 +60,20 @@ def _of_preset(preset: str, contests: Sequence[Contest]) -> list[Block]:
             ),
         ),
         Text(f"Tasks of the ranking at preset {preset}", (str(frame["named"].iloc[0]),), folded=True),
-        _neighbours(contests, frame["contestant"].tolist(), name, preset),
+        _neighbour_table(contests, frame["contestant"].tolist(), name, preset),
     ]
-    if len(beside := among(contests, frame["contestant"].tolist())):
-        blocks.append(_beside(beside, name, preset))
+    if len(unranked := among(contests, frame["contestant"].tolist())):
+        blocks.append(_unranked_table(unranked, name, preset))
     if lacking:
-        alike: dict[str, list[str]] = {}
-        for who, where in sorted(lacking.items()):
-            alike.setdefault(where, []).append(who)
-        lines = tuple(f"{', '.join(names)}: no score on {where}" for where, names in alike.items())
+        by_tasks: dict[str, list[str]] = {}
+        for contestant, tasks_text in sorted(lacking.items()):
+            by_tasks.setdefault(tasks_text, []).append(contestant)
+        lines = tuple(f"{', '.join(names)}: no score on {tasks_text}" for tasks_text, names in by_tasks.items())
         blocks.append(Text(f"Not ranked at preset {preset}:", lines))
     return blocks
 
 
-def _beside(frame: pd.DataFrame, name: str, preset: str) -> Table:
+def _unranked_table(frame: pd.DataFrame, name: str, preset: str) -> Table:
     return Table(
         name=f"{name}-shared",
         title=f"{preset}: other models on shared tasks",
@@ -95,16 +95,16 @@ def _beside(frame: pd.DataFrame, name: str, preset: str) -> Table:
     )
 
 
-def _neighbours(contests: Sequence[Contest], order: Sequence[str], name: str, preset: str) -> Table:
-    """A row per task or test: the difference of each model to the model above it."""
+def _neighbour_table(contests: Sequence[Contest], order: Sequence[str], name: str, preset: str) -> Table:
+    """A row per task or test: the difference of each model to the model above it in `order`."""
     rows = []
     for contest in contests:
         row: dict[str, object] = {"row": contest.title}
-        for above, own in pairwise(order):
-            gap = contest.difference(own, above)
-            row |= {own: gap.value, f"{own} low": gap.low, f"{own} high": gap.high} if gap else {own: None}
+        for above, model in pairwise(order):
+            gap = contest.difference(model, above)
+            row |= {model: gap.value, f"{model} low": gap.low, f"{model} high": gap.high} if gap else {model: None}
         rows.append(row)
-    keys = ["row", *(key for own in order[1:] for key in (own, f"{own} low", f"{own} high"))]
+    keys = ["row", *(key for model in order[1:] for key in (model, f"{model} low", f"{model} high"))]
     return Table(
         name=f"{name}-neighbours",
         title=f"{preset}: differences between neighbours by task",

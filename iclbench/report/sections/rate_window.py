@@ -1,7 +1,9 @@
-"""Windows of learning rates: scores of the trials of `iclbench tune` against the rate, the expected best of k rates,
-and the order of models at one rate for all."""
+"""Windows of learning rates: scores of the trials of `iclbench tune` by rate, the expected best of k rates, and the
+order of models at one rate for all."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import pandas as pd
 
@@ -15,130 +17,134 @@ from iclbench.report.style import Look, looks
 
 def section(task: Slice) -> Section | None:
     trials = task.results.trials
-    found = rate_curves(trials[trials["task"].eq(task.task) & trials["preset"].eq(task.preset)])
-    if found is None:
+    rate_scores = rate_curves(trials[trials["task"].eq(task.task) & trials["preset"].eq(task.preset)])
+    if rate_scores is None:
         return None
-    drawn = () if found.rows["value"].isna().all() else (_figure(task, found),)
-    blocks = (*drawn, _windows(task, found), *_rankings(task, found))
+    figures = () if rate_scores.rows["value"].isna().all() else (_figure(task, rate_scores),)
+    blocks = (*figures, _window_table(task, rate_scores), *_orders(task, rate_scores))
     return Section(f"{task.id}-rate-window", "Learning rates", blocks)
 
 
-def _conditions(found: RateCurves) -> str:
-    few, many = int(found.rows["seeds"].min()), int(found.rows["seeds"].max())
-    seeds = plural(many, "seed") if few == many else f"{few} to {many} seeds"
-    better = "less" if found.metric.lower_is_better else "more"
-    return f"{found.steps:,} steps, {seeds}, validation episodes; {better} is better"
+def _conditions(rate_scores: RateCurves) -> str:
+    """Steps, seeds and episodes of the trials, and the direction of the metric, for a caption."""
+    fewest, most = int(rate_scores.rows["seeds"].min()), int(rate_scores.rows["seeds"].max())
+    seeds = plural(most, "seed") if fewest == most else f"{fewest} to {most} seeds"
+    better = "less" if rate_scores.metric.lower_is_better else "more"
+    return f"{rate_scores.steps:,} steps, {seeds}, validation episodes; {better} is better"
 
 
-def _figure(task: Slice, found: RateCurves) -> Figure:
-    """A line per backbone, and the range over seeds; a rate with a diverged run has no point."""
-    rows = found.rows.dropna(subset="value")
-    known = _looks(task, found)
+def _figure(task: Slice, rate_scores: RateCurves) -> Figure:
+    """A line per backbone with the range over seeds; a rate with a diverged run has no point."""
+    rows = rate_scores.rows.dropna(subset="value")
+    all_looks = _looks(task, rate_scores)
     rows = rows.assign(
         kind="backbone", run=rows["contestant"], label=rows["contestant"], series=rows["contestant"], sparse=True
     )
     rows = rows.assign(low=rows["lowest"], high=rows["highest"], band=rows["seeds"] > 1, panel="")
-    rows["width"] = [known[name].width for name in rows["contestant"]]
+    rows["width"] = [all_looks[name].width for name in rows["contestant"]]
     ends = curves.extent(rows["lr"])
     axes = curves.Axes(
         "learning rate",
-        found.metric.label,
+        rate_scores.metric.label,
         (ends[0], ends[1]) if ends[0] > 0 else (rows["lr"].min() / 2, rows["lr"].max() * 2),
-        curves.domain(rows, found.metric),
+        curves.domain(rows, rate_scores.metric),
         field="lr",
         unit="rate",
         band="range over seeds",
         log_x=True,
     )
-    drawn = {name: look for name, look in known.items() if name in set(rows["contestant"])}
+    looks_of_lines = {name: look for name, look in all_looks.items() if name in set(rows["contestant"])}
     columns = [*curves.COLUMNS, "band", "panel", "lr", "run"]
     return learning.paneled(
         rows.sort_values(["contestant", "lr"], ignore_index=True)[columns],
         [""],
         axes,
-        drawn,
+        looks_of_lines,
         name=f"{task.id}-rate-window",
         title=f"{task.task}: score against the learning rate",
-        caption=f"{found.metric.label.capitalize()} against the peak learning rate ({_conditions(found)}). Bands: "
-        "range over seeds; no point: a run diverged.",
-        alt=f"{task.task}: {found.metric.label} of {learning.named(drawn)} against the learning rate",
+        caption=f"{rate_scores.metric.label.capitalize()} against the peak learning rate ({_conditions(rate_scores)}). "
+        "Bands: range over seeds; no point: a run diverged.",
+        alt=f"{task.task}: {rate_scores.metric.label} of {learning.named(looks_of_lines)} against the learning rate",
     )
 
 
-def _looks(task: Slice, found: RateCurves) -> dict[str, Look]:
-    names = sorted(found.by_contestant)
+def _looks(task: Slice, rate_scores: RateCurves) -> dict[str, Look]:
+    names = sorted(rate_scores.by_contestant)
     return looks(names, [], [], task.results.orders) | {n: task.looks[n] for n in names if n in task.looks}
 
 
-def _windows(task: Slice, found: RateCurves) -> Table:
-    """Best first: rate and score, window, and the expected best of k common rates."""
-    several = range(1, len(found.common) + 1)
+def _window_table(task: Slice, rate_scores: RateCurves) -> Table:
+    """A row per backbone, the best first: best rate and score, window, and the expected best of k common rates."""
+    counts = range(1, len(rate_scores.common) + 1)
     rows = []
-    spreads = found.rows.set_index(["contestant", "lr"])["spread"]
-    for who, own in found.by_contestant.items():
-        best, window = found.best(who), found.window(who)
+    spreads = rate_scores.rows.set_index(["contestant", "lr"])["spread"]
+    for name, scores in rate_scores.by_contestant.items():
+        best, window = rate_scores.best(name), rate_scores.window(name)
         rows.append(
             {
-                "contestant": who,
-                "tried": len(own),
+                "contestant": name,
+                "tried": len(scores),
                 "best_rate": best,
-                "value": None if best is None else own[best],
-                "spread": None if best is None else spreads[who, best],
+                "value": None if best is None else scores[best],
+                "spread": None if best is None else spreads[name, best],
                 "lowest_rate": window[0] if window else None,
                 "highest_rate": window[-1] if window else None,
-                "window": _window(window, sorted(own)),
+                "window": _window_text(window, sorted(scores)),
             }
-            | {f"best_of_{k}": found.expected(who, k) for k in several}
+            | {f"best_of_{k}": rate_scores.expected(name, k) for k in counts}
         )
     frame = pd.DataFrame(rows).sort_values(
-        ["value", "contestant"], ascending=[found.metric.lower_is_better, True], ignore_index=True
+        ["value", "contestant"], ascending=[rate_scores.metric.lower_is_better, True], ignore_index=True
     )
-    show = found.metric.show
-    common = ", ".join(map(number_of, found.common))
-    rates = f" Best of k: the expected best of k of the common rates {common}." if found.common else ""
+    show = rate_scores.metric.show
+    common = ", ".join(map(rate_text, rate_scores.common))
+    note = f" Best of k: the expected best of k of the common rates {common}." if rate_scores.common else ""
     return Table(
         name=f"{task.id}-rate-window",
         title="Best learning rates and their windows",
-        caption=f"{found.metric.label.capitalize()} (mean ± standard deviation over seeds) at the best learning rate, "
-        f"and the window of rates within {NEAR:.0%} of it; < and >: open at the end of the tried rates.{rates}",
+        caption=f"{rate_scores.metric.label.capitalize()} (mean ± standard deviation over seeds) at the best learning "
+        f"rate, and the window of rates within {NEAR:.0%} of it; < and >: open at the end of the tried rates.{note}",
         frame=frame,
         columns=(
             Column("contestant", "contestant"),
-            Column("best_rate", "best rate", number_of, True),
-            Column("value", found.metric.label, show, True, spread="spread"),
+            Column("best_rate", "best rate", rate_text, True),
+            Column("value", rate_scores.metric.label, show, True, spread="spread"),
             Column("window", "window", numeric=True),
-            *(Column(f"best_of_{k}", f"best of {k}", show, True) for k in several),
+            *(Column(f"best_of_{k}", f"best of {k}", show, True) for k in counts),
         ),
     )
 
 
-def _window(window: list[float], tried: list[float]) -> str:
-    """
-    >>> _window([1e-3, 3e-3], [3e-4, 1e-3, 3e-3]), _window([1e-3], [3e-4, 1e-3, 3e-3]), _window([], [1e-3])
+def _window_text(window: list[float], rates: list[float]) -> str:
+    """A window among the tried rates, which is open where it reaches the lowest or highest of them.
+
+    >>> rates = [3e-4, 1e-3, 3e-3]
+    >>> _window_text([1e-3, 3e-3], rates), _window_text([1e-3], rates), _window_text([], rates)
     ('1e-3 to 3e-3 >', '1e-3', '–')
     """
     if not window:
         return "–"
-    ends = list(dict.fromkeys([number_of(window[0]), number_of(window[-1])]))
-    return f"{'< ' if window[0] == tried[0] else ''}{' to '.join(ends)}{' >' if window[-1] == tried[-1] else ''}"
+    ends = list(dict.fromkeys([rate_text(window[0]), rate_text(window[-1])]))
+    return f"{'< ' if window[0] == rates[0] else ''}{' to '.join(ends)}{' >' if window[-1] == rates[-1] else ''}"
 
 
-def _rankings(task: Slice, found: RateCurves) -> tuple[Table | Text, ...]:
-    """Order of models at the best rate of each and at one rate for all, and the agreement of these orders."""
-    if len(found.by_contestant) < 3 or not found.common:
+def _orders(task: Slice, rate_scores: RateCurves) -> tuple[Table | Text, ...]:
+    """The order of models at the best rate of each and at one rate for all, and the agreement of these orders."""
+    if len(rate_scores.by_contestant) < 3 or not rate_scores.common:
         return ()
-    best = found.ranks(None)
-    places = {lr: found.ranks(lr) for lr in found.common}
+    at_best = rate_scores.ranks(None)
+    at_rate = {lr: rate_scores.ranks(lr) for lr in rate_scores.common}
     frame = pd.DataFrame(
-        {"contestant": who, "best": best[who]} | {f"rate_{lr:g}": own[who] for lr, own in places.items()}
-        for who in sorted(best, key=lambda who: (best[who] or len(best) + 1, who))
+        {"contestant": name, "best": at_best[name]} | {f"rate_{lr:g}": ranks[name] for lr, ranks in at_rate.items()}
+        for name in sorted(at_best, key=lambda name: (at_best[name] or len(at_best) + 1, name))
     )
     frame = frame.astype({name: "Int64" for name in frame.columns if name != "contestant"})
-    agreed = {lr: tau for lr in found.common if (tau := found.agreement(lr)) is not None}
-    said = ", ".join(
-        f"{fixed(tau, 2)} at {number_of(lr)} (first: {next(who for who, place in places[lr].items() if place == 1)})"
-        for lr, tau in agreed.items()
-        if any(place == 1 for place in places[lr].values())
+    firsts = {lr: _first(ranks) for lr, ranks in at_rate.items()}
+    taus = {lr: tau for lr in rate_scores.common if (tau := rate_scores.agreement(lr)) is not None}
+    agreement = ", ".join(
+        f"{fixed(tau, 2)} at {rate_text(lr)} (first: {firsts[lr]})"
+        for lr, tau in taus.items()
+        if firsts[lr] is not None
     )
     table = Table(
         name=f"{task.id}-rate-ranks",
@@ -149,17 +155,23 @@ def _rankings(task: Slice, found: RateCurves) -> tuple[Table | Text, ...]:
         columns=(
             Column("contestant", "contestant"),
             Column("best", "own best rate", numeric=True),
-            *(Column(f"rate_{lr:g}", f"all at {number_of(lr)}", numeric=True) for lr in found.common),
+            *(Column(f"rate_{lr:g}", f"all at {rate_text(lr)}", numeric=True) for lr in rate_scores.common),
         ),
     )
-    first = next((who for who, place in best.items() if place == 1), None)
-    text = f"Kendall's tau to the order at the best rates (first: {first}): {said}." if said else ""
-    return (Text(text), table) if text else (table,)
+    if not agreement:
+        return (table,)
+    return (Text(f"Kendall's tau to the order at the best rates (first: {_first(at_best)}): {agreement}."), table)
 
 
-def number_of(rate: float) -> str:
-    """
-    >>> number_of(3e-3), number_of(0.1), number_of(1.5e-4)
+def _first(ranks: Mapping[str, int | None]) -> str | None:
+    """The contestant with rank 1; None if all diverged."""
+    return next((name for name, rank in ranks.items() if rank == 1), None)
+
+
+def rate_text(rate: float) -> str:
+    """A learning rate in scientific notation.
+
+    >>> rate_text(3e-3), rate_text(0.1), rate_text(1.5e-4)
     ('3e-3', '1e-1', '1.5e-4')
     """
     digits, _, power = f"{rate:.2e}".partition("e")

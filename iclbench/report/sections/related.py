@@ -1,4 +1,4 @@
-"""The gain from related datasets: log-likelihood against their number, on the training distribution and shifted."""
+"""Related datasets: log-likelihood against their number, on the training distribution and under shifts."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from iclbench.report.titles import ADJUSTED, shift_title
 def section(task: Slice) -> Section | None:
     published = _published(task)
     lines = overall(task.target_lines, "log_likelihood")
-    asked = counts(lines)
-    if lines.empty or (len(asked) < 2 and lines["shift"].nunique() < 2):
+    n_related = counts(lines)
+    if lines.empty or (len(n_related) < 2 and lines["shift"].nunique() < 2):
         return None
     blocks: list[Block] = []
-    if len(asked) > 1:
-        beside = _adjusted(task.target_lines, lines, published)
+    if len(n_related) > 1:
+        comparable = _adjusted(task.target_lines, lines, published)
         panels = {
             shift_title(shift): pd.concat(
-                [levelled(beside[beside["shift"] == shift], asked), published[published["shift"] == shift]]
+                [levelled(comparable[comparable["shift"] == shift], n_related), published[published["shift"] == shift]]
             )
             for shift in shifts(lines)
         }
@@ -37,44 +37,44 @@ def section(task: Slice) -> Section | None:
                 title=f"{task.task}: log-likelihood against the number of related datasets",
                 caption="Log-likelihood per target (nats, higher is better) against the number of related datasets; "
                 "level lines: models that do not use them."
-                + (f" {ADJUSTED}" if len(beside) and beside is not lines else ""),
+                + (f" {ADJUSTED}" if len(comparable) and comparable is not lines else ""),
             )
         )
-    blocks.append(_numbers(task, overall(task.targets, "log_likelihood"), published))
-    if (table := _gains(task)) is not None:
+    blocks.append(_likelihood_table(task, overall(task.targets, "log_likelihood"), published))
+    if (table := _gain_table(task)) is not None:
         blocks.append(table)
-    title = "Related datasets" if len(asked) > 1 else "Shifts"
+    title = "Related datasets" if len(n_related) > 1 else "Shifts"
     return Section(f"{task.id}-related", title, tuple(blocks))
 
 
-def _adjusted(rows: pd.DataFrame, plain: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
-    """Log-likelihoods; adjusted to the task's ceiling on prompts for which numbers are published and it is known."""
-    found = overall(rows, "log_likelihood_adjusted")
-    found = found[found["shift"].isin(published["shift"])]
-    if found.empty:
-        return plain
-    return pd.concat([plain[~plain["shift"].isin(found["shift"])], found], ignore_index=True)
+def _adjusted(rows: pd.DataFrame, likelihoods: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
+    """The log-likelihoods, with ceiling-adjusted ones under the shifts that have both these and published numbers."""
+    adjusted = overall(rows, "log_likelihood_adjusted")
+    adjusted = adjusted[adjusted["shift"].isin(published["shift"])]
+    if adjusted.empty:
+        return likelihoods
+    return pd.concat([likelihoods[~likelihoods["shift"].isin(adjusted["shift"])], adjusted], ignore_index=True)
 
 
-def _gains(task: Slice) -> Table | None:
+def _gain_table(task: Slice) -> Table | None:
     """A row per contestant and number of related datasets; None if no model uses them."""
     rows = overall(task.targets, "log_likelihood")
-    most = rows[rows["shift"] == "none"].groupby("contestant")["n_related"].max()
-    asked = {str(name): int(n) for name, n in most.items() if n > 0}
-    found = gains(lambda name, n: _likelihoods(task, name, n), asked)
-    if not found:
+    largest = rows[rows["shift"] == "none"].groupby("contestant")["n_related"].max()
+    n_related = {str(name): int(n) for name, n in largest.items() if n > 0}
+    by_contestant = gains(lambda name, n: _likelihoods(task, name, n), n_related)
+    if not by_contestant:
         return None
     frame = pd.DataFrame(
         {
             "contestant": name,
             "n_related": n,
-            "gain": own.value,
-            "gain_low": own.low,
-            "gain_high": own.high,
-            "median": own.median,
-            "largest": own.largest if abs(own.largest) >= DECIDES else None,
+            "gain": gain.value,
+            "gain_low": gain.low,
+            "gain_high": gain.high,
+            "median": gain.median,
+            "largest": gain.largest if abs(gain.largest) >= DECIDES else None,
         }
-        for (name, n), own in found.items()
+        for (name, n), gain in by_contestant.items()
     )
     return Table(
         name=f"{task.id}-related-gains",
@@ -94,7 +94,7 @@ def _gains(task: Slice) -> Table | None:
 
 
 def _likelihoods(task: Slice, contestant: str, n_related: int) -> pd.Series | None:
-    """The log-likelihood of every episode, averaged over runs."""
+    """The log-likelihood of each episode, averaged over runs."""
     lines = overall(task.target_lines, "log_likelihood")
     runs = lines.loc[(lines["shift"] == "none") & (lines["contestant"] == contestant), "run"].unique()
     prompt_set = task.target_prompts
@@ -104,7 +104,7 @@ def _likelihoods(task: Slice, contestant: str, n_related: int) -> pd.Series | No
 
 
 def _published(task: Slice) -> pd.DataFrame:
-    """Published log-likelihoods of any preset; a model without related datasets is at none."""
+    """Published log-likelihoods of all presets; `n_related` is 0 for models without related datasets."""
     rows = task.results.rows
     rows = rows[(rows["kind"] == "published") & (rows["task"] == task.task) & rows["axis"].isna()]
     rows = rows[(rows["metric"] == "log_likelihood") & rows["n_context"].isna()]
@@ -112,7 +112,7 @@ def _published(task: Slice) -> pd.DataFrame:
     return rows.assign(note=source, level=False, n_related=rows["n_related"].fillna(0))
 
 
-def _numbers(task: Slice, rows: pd.DataFrame, published: pd.DataFrame) -> Table:
+def _likelihood_table(task: Slice, rows: pd.DataFrame, published: pd.DataFrame) -> Table:
     """A row per shift and contestant, a column per number of related datasets."""
     theirs = published.assign(contestant=published["contestant"] + published["note"])
     theirs = theirs.drop_duplicates(["shift", "contestant", "n_related"])
@@ -120,20 +120,20 @@ def _numbers(task: Slice, rows: pd.DataFrame, published: pd.DataFrame) -> Table:
     adjusted = overall(task.targets, "log_likelihood_adjusted")
     adjusted = adjusted[adjusted["shift"].isin(theirs["shift"])]
     adjusted = adjusted.assign(contestant=adjusted["contestant"] + ", ceiling-adjusted")
-    both = pd.concat([rows, adjusted, theirs], ignore_index=True)
-    asked = counts(both)
-    frame = both[["shift", "kind", "contestant"]].drop_duplicates()
-    for n in asked:
-        own = both.loc[both["n_related"] == n, ["shift", "kind", "contestant", "value", "low", "high", "n_episodes"]]
+    all_rows = pd.concat([rows, adjusted, theirs], ignore_index=True)
+    n_related = counts(all_rows)
+    keys = ["shift", "kind", "contestant"]
+    frame = all_rows[keys].drop_duplicates()
+    for n in n_related:
         names = {"value": f"r{n}", "low": f"r{n}_low", "high": f"r{n}_high", "n_episodes": f"r{n}_episodes"}
-        frame = frame.merge(own.rename(columns=names), "left", ["shift", "kind", "contestant"])
-    ranked = {kind: i for i, kind in enumerate(KINDS)} | {shift: i for i, shift in enumerate(shifts(rows))}
-    order = ["shift", "kind", "contestant"]
-    frame = frame.sort_values(order, key=lambda c: c.map(ranked).fillna(0) if c.name != "contestant" else c)
+        with_n = all_rows.loc[all_rows["n_related"] == n, [*keys, *names]]
+        frame = frame.merge(with_n.rename(columns=names), "left", keys)
+    places = {kind: i for i, kind in enumerate(KINDS)} | {shift: i for i, shift in enumerate(shifts(rows))}
+    frame = frame.sort_values(keys, key=lambda c: c.map(places).fillna(0) if c.name != "contestant" else c)
     frame = frame.reset_index(drop=True)
     return Table(
         name=f"{task.id}-related-numbers",
-        title="Numbers behind the figure" if len(asked) > 1 else "Log-likelihood under shifts",
+        title="Numbers behind the figure" if len(n_related) > 1 else "Log-likelihood under shifts",
         caption="Log-likelihood per target (nats) with 95 % intervals over episodes, by prompts and number of related "
         "datasets. A dash: not used, or not evaluated." + (f" {ADJUSTED}" if len(adjusted) else ""),
         frame=frame,
@@ -142,9 +142,9 @@ def _numbers(task: Slice, rows: pd.DataFrame, published: pd.DataFrame) -> Table:
             Column("shift", "prompts", shift_title),
             *(
                 Column(f"r{n}", f"{n} related", fixed, True, f"r{n}_low", f"r{n}_high", episodes=f"r{n}_episodes")
-                for n in asked
+                for n in n_related
             ),
         ),
         group="shift",
-        folded=len(asked) > 1,
+        folded=len(n_related) > 1,
     )

@@ -1,7 +1,7 @@
-"""Features in a learned representation of the inputs: R² of a linear map to the true features.
+"""True features in a learned representation of the inputs: R² of a linear map, and figures of features and dimensions.
 
-As figure 6 of the CoQE paper: its dimensions as they are, and the features that they hold up to the invertible linear
-map that the prediction cannot tell.
+The figures follow figure 6 of the CoQE paper. Predictions determine a representation only up to an invertible linear
+map, so features are reconstructed by regression.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ from iclbench.report.style import DASHES, INK, STRONG, Look
 from iclbench.tables.means import over_seeds
 
 TRUE = "true feature"
-# The widest line lies on top.
-_TRUE = Look(INK, (4, 6), 2.8)
+# The widest line is drawn last.
+_TRUE_LOOK = Look(INK, (4, 6), 2.8)
 
 
 def section(task: Slice) -> Section | None:
-    v = task.inside
-    rows = v[(v["evaluator"] == "representation") & (v["metric"] == "r_squared")]
+    rows = task.inside
+    rows = rows[(rows["evaluator"] == "representation") & (rows["metric"] == "r_squared")]
     if rows.empty:
         return None
-    blocks: list[Block] = [_numbers(task, rows)]
+    blocks: list[Block] = [_table(task, rows)]
     if (task.features["role"] == "predicted").any():
-        drawn = one_run(task.features)
-        blocks.append(_figure(task, drawn))
+        examples = one_run(task.features)
+        blocks.append(_feature_figure(task, examples))
         blocks += [
-            _dimensions(task, str(name), rows, drawn[drawn["role"] == "function"])
-            for name, rows in drawn[drawn["role"] == "dimension"].groupby("contestant")
+            _dimension_figure(task, str(name), dimensions, examples[examples["role"] == "function"])
+            for name, dimensions in examples[examples["role"] == "dimension"].groupby("contestant")
         ]
     return Section(f"{task.id}-representation", "Learned representation", tuple(blocks))
 
 
-def _numbers(task: Slice, rows: pd.DataFrame) -> Table:
+def _table(task: Slice, rows: pd.DataFrame) -> Table:
     """A row per contestant and shift, a column per true feature."""
     keys = ["shift", "kind", "contestant"]
     means = over_seeds(rows, [*keys, "axis", "axis_value"])
     frame = means.groupby(keys, as_index=False).agg(runs=("runs", "max"))
     overall = means[means["axis"].isna()]
-    parts = {"mean": ("all features", overall)} if len(overall) else {}
+    groups = {"mean": ("all features", overall)} if len(overall) else {}
     for index in sorted(int(i) for i in means.loc[means["axis"] == "feature", "axis_value"].unique()):
-        parts[f"f{index}"] = (_feature(index), means[means["axis_value"] == index])
-    for key, (_, part) in parts.items():
+        groups[f"f{index}"] = (_feature_title(index), means[means["axis_value"] == index])
+    for key, (_, group) in groups.items():
         names = {"value": key, "low": f"{key}_low", "high": f"{key}_high"}
-        frame = frame.merge(part[[*keys, *names]].rename(columns=names), "left", keys)
-    frame = frame.sort_values(["shift", next(iter(parts)), "contestant"], ascending=[True, False, True])
+        frame = frame.merge(group[[*keys, *names]].rename(columns=names), "left", keys)
+    frame = frame.sort_values(["shift", next(iter(groups)), "contestant"], ascending=[True, False, True])
     return Table(
         name=f"{task.id}-representation",
         title=f"{task.task}: true features in the learned representation",
@@ -63,34 +63,34 @@ def _numbers(task: Slice, rows: pd.DataFrame) -> Table:
             Column("contestant", "contestant"),
             *((Column("shift", "prompts"),) if len(frame["shift"].unique()) > 1 else ()),
             Column("runs", "seeds", integer, numeric=True),
-            *(Column(key, title, fixed, True, f"{key}_low", f"{key}_high") for key, (title, _) in parts.items()),
+            *(Column(key, title, fixed, True, f"{key}_low", f"{key}_high") for key, (title, _) in groups.items()),
         ),
     )
 
 
-def _figure(task: Slice, drawn: pd.DataFrame) -> Figure:
-    """A panel per feature: the true one and its linear reconstruction, against the input."""
-    true, fitted = drawn[drawn["role"] == "function"], drawn[drawn["role"] == "predicted"]
-    both = pd.concat([fitted.assign(kind="backbone"), true.assign(contestant=TRUE, kind="oracle")], ignore_index=True)
+def _feature_figure(task: Slice, examples: pd.DataFrame) -> Figure:
+    """A panel per feature: the true feature and its linear reconstruction, against the input."""
+    true, fitted = examples[examples["role"] == "function"], examples[examples["role"] == "predicted"]
+    lines = pd.concat([fitted.assign(kind="backbone"), true.assign(contestant=TRUE, kind="oracle")], ignore_index=True)
     scale = true.groupby("output")["value"].agg(["mean", "std"]).astype(float)
-    centre, spread = both["output"].map(scale["mean"]), both["output"].map(scale["std"]).replace(0.0, 1.0)
+    centre, spread = lines["output"].map(scale["mean"]), lines["output"].map(scale["std"]).replace(0.0, 1.0)
     names = sorted(fitted["contestant"].unique())
-    looks = {name: task.looks[name] for name in names} | {TRUE: _TRUE}
-    scaled = {end: (both[end].astype(float) - centre) / spread for end in ("value", "low", "high")}
-    data = both.assign(
+    looks = {name: task.looks[name] for name in names} | {TRUE: _TRUE_LOOK}
+    scaled = {column: (lines[column].astype(float) - centre) / spread for column in ("value", "low", "high")}
+    data = lines.assign(
         **scaled,
-        label=both["contestant"],
-        series=both["contestant"],
+        label=lines["contestant"],
+        series=lines["contestant"],
         sparse=False,
-        width=[looks[name].width for name in both["contestant"]],
-        panel=[_feature(int(index) + 1) for index in both["output"]],
+        width=[looks[name].width for name in lines["contestant"]],
+        panel=[_feature_title(int(index) + 1) for index in lines["output"]],
     ).sort_values(["contestant", "x1"], ignore_index=True)
-    titles = [_feature(int(index) + 1) for index in sorted(both["output"].unique())]
+    titles = [_feature_title(int(index) + 1) for index in sorted(lines["output"].unique())]
     axes = curves.Axes(
         "input",
         "feature (standardised)",
         curves.extent(data["x1"]),
-        _framed(data["value"]),
+        _domain(data["value"]),
         field="x1",
         unit="input",
         band="90 % of inputs",
@@ -104,34 +104,35 @@ def _figure(task: Slice, drawn: pd.DataFrame) -> Figure:
         title=f"{task.task}: learned against true features",
         caption="True features and their linear reconstruction from the learned representation (first seed), "
         "standardised. Bands: central 90 % over the other directions of the input.",
-        alt=f"{task.task}: true features and those read off the representations of {', '.join(names)}",
+        alt=f"{task.task}: true features and their reconstruction from the representations of {', '.join(names)}",
     )
 
 
-def _dimensions(task: Slice, contestant: str, raw: pd.DataFrame, true: pd.DataFrame) -> Figure:
-    """A panel per feature: every dimension of one representation, and the feature, along the feature's direction."""
-    names = [f"dimension {int(k) + 1}" for k in sorted(raw["output"].unique())]
+def _dimension_figure(task: Slice, contestant: str, dimensions: pd.DataFrame, true: pd.DataFrame) -> Figure:
+    """A panel per feature: all dimensions of one representation and the true feature, along the feature's direction."""
+    names = [f"dimension {int(k) + 1}" for k in sorted(dimensions["output"].unique())]
     looks = {name: Look(STRONG[k % len(STRONG)], ((), *DASHES)[k // len(STRONG)], 2.2) for k, name in enumerate(names)}
-    looks[TRUE] = _TRUE
-    lines = raw.assign(kind="backbone", contestant=[names[int(k)] for k in raw["output"]], feature=raw["set"])
+    looks[TRUE] = _TRUE_LOOK
+    labels = [names[int(k)] for k in dimensions["output"]]
+    dimensions = dimensions.assign(kind="backbone", contestant=labels, feature=dimensions["set"])
     true = true[true["run"].eq(true["run"].iloc[0])].assign(kind="oracle", contestant=TRUE, feature=true["output"])
-    both = pd.concat([lines, true], ignore_index=True)
-    # A dimension has one scale in all panels, so that one that ignores a feature is flat there.
-    scale = both["contestant"].where(both["contestant"].ne(TRUE), TRUE + both["feature"].astype("string"))
-    spread = both.groupby(scale)["value"].transform("std").astype(float).replace(0.0, 1.0)
-    data = both.assign(
-        value=(both["value"].astype(float) - both.groupby(scale)["value"].transform("mean").astype(float)) / spread,
+    lines = pd.concat([dimensions, true], ignore_index=True)
+    # A dimension has the same scale in all panels: it is flat in the panel of a feature that it ignores.
+    scale = lines["contestant"].where(lines["contestant"].ne(TRUE), TRUE + lines["feature"].astype("string"))
+    spread = lines.groupby(scale)["value"].transform("std").astype(float).replace(0.0, 1.0)
+    data = lines.assign(
+        value=(lines["value"].astype(float) - lines.groupby(scale)["value"].transform("mean").astype(float)) / spread,
         low=float("nan"),
         high=float("nan"),
-        label=both["contestant"],
-        series=both["contestant"],
+        label=lines["contestant"],
+        series=lines["contestant"],
         sparse=False,
-        width=[looks[name].width for name in both["contestant"]],
-        panel=[_feature(int(index) + 1) for index in both["feature"]],
+        width=[looks[name].width for name in lines["contestant"]],
+        panel=[_feature_title(int(index) + 1) for index in lines["feature"]],
     ).sort_values(["contestant", "x1"], ignore_index=True)
-    titles = [_feature(int(index) + 1) for index in sorted(both["feature"].unique())]
+    titles = [_feature_title(int(index) + 1) for index in sorted(lines["feature"].unique())]
     axes = curves.Axes(
-        "input", "dimension (standardised)", curves.extent(data["x1"]), _framed(data["value"]), field="x1", unit="input"
+        "input", "dimension (standardised)", curves.extent(data["x1"]), _domain(data["value"]), field="x1", unit="input"
     )
     return learning.paneled(
         data[[*curves.COLUMNS, "run", "x1", "panel"]],
@@ -146,11 +147,12 @@ def _dimensions(task: Slice, contestant: str, raw: pd.DataFrame, true: pd.DataFr
     )
 
 
-def _framed(values: Sequence[float] | pd.Series) -> tuple[float, float]:
+def _domain(values: Sequence[float] | pd.Series) -> tuple[float, float]:
+    """The range of the values with a margin of 5 %."""
     low, high = float(np.min(values)), float(np.max(values))
     margin = 0.05 * (high - low) or 0.5
     return low - margin, high + margin
 
 
-def _feature(index: int) -> str:
+def _feature_title(index: int) -> str:
     return f"feature {index}"

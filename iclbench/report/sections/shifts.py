@@ -1,4 +1,4 @@
-"""Changes of the distribution at evaluation: small multiples with common axes."""
+"""Errors under shifts of the distribution at evaluation: a panel per shift, with common axes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def section(task: Slice) -> Section | None:
         blocks.append(
             learning.figure(
                 task,
-                {str(shift): own for shift, own in group.groupby("shift")},
+                {str(shift): under_shift for shift, under_shift in group.groupby("shift")},
                 name=slug("shifts", str(evaluator), str(name)),
                 title=f"{task.task}: shifted prompts",
                 caption=f"{metric(str(name)).label.capitalize()} against the number of examples on shifted prompts, "

@@ -1,4 +1,4 @@
-"""The first screen: what was compared, the heat map in small, the clearest findings, and what is missing."""
+"""The first screen of a report: the compared models, a small heat map, the largest differences, and missing results."""
 
 from __future__ import annotations
 
@@ -16,63 +16,63 @@ from iclbench.report.blocks import Glance, Section, Tile
 from iclbench.report.data import Results
 from iclbench.report.figures.heat_map import MARKS, NO_SCORE, colour, label, white_beyond
 from iclbench.report.sections import missing
-from iclbench.report.sections.heat_map import BEST, best, cells_of, in_order, on_most
+from iclbench.report.sections.heat_map import BEST, best_baselines, cells_of, ordered_backbones, split_by_rows
 
-# As much as fits beside each other and below each other on a screen of 1280 x 800.
-COLUMNS, ROWS, FINDINGS = 15, 14, 3
+# These fit on a screen of 1280 x 800.
+MAX_COLUMNS, MAX_ROWS, MAX_FINDINGS = 15, 14, 3
 
 
 def section(results: Results) -> Section:
     presets = normalised.presets(results)
-    of_preset = {preset: normalised.contests(results, preset) for preset in presets}
-    # The preset that compares most: its heat map and findings stand for all.
-    preset = max(presets, key=lambda name: sum(len(c.scores) for c in of_preset[name]), default="")
-    contests = of_preset.get(preset, [])
+    by_preset = {preset: normalised.contests(results, preset) for preset in presets}
+    # The heat map and the findings are those of the preset with most scores.
+    preset = max(presets, key=lambda name: sum(len(c.scores) for c in by_preset[name]), default="")
+    contests = by_preset.get(preset, [])
     columns, rows = heat_map(results, contests)
     glance = Glance(
         name="summary",
         compared=tuple(compared(results)),
         preset=preset,
         columns=columns,
-        rows=rows[:ROWS],
-        more=max(0, len(rows) - ROWS),
+        rows=rows[:MAX_ROWS],
+        more=max(0, len(rows) - MAX_ROWS),
         findings=tuple(findings(results, contests)),
-        missing=tuple(lacking(results)),
+        missing=tuple(missing_results(results)),
     )
     return Section("summary", "Summary", (glance,))
 
 
 def compared(results: Results) -> Iterator[str]:
-    """What was compared, a sentence for each preset and one for language models."""
+    """The numbers of compared models, methods and tasks: a sentence per preset and one for language models."""
     measured = results.rows[results.rows["kind"] != "published"]
     for preset, rows in measured.groupby("preset"):
         backbones = rows[rows["kind"] == "backbone"]
-        seeds = backbones.groupby(["task", "contestant"])["seed"].nunique()
+        n_seeds = backbones.groupby(["task", "contestant"])["seed"].nunique()
         n_methods = rows.loc[rows["kind"].isin(["baseline", "oracle"]), "contestant"].nunique()
-        parts = [plural(backbones["model"].nunique(), "model")] if len(backbones) else []
-        parts += [plural(n_methods, "classical method")] if n_methods else []
-        most = int(seeds.max()) if len(seeds) else 0
-        trained = f", {'up to ' * bool(seeds.min() < most)}{plural(most, 'seed')}" if most else ""
-        yield f"Preset {preset}: {' and '.join(parts)} on {plural(rows['task'].nunique(), 'task')}{trained}."
+        subjects = [plural(backbones["model"].nunique(), "model")] if len(backbones) else []
+        subjects += [plural(n_methods, "classical method")] if n_methods else []
+        max_seeds = int(n_seeds.max()) if len(n_seeds) else 0
+        seeds = f", {'up to ' * bool(n_seeds.min() < max_seeds)}{plural(max_seeds, 'seed')}" if max_seeds else ""
+        yield f"Preset {preset}: {' and '.join(subjects)} on {plural(rows['task'].nunique(), 'task')}{seeds}."
     cells = results.language.cells
     if len(cells):
-        models = cells.loc[cells["kind"] == "backbone", "model"].nunique()
-        yield f"{plural(models, 'language model')} on {plural(cells['task'].nunique(), 'language task')}."
+        n_models = cells.loc[cells["kind"] == "backbone", "model"].nunique()
+        yield f"{plural(n_models, 'language model')} on {plural(cells['task'].nunique(), 'language task')}."
 
 
 def heat_map(
     results: Results, contests: Sequence[Contest]
 ) -> tuple[tuple[str, ...], tuple[tuple[str, list[Tile]], ...]]:
-    """Contestants, and for every family a tile for each of them."""
+    """The names of contestants, and for each family a tile per contestant."""
     if not contests:
         return (), ()
     scores = normalised.all_scores(contests).assign(reason=None)
-    names = on_most(scores, in_order(results, contests, scores))[0][:COLUMNS]
+    core, _ = split_by_rows(scores, ordered_backbones(results, contests, scores))
+    names = core[:MAX_COLUMNS]
     names += [BEST] if scores["kind"].eq("baseline").any() else []
-    with_best = pd.concat([scores, best(scores)], ignore_index=True)
-    cells = cells_of(results, contests, with_best, names)
+    scores = pd.concat([scores, best_baselines(scores)], ignore_index=True)
     tiles: dict[str, list[Tile]] = {}
-    for cell in cells.to_dict("records"):  # in the order of the columns
+    for cell in cells_of(results, contests, scores, names).to_dict("records"):  # in the order of `names`
         tiles.setdefault(str(cell["row"]), []).append(_tile(cell))
     return tuple(names), tuple(tiles.items())
 
@@ -90,21 +90,24 @@ def _tile(cell: Mapping[Any, Any]) -> Tile:
 
 
 def findings(results: Results, contests: Sequence[Contest]) -> Iterator[str]:
-    """The largest significant differences, each of another task: of the best model to the best baseline with a score
-    above 0, and of the best model of one order to the best of the other."""
+    """Sentences on the largest significant differences, at most one per row of the heat map.
+
+    Compared are the best model with the best baseline above 0, and the best causal model with the best set model.
+    """
     differences = []
     for contest in contests:
-        for first, second, words in _pairs(results, contest):
+        for first, second, roles in _pairs(results, contest):
             gap = contest.difference(first, second)
             if gap is not None and not gap.tied:
-                differences.append((abs(gap.value), contest.title, _in_words(contest, first, second, words, gap)))
+                differences.append((-abs(gap.value), contest.title, _sentence(contest, first, second, roles, gap)))
     by_title: dict[str, str] = {}
-    for _, title, sentence in sorted(differences, key=lambda item: (-item[0], item[1])):
+    for _, title, sentence in sorted(differences, key=lambda difference: difference[:2]):
         by_title.setdefault(title, sentence)
-    yield from list(by_title.values())[:FINDINGS]
+    yield from list(by_title.values())[:MAX_FINDINGS]
 
 
 def _pairs(results: Results, contest: Contest) -> Iterator[tuple[str, str, tuple[str, str]]]:
+    """Pairs of contestants for `findings`, and the roles of both in words."""
     scores = contest.scores.sort_values(["score", "contestant"], ascending=[False, True])
     scores = scores[~scores["contestant"].isin(GUESSES | GIVEN_TRUTH)]
     backbones = scores.loc[scores["kind"] == "backbone", "contestant"]
@@ -117,31 +120,30 @@ def _pairs(results: Results, contest: Contest) -> Iterator[tuple[str, str, tuple
         yield str(causal.iloc[0]), str(sets.iloc[0]), ("the best causal model", "the best set model")
 
 
-def _in_words(contest: Contest, first: str, second: str, words: tuple[str, str], gap: Difference) -> str:
-    subject, object_ = f"{first}, {words[0]},", f"{second}, {words[1]}"
+def _sentence(contest: Contest, first: str, second: str, roles: tuple[str, str], gap: Difference) -> str:
     side = "above" if gap.value > 0 else "below"
-    ends = sorted((abs(gap.low), abs(gap.high)))
+    low, high = sorted((abs(gap.low), abs(gap.high)))
     return (
-        f"{contest.title}: {subject} scores {fixed(abs(gap.value), 2)} {side} {object_} "
-        f"(95 % interval {fixed(ends[0], 2)} to {fixed(ends[1], 2)}, paired by episode)."
+        f"{contest.title}: {first}, {roles[0]}, scores {fixed(abs(gap.value), 2)} {side} {second}, {roles[1]} "
+        f"(95 % interval {fixed(low, 2)} to {fixed(high, 2)}, paired by episode)."
     )
 
 
-def lacking(results: Results) -> Iterator[str]:
-    """What is not there, a line for each kind; nothing where all is there."""
+def missing_results(results: Results) -> Iterator[str]:
+    """Sentences on failed, skipped and missing results, one per reason; none if all results are complete."""
     failures = missing.failed(results)
     for status, phrase in {"failed": "failed", "skipped": "with more examples than the model supports"}.items():
         if failures is not None and (count := int(failures.frame["status"].eq(status).sum())):
             yield f"{plural(count, 'evaluation')} {phrase}."
     counts = results.cells["status"].value_counts()
-    words = {
+    phrases = {
         "failed": "failed in the sweep",
         "diverged": "diverged in training",
         "skipped": "not applicable",
     }
-    for status, word in words.items():
+    for status, phrase in phrases.items():
         if counts.get(status, 0):
-            yield f"{plural(int(counts[status]), 'cell')} {word}."
+            yield f"{plural(int(counts[status]), 'cell')} {phrase}."
     if gaps := missing.gaps(results):
         yield f"{plural(len(gaps), 'evaluation')} not computed yet."
     if results.skipped:

@@ -17,37 +17,37 @@ from iclbench.report.data import Slice
 from iclbench.report.sections.leaderboard import cost_column, meanings, remarks, shown_columns, with_costs
 
 _METRICS = ("log_likelihood", "log_likelihood_gaussian", "squared_error", "covered_50", "covered_90")
-# What sections of their own are about.
-_ELSEWHERE = ("gap", "gap_joint", "score", "log_likelihood_adjusted")
+# Metrics of other sections.
+_OF_OTHER_SECTIONS = ("gap", "gap_joint", "score", "log_likelihood_adjusted")
 
 
 def section(task: Slice) -> Section | None:
     rows = overall(task.targets)
-    rows = rows[(rows["shift"] == "none") & ~rows["metric"].isin(_ELSEWHERE)]
+    rows = rows[(rows["shift"] == "none") & ~rows["metric"].isin(_OF_OTHER_SECTIONS)]
     if not rows["metric"].isin(_METRICS).any():
         return None
     return Section(f"{task.id}-targets", "Leaderboard", (board(task, rows), *remarks(task, "targets")))
 
 
 def board(task: Slice, rows: pd.DataFrame) -> Table:
-    """A row per contestant and number of related datasets (none, one, the most)."""
+    """The leaderboard: a row per contestant and number of related datasets (none, one and the most)."""
     further = further_metrics(rows["metric"])
     if "log_likelihood_joint" in further and not has_joint(rows):
         further.remove("log_likelihood_joint")
     compared = leaderboard(task, "targets", by="log_likelihood")
-    likelihood = compared["metric"].eq("log_likelihood")  # single values hold no rank
-    of_likelihood = ("rank", "behind", "behind_low", "behind_high")
-    compared = compared.assign(**{name: compared[name].where(likelihood) for name in of_likelihood})
-    measured = _wide(rows, (*_METRICS, *further))
-    frame = with_costs(task, in_words(compared).merge(measured, "left", ["contestant", "n_related"]))
+    has_likelihood = compared["metric"].eq("log_likelihood")  # point predictors have no rank
+    comparisons = ("rank", "behind", "behind_low", "behind_high")
+    compared = compared.assign(**{name: compared[name].where(has_likelihood) for name in comparisons})
+    values = _by_metric(rows, (*_METRICS, *further))
+    frame = with_costs(task, in_words(compared).merge(values, "left", ["contestant", "n_related"]))
     columns = shown_columns(
         frame,
-        _measured("log_likelihood", "log-likelihood", fixed),
+        _metric_column("log_likelihood", "log-likelihood", fixed),
         Column("log_likelihood_gaussian", "as one Gaussian", fixed, True, episodes="log_likelihood_gaussian_episodes"),
-        _measured("squared_error", "squared error", number),
+        _metric_column("squared_error", "squared error", number),
         Column("covered_50", "in the 50 % interval", _percent, True, episodes="covered_50_episodes"),
         Column("covered_90", "in the 90 % interval", _percent, True, episodes="covered_90_episodes"),
-        *(_measured(name, metric(name).label, metric(name).show) for name in further),
+        *(_metric_column(name, metric(name).label, metric(name).show) for name in further),
         *map(cost_column, ("parameters", "train_seconds")),
     )
     if not frame["n_related"].any():
@@ -64,36 +64,36 @@ def board(task: Slice, rows: pd.DataFrame) -> Table:
 
 
 def has_joint(rows: pd.DataFrame) -> bool:
-    """Whether a joint likelihood differs from the marginal one: a distribution of all targets together."""
+    """Whether a joint likelihood of all targets differs from the marginal likelihood."""
     keys = ["run", "n_related"] if "run" in rows else ["contestant", "n_related"]
-    both = rows[rows["metric"].isin(tables.LIKELIHOODS)]
-    values = both.pivot_table(values="value", index=keys, columns="metric").astype(float)
+    likelihoods = rows[rows["metric"].isin(tables.LIKELIHOODS)]
+    values = likelihoods.pivot_table(values="value", index=keys, columns="metric").astype(float)
     if len(values.columns) < 2:
         return False
     return bool(((values.iloc[:, 0] - values.iloc[:, 1]).abs() > 1e-4).any())
 
 
 def further_metrics(measured: Iterable[str]) -> list[str]:
-    """The metrics that have no column of their own here, in the order of the registry, unknown ones last."""
+    """The measured metrics that are neither in `_METRICS` nor in another section, in the order of the registry and
+    unknown ones last."""
     order = {name: place for place, name in enumerate(METRICS)}
-    found = set(map(str, measured)) - {*_METRICS, *_ELSEWHERE}
-    return sorted(found, key=lambda name: (order.get(name, len(order)), name))
+    names = set(map(str, measured)) - {*_METRICS, *_OF_OTHER_SECTIONS}
+    return sorted(names, key=lambda name: (order.get(name, len(order)), name))
 
 
-def _measured(key: str, header: str, show: Callable[[Any], str]) -> Column:
-    """A column with its interval, and the number of episodes where others were asked more."""
+def _metric_column(key: str, header: str, show: Callable[[Any], str]) -> Column:
+    """A column with an interval, and with the number of episodes if it is not the largest of the column."""
     return Column(key, header, show, True, f"{key}_low", f"{key}_high", episodes=f"{key}_episodes")
 
 
-def _wide(rows: pd.DataFrame, metrics: Iterable[str]) -> pd.DataFrame:
-    """Columns contestant, n_related, and every one of the metrics with the ends of its interval."""
+def _by_metric(rows: pd.DataFrame, metrics: Iterable[str]) -> pd.DataFrame:
+    """Columns contestant, n_related, and each metric with the ends of its interval and its number of episodes."""
     keys = ["contestant", "n_related"]
     frame = rows[keys].drop_duplicates()
     for name in metrics:
-        own = rows.loc[rows["metric"] == name, [*keys, "value", "low", "high", "n_episodes"]]
-        ends = {end: f"{name}_{end}" for end in ("low", "high")}
-        own = own.rename(columns={"value": name, "n_episodes": f"{name}_episodes", **ends})
-        frame = frame.merge(own, "left", keys)
+        names = {"value": name, "low": f"{name}_low", "high": f"{name}_high", "n_episodes": f"{name}_episodes"}
+        of_metric = rows.loc[rows["metric"] == name, [*keys, *names]]
+        frame = frame.merge(of_metric.rename(columns=names), "left", keys)
     return frame
 
 

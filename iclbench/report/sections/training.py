@@ -1,4 +1,4 @@
-"""The training loss against the step: one line per run."""
+"""Training curves: the loss and other metrics against the training step, one line per run."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from iclbench.report.figures import curves
 
 
 def section(task: Slice) -> Section | None:
-    v = task.rows
-    rows = v[(v["evaluator"] == "train") & (v["axis"] == "train_step") & (v["status"] == "ok")]
+    rows = task.rows
+    rows = rows[(rows["evaluator"] == "train") & (rows["axis"] == "train_step") & (rows["status"] == "ok")]
     blocks: list[Block] = []
     for name, group in rows.groupby("metric"):
         measure = metric(str(name))
-        # A negative log-likelihood falls below zero.
+        # A negative log-likelihood can be negative, and then it has no logarithmic axis.
         measure = replace(measure, logarithmic=measure.logarithmic and bool((group["value"] > 0).all()))
-        looks = {n: task.looks[n] for n in sorted(group["contestant"].unique())}
-        widths = group["contestant"].map({contestant: look.width for contestant, look in looks.items()}).astype(float)
-        # A line through a single step could not be seen.
-        alone = group.groupby("run")["axis_value"].transform("size").eq(1)
-        data = group.assign(label=group["run"], series=group["run"], width=widths, sparse=alone)
+        looks = {name: task.looks[name] for name in sorted(group["contestant"].unique())}
+        widths = group["contestant"].map({name: look.width for name, look in looks.items()}).astype(float)
+        # A line through a single step is invisible without its point.
+        has_one_step = group.groupby("run")["axis_value"].transform("size").eq(1)
+        data = group.assign(label=group["run"], series=group["run"], width=widths, sparse=has_one_step)
         data = data.sort_values(["run", "axis_value"])[[*curves.COLUMNS, "axis_value"]].reset_index(drop=True)
         axes = curves.Axes(
             "training step",

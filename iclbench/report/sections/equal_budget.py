@@ -1,4 +1,4 @@
-"""Whether models had an equal budget: parameters, steps, FLOPs, time, and learning rates."""
+"""The budget of each model: parameters, training steps, FLOPs, time, memory and learning rate."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _READING = (
     "Models of one task have about as many parameters and train the same number of steps. The cost of a step is not "
     "made equal."
 )
-# Column -> phase and metric of the costs; every one gives a smallest and a largest over the backbones of a task.
-_SPANS = {
+# Column -> phase and metric of the cost whose smallest and largest value over the backbones of a task is shown.
+_COSTS = {
     "parameters": ("model", "parameters"),
     "flops": ("train_step", "flops"),
     "seconds": ("train", "seconds"),
@@ -40,37 +40,37 @@ def section(results: Results) -> Section | None:
     for preset in normalised.presets(results):
         slices = {task.id: task for task in results.slices}
         tasks = [slices[name] for name in dict.fromkeys(contest.task.id for contest in contests(results, preset))]
-        frame = footing(tasks)
+        frame = budgets(tasks)
         if frame.empty:
             continue
-        blocks.append(_sizes(frame, preset))
-        if not (off := deviations(tasks)).empty:
-            blocks.append(_deviations(off, preset))
+        blocks.append(_budget_table(frame, preset))
+        if not (shares := deviations(tasks)).empty:
+            blocks.append(_deviation_table(shares, preset))
         if not (rates := learning_rates(tasks)).empty:
-            blocks.append(_rates(rates, preset))
-        if others := chosen_elsewhere(tasks):
-            lines = tuple(f"{task}: {', '.join(where)}" for task, where in others.items())
+            blocks.append(_rate_table(rates, preset))
+        if counts := tuned_on_other_tasks(tasks):
+            lines = tuple(f"{task}: {', '.join(texts)}" for task, texts in counts.items())
             blocks.append(
                 Text(f"Learning rates of preset {preset} that were tuned on another task", lines, folded=True)
             )
-    return Section("footing", "Equal budget", (Text(_READING), *blocks)) if blocks else None
+    return Section("equal-budget", "Equal budget", (Text(_READING), *blocks)) if blocks else None
 
 
-def footing(tasks: list[Slice]) -> pd.DataFrame:
-    """A row per task: number of backbones, fewest and most steps, and of every cost the smallest and the largest mean
-    over a backbone's runs; `ratio` of parameters."""
+def budgets(tasks: list[Slice]) -> pd.DataFrame:
+    """A row per task: the number of backbones, the fewest and most steps, the smallest and largest value of each cost
+    over the backbones (means over runs), and the `ratio` of the largest to the smallest number of parameters."""
     rows = []
     for task in tasks:
         row: dict[str, object] = {"task": task.name}
         steps = _steps(task)
         row |= {"steps_low": steps.min(), "steps_high": steps.max()} if len(steps) else {}
         backbones = {name for name, kind in task.kinds.items() if kind == "backbone"}
-        for column, (phase, name) in _SPANS.items():
-            costs = task.costs
-            own = costs[(costs["phase"] == phase) & (costs["metric"] == name) & costs["contestant"].isin(backbones)]
+        costs = task.costs[task.costs["contestant"].isin(backbones)]
+        for column, (phase, name) in _COSTS.items():
+            values = costs[(costs["phase"] == phase) & (costs["metric"] == name)]
             if metric(name).of_machine:
-                own = of_one_machine(own)
-            means = over_seeds(own, ["contestant"])["value"].astype(float)
+                values = of_one_machine(values)
+            means = over_seeds(values, ["contestant"])["value"].astype(float)
             if len(means):
                 row |= {f"{column}_low": means.min(), f"{column}_high": means.max()}
             if column == "parameters" and len(means):
@@ -81,62 +81,66 @@ def footing(tasks: list[Slice]) -> pd.DataFrame:
 
 
 def deviations(tasks: list[Slice]) -> pd.DataFrame:
-    """A row per backbone, a column per task: how far its parameters are from the budget of the card's preset, as a
-    share of it, where its rows were made with what this card has trained and evaluated."""
-    found: dict[str, dict[str, float]] = {}
+    """Deviations of the number of parameters from the budget of the card's preset, as a share of the budget.
+
+    A row per backbone and a column per task. Rows of another version of the card are ignored.
+    """
+    shares: dict[str, dict[str, float]] = {}
     for task in tasks:
-        preset, backbones = _of_card(task)
+        preset, backbones = _current_preset(task)
         if preset is None or preset.budget is None:
             continue
-        model = task.costs[task.costs["phase"].eq("model") & task.costs["contestant"].isin(backbones)]
-        means = over_seeds(model, ["contestant", "metric"])
+        costs = task.costs[task.costs["phase"].eq("model") & task.costs["contestant"].isin(backbones)]
+        means = over_seeds(costs, ["contestant", "metric"])
         sizes = means.pivot_table(index="contestant", columns="metric", values="value").astype(float)
         if "parameters" in sizes:
             encoder = sizes["encoder_parameters"].fillna(0) if "encoder_parameters" in sizes else 0
-            found[task.name] = deviation(sizes["parameters"] - encoder, preset.budget).dropna().to_dict()
-    return _by_contestant(found)
+            shares[task.name] = deviation(sizes["parameters"] - encoder, preset.budget).dropna().to_dict()
+    return _by_contestant(shares)
 
 
 def learning_rates(tasks: list[Slice]) -> pd.DataFrame:
-    """A row per backbone, a column per task: the learning rate that its runs were trained with, where they lie in the
-    results folder; else that of tables of rates or of the card, where its rows were made with what this card has
-    trained and evaluated. Missing where runs differ in it."""
+    """Learning rates: a row per backbone, a column per task.
+
+    The rate is that of the runs in the results folder; without them, that of the tables of tuned rates or of the card.
+    It is missing where runs differ. Rows of another version of the card are ignored.
+    """
     rates: dict[str, dict[str, float]] = {}
     for task in tasks:
-        preset, backbones = _of_card(task)
+        preset, backbones = _current_preset(task)
         if preset is None:
             continue
         tuned = Rates.of(task.preset, task.task, results=task.results.folder)
-        own = {who: _trained_at(task, who) or learning_rate(preset, tuned, who) for who in backbones}
-        if found := {who: rate for who, rate in own.items() if rate is not None}:
-            rates[task.name] = found
+        optional = {name: _rate_of_runs(task, name) or learning_rate(preset, tuned, name) for name in backbones}
+        if of_task := {name: rate for name, rate in optional.items() if rate is not None}:
+            rates[task.name] = of_task
     return _by_contestant(rates)
 
 
-def chosen_elsewhere(tasks: list[Slice]) -> dict[str, list[str]]:
-    """By task of which backbones the learning rate was chosen on another one, as "12 of 16 on linear"."""
-    found = {}
+def tuned_on_other_tasks(tasks: list[Slice]) -> dict[str, list[str]]:
+    """By task, the number of backbones whose learning rate was tuned on another task, as "12 of 16 on linear"."""
+    texts = {}
     for task in tasks:
-        _, backbones = _of_card(task)
-        on = Rates.of(task.preset, task.task, results=task.results.folder).tuning_tasks
-        chosen = [on[who] for who in backbones if who in on]
-        others = Counter(where for where in chosen if where != task.task)
-        if others:
-            found[task.name] = [f"{n} of {len(chosen)} on {where}" for where, n in sorted(others.items())]
-    return found
+        _, backbones = _current_preset(task)
+        tuning_task = Rates.of(task.preset, task.task, results=task.results.folder).tuning_tasks
+        tuned_on = [tuning_task[name] for name in backbones if name in tuning_task]
+        counts = Counter(name for name in tuned_on if name != task.task)
+        if counts:
+            texts[task.name] = [f"{n} of {len(tuned_on)} on {name}" for name, n in sorted(counts.items())]
+    return texts
 
 
-def _trained_at(task: Slice, contestant: str) -> float | None:
-    """The learning rate of a contestant's runs; NaN: several, None: it is not known of all."""
-    found = [_train_settings(task.results.folder, run) for run in task.runs.get(contestant, [])]
-    rates = {train["lr"] for train in found if train is not None and "lr" in train}
-    if not rates or None in found:
+def _rate_of_runs(task: Slice, contestant: str) -> float | None:
+    """The learning rate of a contestant's runs: NaN if they differ, None if a run has no readable settings."""
+    settings = [_train_settings(task.results.folder, run) for run in task.runs.get(contestant, [])]
+    rates = {train["lr"] for train in settings if train is not None and "lr" in train}
+    if not rates or None in settings:
         return None
     return float(rates.pop()) if len(rates) == 1 else math.nan
 
 
 def _train_settings(results: Path | None, run: str) -> dict[str, Any] | None:
-    """Settings of training of a run in the results folder; None: it is not there, or cannot be read."""
+    """The training settings of a run in the results folder; None if its file is missing or cannot be read."""
     path = None if results is None else results / "runs" / run / "config.toml"
     if path is None or not path.is_file():
         return None
@@ -145,15 +149,15 @@ def _train_settings(results: Path | None, run: str) -> dict[str, Any] | None:
     return None
 
 
-def _of_card(task: Slice) -> tuple[Preset | None, list[str]]:
-    """The preset as the task's card has it now, and the backbones whose rows were made with this card."""
+def _current_preset(task: Slice) -> tuple[Preset | None, list[str]]:
+    """The preset of the task's current card, and the backbones whose rows have the hash of this card."""
     try:
         card = load_task(task.task)[1]
-    except UsageError:  # a card of somebody's own, which lies elsewhere
+    except UsageError:  # a card of the user in another folder
         return None, []
-    made_with_it = set(task.rows.loc[task.rows["card"] == card.hash, "contestant"])
-    backbones = [who for who, kind in task.kinds.items() if kind == "backbone" and who in made_with_it]
-    return card.presets.get(task.preset), backbones  # type: ignore[call-overload]  # any name is asked for
+    with_card = set(task.rows.loc[task.rows["card"] == card.hash, "contestant"])
+    backbones = [name for name, kind in task.kinds.items() if kind == "backbone" and name in with_card]
+    return card.presets.get(task.preset), backbones  # type: ignore[call-overload]  # the preset may have any name
 
 
 def _by_contestant(columns: dict[str, dict[str, float]]) -> pd.DataFrame:
@@ -162,15 +166,15 @@ def _by_contestant(columns: dict[str, dict[str, float]]) -> pd.DataFrame:
 
 
 def _steps(task: Slice) -> pd.Series:
-    """The last step of every run's training curve, but of those that diverged: they were to go on."""
-    v = task.rows
-    rows = v[v["evaluator"].eq("train") & v["axis"].eq("train_step").fillna(False).astype(bool)]
+    """The number of training steps by run, without diverged runs."""
+    in_training = task.rows["evaluator"].eq("train") & task.rows["axis"].eq("train_step").fillna(False).astype(bool)
+    rows = task.rows[in_training]
     rows = rows[~rows["run"].isin(rows.loc[rows["status"] == "failed", "run"])]
     return rows.groupby("run")["axis_value"].max().astype(int)
 
 
-def _sizes(frame: pd.DataFrame, preset: str) -> Table:
-    spans = {"steps": integer} | {name: metric(name).show for name in ("flops", "seconds", "bytes")}
+def _budget_table(frame: pd.DataFrame, preset: str) -> Table:
+    formats = {"steps": integer} | {name: metric(name).show for name in ("flops", "seconds", "bytes")}
     titles = {"steps": "steps", "flops": "FLOPs of a step", "seconds": "training", "bytes": "peak memory of training"}
     columns = [
         Column("task", "family"),
@@ -179,7 +183,7 @@ def _sizes(frame: pd.DataFrame, preset: str) -> Table:
         Column("parameters_high", "most", count, numeric=True),
         Column("ratio", "most / fewest", _ratio, numeric=True),
     ]
-    for name, show in spans.items():
+    for name, show in formats.items():
         low, high = f"{name}_low", f"{name}_high"
         if low not in frame:
             continue
@@ -191,7 +195,7 @@ def _sizes(frame: pd.DataFrame, preset: str) -> Table:
                 Column(high, "most", show, numeric=True),
             ]
     return Table(
-        f"footing-{slug(preset)}",
+        f"equal-budget-{slug(preset)}",
         f"{preset}: parameters, steps and training costs",
         f"Smallest and largest value over the models of each task of preset {preset}; means over seeds.",
         frame,
@@ -199,23 +203,23 @@ def _sizes(frame: pd.DataFrame, preset: str) -> Table:
     )
 
 
-def _deviations(off: pd.DataFrame, preset: str) -> Table:
+def _deviation_table(shares: pd.DataFrame, preset: str) -> Table:
     return Table(
         f"budget-{slug(preset)}",
         f"{preset}: parameters against the budget",
         f"Parameters of each model (without an image encoder) relative to the budget of each task of preset {preset}; "
         f"the tolerance is {TOLERANCE:.0%}. A dash: not trained.",
-        off,
-        (Column("contestant", "model"), *(Column(str(t), str(t), _percent, numeric=True) for t in off.columns[1:])),
+        shares,
+        (Column("contestant", "model"), *(Column(str(t), str(t), _percent, numeric=True) for t in shares.columns[1:])),
         folded=True,
     )
 
 
-def _percent(value: float) -> str:
-    return f"{100 * value:+.1f} %"
+def _percent(share: float) -> str:
+    return f"{100 * share:+.1f} %"
 
 
-def _rates(rates: pd.DataFrame, preset: str) -> Table:
+def _rate_table(rates: pd.DataFrame, preset: str) -> Table:
     tasks = [str(name) for name in rates.columns[1:]]
     return Table(
         f"learning-rates-{slug(preset)}",
