@@ -189,7 +189,7 @@ def test_data_changed_gives_rows_with_both_fingerprints_and_in_no_leaderboard(re
     assert len(set(values.loc[changed, "prompt_set"]) & set(values.loc[~changed, "prompt_set"])) == 0
     found = load(results)
     assert found.rows["trained_data"].isna().all() and len(found.rows)
-    assert any(then in line for line in found.set_aside)
+    assert any(then in line for line in found.excluded_rows)
 
 
 def test_data_changed_keeps_the_unit_of_the_training_and_refuses_marks_that_the_model_lacks(results, tmp_path) -> None:

@@ -225,7 +225,7 @@ def _unique_runs(rows: pd.DataFrame) -> pd.DataFrame:
 def _read(rows: pd.DataFrame, task: str | None = None) -> Results:
     """The results of the rows. Rows on other prompts than the rest are left out with a warning."""
     results = of_values(rows)
-    for line in results.set_aside:
+    for line in results.excluded_rows:
         if task is None or line.startswith(f"{task} "):
             warnings.warn(f"not in the chart: {line}", stacklevel=_STACK_LEVEL)
     return results

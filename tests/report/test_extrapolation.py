@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from iclbench import tables
-from iclbench.analysis.comparable import trained_with
+from iclbench.analysis.comparable import trained_lengths
 from iclbench.report.blocks import Figure, Table
 from iclbench.report.data import Results, load
 from iclbench.report.figures import learning
@@ -82,8 +82,8 @@ def figures(results: Results) -> dict[str, Figure]:
 
 
 def test_every_run_knows_its_trained_length(found: Results) -> None:
-    assert found.trained_lengths == {"gpt2-s0": 10, "gpt2-s1": 10, "mamba": 10, "mamba-20": 20}
-    of_baseline = found.rows.assign(trained=trained_with(found.rows)).query(
+    assert found.trained_lengths_by_run == {"gpt2-s0": 10, "gpt2-s1": 10, "mamba": 10, "mamba-20": 20}
+    of_baseline = found.rows.assign(trained=trained_lengths(found.rows)).query(
         "run == 'zero' and metric == 'squared_error'"
     )
     by_prompts = of_baseline.groupby("prompt_set")["trained"].first()
@@ -92,7 +92,7 @@ def test_every_run_knows_its_trained_length(found: Results) -> None:
 
 
 def test_no_trained_length_is_set_aside_for_another(found: Results) -> None:
-    assert found.set_aside == ()
+    assert found.excluded_rows == ()
     assert [(s.id, s.trained_length) for s in found.slices] == [
         ("linear-small-trained-10", 10),
         ("linear-small-trained-20", 20),

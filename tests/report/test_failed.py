@@ -128,7 +128,7 @@ def test_who_diverged_at_other_settings_is_left_in(diverged: Results, length: in
     rows = diverged.rows.copy()
     rows["variant"] = rows["run"].where(rows["run"].eq(BROKEN), "a").where(rows["kind"].eq("backbone"))
     other = Slice(replace(diverged, rows=rows), "linear", "small", length)
-    assert other.diverged.empty and other.without_end == ""
+    assert other.diverged.empty and other.diverged_note == ""
     assert len(Slice(diverged, "linear", "small", length).diverged) == 1, "unless it is not known"
 
 
@@ -136,8 +136,8 @@ def test_a_method_has_no_mean_over_the_seeds_that_did_not_diverge_either(diverge
     rows = diverged.rows[diverged.rows["contestant"].eq("gpt2") & diverged.rows["status"].eq("ok")]
     thinks = rows.assign(contestant="gpt2+deep-thinking", method="+deep-thinking")
     task = Slice(replace(diverged, rows=pd.concat([diverged.rows, thinks], ignore_index=True)), "linear", "small")
-    assert task.finished(rows).empty and task.finished(thinks).empty
-    assert task.without_end == " Not shown, as a training run diverged: gpt2, gpt2+deep-thinking."
+    assert task.without_diverged(rows).empty and task.without_diverged(thinks).empty
+    assert task.diverged_note == " Not shown, as a training run diverged: gpt2, gpt2+deep-thinking."
 
 
 @pytest.mark.slow

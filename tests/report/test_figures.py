@@ -164,7 +164,7 @@ def test_looks_tell_everybody_apart() -> None:
 
 def test_of_many_variants_the_best_is_featured_and_the_rest_stay_grey(loaded: Results) -> None:
     task = next(s for s in replace(loaded).slices if s.task == "linear")  # looks of its own
-    rows = task.lines[task.lines["shift"] == "none"]
+    rows = task.curves_by_run[task.curves_by_run["shift"] == "none"]
     lasso = rows[rows["contestant"] == "lasso-1e-2"]
     worse = lasso.assign(contestant="lasso-1", run="lasso-1", value=lasso["value"] * 2)
     task.results.looks["lasso-1"] = task.results.looks["lasso-1e-2"]
@@ -264,7 +264,9 @@ def test_every_line_has_a_layer_of_its_width(figures: dict[str, Figure]) -> None
 
 def test_a_crowd_gets_a_panel_per_kind_and_a_line_per_backbone(loaded: Results) -> None:
     task = next(s for s in replace(loaded).slices if s.task == "linear")  # looks of its own
-    rows = task.lines[(task.lines["shift"] == "none") & (task.lines["metric"] == "squared_error")]
+    rows = task.curves_by_run[
+        (task.curves_by_run["shift"] == "none") & (task.curves_by_run["metric"] == "squared_error")
+    ]
     gpt2 = rows[rows["contestant"] == "gpt2"]
     more = [gpt2.assign(contestant=name, run=gpt2["run"].str.replace("gpt2", name)) for name in OWN if name != "gpt2"]
     task.results.looks.update(OWN)

@@ -58,7 +58,7 @@ def stored(results: Results) -> pd.DataFrame:
 
 def test_no_rows_are_set_aside(bursty: Results) -> None:
     """Every test has prompts of its own, and others in training; all are kept."""
-    assert bursty.set_aside == ()
+    assert bursty.excluded_rows == ()
     tests = bursty.rows[bursty.rows["axis"].isna() & (bursty.rows["kind"] == "baseline")]
     assert set(tests["evaluator"]) == set(synthetic_bursty.TESTS)
 
@@ -246,5 +246,5 @@ def test_other_prompts_of_one_test_are_set_aside_and_named(bursty: Results, tmp_
     rows = rows[rows["task"].eq("bursty") & rows["evaluator"].eq("icl")]
     old = rows[rows["contestant"].eq("majority")].assign(prompt_set="old", run="old", contestant="old")
     tables.write("values", pd.concat([rows, old], ignore_index=True), tmp_path / "a.values.parquet", {})
-    (line,) = load(tmp_path).set_aside
+    (line,) = load(tmp_path).excluded_rows
     assert line == "bursty · small · none · icl: 1 run on another prompt set (old) left out; evaluate again"

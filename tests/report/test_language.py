@@ -76,7 +76,7 @@ def of(results: Results, folder: Path, keep: pd.Series, change: dict[str, object
 
 
 def test_language_rows_are_no_slices_of_other_sections(results: Results, sections: list[Section]) -> None:
-    assert results.rows.empty and results.slices == [] and results.set_aside == ()
+    assert results.rows.empty and results.slices == [] and results.excluded_rows == ()
     assert [section.id for section in sections] == ["summary", "language", "missing", "provenance"]
     assert subtitle(results) == "8 language tasks, 3 language models"
 
@@ -319,7 +319,7 @@ def test_prompt_sets_of_other_episodes_are_set_aside(results: Results, folder: P
         tables.write("values", own, tmp_path / f"{i}.values.parquet", {})
     found = load(tmp_path)
     assert found.language.scores["value"].equals(results.language.scores["value"])
-    assert any(line.startswith("sst2 · 4 demonstrations: 19 prompt sets") for line in found.set_aside)
+    assert any(line.startswith("sst2 · 4 demonstrations: 19 prompt sets") for line in found.excluded_rows)
 
 
 def test_no_mean_is_over_other_queries_after_some_sets_of_demonstrations_than_after_others(
@@ -334,7 +334,9 @@ def test_no_mean_is_over_other_queries_after_some_sets_of_demonstrations_than_af
     found = load(tmp_path)
     own = found.language.scores.query(f"task == 'sst2' and n_context == {MAIN} and shift == 'none'")
     assert set(own["value"]) == {1.0} and set(own["demo_seeds"]) == {3}
-    assert any(line.startswith("sst2 · 4 demonstrations: 19 prompt sets of other episodes") for line in found.set_aside)
+    assert any(
+        line.startswith("sst2 · 4 demonstrations: 19 prompt sets of other episodes") for line in found.excluded_rows
+    )
 
 
 @pytest.mark.slow
@@ -348,7 +350,7 @@ def test_a_gain_over_other_sets_of_demonstrations_than_the_accuracies_is_left_ou
     tables.write("values", changed[list(tables.VALUES)], tmp_path / "a.values.parquet", {})
     found = load(tmp_path)
     assert len(found.language.gains) == len(results.language.gains) - 2
-    (line,) = found.set_aside
+    (line,) = found.excluded_rows
     assert line.startswith("sst2 · 4 demonstrations: 2 gains over other sets of demonstrations than the accuracies")
     older = rows.assign(mean_of=rows["mean_of"].mask(last))
     tables.write("values", older[list(tables.VALUES)], tmp_path / "a.values.parquet", {})
@@ -427,7 +429,7 @@ def test_other_sections_read_what_they_read_without_language_rows(folder: Path, 
     both = load(tmp_path)
     pd.testing.assert_frame_equal(both.rows, alone.rows)
     pd.testing.assert_frame_equal(both.costs, alone.costs)
-    assert both.looks == alone.looks and both.set_aside == alone.set_aside == ()
+    assert both.looks == alone.looks and both.excluded_rows == alone.excluded_rows == ()
     assert [task.id for task in both.slices] == [task.id for task in alone.slices]
     assert language.section(alone) is None and language.section(both) is not None
     assert repr(overview.section(both)) == repr(overview.section(alone))

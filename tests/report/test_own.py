@@ -11,7 +11,7 @@ import pytest
 
 from iclbench import tables
 from iclbench.analysis import normalised
-from iclbench.analysis.ranking import among, ranking
+from iclbench.analysis.ranking import ranking, unranked
 from iclbench.core.predictor import Predictor
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.report import build
@@ -83,7 +83,7 @@ def test_a_task_of_ones_own_leaves_the_ranking_as_it_was(grid_results: Results, 
 def test_it_is_ranked_on_the_tasks_it_shares(grid: Grid, found: Results) -> None:
     contests = normalised.contests(found, "grid")
     ranked = ranking(contests)[0]["contestant"].tolist()
-    row = among(contests, ranked).set_index("contestant").loc["mynet"]
+    row = unranked(contests, ranked).set_index("contestant").loc["mynet"]
     scores = pd.DataFrame(
         {
             name: {

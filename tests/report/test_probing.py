@@ -146,7 +146,7 @@ def test_other_figures_and_tables_do_not_change(probed: Results, sections: list[
 def test_both_probe_sets_stand_beside_the_prompts_and_in_the_provenance(
     probed: Results, blocks: dict[str, Figure | Table]
 ) -> None:
-    assert probed.set_aside == ()
+    assert probed.excluded_rows == ()
     provenance = blocks["provenance"]
     assert isinstance(provenance, Table)
     assert {"linear-small-none-probe20", "linear-small-none-probe40", "linear-small-none-0"} <= set(
@@ -161,7 +161,7 @@ def test_another_probe_of_the_same_size_is_set_aside_and_named(results: Path, tm
     tables.write("values", few, tmp_path / "b.values.parquet", {})
     found = load(tmp_path)
     assert set(found.rows["prompt_set"]) == {"linear-small-none-probe20"}
-    (line,) = found.set_aside
+    (line,) = found.excluded_rows
     assert "probe of n = 20" in line and "another" in line and "probe again" in line
 
 

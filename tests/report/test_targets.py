@@ -146,7 +146,7 @@ def test_gains_are_paired_and_tell_of_an_episode_that_decides(targets_blocks: di
     # Without one episode the mean of these is 0.01 (the audit's case: mean 0.049, median 0.016).
     less = pd.Series(np.zeros(50))
     found = gain(less + 0.01 + 0.49 * (less.index == 3), less)
-    assert found is not None and found.largest == pytest.approx(0.5 / 0.99)
+    assert found is not None and found.largest_share == pytest.approx(0.5 / 0.99)
     interval = stats.ttest_1samp([0.01] * 49 + [0.5], 0).confidence_interval()
     assert (found.low, found.high, found.median) == pytest.approx((interval.low, interval.high, 0.01))
     assert gain(less, less) is None

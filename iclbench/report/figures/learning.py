@@ -36,7 +36,7 @@ def figure(
     caption: str,
     of: Mapping[str, Slice] | None = None,
 ) -> Figure:
-    """One panel per title, all with the same axes. The frames are rows of `Slice.lines` of one metric.
+    """One panel per title, all with the same axes. The frames are rows of `Slice.curves_by_run` of one metric.
 
     Every run has its line; runs of one backbone share its colour, and its bands are left to the tooltip, because what
     differs from seed to seed would be hidden below them. Where backbones are a crowd, each has one line, the mean over
@@ -54,7 +54,7 @@ def figure(
     slices = dict.fromkeys(panels, task) if of is None else of
     whole = task if of is None else replace(task, length=None)
     if crowd := is_crowd(rows):
-        means = {panel: slices[panel].complete(over_seeds(own, _CURVE)) for panel, own in panels.items()}
+        means = {panel: slices[panel].complete_curves(over_seeds(own, _CURVE)) for panel, own in panels.items()}
         crowd = has_backbones(means)  # or of every one of them a run failed: then runs have their lines
         panels = means if crowd else panels
         panels = _by_order(next(iter(panels.values())), task.looks) if crowd and len(panels) == 1 else panels
@@ -173,7 +173,7 @@ def _drawn(task: Slice, rows: pd.DataFrame, looks: dict[str, Look]) -> pd.DataFr
     asked = data.groupby("run")["n_context"]
     of_backbone, of_paper = data["kind"] == "backbone", data["kind"] == "published"
     first = data["run"].map(lambda names: runs_of(names)[0])
-    trained = first.map(task.results.trained_lengths).where(of_backbone).astype("Int64")
+    trained = first.map(task.results.trained_lengths_by_run).where(of_backbone).astype("Int64")
     return data.assign(
         label=data["label"].where(~of_paper, data["contestant"] + " (published" + data_note(data) + ")"),
         sparse=(asked.transform("nunique") < asked.transform("max") - asked.transform("min") + 1) & ~of_paper,

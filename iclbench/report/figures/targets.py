@@ -35,7 +35,7 @@ def figure(
     task: Slice, panels: Mapping[str, pd.DataFrame], across: Across, *, name: str, title: str, caption: str
 ) -> Figure:
     """One panel per title, all with the same axes. The frames are rows of one metric, run by run, with the columns of
-    `Slice.target_lines` and the column that `across` names.
+    `Slice.targets_by_run` and the column that `across` names.
 
     Every run has its line; a backbone with a single run has a band of its 95 % interval. Where backbones are a crowd,
     each has one line without a band, the mean over its runs.

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from iclbench.analysis.pairs import mean_of
-from iclbench.analysis.target_scores import levelled, main_counts, overall
+from iclbench.analysis.target_scores import main_counts, overall, repeated_over_counts
 from iclbench.report.blocks import Section
 from iclbench.report.data import Slice
 from iclbench.report.drawn_episodes import pixels
@@ -24,7 +24,7 @@ def section(task: Slice) -> Section | None:
     sizes = None if prompt_set is None else task.results.errors.context_sizes(prompt_set)
     if prompt_set is None or sizes is None or sizes.nunique() < 4 or len(sizes) < 3 * _EPISODES:
         return None
-    lines = overall(task.target_lines, "log_likelihood")
+    lines = overall(task.targets_by_run, "log_likelihood")
     lines = lines[(lines["shift"] == "none") & lines["n_related"].isin(main_counts(lines))]
     total = pixels(task.examples)
     per_point = 100 / total if total else 1.0
@@ -32,7 +32,7 @@ def section(task: Slice) -> Section | None:
     if rows.empty:
         return None
     counts = main_counts(rows)
-    beside = levelled(rows, counts)
+    beside = repeated_over_counts(rows, counts)
     along = "the share of observed pixels" if total else "the number of context points"
     across = (
         targets.Across("size", "observed pixels (%)", "% observed")

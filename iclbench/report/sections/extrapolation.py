@@ -88,7 +88,7 @@ def _ends(task: Slice, rows: pd.DataFrame) -> str:
 
 def _beyond(task: Slice) -> pd.DataFrame:
     """The extrapolated lines, with the number of examples and the name of the shift."""
-    rows = task.lines[task.lines["shift"].isin(list(task.extrapolations))]
+    rows = task.curves_by_run[task.curves_by_run["shift"].isin(list(task.extrapolations))]
     parts = [task.extrapolations[str(shift)] for shift in rows["shift"]]
     shifted = [IN_DISTRIBUTION if left == "none" else left for left, _ in parts]
     return rows.assign(shifted=shifted, points=[n for _, n in parts])

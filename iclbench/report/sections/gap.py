@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from iclbench.analysis.target_scores import counts, levelled, main_counts, overall, shifts
+from iclbench.analysis.target_scores import main_counts, overall, related_counts, repeated_over_counts, shifts
 from iclbench.core.formats import fixed
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.data import Slice
@@ -17,7 +17,7 @@ _JOINT_GAP = "Joint log-likelihood per target of the oracle minus that of the mo
 
 
 def section(task: Slice) -> Section | None:
-    lines = task.target_lines[task.target_lines["metric"] == "gap"]
+    lines = task.targets_by_run[task.targets_by_run["metric"] == "gap"]
     if lines.empty:
         return None
     own, blocks = lines[lines["shift"] == "none"], []
@@ -33,13 +33,13 @@ def section(task: Slice) -> Section | None:
 
 def _by_related(task: Slice, rows: pd.DataFrame) -> list[Block]:
     """Against the number of related datasets: all episodes, then each stratum."""
-    asked = counts(rows)
+    asked = related_counts(rows)
     if len(asked) < 2:
         return []
     panels = {"all episodes": overall(rows)} | {name: rows[rows["stratum"] == name] for name in _strata(rows)}
     figure = targets.figure(
         task,
-        {title: levelled(own, asked) for title, own in panels.items() if len(own)},
+        {title: repeated_over_counts(own, asked) for title, own in panels.items() if len(own)},
         targets.related(asked),
         name="gap-related",
         title=f"{task.task}: gap to the oracle against the number of related datasets",
@@ -56,7 +56,7 @@ def _by_context(task: Slice, rows: pd.DataFrame) -> list[Block]:
         return []
     across = targets.Across("axis_value", "context points, up to", "context points up to", tuple(ends), log=True)
     shown = main_counts(bins)
-    beside = levelled(bins, shown)
+    beside = repeated_over_counts(bins, shown)
     figure = targets.figure(
         task,
         {related_title(n): beside[beside["n_related"] == n] for n in shown},

@@ -173,7 +173,7 @@ def _like_nothing(contest: Contest, name: str, high: float) -> bool:
     that can be, since what is hard for one is hard for the other, by the end of the interval elsewhere."""
     nothing = contest.guess
     gap = None if nothing is None else contest.difference(name, nothing)
-    return high >= 0 if gap is None else gap.tied
+    return high >= 0 if gap is None else not gap.is_significant
 
 
 def _reasons(results: Results, contests: Sequence[Contest]) -> dict[tuple[str, str], dict[str, list[str]]]:
@@ -218,7 +218,7 @@ def _numbers(contests: Sequence[Contest], scores: pd.DataFrame, names: Sequence[
     """The same as a table: a row per family, with what scores 1."""
     wide = scores.pivot_table("score", index="row", columns="contestant")
     frame = wide.reindex(index=[c.title for c in contests], columns=list(names)).reset_index()
-    frame = frame.assign(one=[c.one for c in contests], metric=[metric(c.metric).label for c in contests])
+    frame = frame.assign(one=[c.reference for c in contests], metric=[metric(c.metric).label for c in contests])
     if (best := scores[scores["contestant"] == BEST]).size:
         frame = frame.merge(best[["row", "reason"]].rename(columns={"reason": "best"}), "left", "row")
     columns = [Column("row", "family"), *(Column(n, n, _two, numeric=True, shade=shade) for n in names)]
@@ -264,12 +264,12 @@ def _separations(contests: Sequence[Contest], name: str) -> Table | None:
 
 
 def _verdict(found: Separation) -> str:
-    return "yes" if found.tells else "no"
+    return "yes" if found.is_clear else "no"
 
 
 def _related(contests: Sequence[Contest], name: str) -> Table | None:
     """What related datasets add: scores on the line that the heat map has without them."""
-    parts = [normalised.related(c.task).assign(row=c.title) for c in contests if c.evaluator == "targets"]
+    parts = [normalised.related_scores(c.task).assign(row=c.title) for c in contests if c.evaluator == "targets"]
     rows = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
     if rows.empty:
         return None

@@ -15,7 +15,7 @@ AT_MOST = 8
 
 
 def section(task: Slice) -> Section | None:
-    lines, means = (rows[rows["shift"] == "none"] for rows in (task.lines, task.curves))
+    lines, means = (rows[rows["shift"] == "none"] for rows in (task.curves_by_run, task.curves))
     blocks: list[Block] = []
     groups = sorted(
         lines.groupby(["evaluator", "metric"]), key=lambda each: (str(each[0][0]), _place(lines, str(each[0][1])))

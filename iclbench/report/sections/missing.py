@@ -35,10 +35,10 @@ def section(results: Results) -> Section:
                 "missing", "Results not computed yet", caption, frame, tuple(Column(k, h) for k, h in headers.items())
             )
         )
-    if results.skipped:
-        blocks.append(Text(_UNREADABLE, results.skipped))
-    if results.set_aside:
-        blocks.append(Text("Rows that are not comparable with the ones shown:", results.set_aside))
+    if results.skipped_files:
+        blocks.append(Text(_UNREADABLE, results.skipped_files))
+    if results.excluded_rows:
+        blocks.append(Text("Rows that are not comparable with the ones shown:", results.excluded_rows))
     if results.cells["status"].isin(["failed", "diverged"]).any():
         blocks.append(Text("Cells of the sweep without results are listed under Coverage."))
     if not blocks:
@@ -93,7 +93,8 @@ def _gaps(task: Slice) -> list[tuple[str, str, str, str, str]]:
         )
         for name in contestants
         for shift in shifts or ["none"]
-        if (name, shift) not in tried and name not in {*task.results.with_method, *task.results.elsewhere}
+        if (name, shift) not in tried
+        and name not in {*task.results.method_contestants, *task.results.other_training_tasks}
     ]
     found += [
         (task.task, task.preset, name, "summary", f"iclbench eval {run}") for name, run in _not_summed_up(evaluated)

@@ -88,7 +88,7 @@ def _verdict(pair: Pair, own: pd.Series, found: Difference | None) -> str:
     if found is None:
         missing = [str(seed) for seed in pair.seeds if seed not in set(own.index)]
         return f"none: {'seed' if len(missing) == 1 else 'seeds'} {', '.join(missing)} missing"
-    if found.tied:
+    if not found.is_significant:
         return "not significantly different"
     return f"{pair.a if found.value > 0 else pair.b} is better"
 

@@ -111,7 +111,9 @@ def _at_steps(found: dict[str, pd.DataFrame], shares: Sequence[float], name: str
         name=f"{name}-steps",
         title=f"{preset}: mean scores by share of the training steps",
         caption=f"Mean score and rank of each model at preset {preset} over {_rows(found)}, after a share of the steps."
-        + normalised.left_out((who for rows in found.values() for who in rows["contestant"]), frame["contestant"]),
+        + normalised.not_shown_note(
+            (who for rows in found.values() for who in rows["contestant"]), frame["contestant"]
+        ),
         frame=frame,
         columns=tuple(columns),
     )

@@ -92,7 +92,7 @@ def in_context(results: Results) -> Table | None:
         ends = accuracies.final(task)
         parts.append(ends[ends["evaluator"].eq("icl")][["contestant", "kind", "value"]].assign(column=task.id))
     rows = pd.concat(parts, ignore_index=True)
-    rows = rows[~rows["contestant"].isin(results.elsewhere.keys())]
+    rows = rows[~rows["contestant"].isin(results.other_training_tasks.keys())]
     if rows.empty:
         return None
     frame = _by_task(results, rows)

@@ -117,7 +117,7 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
             name,
             f"{preset}: mean score against cost",
             f"Mean score over all tasks of preset {preset} against the geometric mean of a cost. {_MARKS}{few}"
-            + normalised.left_out(*(pd.concat(of.values())["contestant"] for of in (each, means))),
+            + normalised.not_shown_note(*(pd.concat(of.values())["contestant"] for of in (each, means))),
             pd.concat(means.values(), ignore_index=True),
             [cost.title for cost in means],
         )

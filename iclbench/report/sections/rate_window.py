@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from iclbench.analysis.rate_curves import NEAR, RateCurves, rate_curves
+from iclbench.analysis.rate_curves import WINDOW_TOLERANCE, RateCurves, rate_curves
 from iclbench.core.formats import fixed, plural
 from iclbench.report.blocks import Column, Figure, Section, Table, Text
 from iclbench.report.data import Slice
@@ -100,7 +100,8 @@ def _windows(task: Slice, found: RateCurves) -> Table:
         name=f"{task.id}-rate-window",
         title="Best learning rates and their windows",
         caption=f"{found.metric.label.capitalize()} (mean ± standard deviation over seeds) at the best learning rate, "
-        f"and the window of rates within {NEAR:.0%} of it; < and >: open at the end of the tried rates.{rates}",
+        f"and the window of rates within {WINDOW_TOLERANCE:.0%} of it; < and >: open at the end of the tried rates."
+        f"{rates}",
         frame=frame,
         columns=(
             Column("contestant", "contestant"),

@@ -96,7 +96,7 @@ def findings(results: Results, contests: Sequence[Contest]) -> Iterator[str]:
     for contest in contests:
         for first, second, words in _pairs(results, contest):
             gap = contest.difference(first, second)
-            if gap is not None and not gap.tied:
+            if gap is not None and gap.is_significant:
                 differences.append((abs(gap.value), contest.title, _in_words(contest, first, second, words, gap)))
     by_title: dict[str, str] = {}
     for _, title, sentence in sorted(differences, key=lambda item: (-item[0], item[1])):
@@ -144,7 +144,7 @@ def lacking(results: Results) -> Iterator[str]:
             yield f"{plural(int(counts[status]), 'cell')} {word}."
     if gaps := missing.gaps(results):
         yield f"{plural(len(gaps), 'evaluation')} not computed yet."
-    if results.skipped:
-        yield f"{plural(len(results.skipped), 'file')} could not be read."
-    if results.set_aside:
-        yield f"{plural(len(results.set_aside), 'group')} of rows left out, as they are not comparable."
+    if results.skipped_files:
+        yield f"{plural(len(results.skipped_files), 'file')} could not be read."
+    if results.excluded_rows:
+        yield f"{plural(len(results.excluded_rows), 'group')} of rows left out, as they are not comparable."
