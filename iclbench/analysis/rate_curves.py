@@ -84,9 +84,10 @@ class RateCurves:
     def ranks(self, lr: float | None) -> dict[str, int | None]:
         """Ranks at one rate for all contestants or, for None, at the best rate of each. Equal scores share a rank; a
         contestant with a diverged training has none."""
-        values = {
-            name: scores.get(self.best(name) if lr is None else lr) for name, scores in self.by_contestant.items()
-        }  # type: ignore[arg-type]
+        values = {}
+        for name, scores in self.by_contestant.items():
+            rate = self.best(name) if lr is None else lr
+            values[name] = None if rate is None else scores.get(rate)
         order = sorted(self._sign * value for value in values.values() if value is not None)
         return {name: None if value is None else 1 + order.index(self._sign * value) for name, value in values.items()}
 

@@ -264,7 +264,7 @@ def _chart(section: Section | None, rows_name: str, caption: Sequence[str] = ())
     if not figures:
         raise UsageError(f"nothing to draw: there are no finished {rows_name}")
     titles = [{"text": figure.title} | ({"subtitle": list(caption)} if caption else {}) for figure in figures]
-    specs = [figure.printed() | {"title": title} for figure, title in zip(figures, titles, strict=True)]
+    specs = [figure.make_static() | {"title": title} for figure, title in zip(figures, titles, strict=True)]
     if len(specs) == 1:
         return alt.Chart.from_dict(specs[0])
     combined = {key: specs[0][key] for key in _TOP_LEVEL if key in specs[0]}

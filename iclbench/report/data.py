@@ -59,7 +59,7 @@ class Results(slices.Results):
     @cached_property
     def user_backbones(self) -> frozenset[str]:
         """Backbones that are not part of the package."""
-        return frozenset(name for name, look in self.looks.items() if look.own)
+        return frozenset(name for name, look in self.looks.items() if look.is_user_defined)
 
     @cached_property
     def orders(self) -> dict[str, str]:
@@ -159,8 +159,8 @@ def load(results: Path, tasks: Sequence[str] = ()) -> Results:
     keys = ["task", "preset", "run"]
     contestants = values.drop_duplicates(keys).set_index(keys)["contestant"]
     for table in (costs, examples, cells):
-        names = contestants.reindex(pd.MultiIndex.from_frame(table[keys])).set_axis(table.index)
-        table["contestant"] = names.fillna(table["contestant"])
+        row_contestants = contestants.reindex(pd.MultiIndex.from_frame(table[keys])).set_axis(table.index)
+        table["contestant"] = row_contestants.fillna(table["contestant"])
     # Paths are relative to the folder, so that the report does not depend on its place.
     skipped_files = tuple(str(problem).replace(f"{results}/", "") for problem in problems)
     excluded_rows = (*retrained_lines, *excluded_rows, *excluded_cells)

@@ -31,7 +31,12 @@ def test_a_folder_gives_its_tables_runs_and_page(run: Run, results: Path) -> Non
 
 
 def test_what_a_page_could_not_be_given_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = SimpleNamespace(page=tmp_path, broken={"Shifts": "ValueError"}, missing={"a.png": "no memory"}, undrawn="")
+    made = SimpleNamespace(
+        page=tmp_path,
+        failed_sections={"Shifts": "ValueError"},
+        missing_pictures={"a.png": "no memory"},
+        script_error="",
+    )
     monkeypatch.setattr("iclbench.report.build", lambda *_, **__: made)
     with pytest.warns(UserWarning) as seen:
         assert icl.write_report(tmp_path) == tmp_path

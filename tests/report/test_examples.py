@@ -15,7 +15,7 @@ from iclbench import tables
 from iclbench.report import exports
 from iclbench.report.blocks import Block, Figure, Gallery
 from iclbench.report.data import load
-from iclbench.report.drawn_episodes import Shown, pixels
+from iclbench.report.drawn_episodes import DrawnContestant, pixels
 from iclbench.report.sections import report
 from iclbench.report.sections.examples import _in_words
 from tests.report import synthetic_targets as synthetic
@@ -168,7 +168,10 @@ def test_predictions_without_their_episodes_are_not_drawn(targets_results: Path,
 
 def test_the_caption_names_who_is_drawn(targets_results: Path) -> None:
     (task,) = (task for task in load(targets_results).slices if task.id == GP)
-    alone, related = [Shown(name, 0, False) for name in ("pt-tnp", "cnp")], Shown("icicl-tnp", 3, True)
+    alone, related = (
+        [DrawnContestant(name, 0, False) for name in ("pt-tnp", "cnp")],
+        DrawnContestant("icicl-tnp", 3, True),
+    )
     without, with_related = "model without related datasets", "the best model with related datasets"
     several = without.replace("model", "models")
     for best, said in (
@@ -176,6 +179,6 @@ def test_the_caption_names_who_is_drawn(targets_results: Path) -> None:
         ([related], with_related),
         (alone, f"the best {several}"),
         ([alone[0], related, alone[1]], f"the best {several} and {with_related}"),
-        ([Shown("knn-3", 0, False)], "the best baselines"),
+        ([DrawnContestant("knn-3", 0, False)], "the best baselines"),
     ):
         assert _in_words(task, best) == said

@@ -198,11 +198,11 @@ def test_names_of_the_users_own_stand_out(grid_results: Results) -> None:
     section = heat_map.section(results)
     assert section is not None
     (figure,) = [block for block in section.walk() if isinstance(block, Figure)]
-    svg = vl_convert.vegalite_to_svg(figure.printed())
+    svg = vl_convert.vegalite_to_svg(figure.make_static())
     styles = {name: style for style, name in re.findall(r"<text([^>]*)>([a-z0-9-]+)</text>", svg)}
     assert "bold" in styles["tnp"] and ACCENT in styles["tnp"]
     assert "bold" not in styles["icicl-tnp"] and ACCENT not in styles["icicl-tnp"]
-    html = page.part(section, (), {}, results.user_backbones).html
+    html = page.render_section(section, (), {}, results.user_backbones).html
     assert re.findall(r'<th scope="col" class="number own">(.*?)</th>', html) == ["tnp"]
 
 
@@ -214,14 +214,14 @@ def test_classes_of_one_module_are_told_apart_in_narrow_columns(blocks: dict[str
     names = list(dict.fromkeys(renamed["contestant"]))
     drawn = figures.figure("own", "", "", renamed.assign(panel="all"), sorted(set(renamed["row"])), {"all": names})
     live = drawn.live | {"datasets": {"rows": curves.records(drawn.data)}, "width": 500}
-    for spec in (drawn.printed(), live):
+    for spec in (drawn.make_static(), live):
         svg = vl_convert.vegalite_to_svg(spec)
         assert ">One</text>" in svg and ">Two</text>" in svg and ">mamba</text>" in svg
         assert "my_package.net" not in "".join(re.findall(r">([^<]*)</text>", svg))
     assert {"my_package.net:One", "my_package.net:Two"} <= set(drawn.data["contestant"])
     columns = ("my_package.net:One", "my_package.net:Two", "mamba")
     glance = Glance("summary", (), "grid", columns, (("linear", []),), 0, (), ())
-    html = page.part(Section("summary", "", (glance,)), (), {}, frozenset()).html
+    html = page.render_section(Section("summary", "", (glance,)), (), {}, frozenset()).html
     assert '<th scope="col" title="my_package.net:One"><span>One</span>' in html
     assert '<th scope="col"><span>mamba</span>' in html
 

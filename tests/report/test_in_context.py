@@ -241,10 +241,10 @@ def test_the_overview_compares_accuracies_in_context(blocks: dict[str, Block]) -
     assert frame.loc["coqe", "bursty-small"] == pytest.approx(np.mean(ends))
 
 
-def test_other_prompts_of_one_test_are_set_aside_and_named(bursty: Results, tmp_path: Path) -> None:
+def test_other_prompts_of_a_test_are_listed_and_not_used(bursty: Results, tmp_path: Path) -> None:
     rows = stored(bursty)
     rows = rows[rows["task"].eq("bursty") & rows["evaluator"].eq("icl")]
     old = rows[rows["contestant"].eq("majority")].assign(prompt_set="old", run="old", contestant="old")
     tables.write("values", pd.concat([rows, old], ignore_index=True), tmp_path / "a.values.parquet", {})
     (line,) = load(tmp_path).excluded_rows
-    assert line == "bursty · small · none · icl: 1 run on another prompt set (old) left out; evaluate again"
+    assert all(name in line for name in ("bursty", "small", "icl", "(old)"))

@@ -13,7 +13,7 @@ from iclbench.report import subtitle
 from iclbench.report.blocks import Block, Figure, Section, Table, Text
 from iclbench.report.data import Results, load
 from iclbench.report.language import looks, mean_over_tasks
-from iclbench.report.page import part
+from iclbench.report.page import render_section
 from iclbench.report.sections import language, missing, overview, report
 from tests.report import synthetic_bursty, vega_lite
 from tests.report import synthetic_language as told
@@ -298,7 +298,7 @@ def test_a_few_answers_are_shown_escaped(blocks: dict[str, Block]) -> None:
     block = table(blocks, "language-samples")
     assert len(block.frame) == 3 * (3 * len(TASKS) - 1)
     assert set(block.frame.groupby(["task", "contestant"]).size()) == {3}
-    html = part(Section("a", "a", (block,)), (), {}).html
+    html = render_section(Section("a", "a", (block,)), (), {}).html
     assert told.NASTY not in html and "&lt;script&gt;alert(" in html
 
 

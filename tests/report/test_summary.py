@@ -37,7 +37,7 @@ def not_computed(grid_results: Results) -> Results:
 @pytest.mark.slow
 def test_what_was_compared_is_counted(glance: Glance) -> None:
     """One backbone has a single seed on a task."""
-    assert glance.compared == ("Preset grid: 7 models and 3 classical methods on 10 tasks, up to 2 seeds.",)
+    assert glance.scope == ("Preset grid: 7 models and 3 classical methods on 10 tasks, up to 2 seeds.",)
 
 
 def test_every_tile_is_the_heat_maps_cell(glance: Glance, grid_results: Results) -> None:

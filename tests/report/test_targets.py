@@ -21,7 +21,7 @@ from iclbench.report.figures import learning
 from iclbench.report.sections import context_size, related, report
 from tests.report import synthetic_targets as synthetic
 from tests.report import vega_lite
-from tests.report.conftest import Made
+from tests.report.conftest import Built
 
 GP = "gp-mixture-small"
 
@@ -153,9 +153,9 @@ def test_gains_are_paired_and_tell_of_an_episode_that_decides(targets_blocks: di
 
 
 def test_the_table_of_gains_has_the_ends_of_their_intervals(
-    made_of_targets: Made, monkeypatch: pytest.MonkeyPatch
+    targets_report: Built, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (task,) = (task for task in made_of_targets.loaded.slices if task.task == "gp-mixture")
+    (task,) = (task for task in targets_report.results.slices if task.task == "gp-mixture")
     found = Gain(0.1, 0.05, 0.2, median=0.08, largest=0.01)
     monkeypatch.setattr(related, "gains", lambda episodes, asked: {("icicl-tnp", 3): found})
     table = related._gains(task)

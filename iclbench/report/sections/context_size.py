@@ -35,9 +35,9 @@ def section(task: Slice) -> Section | None:
     beside = repeated_over_counts(rows, counts)
     along = "the share of observed pixels" if total else "the number of context points"
     across = (
-        targets.Across("size", "observed pixels (%)", "% observed")
+        targets.XAxis("size", "observed pixels (%)", "% observed")
         if total
-        else targets.Across("size", "context points", "context points")
+        else targets.XAxis("size", "context points", "context points")
     )
     figure = targets.figure(
         task,

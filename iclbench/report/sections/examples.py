@@ -10,7 +10,7 @@ from iclbench.analysis.target_scores import shifts
 from iclbench.core.formats import slug
 from iclbench.report.blocks import Block, Section
 from iclbench.report.data import Slice
-from iclbench.report.drawn_episodes import Shown, everyone, one_run, pixels, side_by_side
+from iclbench.report.drawn_episodes import DrawnContestant, all_contestants, main_contestants, one_run, pixels
 from iclbench.report.figures import bands, draws, images
 from iclbench.report.titles import shift_title
 
@@ -41,8 +41,8 @@ def _bands(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
     """The best backbones on every episode, and all contestants on the first."""
     if examples["x2"].notna().any():
         return []  # inputs of two dimensions that are no images
-    shown, oracle = everyone(task, examples), _oracle(task, examples)
-    best = [*side_by_side(task, shown)] or shown[:4]
+    shown, oracle = all_contestants(task, examples), _oracle(task, examples)
+    best = [*main_contestants(task, shown)] or shown[:4]
     episodes = sorted(examples["episode"].unique())
     blocks: list[Block] = []
     if best:
@@ -77,10 +77,10 @@ def _bands(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
     return blocks
 
 
-def _in_words(task: Slice, best: Sequence[Shown]) -> str:
-    """The contestants that are drawn, in the order of `side_by_side`."""
+def _in_words(task: Slice, best: Sequence[DrawnContestant]) -> str:
+    """The contestants that are drawn, in the order of `main_contestants`."""
     backbones = [one for one in best if task.kinds.get(one.contestant) == "backbone"]
-    alone = [one for one in backbones if not one.related]
+    alone = [one for one in backbones if not one.uses_related]
     said = [f"the best model{'s' if len(alone) > 1 else ''} without related datasets"] if alone else []
     said += ["the best model with related datasets"] if len(alone) < len(backbones) else []
     return " and ".join(said) or "the best baselines"
@@ -90,7 +90,7 @@ def _draws(task: Slice, examples: pd.DataFrame) -> list[Block]:
     """Joint samples of all contestants for the first episode, the oracle first."""
     drawn = examples[examples["role"].isin(["drawn", "context"]) & examples["episode"].eq(0)]
     who = set(drawn.loc[drawn["role"] == "drawn", "contestant"])
-    order = list(dict.fromkeys(one.contestant for one in everyone(task, examples) if one.contestant in who))
+    order = list(dict.fromkeys(one.contestant for one in all_contestants(task, examples) if one.contestant in who))
     if not order:
         return []
     order.sort(key=lambda name: task.kinds.get(name) != "oracle")
@@ -110,7 +110,9 @@ def _draws(task: Slice, examples: pd.DataFrame) -> list[Block]:
 def _mismatched(task: Slice, names: Sequence[str], examples: pd.DataFrame) -> list[Block]:
     """The best backbone that uses related datasets: without any, then with those of each kind."""
     own = examples[examples["shift"].isin(names)]
-    users = [one for one in everyone(task, own) if one.related and task.kinds.get(one.contestant) == "backbone"]
+    users = [
+        one for one in all_contestants(task, own) if one.uses_related and task.kinds.get(one.contestant) == "backbone"
+    ]
     if not users:
         return []
     who = [one for one in users if one.contestant == users[0].contestant]
@@ -138,7 +140,7 @@ def _mismatched(task: Slice, names: Sequence[str], examples: pd.DataFrame) -> li
 
 def _images(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
     """All contestants on every episode."""
-    shown = everyone(task, examples)
+    shown = all_contestants(task, examples)
     backbones = [one for one in shown if task.kinds.get(one.contestant) == "backbone"]
     others = [one for one in shown if one not in backbones]
     numbers = sorted(int(e) for e in examples["episode"].unique())
@@ -156,5 +158,5 @@ def _images(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
 def _oracle(task: Slice, examples: pd.DataFrame) -> str | None:
     """The best oracle among the examples."""
     return next(
-        (one.contestant for one in everyone(task, examples) if task.kinds.get(one.contestant) == "oracle"), None
+        (one.contestant for one in all_contestants(task, examples) if task.kinds.get(one.contestant) == "oracle"), None
     )

@@ -74,7 +74,7 @@ def _by_trained_length(task: Slice) -> list[Figure]:
                     title=f"{task.task}: up to {points} examples, by trained length",
                     caption=f"{label.capitalize()} with up to {points} examples in context, one panel for each number "
                     f"of examples in training.{_ends(replace(task, length=None), group)}",
-                    of=slices,
+                    slices=slices,
                 )
             )
     return figures

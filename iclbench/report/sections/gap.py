@@ -40,7 +40,7 @@ def _by_related(task: Slice, rows: pd.DataFrame) -> list[Block]:
     figure = targets.figure(
         task,
         {title: repeated_over_counts(own, asked) for title, own in panels.items() if len(own)},
-        targets.related(asked),
+        targets.related_axis(asked),
         name="gap-related",
         title=f"{task.task}: gap to the oracle against the number of related datasets",
         caption=f"{_GAP} against the number of related datasets. Level lines: models that do not use them.",
@@ -54,7 +54,7 @@ def _by_context(task: Slice, rows: pd.DataFrame) -> list[Block]:
     ends = sorted(float(end) for end in bins["axis_value"].unique())
     if len(ends) < 2:
         return []
-    across = targets.Across("axis_value", "context points, up to", "context points up to", tuple(ends), log=True)
+    across = targets.XAxis("axis_value", "context points, up to", "context points up to", tuple(ends), log=True)
     shown = main_counts(bins)
     beside = repeated_over_counts(bins, shown)
     figure = targets.figure(

@@ -27,7 +27,7 @@ _GAINS = (
 
 def gains(found: Language) -> Table | None:
     """A row per task and method at the task's number of demonstrations, and the mean over tasks."""
-    rows = found.at_main(found.gains)
+    rows = found.at_main_shots(found.gains)
     rows = rows[rows["shift"] == "none"]
     if rows.empty:
         return None
@@ -131,7 +131,7 @@ def _asked(found: Language, name: str, theirs: pd.DataFrame) -> Iterator[tuple[f
     first = first[first["contestant"].isin(others)]
     scores = pd.concat([whole, first.assign(contestant=first["contestant"] + ", first token")])
     for n in theirs.loc[theirs["task"] == name, "n_context"].unique():
-        yield (np.nan, found.at_main(scores)) if pd.isna(n) else (float(n), scores[scores["n_context"] == n])
+        yield (np.nan, found.at_main_shots(scores)) if pd.isna(n) else (float(n), scores[scores["n_context"] == n])
 
 
 def _data(found: Language, tasks: Sequence[str]) -> str:

@@ -36,7 +36,7 @@ SCORES = {
 
 def by_model(found: Language) -> list[Table]:
     """Tasks x contestants at the number of demonstrations of each task, and a folded table per long family."""
-    rows = found.at_main(_backbones(found, HEADLINE))
+    rows = found.at_main_shots(_backbones(found, HEADLINE))
     rows = rows[rows["shift"] == "none"].assign(column=lambda r: r["contestant"])
     columns = {name: name for name in found.contestants if name in set(rows["column"])}
     return _by_task(
@@ -48,9 +48,9 @@ def controls(found: Language) -> list[Text | Table]:
     """The controls of every model: no demonstrations, wrong labels, repetition."""
     every = _backbones(found, HEADLINE)
     zero = every[(every["n_context"] == 0) & (every["method"] == "") & (every["shift"] == "none")]
-    main = found.at_main(every)
+    main = found.at_main_shots(every)
     main = main[main["n_context"] > 0]
-    balanced = found.at_main(_backbones(found, "balanced_accuracy"))
+    balanced = found.at_main_shots(_backbones(found, "balanced_accuracy"))
     balanced = balanced[(balanced["method"] == "") & (balanced["shift"] == "none") & (balanced["n_context"] > 0)]
     asked = main["method"].str.removeprefix("+").where(main["method"] != "", _PLAIN)
     wrong = main["shift"] == SHUFFLED
@@ -89,7 +89,7 @@ def controls(found: Language) -> list[Text | Table]:
 
 def scores(found: Language) -> Table | None:
     """A row per task and contestant, a column per kind of score."""
-    rows = found.at_main(found.scores[found.scores["shift"] == "none"])
+    rows = found.at_main_shots(found.scores[found.scores["shift"] == "none"])
     rows = rows[rows["metric"].isin(list(SCORES)) & rows["kind"].eq("backbone")].assign(column=lambda r: r["metric"])
     if rows.empty:
         return None

@@ -62,7 +62,7 @@ def _figure(results: Results, name: str, preset: str, found: dict[str, pd.DataFr
     looks = {who: look for who, look in results.looks.items() if who in set(rows["contestant"])}
     data = rows.assign(axis_value=rows["flops"])
     # Seeds are one line here, and their range its band.
-    data = learning.dressed(data, looks, "axis_value").assign(sparse=True, band=data["low"].lt(data["high"]))
+    data = learning.with_look_columns(data, looks, "axis_value").assign(sparse=True, band=data["low"].lt(data["high"]))
     data = data[[*curves.COLUMNS, "axis_value", "run", "steps", "panel", "band"]].reset_index(drop=True)
     lowest, highest = float(data["value"].min()), float(data["value"].max())
     low, high = max(-0.25, lowest), min(1.25, highest)
@@ -77,7 +77,7 @@ def _figure(results: Results, name: str, preset: str, found: dict[str, pd.DataFr
         band="range over seeds",
         log_x=True,
     )
-    return learning.paneled(
+    return learning.panel_figure(
         data,
         list(found),
         axes,
@@ -86,7 +86,7 @@ def _figure(results: Results, name: str, preset: str, found: dict[str, pd.DataFr
         title=f"{preset}: scores over training",
         caption=f"Score against training FLOPs at preset {preset}, mean and range over seeds, a point for each shorter "
         "run and for the full run. Scores outside -0.25 to 1.25 are drawn at the edge.",
-        alt=f"Scores of {learning.named(looks)} against training FLOPs",
+        alt=f"Scores of {learning.name_list(looks)} against training FLOPs",
     )
 
 

@@ -52,7 +52,7 @@ def _figure(task: Slice, found: RateCurves) -> Figure:
     )
     drawn = {name: look for name, look in known.items() if name in set(rows["contestant"])}
     columns = [*curves.COLUMNS, "band", "panel", "lr", "run"]
-    return learning.paneled(
+    return learning.panel_figure(
         rows.sort_values(["contestant", "lr"], ignore_index=True)[columns],
         [""],
         axes,
@@ -61,7 +61,7 @@ def _figure(task: Slice, found: RateCurves) -> Figure:
         title=f"{task.task}: score against the learning rate",
         caption=f"{found.metric.label.capitalize()} against the peak learning rate ({_conditions(found)}). Bands: "
         "range over seeds; no point: a run diverged.",
-        alt=f"{task.task}: {found.metric.label} of {learning.named(drawn)} against the learning rate",
+        alt=f"{task.task}: {found.metric.label} of {learning.name_list(drawn)} against the learning rate",
     )
 
 

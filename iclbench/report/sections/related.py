@@ -32,7 +32,7 @@ def section(task: Slice) -> Section | None:
             targets.figure(
                 task,
                 panels,
-                targets.related(related_counts(pd.concat(panels.values()))),
+                targets.related_axis(related_counts(pd.concat(panels.values()))),
                 name="related",
                 title=f"{task.task}: log-likelihood against the number of related datasets",
                 caption="Log-likelihood per target (nats, higher is better) against the number of related datasets; "

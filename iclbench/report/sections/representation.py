@@ -95,7 +95,7 @@ def _figure(task: Slice, drawn: pd.DataFrame) -> Figure:
         unit="input",
         band="90 % of inputs",
     )
-    return learning.paneled(
+    return learning.panel_figure(
         data[[*curves.COLUMNS, "run", "x1", "panel"]],
         titles,
         axes,
@@ -133,7 +133,7 @@ def _dimensions(task: Slice, contestant: str, raw: pd.DataFrame, true: pd.DataFr
     axes = curves.Axes(
         "input", "dimension (standardised)", curves.extent(data["x1"]), _framed(data["value"]), field="x1", unit="input"
     )
-    return learning.paneled(
+    return learning.panel_figure(
         data[[*curves.COLUMNS, "run", "x1", "panel"]],
         titles,
         axes,

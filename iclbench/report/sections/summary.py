@@ -31,11 +31,11 @@ def section(results: Results) -> Section:
     columns, rows = heat_map(results, contests)
     glance = Glance(
         name="summary",
-        compared=tuple(compared(results)),
+        scope=tuple(compared(results)),
         preset=preset,
         columns=columns,
         rows=rows[:ROWS],
-        more=max(0, len(rows) - ROWS),
+        hidden_rows=max(0, len(rows) - ROWS),
         findings=tuple(findings(results, contests)),
         missing=tuple(lacking(results)),
     )
