@@ -146,7 +146,7 @@ def test_a_backbone_with_half_of_the_rows_stands_by_its_rank_and_one_with_fewer_
         columns=["contestant", "row", "score"],
     ).assign(kind="backbone")
     linear = [contest for contest in contests(grid_results, "grid") if contest.title == "linear"]
-    assert heat_map.in_order(grid_results, linear, scores) == ["half", "all", "fewer"]
+    assert heat_map.ordered_backbones(grid_results, linear, scores) == (["half", "all"], ["fewer"])
 
 
 def test_numbers_are_readable_on_every_colour() -> None:

@@ -42,8 +42,8 @@ def section(results: Results) -> Section | None:
 def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> Iterator[Block]:
     scores = normalised.all_scores(contests).assign(reason=None)
     rows = [contest.title for contest in contests]
-    backbones = in_order(results, contests, scores)
-    core, further = on_most(scores, backbones)
+    core, further = ordered_backbones(results, contests, scores)
+    backbones = [*core, *further]
     baselines = [BEST, *_common(scores)] if scores["kind"].eq("baseline").any() else []
     shown = pd.concat([scores, best(scores)], ignore_index=True)
     titled = ((_CORE, core), (_FURTHER, further), (_BASELINES, baselines))
@@ -89,30 +89,23 @@ def _not_learned(cells: pd.DataFrame) -> str:
     )
 
 
-def _on_some(scores: pd.DataFrame) -> set[str]:
-    """Backbones that have less than half of the rows."""
-    of = scores[scores["kind"] == "backbone"]
-    counts = of.groupby("contestant")["row"].nunique()
-    return set(counts.index[counts < of["row"].nunique() / 2])
+def ordered_backbones(
+    results: Results, contests: Sequence[Contest], scores: pd.DataFrame
+) -> tuple[list[str], list[str]]:
+    """Backbones with scores on at least half of the rows, and the others, both by mean rank with the best first.
 
-
-def on_most(scores: pd.DataFrame, backbones: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Backbones that have at least half of the rows or failed on all of them, and the others."""
-    few = _on_some(scores)
-    core, further = ([name for name in backbones if (name in few) is asked] for asked in (False, True))
+    Backbones that failed or diverged on all rows are the last of the first list. If it is empty, the lists are swapped.
+    """
+    rows = scores[scores["kind"] == "backbone"]
+    ranks = rows.groupby("row")["score"].rank(ascending=False).groupby(rows["contestant"]).mean()
+    means = ranks.rename("rank").rename_axis("contestant").reset_index()
+    ranked = means.sort_values(["rank", "contestant"])["contestant"].astype(str)
+    counts = rows.groupby("contestant")["row"].nunique()
+    core = [name for name in ranked if counts[name] >= rows["row"].nunique() / 2]
+    further = [name for name in ranked if name not in core]
+    failed = {name for (_, name), reasons in _reasons(results, contests).items() if reasons.keys() - {"skipped"}}
+    core += sorted(failed & _trained(results, contests) - {*ranked})
     return (core, further) if core else (further, core)
-
-
-def in_order(results: Results, contests: Sequence[Contest], scores: pd.DataFrame) -> list[str]:
-    """Backbones by their mean rank over the rows they have, the best first; those that lack most rows come after them,
-    and last those that have none because they failed or have diverged."""
-    of = scores[scores["kind"] == "backbone"]
-    rank = of.groupby("row")["score"].rank(ascending=False).groupby(of["contestant"]).mean()
-    lacking = rank.index.isin(list(_on_some(scores)))
-    standing = pd.DataFrame({"lacking": lacking, "rank": rank}).rename_axis("contestant").reset_index()
-    ranked = standing.sort_values(["lacking", "rank", "contestant"])["contestant"].astype(str)
-    asked = {name for (_, name), why in _reasons(results, contests).items() if why.keys() - {"skipped"}}
-    return [*ranked, *sorted(asked & _trained(results, contests) - {*ranked})]
 
 
 def _trained(results: Results, contests: Sequence[Contest]) -> set[str]:

@@ -16,7 +16,7 @@ from iclbench.report.blocks import Glance, Section, Tile
 from iclbench.report.data import Results
 from iclbench.report.figures.heat_map import MARKS, NO_SCORE, colour, label, white_beyond
 from iclbench.report.sections import missing
-from iclbench.report.sections.heat_map import BEST, best, cells_of, in_order, on_most
+from iclbench.report.sections.heat_map import BEST, best, cells_of, ordered_backbones
 
 # As much as fits beside each other and below each other on a screen of 1280 x 800.
 COLUMNS, ROWS, FINDINGS = 15, 14, 3
@@ -67,7 +67,7 @@ def heat_map(
     if not contests:
         return (), ()
     scores = normalised.all_scores(contests).assign(reason=None)
-    names = on_most(scores, in_order(results, contests, scores))[0][:COLUMNS]
+    names = ordered_backbones(results, contests, scores)[0][:COLUMNS]
     names += [BEST] if scores["kind"].eq("baseline").any() else []
     with_best = pd.concat([scores, best(scores)], ignore_index=True)
     cells = cells_of(results, contests, with_best, names)
