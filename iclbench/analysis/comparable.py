@@ -114,8 +114,8 @@ def _on_trained_data(values: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
 
 
 def _prompt_groups(values: pd.DataFrame) -> pd.Series:
-    """What has its own prompts at one shift: each test of a family, probes with each number of examples, and both of
-    them in training. All other evaluators share the group "prompts"."""
+    """The group of prompts of every row. Each test of a family has a group, and so have probes with each number of
+    examples, and both of them during training. All other evaluators share the group "prompts"."""
     groups = values["evaluator"].where(is_test(values["evaluator"]), "prompts")
     probes = values["evaluator"].where(~values["evaluator"].isin(PROBES), "probe")
     groups = groups.where(~values["evaluator"].isin(INSIDE), probes + " of n = " + values["n_context"].astype("string"))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from iclbench.core.metrics import metric as of
+from iclbench.core.metrics import metric as metric_of
 from iclbench.tables.curves import AREA, has_heights, heights, ratios
 
 
@@ -61,7 +61,7 @@ class EpisodeScores:
         if any(has_heights(frame) for frame in curves):
             curves = [heights(frame).to_frame(AREA) for frame in curves]
         mean = curves[0] if len(curves) == 1 else pd.concat(curves).groupby(level=0).mean()
-        return mean if of(metric).of_sequences else mean.dropna(axis=1)
+        return mean if metric_of(metric).of_sequences else mean.dropna(axis=1)
 
     def targets(self, runs: Sequence[str], prompt_set: str, metric: str, related: int) -> pd.Series | None:
         """Question `targets`: the score of every episode, averaged over runs; None unless every run has scores."""

@@ -1,4 +1,4 @@
-"""A results folder as an evaluation would leave it, with invented numbers and every case that a report must show."""
+"""A results folder with invented results and all cases that a report must show."""
 
 from pathlib import Path
 
@@ -117,7 +117,7 @@ def _curve(
     n = np.arange(last + 1)
     if contestant == "xgboost":
         n = np.unique(np.r_[0, np.geomspace(1, last, 8).round().astype(int)])
-    # One stream per prompt set: contestants meet the same easy and hard episodes, so that pairing matters.
+    # The difficulty of an episode is the same for all contestants, so that pairing matters.
     shared = np.random.default_rng([len(task), len(shift)]).gamma(2.0, 0.5, (EPISODES, 1))
     noise = np.random.default_rng(abs(hash_of(f"{task}{run}{shift}"))).gamma(20.0, 0.05, (EPISODES, len(n)))
     per_episode = mean_curve(contestant, task, shift, n) * shared * noise
@@ -174,7 +174,7 @@ def _curve(
 
 
 def hash_of(name: str) -> int:
-    """A number from a name that is the same in every process."""
+    """A hash of a name, the same in every process."""
     return int.from_bytes(name.encode()[-8:], "little")
 
 

@@ -1,7 +1,8 @@
-"""A results folder with bursty classification, as training and evaluation would leave it, with invented numbers.
+"""A results folder with invented results on bursty classification.
 
-On `bursty`, CoQE finds ICL early and loses some of it again, the Transformer learns in weights alone; `coqe` has two
-variants, of which one has a single seed. `bursty-alpha1` is a second setting of the family, with published numbers.
+On `bursty`, CoQE reaches a high ICL accuracy early and loses a part of it, and the Transformer learns only in weights.
+`coqe` has two variants, one of them with a single seed. `bursty-alpha1` is a second setting of the family, with
+published numbers.
 """
 
 from pathlib import Path
@@ -15,7 +16,7 @@ EPISODES = 128
 STEPS = [500, 1000, 2000, 3000, 4000]
 TASKS = ["bursty", "bursty-alpha1"]
 TESTS = {"icl": 0.5, "icl_paired": 0.25, "iwl": 0.0025, "flip": 0.5}
-# Name of the variant's runs: backbone, hash of what was trained, seeds.
+# Backbone, hash and seeds of each variant.
 VARIANTS = {
     "transformer": ("transformer", "aaaaaaaa", [0, 1, 2]),
     "coqe": ("coqe", "bbbbbbbb", [0, 1, 2]),
@@ -41,16 +42,16 @@ PUBLISHED = {("coqe", "icl"): 0.9171, ("coqe", "iwl"): 0.8994, ("transformer", "
 
 def accuracy(name: str, task: str, test: str, seed: int) -> list[float]:
     """Accuracy of a run at every step of its training."""
-    icl, iwl = (np.array(CURVES[name, way]) for way in ("icl", "iwl"))
+    icl, iwl = (np.array(CURVES[name, test_name]) for test_name in ("icl", "iwl"))
     settings = 0.03 * (task == "bursty-alpha1")
-    found = {
+    curve = {
         "icl": icl + settings,
         "icl_paired": 2 * icl - 0.85,
         "iwl": iwl - settings,
         "flip": 0.5 + (icl - 0.5) - 0.5 * iwl,
         "targets": 0.5 * (icl + iwl),
     }[test]
-    return [float(np.clip(v + 0.02 * (seed - 1) * (seed > 0), 0, 1)) for v in found]
+    return [float(np.clip(v + 0.02 * (seed - 1) * (seed > 0), 0, 1)) for v in curve]
 
 
 def run_of(name: str, task: str, seed: int) -> str:

@@ -1,4 +1,4 @@
-"""A folder as a sweep over many families leaves it: scores, packed errors, costs and cells; invented numbers."""
+"""A results folder with invented results of a sweep over many families: scores, packed errors, costs and cells."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from iclbench import __version__, tables
 from tests.tables.rows import complete
 
 EPISODES = 48
-BACKBONES = {  # how good, how expensive
+BACKBONES = {  # score and cost
     "gpt2": (0.80, 4.0),
     "mamba": (0.79, 3.0),
     "transformer": (0.78, 4.2),
@@ -20,7 +20,7 @@ BACKBONES = {  # how good, how expensive
     "tnp": (0.74, 5.0),
     "icicl-tnp": (0.7, 6.0),
 }
-# Task -> evaluators; raw errors run from 1 (zero) to `FLOOR` (who scores 1).
+# Evaluators of each task. Raw errors are between 1 (score 0) and `FLOOR` (score 1).
 TASKS = {
     "linear": ("next",),
     "quadratic": ("next",),
@@ -41,29 +41,28 @@ FAILED = "NonFiniteError: loss is nan at step 40"
 
 @dataclass(frozen=True)
 class Grid:
-    """The folder, and what it was made of: raw scores of every episode by (task, evaluator, contestant, seed)."""
+    """The folder, and raw scores of every episode by task, evaluator, contestant and seed."""
 
     folder: Path
     raw: dict[tuple[str, str, str, int], np.ndarray]
 
 
 def score(raw: np.ndarray | float, evaluator: str) -> np.ndarray | float:
-    """The straight line from raw values to scores."""
+    """Scores of raw values."""
     return (raw - 0.5) / 0.4 if evaluator in ("icl", "iwl") else (1 - raw) / (1 - FLOOR)
 
 
 def gap(grid: Grid, task: str, test: str, a: str, b: str) -> tuple[float, float, float]:
-    """By how much scores of a are above those of b: the mean over episodes, of means over the seeds that both have, and
-    its interval."""
+    """The mean over episodes of a - b, averaged over common seeds, with its interval."""
     seeds = [seed for seed in (0, 1) if (task, test, a, seed) in grid.raw and (task, test, b, seed) in grid.raw]
-    own, other = (np.mean([score(grid.raw[task, test, name, seed], test) for seed in seeds], 0) for name in (a, b))
-    gaps = own - other
+    scores = [np.mean([score(grid.raw[task, test, name, seed], test) for seed in seeds], 0) for name in (a, b)]
+    gaps = scores[0] - scores[1]
     mean, half = float(gaps.mean()), 2.0117 * float(gaps.std(ddof=1)) / np.sqrt(EPISODES)  # t of 47 degrees
     return mean, mean - half, mean + half
 
 
 def write(folder: Path, preset: str = "grid") -> Grid:
-    """Write the folder. `cnp` has one seed on tabular, the other failed; on quadratic both seeds of `tnp` did."""
+    """Write the folder. One seed of `cnp` failed on tabular, and both seeds of `tnp` on quadratic."""
     raw: dict[tuple[str, str, str, int], np.ndarray] = {}
     cells: list[dict[str, object]] = []
     for number, (task, evaluators) in enumerate(TASKS.items()):
@@ -147,7 +146,7 @@ def _rows(
 
 
 def _by(metric: str) -> str:
-    """Errors of sets of targets stand for likelihoods here: the line is the same."""
+    """The metric of the rows: targets have squared errors instead of likelihoods, with the same scale of scores."""
     return "squared_error" if metric == "log_likelihood" else metric
 
 

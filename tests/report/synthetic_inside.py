@@ -1,4 +1,4 @@
-"""Rows on the rank of predictions and on learned representations, as `iclbench probe` would leave them, invented."""
+"""Invented rows of `iclbench probe` on the rank of predictions and on learned representations."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.tables.rows import complete
 
 TASK, FEATURES = "combination", 3
 CONTEXTS = [4, 8, 16, 32, 64]
-# Contestant: kind, seeds, how the rank grows.
+# Kind, seeds, and rank as a function of the number of contexts.
 RANKS = {
     "coqe": ("backbone", [0, 1], lambda m: min(m, 5)),
     "gpt2": ("backbone", [0], lambda m: m**0.8),
@@ -26,13 +26,13 @@ def true(feature: int, x: np.ndarray) -> np.ndarray:
 def write(folder: Path) -> Path:
     """Write the folder and return it."""
     values: list[dict[str, object]] = []
-    for name, (kind, seeds, grown) in RANKS.items():
+    for name, (kind, seeds, rank) in RANKS.items():
         for seed in seeds:
             for m in CONTEXTS:
                 at = {"axis": "contexts", "axis_value": float(m), "n_context": 20, "prompt_set": "rank-0"}
                 values += [
                     _row(name, kind, seed, "rank", metric, v + (seed or 0), at)
-                    for metric, v in (("effective_rank", 0.8 * grown(m)), ("rank", float(int(grown(m)))))
+                    for metric, v in (("effective_rank", 0.8 * rank(m)), ("rank", float(int(rank(m)))))
                 ]
     for name, scores in R_SQUARED.items():
         kind, seed = RANKS[name][0], RANKS[name][1][0]

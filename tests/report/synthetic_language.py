@@ -1,7 +1,7 @@
-"""A results folder with language models, as an evaluation would leave it, with invented numbers.
+"""A results folder with invented results of language models.
 
 Three models on eight tasks of three families, ten demonstration sets. `mamba-tiny` has no memory, so that no method is
-applied to it; on `list-last` its cell failed. Deep-Thinking helps `gpt2-large` a little and leaves `demo-lm` as it is.
+applied to it; on `list-last` its cell failed. Deep-Thinking has a small gain on `gpt2-large` and none on `demo-lm`.
 """
 
 import json
@@ -21,7 +21,7 @@ PASSES = 5
 THOUGHT = "+deep-thinking"
 REASON = "OutOfMemoryError: <9 GiB> free & no swap"
 NASTY = '<script>alert("prompt")</script>'
-# Task: family, evaluator, share of the most frequent answer.
+# Family, evaluator, and share of the most frequent answer of each task.
 TASKS = {
     "list-first": ("algorithmic", "greedy", 0.06),
     "list-last": ("algorithmic", "greedy", 0.06),
@@ -32,12 +32,12 @@ TASKS = {
     "sst2": ("sentiment", "choice", 0.51),
     "sst5": ("sentiment", "choice", 0.28),
 }
-# Model: whether it has a memory, accuracy without and with many demonstrations.
+# Whether each model has a memory, and its accuracy without and with many demonstrations.
 MODELS = {"demo-lm": (True, 0.2, 0.9), "gpt2-large": (True, 0.1, 0.75), "mamba-tiny": (False, 0.1, 0.55)}
 HELPS = {"demo-lm": 0.0, "gpt2-large": 0.04}
 PUBLISHED = {"GPT2-Large": 0.653, "GPT2-Large+deep-thinking": 0.857}
 ORDERED = "sst2"
-# Of the suite's two tasks one is of other examples than the published mean.
+# One of two tasks of the suite has other examples than the published mean.
 OURS, THEIRS = {"sst5": "pairs=iclbench"}, "pairs=Hendel et al. 2023"
 SUITE = {
     "task": "simple",
@@ -49,7 +49,7 @@ SUITE = {
 
 
 def accuracy(model: str, task: str, shots: int, seed: int, method: str = "", order: int = 0) -> float:
-    """What a cell scores, whole 400ths."""
+    """The accuracy of a cell, a multiple of 1/400."""
     _, zero, many = MODELS[model]
     _, _, common = TASKS[task]
     floor = max(zero, 0.8 * common)
@@ -84,7 +84,7 @@ def rows_of(task: str) -> list[dict[str, object]]:
 
 
 def row(task: str, contestant: str, metric: str, value: float | None, **more: object) -> dict[str, object]:
-    """What every row has."""
+    """A row with all required columns."""
     family, evaluator, _ = TASKS[task]
     row = {
         "run": contestant,
@@ -195,7 +195,7 @@ def _majority(task: str) -> list:
 
 
 def _summaries() -> list:
-    """Paired gains; of the means over seeds, which the report makes itself, only what would be seen if it read them."""
+    """Paired gains, and wrong means over seeds, which the report must not use."""
     found = []
     for task in TASKS:
         for model, (remembers, _, _) in MODELS.items():

@@ -1,4 +1,4 @@
-"""A results folder with tasks of the question `targets`, as an evaluation would leave it, with invented numbers.
+"""A results folder with invented results on tasks with the question `targets`.
 
 `gp-mixture` has related datasets, oracles, strata, shifts and one input; `image-completion` has images of 8 x 8 pixels.
 """
@@ -12,7 +12,7 @@ from iclbench import __version__, tables
 from tests.tables.rows import complete
 
 EPISODES, SIDE, DRAWS = 64, 8, 5
-# Contestant: kind, whether it uses related datasets, log-likelihood without any.
+# Kind of each contestant, whether it uses related datasets, and log-likelihood without them.
 GP = {
     "oracle-kernel": ("oracle", False, -0.3),
     "oracle-bayes": ("oracle", True, -0.4),
@@ -64,25 +64,25 @@ def run_of(task: str, contestant: str) -> str:
 
 
 def context_sizes(task: str) -> np.ndarray:
-    """Context points of every episode."""
+    """The number of context points of every episode."""
     rng = np.random.default_rng(len(task))
     return rng.integers(1, 65 if task == "gp-mixture" else SIDE * SIDE // 2, EPISODES)
 
 
 def log_likelihoods(task: str, contestant: str, shift: str = "none") -> dict[int, np.ndarray]:
-    """Per number of related datasets the log-likelihood of every episode."""
+    """The log-likelihoods of every episode by number of related datasets."""
     _, uses, level = (GP if task == "gp-mixture" else IMAGES)[contestant]
     assert level is not None
-    # What makes an episode hard is common to all contestants, so that pairing matters.
-    hard = np.random.default_rng(len(shift)).normal(0, 0.5, EPISODES) + 0.1 * np.log(context_sizes(task))
-    own = np.random.default_rng([ord(c) for c in contestant]).normal(0, 0.02, EPISODES)
+    # The difficulty of an episode is the same for all contestants, so that pairing matters.
+    difficulty = np.random.default_rng(len(shift)).normal(0, 0.5, EPISODES) + 0.1 * np.log(context_sizes(task))
+    noise = np.random.default_rng([ord(c) for c in contestant]).normal(0, 0.02, EPISODES)
     gain = -0.2 if shift == "mismatch-far" else 0.0 if contestant == "oracle-kernel" else 0.1
     counts = range(MOST[task] + 1) if uses else [0]
-    return {n: level + hard + own + gain * (1 - 0.3**n) - 0.2 * (shift == "ood-lengthscale") for n in counts}
+    return {n: level + difficulty + noise + gain * (1 - 0.3**n) - 0.2 * (shift == "ood-lengthscale") for n in counts}
 
 
-def together(contestant: str, marginal: np.ndarray) -> np.ndarray:
-    """Joint log-likelihoods: oracles know what targets tell of one another."""
+def joint_likelihoods(contestant: str, marginal: np.ndarray) -> np.ndarray:
+    """Joint log-likelihoods; those of oracles are higher because targets depend on each other."""
     return marginal + 0.3 * contestant.startswith("oracle")
 
 
@@ -109,7 +109,7 @@ def _row(task: str, contestant: str, kind: str, run: str, shift: str, **more: ob
 
 
 def parts(task: str) -> list[tuple[dict[str, object], np.ndarray]]:
-    """What values are averaged over: the columns that say so, and which episodes."""
+    """Subsets of episodes: their columns and a mask of the episodes."""
     sizes, found = context_sizes(task), [({}, np.ones(EPISODES, dtype=bool))]
     for low, end in ((1, 4), (5, 16), (17, 64)):
         found.append(({"axis": "n_context", "axis_value": float(end)}, (sizes >= low) & (sizes <= end)))
@@ -135,10 +135,10 @@ def _scores(task: str, contestant: str, shift: str) -> tuple[list[dict[str, obje
         if task == "gp-mixture" and contestant != "oracle-kernel":
             best = log_likelihoods(task, "oracle-kernel", shift)[0]
             metrics["gap"] = {n: best - s for n, s in found.items()}
-        metrics["log_likelihood_joint"] = {n: together(contestant, s) for n, s in found.items()}
+        metrics["log_likelihood_joint"] = {n: joint_likelihoods(contestant, s) for n, s in found.items()}
         if "gap" in metrics:
             joint = metrics["log_likelihood_joint"].items()
-            metrics["gap_joint"] = {n: together("oracle-kernel", best) - s for n, s in joint}
+            metrics["gap_joint"] = {n: joint_likelihoods("oracle-kernel", best) - s for n, s in joint}
     rows, errors = [], []
     for metric, by_count in metrics.items():
         for n, scores in by_count.items():
@@ -180,7 +180,7 @@ def image(episode: int) -> np.ndarray:
 
 
 def _inputs(task: str) -> pd.DataFrame:
-    """Where predictions are drawn."""
+    """Inputs of the drawn predictions."""
     if task == "gp-mixture":
         return pd.DataFrame({"x1": np.linspace(-4, 4, 33), "x2": None})
     rows, columns = np.divmod(np.arange(SIDE * SIDE), SIDE)
@@ -188,7 +188,7 @@ def _inputs(task: str) -> pd.DataFrame:
 
 
 def _truth(task: str, episode: int) -> pd.DataFrame:
-    """The true values at these inputs."""
+    """The true values at `_inputs`."""
     inputs = _inputs(task)
     value = np.sin(inputs["x1"].astype(float) + episode) if task == "gp-mixture" else image(episode)
     return inputs.assign(value=value, point=np.arange(len(inputs)), episode=episode, output=0)

@@ -22,7 +22,7 @@ FEATURED_WITH_MANY = 3
 # into one for causal models and one for set models.
 FEW_BACKBONES = 6
 _CURVE_KEYS = ["evaluator", "metric", "shift", "kind", "contestant", "n_context"]
-_ORDERS: dict[str | None, int] = {order: place for place, order in enumerate(ORDER_TITLES)}
+_ORDER_PLACES: dict[str | None, int] = {order: place for place, order in enumerate(ORDER_TITLES)}
 EXAMPLES = "examples in context"
 # Factor of the line width of backbones with several runs.
 THIN = 0.65
@@ -157,7 +157,7 @@ def drawn_looks(task: Slice, rows: pd.DataFrame) -> dict[str, Look]:
     featured += [name for name in names["baseline"] if name == "zero"]
     has_several_runs = rows.groupby("contestant")["run"].nunique().gt(1)
     backbones = [(task.looks[name], name) for name in names["backbone"]]
-    backbones.sort(key=lambda pair: (_ORDERS.get(pair[0].order, len(_ORDERS)), pair[1]))
+    backbones.sort(key=lambda pair: (_ORDER_PLACES.get(pair[0].order, len(_ORDER_PLACES)), pair[1]))
     looks = {
         name: replace(look, width=round(look.width * THIN, 2) if has_several_runs[name] else look.width)
         for look, name in backbones

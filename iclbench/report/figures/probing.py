@@ -28,7 +28,7 @@ def error(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
     """Error against depth at one context size: all runs, gradient descent, and levels of methods without depth."""
     n = int(rows["n_context"].iloc[0])
     data = _with_depth(rows[rows["metric"] == "squared_error"])
-    looks = {name: task.looks[name] for name in _order(data)}
+    looks = {name: task.looks[name] for name in _legend_order(data)}
     return _by_depth(
         task,
         data,
@@ -77,7 +77,7 @@ def fitted(task: Slice, shift: str, rows: pd.DataFrame, name: str) -> Figure:
     ends = pd.concat([data["low"], data["high"]]).astype(float).replace([np.inf, -np.inf], np.nan)
     low, high = ends.quantile([0.1, 0.9])
     margin = 0.05 * (high - low) or 0.5
-    looks = {contestant: task.looks[contestant] for contestant in _order(data)}
+    looks = {contestant: task.looks[contestant] for contestant in _legend_order(data)}
     n = int(rows["n_context"].iloc[0])
     return _by_depth(
         task,
@@ -148,7 +148,7 @@ def _with_depth(rows: pd.DataFrame) -> pd.DataFrame:
     return data.assign(series=data["run"], sparse=data["axis"].eq("layer").fillna(False).astype(bool))
 
 
-def _order(data: pd.DataFrame) -> list[str]:
+def _legend_order(data: pd.DataFrame) -> list[str]:
     """Contestants in the order of the legend: backbones, oracles, baselines."""
     kinds = {"backbone": 0, "oracle": 1, "baseline": 2}
     contestants = data[["contestant", "kind"]].drop_duplicates()
