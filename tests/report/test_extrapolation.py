@@ -183,7 +183,7 @@ def test_who_was_trained_at_one_length_alone_stands_in_its_panel(
     drawn = figures(load(tmp_path))[name]
     assert {"gpt2", "mamba"} <= set(drawn.legend)
     assert set(drawn.data.loc[drawn.data["kind"] == "backbone", "series"]) == {"gpt2-s0", "gpt2-s1", "mamba-20"}
-    monkeypatch.setattr(learning, "CROWD", 0)
+    monkeypatch.setattr(learning, "FEW_BACKBONES", 0)
     rows = found.rows.drop(columns="backbone")
     lost = rows["run"].eq("mamba-20") & rows["n_context"].eq(30) & rows["shift"].eq(f"points-{FAR}")
     rows.loc[lost, ["value", "low", "high", "status", "reason"]] = [pd.NA, pd.NA, pd.NA, "failed", "nan"]

@@ -14,7 +14,7 @@ from iclbench.config.cards import load_task
 from iclbench.config.rates import Rates, shipped_path
 from iclbench.report.blocks import Figure
 from iclbench.report.data import Results
-from iclbench.report.figures.marks import HIGHLIGHT, LIT
+from iclbench.report.figures.marks import HIGHLIGHT, IS_HIGHLIGHTED
 from iclbench.report.figures.pareto import front, labels
 from iclbench.report.sections.footing import chosen_elsewhere, deviations, footing, learning_rates
 from iclbench.report.sections.pareto import COSTS, FLOPS, _of_some, overall, points, section
@@ -116,7 +116,7 @@ def test_whoever_is_picked_in_the_legend_is_lit_and_the_others_fade(grid_results
         tests = [
             layer["encoding"].get("opacity", {}).get("condition", {}).get("test") for layer in figure.live["layer"]
         ]
-        assert tests == [None, LIT, LIT, LIT, LIT], "all but the front"
+        assert tests == [None, IS_HIGHLIGHTED, IS_HIGHLIGHTED, IS_HIGHLIGHTED, IS_HIGHLIGHTED], "all but the front"
 
 
 def test_footing_has_the_smallest_and_the_largest_backbone(grid_results: Results) -> None:

@@ -156,7 +156,7 @@ def test_the_table_of_gains_has_the_ends_of_their_intervals(
     targets_report: Built, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (task,) = (task for task in targets_report.results.slices if task.task == "gp-mixture")
-    found = Gain(0.1, 0.05, 0.2, median=0.08, largest=0.01)
+    found = Gain(0.1, 0.05, 0.2, median=0.08, largest_share=0.01)
     monkeypatch.setattr(related, "gains", lambda episodes, asked: {("icicl-tnp", 3): found})
     table = related._gains(task)
     assert table is not None
@@ -288,7 +288,7 @@ def test_of_a_crowd_no_mean_is_over_the_runs_that_did_not_fail(
     targets_results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run of one failed altogether, one of another without related datasets; published numbers stay."""
-    monkeypatch.setattr(learning, "CROWD", 0)
+    monkeypatch.setattr(learning, "FEW_BACKBONES", 0)
     loaded = load(targets_results)
     rows = loaded.rows[loaded.rows["task"].eq("gp-mixture") & loaded.rows["evaluator"].eq("targets")]
     own = rows[rows["shift"].eq("none") & rows["metric"].eq("log_likelihood") & rows["axis"].isna()]
