@@ -69,7 +69,7 @@ def _lines(task: str, values: pd.DataFrame, runs: set[str], seconds: pd.DataFram
             assert found is not None
             name = task if evaluator in ("next", "targets") else f"{task} · {evaluator}"
             numbers = (fixed(found.gap, 4), fixed(found.sd, 4), fixed(found.ratio, 2))
-            told = "yes" if found.tells else "no"
+            told = "yes" if found.is_clear else "no"
             ended = f"{longest:.0f}" if at == steps else ""
             yield " | ".join([name, f"{int(at):,}", str(found.contestants), *numbers, told, ended])
 

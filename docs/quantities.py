@@ -164,7 +164,7 @@ class Reference:
 
     def one(self, task: str, preset: str = "grid") -> str:
         """Who scores 1."""
-        return self._contest(task, preset).one
+        return self._contest(task, preset).reference
 
     def seed_gap(self, who: str, task: str, preset: str = "grid") -> float:
         """How far the scores of the seeds are apart."""
@@ -195,7 +195,7 @@ class Reference:
         return self.ahead(b, a, tasks, preset)
 
     def tied(self, a: str, b: str, tasks: Sequence[str] = (), preset: str = "grid") -> list[str]:
-        return [t for t in tasks or self.quantities["CLASSES"] if self.lead(a, b, t, preset).tied]
+        return [t for t in tasks or self.quantities["CLASSES"] if not self.lead(a, b, t, preset).is_significant]
 
     def least(self, a: str, b: str, tasks: Sequence[str] = (), preset: str = "grid") -> str:
         """The task where a's lead is smallest."""

@@ -1,1 +1,1 @@
-"""Result tables to scores, intervals, ranks and significant differences. Imports neither torch nor figures."""
+"""Scores, intervals, ranks and significant differences from result tables. Imports neither torch nor figures."""

@@ -1,4 +1,4 @@
-"""Titles and order of evaluators: the two questions, and the tests that families register."""
+"""Titles and order of evaluators: the two questions and the registered tests of families."""
 
 from __future__ import annotations
 
@@ -18,29 +18,28 @@ AS_TRAINED = Meaning("as trained", "fresh sequences drawn as in training", None,
 
 
 def meaning(evaluator: str) -> Meaning:
-    """What is known of an evaluator; a test without registered words goes by its name."""
+    """Title and meaning of an evaluator; a test without a registered meaning has its name as title."""
     if evaluator == "targets":
         return AS_TRAINED
-    # Not `TESTS.get`: a name in a table from elsewhere must load nothing that is not registered.
+    # Not `TESTS.get`, which imports `module:NAME`: a name in a foreign table must load only registered tests.
     entry = TESTS.entries.get(canonical(evaluator))
     try:
-        found = entry and entry.load()
+        registered = entry and entry.load()
     except UsageError as error:
-        log.warning("test '%s' goes without its words: %s", evaluator, error)
-        found = None
-    if isinstance(found, Meaning):
-        return found
-    return Meaning(evaluator.replace("_", " "), "a test that the family has of its own")
+        log.warning("the title of test '%s' cannot be loaded: %s", evaluator, error)
+        registered = None
+    if isinstance(registered, Meaning):
+        return registered
+    return Meaning(evaluator.replace("_", " "), "a test of the family")
 
 
 def in_order(evaluators: pd.Series) -> list[str]:
-    """The evaluators that occur: tests in the order in which they are registered, the question `targets`, then others
-    by name."""
+    """The unique evaluators: tests in the order of registration, the question `targets`, then others by name."""
     order = {name: i for i, name in enumerate([*TESTS.entries, "targets"])}
-    found = (str(e) for e in evaluators.unique())
-    return sorted(found, key=lambda name: (order.get(canonical(name), len(order)), name))
+    names = (str(evaluator) for evaluator in evaluators.unique())
+    return sorted(names, key=lambda name: (order.get(canonical(name), len(order)), name))
 
 
 def is_test(evaluators: pd.Series) -> pd.Series:
-    """For every row whether it is a test that a family has of its own."""
+    """For every row whether its evaluator is a test of a family."""
     return ~evaluators.isin(["train", *QUESTIONS, *INSIDE])

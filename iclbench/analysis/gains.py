@@ -1,7 +1,7 @@
-"""What related datasets gain, episode by episode, and whether one episode decides.
+"""Gains from related datasets, episode by episode, and the influence of single episodes.
 
-A mean gain over a few hundred episodes may be the work of one of them, whose kernel could not be told from its context.
-The median and the largest episode's share of the sum say so.
+A mean gain over a few hundred episodes may come from a single one, such as an episode whose kernel cannot be identified
+from its context. The median and the largest episode's share of the sum show this.
 """
 
 from __future__ import annotations
@@ -15,49 +15,56 @@ import pandas as pd
 from iclbench.analysis.pairs import Difference, mean_of, score_gaps
 from iclbench.core.formats import signed
 
-# One episode decides when it holds such a part of the sum over all.
-DECIDES = 0.1
+# Share of the sum over episodes from which the largest episode is named.
+NAMED_SHARE = 0.1
 
 
 @dataclass(frozen=True)
 class Gain(Difference):
-    """A mean gain with its 95 % interval, the median, and what part of the sum the largest episode holds (negative: it
-    speaks against the sum)."""
+    """A mean gain with its 95 % interval.
+
+    Attributes:
+        median: over episodes.
+        largest_share: the largest episode's share of the sum; negative if its sign is opposite.
+    """
 
     median: float
-    largest: float
+    largest_share: float
 
     @property
     def line(self) -> str:
-        """The gain in words; the share of the largest episode only where it decides."""
+        """The gain as text, with the largest episode's share from `NAMED_SHARE` on."""
         share = ""
-        if abs(self.largest) >= DECIDES:
-            share = f"; one episode {'makes' if self.largest > 0 else 'takes off'} {abs(self.largest):.0%} of it"
+        if abs(self.largest_share) >= NAMED_SHARE:
+            verb = "makes" if self.largest_share > 0 else "takes off"
+            share = f"; one episode {verb} {abs(self.largest_share):.0%} of it"
         return f"{signed(self.value)} [{signed(self.low)}, {signed(self.high)}], median {signed(self.median)}{share}"
 
 
 def gain(more: pd.Series, less: pd.Series) -> Gain | None:
-    """The gain of one score per episode over another, paired; None: fewer than two common episodes, or equal scores."""
-    gains = score_gaps(more, less)
-    if gains is None or not gains.any():
+    """The mean of more - less, paired by episode; None for fewer than two common episodes or equal scores."""
+    by_episode = score_gaps(more, less)
+    if by_episode is None or not by_episode.any():
         return None
-    mean, total = mean_of(gains), gains.sum()
-    largest = gains[np.abs(gains).argmax()] / total if total else np.inf
-    return Gain(mean.value, mean.low, mean.high, float(np.median(gains)), float(largest))
+    mean, total = mean_of(by_episode), by_episode.sum()
+    largest_share = by_episode[np.abs(by_episode).argmax()] / total if total else np.inf
+    return Gain(mean.value, mean.low, mean.high, float(np.median(by_episode)), float(largest_share))
 
 
-def gains(episodes: Callable[[str, int], pd.Series | None], asked: dict[str, int]) -> dict[tuple[str, int], Gain]:
-    """By contestant and number of related datasets.
+def gains(
+    likelihoods: Callable[[str, int], pd.Series | None], max_related: dict[str, int]
+) -> dict[tuple[str, int], Gain]:
+    """The gains over no related datasets, by contestant and number of related datasets.
 
     Args:
-        episodes: the log-likelihood of every episode of a contestant, given so many related datasets.
-        asked: the largest number of each contestant.
+        likelihoods: gives the log-likelihood of every episode for a contestant and a number of related datasets.
+        max_related: the largest number of related datasets of each contestant.
     """
-    found = {}
-    for name, most in asked.items():
-        alone = episodes(name, 0)
-        for n in range(1, most + 1):
-            with_them = episodes(name, n)
-            if alone is not None and with_them is not None and (own := gain(with_them, alone)) is not None:
-                found[name, n] = own
-    return found
+    by_contestant = {}
+    for name, max_count in max_related.items():
+        without = likelihoods(name, 0)
+        for n in range(1, max_count + 1):
+            informed = likelihoods(name, n)
+            if without is not None and informed is not None and (difference := gain(informed, without)) is not None:
+                by_contestant[name, n] = difference
+    return by_contestant

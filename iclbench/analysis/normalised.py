@@ -1,4 +1,4 @@
-"""Normalised scores over all families of one preset: the numbers behind heat map, ranking and Pareto fronts."""
+"""Normalised scores over all families of one preset, for the heat map, the ranking and the Pareto fronts."""
 
 from __future__ import annotations
 
@@ -18,39 +18,38 @@ from iclbench.tables.evaluators import INSIDE, QUESTIONS
 from iclbench.tables.means import over_seeds
 from iclbench.tables.related import without_related
 
-# Of a family with several tests these two stand for all: they ask for learning in context and in weights.
-_TESTS = ("icl", "iwl")
-# The metric and what scores 1, where no row of a score says so.
-_OLD = ("squared_error", "the oracle, or the best baseline")
-_ORDER = {name: min(i, 2) for i, name in enumerate((*QUESTIONS, *_TESTS))}
+# The metric of a score, and what scores 1, if no row names them.
+_DEFAULTS = ("squared_error", "the oracle, or the best baseline")
+# Contests of other evaluators come last.
+_ORDER = {"next": 0, "targets": 1, "icl": 2, "iwl": 2}
 
 
 @dataclass(frozen=True)
 class Contest:
-    """What one number per contestant is about: a task, or one test of it.
+    """A task, or one test of it, for which each contestant has one score.
 
     Attributes:
         task: the slice of the results.
         evaluator: the question or test.
-        metric: what the score is made of.
-        one: what scores 1.
-        span: how far 0 and 1 are apart in the metric; NaN where no row of a score says so.
-        prompt_set: what everybody was asked.
-        rows: the score rows, run by run.
+        metric: the metric that the score is computed from.
+        reference: the predictor that scores 1.
+        span: the distance between scores 0 and 1 in the metric; NaN if no row of a score has it.
+        prompt_set: the common prompts.
+        rows: the score rows of single runs.
     """
 
     task: Slice
     evaluator: str
     metric: str
-    one: str
+    reference: str
     span: float
     prompt_set: str
     rows: pd.DataFrame
 
     @property
     def title(self) -> str:
-        test = "" if self.evaluator in QUESTIONS else f" · {meaning(self.evaluator).title}"
-        return f"{self.task.name}{test}"
+        test_title = "" if self.evaluator in QUESTIONS else f" · {meaning(self.evaluator).title}"
+        return f"{self.task.name}{test_title}"
 
     @property
     def family(self) -> str:
@@ -58,42 +57,45 @@ class Contest:
 
     @cached_property
     def scores(self) -> pd.DataFrame:
-        """A row per contestant: the mean over runs (seeds), `lowest` and `highest` of them, the envelope of their
-        intervals, how many `runs` and, in `run`, which."""
-        found = over_seeds(self.rows, ["contestant", "kind"]).rename(columns={"value": "score"})
+        """A row per contestant, averaged over runs (seeds).
+
+        Columns contestant, kind, score, low, high (the envelope of the runs' intervals), lowest, highest (of the runs),
+        runs (their number), run (their names) and row (the title).
+        """
+        means = over_seeds(self.rows, ["contestant", "kind"]).rename(columns={"value": "score"})
         numbers = ["score", "lowest", "highest", "low", "high"]
-        return found.astype(dict.fromkeys(numbers, float)).assign(row=self.title)
+        return means.astype(dict.fromkeys(numbers, float)).assign(row=self.title)
 
     @cached_property
     def guess(self) -> str | None:
-        """The method that scores 0: the best of those that ignore the context; None if none of them was evaluated."""
-        asked = self.scores[self.scores["contestant"].isin(metric(self.metric).guesses)]
-        return None if asked.empty else str(asked.sort_values("score")["contestant"].iloc[-1])
+        """The method that scores 0: the best method that ignores the context; None if none was evaluated."""
+        guesses = self.scores[self.scores["contestant"].isin(metric(self.metric).guesses)]
+        return None if guesses.empty else str(guesses.sort_values("score")["contestant"].iloc[-1])
 
     @cached_property
     def separation(self) -> Separation | None:
-        """How far its backbones are apart, against how far their seeds are; None where there are too few."""
+        """The spread over backbones and over seeds; None if there are too few backbones."""
         rows = self.rows[self.rows["kind"].eq("backbone")]
         return separation(rows.set_index(["contestant", "run"])["value"])
 
     def difference(self, a: str, b: str) -> Difference | None:
-        """By how much a's score is above b's, paired by episode over all that both were asked and averaged over the
-        seeds that both have (all, where they share none); None where single episodes are not kept."""
-        if (a, b) not in self._known:
-            self._known[a, b] = self._difference(a, b)
-        return self._known[a, b]
+        """The score of a minus that of b, paired by episode and averaged over their common seeds, or over all seeds if
+        they have none in common; None without scores of single episodes."""
+        if (a, b) not in self._differences:
+            self._differences[a, b] = self._difference(a, b)
+        return self._differences[a, b]
 
     @cached_property
-    def _known(self) -> dict[tuple[str, str], Difference | None]:
+    def _differences(self) -> dict[tuple[str, str], Difference | None]:
         return {}
 
     def _difference(self, a: str, b: str) -> Difference | None:
         errors, seeds = self.task.results.errors, self.rows.set_index("run")["seed"]
         runs = {name: sorted(self.rows.loc[self.rows["contestant"] == name, "run"]) for name in (a, b)}
-        # Whoever was trained from further seeds, which may be luckier, is compared on those of the other.
-        shared = set(seeds[runs[a]].dropna()) & set(seeds[runs[b]].dropna())
-        if shared:
-            runs = {name: [run for run in own if seeds[run] in shared] for name, own in runs.items()}
+        # Additional seeds of one contestant may be lucky ones.
+        shared_seeds = set(seeds[runs[a]].dropna()) & set(seeds[runs[b]].dropna())
+        if shared_seeds:
+            runs = {name: [run for run in all_runs if seeds[run] in shared_seeds] for name, all_runs in runs.items()}
         gap: Difference | None
         if self.evaluator == "next":
             curves = [errors.curves(runs[name], self.prompt_set, self.metric) for name in (a, b)]
@@ -114,40 +116,42 @@ def presets(results: Results) -> list[str]:
 
 
 def contests(results: Results, preset: str) -> list[Contest]:
-    """All contests of a preset: sequence regression, then sets of targets, then tests, each by name."""
-    if preset not in results.known_contests:
-        found = [contest for task in results.slices if task.preset == preset for contest in _contests(task)]
-        results.known_contests[preset] = sorted(found, key=lambda c: (_ORDER.get(c.evaluator, len(_ORDER)), c.title))
-    known: list[Contest] = results.known_contests[preset]
-    return known
+    """All contests of a preset: by question or test (`next`, `targets`, `icl` and `iwl`, others), then by title."""
+    if preset not in results.contests_by_preset:
+        unsorted = [contest for task in results.slices if task.preset == preset for contest in _contests(task)]
+        results.contests_by_preset[preset] = sorted(
+            unsorted, key=lambda c: (_ORDER.get(c.evaluator, len(_ORDER)), c.title)
+        )
+    of_preset: list[Contest] = results.contests_by_preset[preset]
+    return of_preset
 
 
-def left_out(everybody: Iterable[str], shown: Iterable[str]) -> str:
-    """The names that are not shown because a row is missing, in a sentence; empty if all are shown."""
-    names = sorted({*everybody} - {*shown})
+def not_shown_note(contestants: Iterable[str], shown_contestants: Iterable[str]) -> str:
+    """The end of a caption: which contestants are not shown because a row is missing; empty if none."""
+    names = sorted({*contestants} - {*shown_contestants})
     return f" Not shown, as a row is missing: {', '.join(names)}." if names else ""
 
 
 def all_scores(all_contests: Sequence[Contest]) -> pd.DataFrame:
-    """The scores of all contests, one below the other."""
+    """The scores of all contests in one frame."""
     return pd.concat([contest.scores.assign(family=contest.family) for contest in all_contests], ignore_index=True)
 
 
 def _contests(task: Slice) -> list[Contest]:
-    rows = without_related(_scores(task))
-    found = []
-    for evaluator, own in rows.groupby("evaluator"):
-        said = own[own["score_of"].notna()]
-        of, one = said[["score_of", "score_one"]].iloc[0].astype(str) if len(said) else _OLD
-        spans = said["normaliser"].dropna()
+    contests = []
+    for evaluator, rows in without_related(_scores(task)).groupby("evaluator"):
+        described = rows[rows["score_of"].notna()]
+        names = described[["score_of", "score_one"]].iloc[0].astype(str) if len(described) else _DEFAULTS
+        score_metric, reference = names
+        spans = described["normaliser"].dropna()
         span = float(spans.iloc[0]) if len(spans) else math.nan
-        prompt_set = str(next(iter(own["prompt_set"].dropna()), ""))
-        found.append(Contest(task, str(evaluator), of, one, span, prompt_set, own))
-    return found
+        prompt_set = str(next(iter(rows["prompt_set"].dropna()), ""))
+        contests.append(Contest(task, str(evaluator), score_metric, reference, span, prompt_set, rows))
+    return contests
 
 
-def related(task: Slice) -> pd.DataFrame:
-    """The scores of a task at every number of related datasets, averaged over runs; empty where there are none.
+def related_scores(task: Slice) -> pd.DataFrame:
+    """The scores of a task at every number of related datasets, averaged over runs; empty without related datasets.
 
     Columns contestant, kind, n_related, value, runs.
     """
@@ -159,11 +163,11 @@ def related(task: Slice) -> pd.DataFrame:
 
 
 def _scores(task: Slice) -> pd.DataFrame:
-    """Score rows of the training distribution, run by run, of contestants that were trained on it and none of whose
-    runs failed; of several tests those that stand for all."""
+    """Score rows of single runs on the training distribution, of contestants that were trained on it and have no failed
+    run; without tests that refine another one."""
     v = task.rows
-    of_score = v["metric"].eq("score") & v["status"].eq("ok") & v["shift"].eq("none") & v["axis"].isna()
-    outside = ~v["evaluator"].isin(INSIDE) & v["kind"].ne("published") & v["trained_on"].isna()
-    rows = task.unfailed(v[of_score & outside & v["n_context"].isna()])
-    finer = [evaluator for evaluator in rows["evaluator"].unique() if meaning(str(evaluator)).finer]
-    return rows[~rows["evaluator"].isin(finer)]
+    is_score = v["metric"].eq("score") & v["status"].eq("ok") & v["shift"].eq("none") & v["axis"].isna()
+    is_measured = ~v["evaluator"].isin(INSIDE) & v["kind"].ne("published") & v["trained_on"].isna()
+    rows = task.unfailed(v[is_score & is_measured & v["n_context"].isna()])
+    finer_tests = [evaluator for evaluator in rows["evaluator"].unique() if meaning(str(evaluator)).finer]
+    return rows[~rows["evaluator"].isin(finer_tests)]

@@ -1,4 +1,4 @@
-"""Paired comparisons of contestants on the same episodes, and ranks that admit ties."""
+"""Paired comparisons of contestants on the same episodes, and ranks with ties."""
 
 from __future__ import annotations
 
@@ -22,24 +22,32 @@ class Difference:
     high: float
 
     @property
-    def tied(self) -> bool:
-        return self.low <= 0 <= self.high
+    def is_significant(self) -> bool:
+        """Whether the interval excludes 0."""
+        return not self.low <= 0 <= self.high
 
 
 def difference(a: pd.DataFrame, b: pd.DataFrame, level: float = 0.95) -> Difference | None:
     """Mean of a - b, paired by episode, with Student's t interval.
 
-    Both frames are episodes x context sizes; each episode's score is the mean height of its curve (trapezoids, as in
-    `auc`) over the context sizes that both have, of event sequences that end early every event
-    counting as much. None when they share fewer than two episodes or two context sizes.
-    Where either frame has nothing but mean heights (column `AREA`), mean heights are compared.
+    An episode's score is the mean height of its curve (trapezoids, as in `auc`) over the common context sizes. In event
+    sequences of different lengths all events have the same weight. If either frame has only mean heights (column
+    `AREA`), mean heights are compared.
+
+    Args:
+        a: scores, episodes x context sizes.
+        b: like `a`.
+        level: of the interval.
+
+    Returns:
+        None for fewer than two common episodes or context sizes.
     """
     gaps = curve_gaps(a, b)
     return None if gaps is None else mean_of(gaps, level)
 
 
 def curve_gaps(a: pd.DataFrame, b: pd.DataFrame) -> np.ndarray | None:
-    """a - b of every shared episode, `(episodes,)`, as `difference` has them."""
+    """a - b of the mean heights of every common episode, `(episodes,)`, see `difference`."""
     if has_heights(a) or has_heights(b):
         return score_gaps(heights(a).dropna(), heights(b).dropna())
     episodes, sizes = a.index.intersection(b.index), a.columns.intersection(b.columns).sort_values()
@@ -49,13 +57,14 @@ def curve_gaps(a: pd.DataFrame, b: pd.DataFrame) -> np.ndarray | None:
 
 
 def score_difference(a: pd.Series, b: pd.Series, level: float = 0.95) -> Difference | None:
-    """The same for contestants with one score per episode (question `targets`)."""
+    """Mean of a - b, paired by episode, for one score per episode (question `targets`); None for fewer than two common
+    episodes."""
     gaps = score_gaps(a, b)
     return None if gaps is None else mean_of(gaps, level)
 
 
 def score_gaps(a: pd.Series, b: pd.Series) -> np.ndarray | None:
-    """a - b of every shared episode, at least two."""
+    """a - b of every common episode, `(episodes,)`; None for fewer than two."""
     episodes = a.index.intersection(b.index)
     if len(episodes) < 2:
         return None
@@ -63,36 +72,34 @@ def score_gaps(a: pd.Series, b: pd.Series) -> np.ndarray | None:
 
 
 def mean_of(scores: np.ndarray, level: float = 0.95) -> Difference:
-    """Mean of one value per episode, at least two, with Student's t interval."""
+    """Mean of one value per episode, with Student's t interval; needs two episodes."""
     mean = float(scores.mean())
     half = float(stdtrit(len(scores) - 1, 0.5 + level / 2) * scores.std(ddof=1) / np.sqrt(len(scores)))
     return Difference(mean, mean - half, mean + half)
 
 
 def chance(scores: np.ndarray) -> float:
-    """How likely so large a mean of one value per episode or seed is where there is no difference: Student's t, both
-    ways."""
+    """Two-sided p-value of Student's t-test that the mean of one value per episode or seed is 0."""
     with np.errstate(divide="ignore"):
         t = scores.mean() / (scores.std(ddof=1) / np.sqrt(len(scores)))
     return float(2 * stdtr(len(scores) - 1, -abs(t)))
 
 
-# The chance of an error that tests of many differences allow, all together.
+# Family-wise error rate of tests of several differences.
 LEVEL = 0.05
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """The correction of so many p values (Holm 1979, Scandinavian Journal of Statistics 6), in their order: that any of
-    those below a level is an error has at most that chance, however many there are.
+    """p-values corrected for multiple tests (Holm 1979, Scandinavian Journal of Statistics 6), in the given order.
 
     >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
     [0.03, 0.06, 0.06]
     """
     order = np.argsort(p, kind="stable")
     scaled = np.asarray(p, float)[order] * np.arange(len(p), 0, -1)
-    found = np.empty(len(p))
-    found[order] = np.minimum(np.maximum.accumulate(scaled), 1)
-    return [float(value) for value in found]
+    corrected = np.empty(len(p))
+    corrected[order] = np.minimum(np.maximum.accumulate(scaled), 1)
+    return [float(value) for value in corrected]
 
 
 def ranks(
@@ -100,18 +107,23 @@ def ranks(
     episodes: Mapping[str, Any],
     compare: Callable[[Any, Any], Difference | None] = difference,
 ) -> dict[str, int]:
-    """Ranks for contestants sorted from best to worst. Whoever cannot be told apart from the first of a rank shares it.
+    """Ranks of contestants; a contestant that does not differ significantly from the first of a rank shares the rank.
 
-    `episodes` holds what `compare` takes, or None. Comparing with the first of the group, not with the neighbour,
-    keeps a chain of small steps from ending in one rank.
+    Contestants are compared with the first of the rank, not with their neighbour: otherwise a chain of small
+    differences would end in one rank.
+
+    Args:
+        order: the contestants from best to worst.
+        episodes: scores of single episodes, as `compare` takes them; None if unknown.
+        compare: the difference of two contestants.
     """
-    found: dict[str, int] = {}
+    rank_of: dict[str, int] = {}
     leader = ""
     for position, name in enumerate(order, start=1):
-        first, own = episodes.get(leader), episodes.get(name)
-        gap = compare(own, first) if own is not None and first is not None else None
-        if gap is not None and gap.tied:
-            found[name] = found[leader]
+        leader_scores, scores = episodes.get(leader), episodes.get(name)
+        gap = compare(scores, leader_scores) if scores is not None and leader_scores is not None else None
+        if gap is not None and not gap.is_significant:
+            rank_of[name] = rank_of[leader]
         else:
-            found[name], leader = position, name
-    return found
+            rank_of[name], leader = position, name
+    return rank_of

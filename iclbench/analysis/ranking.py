@@ -1,4 +1,4 @@
-"""The order of backbones over all tasks: Wilcoxon's test of paired score differences, corrected by Holm's method."""
+"""The ranking of backbones over all tasks: Wilcoxon's signed-rank test of paired scores, with Holm's correction."""
 
 from __future__ import annotations
 
@@ -14,148 +14,158 @@ from iclbench.analysis.pairs import LEVEL, holm
 
 
 @dataclass(frozen=True)
-class Paired:
-    """Scores of two contestants over the same tasks: the mean difference, whether the signed ranks are in favour of the
-    first, and the p of Wilcoxon's test."""
+class PairedTest:
+    """Wilcoxon's signed-rank test of the scores of two contestants on the same tasks.
+
+    Attributes:
+        mean: mean difference.
+        is_ahead: whether the sum of signed ranks favours the first contestant.
+        p: two-sided p-value; 1 if all differences are zero.
+    """
 
     mean: float
-    ahead: bool
+    is_ahead: bool
     p: float
 
     @classmethod
-    def of(cls, a: pd.Series, b: pd.Series) -> Paired:
-        """a - b; p is 1 where all differences are zero."""
-        from scipy import stats  # takes most of a second, and only grids have rankings
+    def of(cls, a: pd.Series, b: pd.Series) -> PairedTest:
+        """The test of a - b."""
+        from scipy import stats  # the import takes most of a second, and only grids have rankings
 
         gaps = (a - b).to_numpy(float)
-        nonzero = gaps[gaps != 0]  # as in the test
-        ahead = bool(np.sign(nonzero) @ stats.rankdata(np.abs(nonzero)) > 0)
-        return cls(float(gaps.mean()), ahead, float(stats.wilcoxon(gaps).pvalue) if gaps.any() else 1.0)
+        nonzero = gaps[gaps != 0]  # the test ignores zeros, too
+        is_ahead = bool(np.sign(nonzero) @ stats.rankdata(np.abs(nonzero)) > 0)
+        return cls(float(gaps.mean()), is_ahead, float(stats.wilcoxon(gaps).pvalue) if gaps.any() else 1.0)
 
 
 def by_task(contests: Sequence[Contest]) -> pd.DataFrame:
-    """Scores of backbones, tasks x contestants; the mean over a task's tests, missing unless it has all of them."""
-    parts = []
-    for contest in contests:
-        own = contest.scores[contest.scores["kind"] == "backbone"]
-        parts.append(own.assign(task=contest.task.title, test=contest.evaluator))
-    wide = pd.concat(parts).pivot_table("score", index=["task", "test"], columns="contestant")
+    """Scores of backbones, tasks x contestants: means over a task's tests, missing if the backbone lacks a test."""
+    frames = [contest.scores.assign(task=contest.task.title, test=contest.evaluator) for contest in contests]
+    scores = pd.concat(frames)
+    wide = scores[scores["kind"] == "backbone"].pivot_table("score", index=["task", "test"], columns="contestant")
     return wide.groupby(level="task").mean().where(wide.notna().groupby(level="task").all())
 
 
-def least_p(tasks: int) -> float:
-    """The least p that Wilcoxon's test can have over so many tasks: all differences have one sign."""
+def smallest_p(tasks: int) -> float:
+    """The smallest possible p-value of Wilcoxon's test over this number of tasks: all differences have one sign."""
     return float(2.0 ** (1 - tasks))
 
 
-def tell(tasks: int, ranked: int) -> bool:
-    """Whether so many tasks can tell any neighbours among so many ranked apart."""
-    return least_p(tasks) * (ranked - 1) < LEVEL
+def can_differ(tasks: int, contestants: int) -> bool:
+    """Whether any two neighbours in a ranking of this size can be significantly different."""
+    return smallest_p(tasks) * (contestants - 1) < LEVEL
 
 
-def to_rank(scores: pd.DataFrame) -> pd.DataFrame:
-    """The tasks to rank on and the backbones that have them all: tasks that at least half of the backbones have a score
-    on, since a task of one's own says nothing of the others; where these are too few to tell anybody apart, those of
-    the largest group of backbones that have enough in common."""
-    shared = scores.notna().sum(axis=1)
+def complete_scores(scores: pd.DataFrame) -> pd.DataFrame:
+    """The part of `by_task` that is ranked: a set of tasks, and the backbones with a score on each of them.
 
-    def complete(least: float) -> pd.DataFrame:
-        tasks = scores[shared >= least]
+    These are the tasks on which at least half of the backbones have a score. If they are too few for any significant
+    difference, they are the tasks of the largest group of backbones with enough common tasks.
+    """
+    backbone_counts = scores.notna().sum(axis=1)
+
+    def complete(min_backbones: float) -> pd.DataFrame:
+        tasks = scores[backbone_counts >= min_backbones]
         return tasks.loc[:, tasks.notna().all()]
 
-    half = complete(scores.shape[1] / 2)
-    if half.shape[1] < 2 or tell(*half.shape):
-        return half
-    groups = map(complete, sorted(shared.unique(), reverse=True))
-    enough = [group for group in groups if group.shape[1] > 1 and tell(*group.shape)]
-    return max(enough, key=lambda group: group.shape[1], default=half)
+    main_group = complete(scores.shape[1] / 2)
+    if main_group.shape[1] < 2 or can_differ(*main_group.shape):
+        return main_group
+    groups = map(complete, sorted(backbone_counts.unique(), reverse=True))
+    large_groups = [group for group in groups if group.shape[1] > 1 and can_differ(*group.shape)]
+    return max(large_groups, key=lambda group: group.shape[1], default=main_group)
 
 
-def among(contests: Sequence[Contest], ranked: Sequence[str]) -> pd.DataFrame:
-    """A row per backbone that is not ranked, as it lacks tasks: its place among the ranked on the tasks that it shares
-    with them, and how it differs there from the one above (below, for the first)."""
+def unranked(contests: Sequence[Contest], ranked: Sequence[str]) -> pd.DataFrame:
+    """A row per backbone that lacks tasks of the ranking: its place on the tasks that it shares with all ranked
+    backbones, and the difference to the neighbour above (below, for the first)."""
     scores, rows = by_task(contests), []
     for name in sorted(set(scores.columns) - set(ranked)):
-        own = scores.loc[scores[[*ranked, name]].notna().all(axis=1), [*ranked, name]]
-        if own.empty:
+        shared = scores.loc[scores[[*ranked, name]].notna().all(axis=1), [*ranked, name]]
+        if shared.empty:
             continue
-        standing = _standing(own)
-        order = list(standing.index)
+        means = _means(shared)
+        order = list(means.index)
         place = order.index(name)
         neighbour = order[place - 1] if place else order[1]
         rows.append(
             {
                 "contestant": name,
-                "tasks": len(own),
+                "tasks": len(shared),
                 "place": f"{place + 1} of {len(order)}",
-                "mean_rank": standing["mean_rank"][name],
-                "mean_score": standing["mean_score"][name],
+                "mean_rank": means["mean_rank"][name],
+                "mean_score": means["mean_score"][name],
                 "neighbour": neighbour,
-                "behind": standing["mean_score"][name] - standing["mean_score"][neighbour],
-                **_counts([c for c in contests if c.task.title in own.index], str(name), str(neighbour)),
+                "behind": means["mean_score"][name] - means["mean_score"][neighbour],
+                **_test_counts([c for c in contests if c.task.title in shared.index], str(name), str(neighbour)),
             }
         )
     return pd.DataFrame(rows)
 
 
-def _standing(scores: pd.DataFrame) -> pd.DataFrame:
+def _means(scores: pd.DataFrame) -> pd.DataFrame:
     """Mean rank and mean score of every contestant over tasks, the best first."""
-    found = pd.DataFrame({"mean_rank": scores.rank(axis=1, ascending=False).mean(), "mean_score": scores.mean()})
-    named = found.rename_axis("contestant").reset_index()
-    best_first = named.sort_values(["mean_rank", "mean_score", "contestant"], ascending=[True, False, True])
+    means = pd.DataFrame({"mean_rank": scores.rank(axis=1, ascending=False).mean(), "mean_score": scores.mean()})
+    means = means.rename_axis("contestant").reset_index()
+    best_first = means.sort_values(["mean_rank", "mean_score", "contestant"], ascending=[True, False, True])
     return best_first.set_index("contestant")
 
 
 def places(scores: pd.DataFrame, order: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """First and last rank that each contestant may have: between those that are significantly better and those
-    that are significantly worse."""
+    """First and last rank of each contestant, from the numbers of significantly better and worse contestants."""
     pairs = list(combinations(order, 2))
-    found = [Paired.of(scores[a], scores[b]) for a, b in pairs]
-    better = dict.fromkeys(order, 0)
-    worse = dict.fromkeys(order, 0)
-    for (a, b), paired, p in zip(pairs, found, holm([each.p for each in found]), strict=True):
-        above, below = (a, b) if paired.ahead else (b, a)
+    tests = [PairedTest.of(scores[a], scores[b]) for a, b in pairs]
+    better_counts = dict.fromkeys(order, 0)
+    worse_counts = dict.fromkeys(order, 0)
+    for (a, b), test, p in zip(pairs, tests, holm([test.p for test in tests]), strict=True):
+        better, worse = (a, b) if test.is_ahead else (b, a)
         if p < LEVEL:
-            better[below] += 1
-            worse[above] += 1
-    return {name: (1 + better[name], len(order) - worse[name]) for name in order}
+            better_counts[worse] += 1
+            worse_counts[better] += 1
+    return {name: (1 + better_counts[name], len(order) - worse_counts[name]) for name in order}
 
 
 def ranking(contests: Sequence[Contest]) -> tuple[pd.DataFrame, Mapping[str, str]]:
-    """A row per backbone, the best mean rank first, and why others are not ranked; empty with fewer than two."""
-    everything = by_task(contests)
-    scores = to_rank(everything)
-    complete, asked = scores.columns, everything.loc[scores.index]
-    lacking = {str(name): ", ".join(asked.index[asked[name].isna()]) for name in asked.columns if name not in complete}
-    if len(complete) < 2 or len(scores) < 2:
-        return pd.DataFrame(), lacking
-    standing = _standing(scores)
-    order = list(standing.index)
-    neighbours = [Paired.of(scores[lower], scores[upper]) for upper, lower in pairwise(order)]
-    corrected = holm([each.p for each in neighbours])
-    span = places(scores, order)
+    """The ranking over tasks, and the tasks that each other backbone lacks.
+
+    Returns:
+        A row per backbone, the best mean rank first, with the test against the row above; empty for fewer than two
+        backbones or tasks. The second value maps each backbone that is not ranked to its missing tasks.
+    """
+    all_scores = by_task(contests)
+    scores = complete_scores(all_scores)
+    ranked_tasks = all_scores.loc[scores.index].drop(columns=scores.columns)
+    missing_tasks = {str(name): ", ".join(column.index[column.isna()]) for name, column in ranked_tasks.items()}
+    if len(scores.columns) < 2 or len(scores) < 2:
+        return pd.DataFrame(), missing_tasks
+    means = _means(scores)
+    order = list(means.index)
+    tests = [PairedTest.of(scores[lower], scores[upper]) for upper, lower in pairwise(order)]
+    corrected = holm([test.p for test in tests])
+    ranks = places(scores, order)
     frame = pd.DataFrame(
         {
             "contestant": order,
-            "rank": [f"{a}–{b}" if a < b else str(a) for a, b in span.values()],
-            "mean_rank": standing["mean_rank"].to_numpy(),
-            "mean_score": standing["mean_score"].to_numpy(),
+            "rank": [f"{first}–{last}" if first < last else str(first) for first, last in ranks.values()],
+            "mean_rank": means["mean_rank"].to_numpy(),
+            "mean_score": means["mean_score"].to_numpy(),
             "tasks": len(scores),
             "named": ", ".join(map(str, scores.index)),
-            "behind": [np.nan, *(each.mean for each in neighbours)],
+            "behind": [np.nan, *(test.mean for test in tests)],
             "p": [np.nan, *corrected],
-            "p_alone": [np.nan, *(each.p for each in neighbours)],
-            "tied": ["", *("told apart" if p < LEVEL else "tied" for p in corrected)],
+            "p_alone": [np.nan, *(test.p for test in tests)],
+            "tied": ["", *(f"{'' if p < LEVEL else 'not '}significantly different" for p in corrected)],
         }
     )
-    of = [contest for contest in contests if contest.task.title in scores.index]
-    counts = [_counts(of, lower, upper) for upper, lower in pairwise(order)]
+    ranked_contests = [contest for contest in contests if contest.task.title in scores.index]
+    counts = [_test_counts(ranked_contests, lower, upper) for upper, lower in pairwise(order)]
     for column in ("better", "tied_on", "worse"):
-        frame[column] = pd.Series([pd.NA, *(each[column] for each in counts)], dtype="Int64")
-    return frame, lacking
+        frame[column] = pd.Series([pd.NA, *(row[column] for row in counts)], dtype="Int64")
+    return frame, missing_tasks
 
 
-def _counts(contests: Sequence[Contest], name: str, above: str) -> dict[str, int]:
+def _test_counts(contests: Sequence[Contest], name: str, above: str) -> dict[str, int]:
+    """On how many contests one contestant is significantly better, not different, or worse than another."""
     gaps = [gap for contest in contests if (gap := contest.difference(name, above)) is not None]
     better, worse = sum(gap.low > 0 for gap in gaps), sum(gap.high < 0 for gap in gaps)
     return {"better": better, "worse": worse, "tied_on": len(gaps) - better - worse}

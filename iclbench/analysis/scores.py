@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from iclbench import tables
-from iclbench.analysis.comparable import comparable, name_variants, on_one_line
+from iclbench.analysis.comparable import name_variants, on_one_prompt_set, on_one_scale
 from iclbench.analysis.episode_scores import EpisodeScores
 from iclbench.analysis.pairs import Difference, difference, ranks, score_difference
 from iclbench.analysis.slices import Results, Slice
@@ -31,9 +31,9 @@ class Column:
 
     Attributes:
         dtype: pandas' type.
-        title: heading in leaderboards; empty: not shown there.
-        show: a value as it is printed.
-        help: meaning, for the caption of a leaderboard; empty: the title says it.
+        title: heading in leaderboards; leaderboards do not show a column without a title.
+        show: formats a value.
+        help: meaning, for the caption of a leaderboard; empty if the title is enough.
         interval: whether the columns `NAME_low` and `NAME_high` are the ends of an interval.
         on_terminal: whether `iclbench eval` prints the column too.
     """
@@ -46,8 +46,8 @@ class Column:
     on_terminal: bool = False
 
 
-# In the order of leaderboards. A leaderboard shows the column of its metric in the place of `value`, and a column
-# without any value not at all.
+# In the order of leaderboards. A leaderboard has a column named after its metric instead of `value`, and omits empty
+# columns.
 COLUMNS = {
     "task": Column("string"),
     "preset": Column("string"),
@@ -56,20 +56,10 @@ COLUMNS = {
     "shift": Column("string"),
     "contestant": Column("string", "contestant"),
     "n_related": Column("Int64", "related datasets", integer),
-    "rank": Column(
-        "Int64",
-        "rank",
-        integer,
-        "equal ranks are not significantly different",
-    ),
+    "rank": Column("Int64", "rank", integer, "equal ranks are not significantly different"),
     "kind": Column("string", "kind"),
     "seeds": Column("Int64", "seeds", integer),
-    "tuned": Column(
-        "boolean",
-        "tuned",
-        help="trained at the tuned learning rate",
-        on_terminal=True,
-    ),
+    "tuned": Column("boolean", "tuned", help="trained at the tuned learning rate", on_terminal=True),
     "metric": Column("string"),
     "value": Column("Float64"),
     "low": Column("Float64"),
@@ -86,36 +76,32 @@ COLUMNS = {
     "behind_high": Column("Float64"),
     "different": Column("boolean"),
     "failed_seeds": Column("Int64"),
-    "reason": Column(
-        "string",
-        "failed",
-        help="no value if any seed failed",
-    ),
+    "reason": Column("string", "failed", help="no value if any seed failed"),
 }
 _TYPES = {name: column.dtype for name, column in COLUMNS.items()}
 
 
 def scores(values: pd.DataFrame, errors: pd.DataFrame | None = None, by: str = "score") -> pd.DataFrame:
-    """Score, rank and difference of every contestant, one leaderboard below the other.
+    """Scores, ranks and differences of all contestants, as one frame of leaderboards.
 
     Args:
         values: rows of the table `values`.
         errors: rows of the table `errors`, the scores of single episodes; without them differences are missing and
-            every rank is a place.
-        by: the metric of the leaderboards; where a contestant has no value of it, the first of `HEADLINES` that was
-            measured.
+            no rank is shared.
+        by: the metric of the leaderboards. A leaderboard with a contestant that lacks it uses the first of `HEADLINES`
+            that was measured.
 
     Returns:
-        Leaderboards, best contestant first; one for each task, preset, trained length (`length`, missing where all runs
-        agree in it), evaluator and shift. The question `targets` has a row for each of the numbers of related datasets
+        Leaderboards, best contestant first; one for each task, preset, trained length (`length`, missing if all runs
+        have the same), evaluator and shift. The question `targets` has a row for each number of related datasets in
         `target_scores.main_counts`. Columns, in the order and with the meaning of `COLUMNS`:
 
-        - contestant, kind, n_related, metric: a contestant without the leaderboard's metric follows with its own;
-        - value, low, high, n_episodes: mean over seeds and 95 % interval over episodes, of several seeds from the
-          lowest end to the highest;
+        - contestant, kind, n_related, metric: contestants without the leaderboard's metric are last, with another one;
+        - value, low, high, n_episodes: mean over seeds and 95 % interval over episodes; the interval of several seeds
+          is the envelope of theirs;
         - seeds: the number of trained runs; missing for classical methods;
-        - different: whether the interval of `behind` excludes 0. Scores are compared by the metric that they are made
-          of;
+        - different: whether the interval of `behind` excludes 0. A normalised score is compared by the metric that it
+          is computed from;
         - failed_seeds, reason: the number of runs without a result, and why.
 
     Raises:
@@ -129,21 +115,29 @@ def scores(values: pd.DataFrame, errors: pd.DataFrame | None = None, by: str = "
 
 
 def comparable_rows(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """The rows that can be compared, variants of a backbone under names of their own, and one line for each group of
-    rows that was removed."""
-    rows, other_prompts = comparable(name_variants(values))
-    rows, other_scale = on_one_line(rows)
-    return rows, (*other_prompts, *other_scale)
+    """The comparable rows, with a contestant for each variant of a backbone, and a line for each group of removed
+    rows."""
+    rows, other_prompts = on_one_prompt_set(name_variants(values))
+    rows, other_scales = on_one_scale(rows)
+    return rows, (*other_prompts, *other_scales)
 
 
 def leaderboard(
     task: Slice, evaluator: str, shift: str = "none", by: str = "score", partial: bool = False
 ) -> pd.DataFrame:
-    """The rows of `scores` for one question under one shift; `partial`: by this metric even if contestants lack it."""
+    """The rows of `scores` for one question under one shift.
+
+    Args:
+        task: the results of one task at one preset.
+        evaluator: the question or test.
+        shift: the shift of the prompts.
+        by: the metric, as in `scores`.
+        partial: whether to use the metric even if contestants lack it.
+    """
     means = _means(task, evaluator, shift)
-    frame = _sorted(means, by if partial else _shared_metric(means, by))
+    frame = _best_first(means, by if partial else _shared_metric(means, by))
     frame = pd.concat([frame, _failures(task, evaluator, shift, set(frame["contestant"]))], ignore_index=True)
-    runs_failed = _failed(task, evaluator, shift).groupby("contestant")["run"].nunique()
+    failed_seeds = _failed_rows(task, evaluator, shift).groupby("contestant")["run"].nunique()
     return _frame(
         frame.assign(
             task=task.task,
@@ -153,7 +147,7 @@ def leaderboard(
             shift=shift,
             seeds=frame["runs"].where(frame["kind"].eq("backbone")),
             tuned=frame["contestant"].map(are_tuned(task.rows, "contestant")),
-            failed_seeds=frame["contestant"].map(runs_failed).fillna(0),
+            failed_seeds=frame["contestant"].map(failed_seeds).fillna(0),
             **_differences(task, evaluator, shift, frame),
         )
     )
@@ -168,8 +162,8 @@ def of_runs(values: pd.DataFrame, evaluator: str, by: str = "score") -> pd.DataF
 
 
 def in_words(frame: pd.DataFrame) -> pd.DataFrame:
-    """The columns of a leaderboard that have a title, and the ends of their intervals; `tuned` in words, missing
-    throughout if all contestants agree."""
+    """The columns of a leaderboard that have a title, and the ends of their intervals. `tuned` becomes "yes" or "no",
+    or missing if all contestants have the same."""
     ends = [f"{name}_{end}" for name, column in COLUMNS.items() if column.interval for end in ("low", "high")]
     frame = frame[[name for name in COLUMNS if name in frame and (COLUMNS[name].title or name in ends)]]
     words = frame["tuned"].map({True: "yes", False: "no"}).astype("string")
@@ -210,7 +204,7 @@ def _answers(task: Slice, evaluator: str, shift: str) -> pd.DataFrame:
 
 
 def _shared_metric(means: pd.DataFrame, by: str) -> str:
-    """The metric, if all contestants have a value of it; else the first of `HEADLINES` that was measured."""
+    """The metric `by` if all contestants have it; otherwise the first of `HEADLINES` that was measured."""
     keys = ["contestant", "n_related"]
     with_metric = means.loc[means["metric"].eq(by), keys].drop_duplicates()
     if len(with_metric) == len(means[keys].drop_duplicates()):
@@ -219,9 +213,9 @@ def _shared_metric(means: pd.DataFrame, by: str) -> str:
     return next((name for name in HEADLINES if name in measured), min(measured, default=by))
 
 
-def _sorted(means: pd.DataFrame, wanted_metric: str) -> pd.DataFrame:
-    """A row per contestant and number of related datasets, the best first, with its value of the metric or, without
-    one, of the first of `HEADLINES` that it has."""
+def _best_first(means: pd.DataFrame, wanted_metric: str) -> pd.DataFrame:
+    """A row per contestant and number of related datasets, the best first, with the wanted metric or, if missing, the
+    first of `HEADLINES` that the contestant has."""
     order = [wanted_metric, *(name for name in HEADLINES if name != wanted_metric and name in set(means["metric"]))]
     rows = means[means["metric"].isin(order)]
     keys = ["contestant", "n_related"]
@@ -238,15 +232,15 @@ def _sorted(means: pd.DataFrame, wanted_metric: str) -> pd.DataFrame:
     return wide[keys].merge(best_metric, "left", keys)
 
 
-def _failed(task: Slice, evaluator: str, shift: str) -> pd.DataFrame:
+def _failed_rows(task: Slice, evaluator: str, shift: str) -> pd.DataFrame:
     """Rows of failed evaluations and of trainings that diverged."""
     rows = task.failed[task.failed["shift"].eq(shift) & task.failed["evaluator"].eq(evaluator)]
     return pd.concat([rows, task.diverged])
 
 
 def _failures(task: Slice, evaluator: str, shift: str, ranked: set[str]) -> pd.DataFrame:
-    """A row with the reason for every other contestant that failed."""
-    rows = _failed(task, evaluator, shift)
+    """A row with the reason for every failed contestant that is not ranked."""
+    rows = _failed_rows(task, evaluator, shift)
     rows = rows[~rows["contestant"].isin(ranked)]
     return rows.groupby("contestant", as_index=False).agg(
         kind=("kind", "first"), reason=("reason", lambda reasons: "; ".join(dict.fromkeys(reasons)))
@@ -254,14 +248,15 @@ def _failures(task: Slice, evaluator: str, shift: str, ranked: set[str]) -> pd.D
 
 
 def _differences(task: Slice, evaluator: str, shift: str, frame: pd.DataFrame) -> dict[str, pd.Series]:
-    """Columns rank, behind with its interval, and different."""
+    """The columns rank, behind, behind_low, behind_high and different."""
     shared_metric = frame["metric"].iloc[0] if len(frame) else ""
     compared = frame["metric"].eq(shared_metric).fillna(False)
     compared_rows = frame[compared]
     places = [f"{name} {n}" for name, n in zip(compared_rows["contestant"], compared_rows["n_related"], strict=True)]
     episodes, worse_by = _paired(task, evaluator, shift, str(shared_metric), compared_rows, places)
-    fair = compared_rows["kind"].ne("oracle") & ~compared_rows["contestant"].isin(GIVEN_TRUTH)
-    ranks_by_place = ranks([place for place, is_fair in zip(places, fair, strict=True) if is_fair], episodes, worse_by)
+    is_ranked = compared_rows["kind"].ne("oracle") & ~compared_rows["contestant"].isin(GIVEN_TRUTH)
+    ranked_places = [place for place, ranked in zip(places, is_ranked, strict=True) if ranked]
+    ranks_by_place = ranks(ranked_places, episodes, worse_by)
     gaps: list[Difference | None] = [None] * min(1, len(places))
     for upper, lower in pairwise(places):
         better, worse = episodes.get(upper), episodes.get(lower)
@@ -271,7 +266,7 @@ def _differences(task: Slice, evaluator: str, shift: str, frame: pd.DataFrame) -
         "behind": [gap and gap.value for gap in gaps],
         "behind_low": [gap and gap.low for gap in gaps],
         "behind_high": [gap and gap.high for gap in gaps],
-        "different": [None if gap is None else not gap.tied for gap in gaps],
+        "different": [gap and gap.is_significant for gap in gaps],
     }
     return {
         name: pd.Series(column, index=compared_rows.index, dtype=_TYPES[name]).reindex(frame.index)
@@ -280,9 +275,9 @@ def _differences(task: Slice, evaluator: str, shift: str, frame: pd.DataFrame) -
 
 
 def _paired(
-    task: Slice, evaluator: str, shift: str, name: str, rows: pd.DataFrame, places: Sequence[str]
+    task: Slice, evaluator: str, shift: str, shared_metric: str, rows: pd.DataFrame, places: Sequence[str]
 ) -> tuple[dict[str, Any], Any]:
-    """The scores of single episodes by place, and the function that says by how much the first of two is worse."""
+    """The scores of single episodes by place, and a function of two of them: by how much the first one is worse."""
     answers = _answers(task, evaluator, shift)
     answers = answers[answers["prompt_set"].notna()]
     runs = {
@@ -295,23 +290,21 @@ def _paired(
     errors = task.results.errors
     if evaluator == "next":
         metric_name = curve_of(task, evaluator, shift)
-        compared = requested if name in ("score", "auc") else []
+        compared = requested if shared_metric in ("score", "auc") else []
         curves = {
             place: errors.curves(runs[contestant], prompt_sets[contestant], metric_name)
             for place, contestant, _ in compared
         }
         return curves, difference
-    metric_name = (
-        next(iter(answers.loc[answers["metric"].eq("score"), "score_of"].dropna()), name) if name == "score" else name
-    )
-    counts = {place: 0 if pd.isna(n) else int(n) for place, _, n in requested}
-    single = {
-        place: errors.targets(runs[contestant], prompt_sets[contestant], str(metric_name), counts[place])
-        for place, contestant, _ in requested
+    score_metrics = answers.loc[answers["metric"].eq("score"), "score_of"].dropna()
+    metric_name = str(next(iter(score_metrics), shared_metric)) if shared_metric == "score" else shared_metric
+    episode_scores = {
+        place: errors.targets(runs[contestant], prompt_sets[contestant], metric_name, 0 if pd.isna(n) else int(n))
+        for place, contestant, n in requested
     }
-    if metric(str(metric_name)).lower_is_better:
-        return single, score_difference
-    return single, lambda worse, better: score_difference(better, worse)
+    if metric(metric_name).lower_is_better:
+        return episode_scores, score_difference
+    return episode_scores, lambda worse, better: score_difference(better, worse)
 
 
 def _frame(rows: pd.DataFrame) -> pd.DataFrame:

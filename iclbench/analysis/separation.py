@@ -1,4 +1,4 @@
-"""Whether a row of scores tells its contestants apart, or the luck of their seeds."""
+"""Whether the differences between contestants are larger than those between seeds."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-# The gap between quartiles must be so many standard deviations over seeds.
+# Smallest gap between quartiles, in standard deviations over seeds, at which a row separates contestants.
 ENOUGH = 2.0
 _QUARTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 @dataclass(frozen=True)
 class Separation:
-    """How far contestants are apart, the best and the worst left out, and how far the seeds of one are.
+    """The spread over contestants, without the best and the worst one, and the spread over seeds.
 
     Attributes:
-        contestants: how many have a score.
+        contestants: number of contestants with a score.
         gap: median of the four gaps between adjacent quartiles of the contestants' means.
-        sd: standard deviation over seeds, pooled over contestants; NaN where nobody has two.
+        sd: standard deviation over seeds, pooled over contestants; NaN if no contestant has two seeds.
     """
 
     contestants: int
@@ -29,26 +29,26 @@ class Separation:
 
     @property
     def ratio(self) -> float:
-        """The gap in standard deviations; 0 where there is neither, as where all scores are alike."""
+        """The gap in standard deviations; 0 if the gap is 0."""
         if not self.gap:
             return 0.0
         return self.gap / self.sd if self.sd else math.inf
 
     @property
-    def tells(self) -> bool:
-        """Whether the row tells contestants apart; not where nothing is known of seeds."""
+    def is_clear(self) -> bool:
+        """Whether the row separates contestants; False if the spread over seeds is unknown."""
         return self.ratio > ENOUGH
 
 
 def separation(scores: pd.Series) -> Separation | None:
-    """Of the scores of single runs, indexed by contestant and run; None for fewer than five contestants."""
+    """The separation of scores of single runs, indexed by contestant and run; None for fewer than five contestants."""
     by_name = scores.astype(float).groupby(level=0)
     means = by_name.mean().sort_values()
     if len(means) < 5:
         return None
-    kept = means.index[1:-1]
-    runs, spread = by_name.count()[kept], by_name.var()[kept]
-    free = (runs - 1).clip(lower=0)
-    sd = math.sqrt((spread.fillna(0.0) * free).sum() / free.sum()) if free.sum() else math.nan
-    gaps = np.diff(np.quantile(means[kept].to_numpy(), _QUARTILES))
+    middle = means.index[1:-1]
+    runs, variances = by_name.count()[middle], by_name.var()[middle]
+    freedom = (runs - 1).clip(lower=0)
+    sd = math.sqrt((variances.fillna(0.0) * freedom).sum() / freedom.sum()) if freedom.sum() else math.nan
+    gaps = np.diff(np.quantile(means[middle].to_numpy(), _QUARTILES))
     return Separation(len(means), float(np.median(gaps)), sd)

@@ -1,4 +1,4 @@
-"""Rows of the question `targets`: those over all episodes, and by the number of related datasets."""
+"""Rows of the question `targets`: over all episodes, and by number of related datasets."""
 
 from __future__ import annotations
 
@@ -6,28 +6,31 @@ import pandas as pd
 
 
 def overall(rows: pd.DataFrame, metric: str | None = None) -> pd.DataFrame:
-    """The rows over all episodes, not those of a bin or a stratum; of one metric if it is named."""
-    found = rows[rows["axis"].isna()]
-    return found if metric is None else found[found["metric"] == metric]
+    """The rows over all episodes, not those of a bin or a stratum; only of `metric` if it is given."""
+    rows = rows[rows["axis"].isna()]
+    return rows if metric is None else rows[rows["metric"] == metric]
 
 
-def counts(rows: pd.DataFrame) -> list[int]:
-    """The numbers of related datasets that somebody was asked with."""
+def related_counts(rows: pd.DataFrame) -> list[int]:
+    """The numbers of related datasets in the rows, ascending."""
     return sorted(int(n) for n in rows["n_related"].dropna().unique())
 
 
 def main_counts(rows: pd.DataFrame) -> list[int]:
-    """None, one and the most: where the difference lies."""
-    found = counts(rows)
-    return sorted({n for n in found if n <= 1} | set(found[-1:]))
+    """The numbers of related datasets for tables: zero, one and the largest."""
+    counts = related_counts(rows)
+    return sorted({n for n in counts if n <= 1} | set(counts[-1:]))
 
 
-def levelled(rows: pd.DataFrame, asked: list[int]) -> pd.DataFrame:
-    """The rows with those who ignore related datasets repeated at every number of them (column `level`), so that they
-    stand beside those who use them; `note` goes behind their names."""
-    most = rows.groupby("run")["n_related"].transform("max")
-    alone = rows[(most == 0) & (rows["kind"] != "published")]
-    copies = [alone.assign(n_related=n, level=True, note=" (without related datasets)") for n in asked if n > 0]
+def repeated_over_counts(rows: pd.DataFrame, counts: list[int]) -> pd.DataFrame:
+    """Repeat the rows of contestants that ignore related datasets at every number of related datasets.
+
+    The column `level` marks the copies, and `note` is a suffix for the names of their contestants.
+    """
+    max_counts = rows.groupby("run")["n_related"].transform("max")
+    uninformed = rows[(max_counts == 0) & (rows["kind"] != "published")]
+    note = " (without related datasets)"
+    copies = [uninformed.assign(n_related=n, level=True, note=note) for n in counts if n > 0]
     return pd.concat([rows.assign(level=False, note=""), *copies], ignore_index=True)
 
 

@@ -230,7 +230,7 @@ def _with_unique_runs(rows: pd.DataFrame) -> pd.DataFrame:
 def _read(rows: pd.DataFrame, task: str | None = None) -> Results:
     """The results of the rows. Rows on other prompts than most rows are omitted, with a warning."""
     results = of_values(rows)
-    for line in results.set_aside:
+    for line in results.excluded_rows:
         if task is None or line.startswith(f"{task} "):
             warnings.warn(f"not in the chart: {line}", stacklevel=_STACK_LEVEL)
     return results
@@ -272,7 +272,7 @@ def _chart(section: Section | None, rows_name: str, caption: Sequence[str] = ())
     if not figures:
         raise UsageError(f"nothing to draw: there are no finished {rows_name}", code="nothing-to-do")
     titles = [{"text": figure.title} | ({"subtitle": list(caption)} if caption else {}) for figure in figures]
-    specs = [figure.printed() | {"title": title} for figure, title in zip(figures, titles, strict=True)]
+    specs = [figure.make_static() | {"title": title} for figure, title in zip(figures, titles, strict=True)]
     if len(specs) == 1:
         return alt.Chart.from_dict(specs[0])
     combined = {key: specs[0][key] for key in _TOP_LEVEL if key in specs[0]}

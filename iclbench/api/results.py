@@ -116,9 +116,9 @@ def write_report(
     results_folder = arguments.folder("results", results)
     report_folder = results_folder / "report" if folder is None else arguments.folder("folder", folder)
     report = build(results_folder, report_folder, tasks=arguments.names("tasks", tasks))
-    lines = [f"section '{title}' could not be made: {reason}" for title, reason in report.broken.items()]
-    lines += [f"picture '{name}' is missing: {reason}" for name, reason in report.missing.items()]
-    lines += [f"the report has tables and no figures: {report.undrawn}"] * bool(report.undrawn)
+    lines = [f"section '{title}' could not be made: {reason}" for title, reason in report.failed_sections.items()]
+    lines += [f"picture '{name}' is missing: {reason}" for name, reason in report.missing_pictures.items()]
+    lines += [f"the report has tables and no figures: {report.script_error}"] * bool(report.script_error)
     for line in lines:
         warnings.warn(line, stacklevel=2)
     return report.page

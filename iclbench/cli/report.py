@@ -61,16 +61,16 @@ def command(
             processes=workers or available(),
             progress=lambda done, total, last: bar(total)(done, last),
         )
-    for reason, number in Counter(built.missing.values()).items():
-        say(f"{number} of {built.pictures + len(built.missing)} pictures are missing: {reason}")
-    for title, reason in built.broken.items():
+    for reason, number in Counter(built.missing_pictures.values()).items():
+        say(f"{number} of {built.pictures + len(built.missing_pictures)} pictures are missing: {reason}")
+    for title, reason in built.failed_sections.items():
         say(f"section '{title}' could not be made: {reason} (this is a bug)")
-    if built.undrawn:
-        say(f"the page has its tables and no figures: {built.undrawn}")
+    if built.script_error:
+        say(f"the page has its tables and no figures: {built.script_error}")
     stdout.print(str(built.page.resolve()))
     if show:
         typer.launch(built.page.resolve().as_uri())
-    if built.missing or built.undrawn or built.broken:
+    if built.missing_pictures or built.script_error or built.failed_sections:
         raise typer.Exit(1)
 
 

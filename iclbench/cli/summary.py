@@ -13,7 +13,7 @@ import pandas as pd
 from iclbench import tables
 from iclbench.analysis.episode_scores import EpisodeScores
 from iclbench.analysis.gains import gains
-from iclbench.analysis.oracles import beaten
+from iclbench.analysis.oracles import beaten_oracles
 from iclbench.analysis.scores import of_runs
 from iclbench.cli.accuracy_table import has_labels, print_accuracies
 from iclbench.cli.result_rows import interval, print_failed, print_shipped, short, styled_name, with_terminal_columns
@@ -127,7 +127,7 @@ def about_oracles(results: Path, values: pd.DataFrame) -> list[str]:
         return []
     name = str(values["prompt_set"].dropna().iloc[0])
     errors = EpisodeScores([tables.read_all("errors", results / "tables" / name)], {name})
-    lines = [defeat.line for defeat in beaten(values.assign(contestant=values["run"]), errors)]
+    lines = [defeat.line for defeat in beaten_oracles(values.assign(contestant=values["run"]), errors)]
     references = values.loc[values["metric"].eq("score"), "score_one"].dropna().unique()
     reference = str(references[0]) if len(references) else ""
     return lines + ([f"score: 1 is {reference}"] if reference and reference not in oracles else [])

@@ -1,6 +1,7 @@
-"""What a report is made of: sections of text, tables and figures, independent of how they are written out.
+"""The content of a report, independent of its format: sections with text, tables and figures.
 
-Sections build these blocks from the frames; `page` writes them as HTML, `exports` as CSV, Markdown, LaTeX, PNG and SVG.
+Sections build these blocks from frames; `page` renders them as HTML, and `exports` writes them as CSV, Markdown, LaTeX,
+PNG and SVG.
 """
 
 from __future__ import annotations
@@ -16,20 +17,26 @@ import pandas as pd
 from iclbench.core.formats import text
 from iclbench.report.style import Look
 
-# How the page calls backbones that read their context in order, and those that take it as a set.
-GROUPS: dict[str | None, str] = {"causal": "causal models", "set": "set models"}
-# Columns of a figure's data that say how a row is drawn, and nothing about what was measured.
-_DRAWN = frozenset({"label", "series", "width", "sparse", "band", "note", "order"})
+# Titles of groups in legends, by context order.
+ORDER_TITLES: dict[str | None, str] = {"causal": "causal models", "set": "set models"}
+# Columns of a figure's data that control the drawing.
+_DRAWING_COLUMNS = frozenset({"label", "series", "width", "sparse", "band", "note", "order"})
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table as it is shown.
+    """A column of a table.
 
-    `key` names the column of the frame, `show` writes one of its values; `low` and `high` name the ends of an interval
-    that is written behind the value, `spread` a standard deviation that is written instead where it is known;
-    `episodes` names the number of episodes behind the value, which is written where it is not the column's largest;
-    `shade` maps a value to a background between 0 (white) and 1.
+    Attributes:
+        key: column of the frame.
+        header: title of the column.
+        show: formats a value.
+        numeric: whether the column is aligned to the right.
+        low: column with the lower end of an interval, which follows the value.
+        high: column with the upper end.
+        shade: maps a value to a background between 0 (white) and 1 (blue).
+        spread: column with a standard deviation, which replaces the interval if it is known.
+        episodes: column with the number of episodes, which follows the value if it is not the largest of the column.
     """
 
     key: str
@@ -45,7 +52,7 @@ class Column:
 
 @dataclass(frozen=True)
 class TableCell:
-    """The content of a cell: a value, the interval behind it, a background."""
+    """A formatted cell: value, interval, and background between 0 and 1."""
 
     value: str
     interval: str = ""
@@ -58,13 +65,20 @@ class TableCell:
 
 @dataclass(frozen=True)
 class Table:
-    """A frame with every digit (what the CSV file holds) and the columns in which it is shown.
+    """A table. The CSV file has the complete frame; the page, Markdown and LaTeX have its formatted columns.
 
-    The first column names the row. `group` is a column of the frame: a rule is drawn wherever its value changes. With
-    `linked`, the report links to the files of the table and does not show its rows.
+    Attributes:
+        name: file name without ending, unique in the report.
+        title: title.
+        caption: caption.
+        frame: the values.
+        columns: the columns to show; the first one names the row.
+        group: column of the frame; a rule is drawn where its value changes.
+        folded: whether the page shows the table only on request.
+        linked: whether the page links to the files of the table and does not show its rows.
 
     Raises:
-        KeyError: the frame lacks a column that is shown.
+        KeyError: the frame lacks a column.
     """
 
     name: str
@@ -82,26 +96,26 @@ class Table:
             raise KeyError(f"table '{self.name}' has no column {', '.join(map(repr, sorted(map(str, unknown))))}")
 
     def rows(self) -> list[tuple[TableCell, ...]]:
-        """Every row as it is shown."""
-        return self._shown
+        """The formatted rows."""
+        return self._rows
 
     @cached_property
-    def _shown(self) -> list[tuple[TableCell, ...]]:
-        """Written once, for the page and for every format of file."""
+    def _rows(self) -> list[tuple[TableCell, ...]]:
+        """Formatted once, for the page and all files."""
         return list(zip(*(_cells(column, self.frame) for column in self.columns), strict=True))
 
     def starts_group(self) -> list[bool]:
-        """For every row: whether a group begins there (never in the first row)."""
+        """For every row whether it starts a new group; False for the first row."""
         if self.group is None:
             return [False] * len(self.frame)
         values = self.frame[self.group].astype(object).ffill()
-        above = values.shift()
-        return (above.notna() & (values != above).fillna(True)).astype(bool).tolist()
+        previous = values.shift()
+        return (previous.notna() & (values != previous).fillna(True)).astype(bool).tolist()
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One drawing of a figure: the rows of the figure's data in which every column of `where` has that value."""
+    """A panel of a figure, with the rows of the figure's data that have the values `where`, by column."""
 
     title: str
     where: Mapping[str, str] = field(default_factory=dict)
@@ -113,11 +127,22 @@ Specification = Callable[[], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure, twice: `static` is a complete Vega-Lite specification with its data and a legend, for PNG and SVG;
-    `live` is a specification without data that the page draws once per panel, with the rows of `data`. Both are built
-    when they are asked for, by `printed` and `shown`: most reports write no pictures. On a wide page there are
-    `columns` panels in a row (0: as many as fit); one alone is then no wider than in a row of two. `shapes`: the
-    page's legend shows the shapes of points.
+    """A figure with two Vega-Lite specifications: one for files and one for the page.
+
+    They are built on first use, as most reports have no picture files.
+
+    Attributes:
+        name: file name without ending, unique in the report.
+        title: title.
+        caption: caption.
+        alt: alternative text.
+        data: the rows of all panels.
+        make_static: builds the specification for PNG and SVG, with data and legend.
+        make_live: builds the specification that the page draws for each panel, without data.
+        panels: the panels.
+        legend: the looks in the page's legend.
+        columns: number of panels in a row of a wide page; 0: as many as fit. A single panel is not wider than half.
+        shapes: whether the page's legend shows the shapes of points.
     """
 
     name: str
@@ -125,8 +150,8 @@ class Figure:
     caption: str
     alt: str
     data: pd.DataFrame
-    printed: Specification
-    shown: Specification
+    make_static: Specification
+    make_live: Specification
     panels: tuple[Panel, ...] = (Panel(""),)
     legend: Mapping[str, Look] = field(default_factory=dict)
     columns: int = 0
@@ -135,42 +160,43 @@ class Figure:
     @cached_property
     def static(self) -> dict[str, Any]:
         """The specification for files."""
-        return self.printed()
+        return self.make_static()
 
     @cached_property
     def live(self) -> dict[str, Any]:
         """The specification for the page."""
-        return self.shown()
+        return self.make_live()
 
     @property
-    def behind(self) -> dict[str, str]:
-        """What a file of the rows behind the figure holds: names of its columns, and of those of `data`.
+    def row_columns(self) -> dict[str, str]:
+        """The columns of the file with the figure's rows, each with the column of `data` that it is taken from.
 
-        Every row names its run in the first column, a mean over seeds all of its runs with `; ` between them.
+        The first column is the run of the row; a mean over seeds has all of its runs, separated by `; `.
         """
-        named = [str(name) for name in self.data.columns]
-        run = next((name for name in ("run", "series") if name in named and self.data[name].notna().any()), None)
-        first = {} if run is None else {"run": run}
-        return first | {name: name for name in named if name not in {*_DRAWN, "run"}}
+        names = [str(name) for name in self.data.columns]
+        run = next((name for name in ("run", "series") if name in names and self.data[name].notna().any()), None)
+        run_column = {} if run is None else {"run": run}
+        return run_column | {name: name for name in names if name not in {*_DRAWING_COLUMNS, "run"}}
 
     def rows(self) -> pd.DataFrame:
-        """The rows behind the figure."""
-        return self.data[list(self.behind.values())].set_axis(list(self.behind), axis=1)
+        """The rows of the figure."""
+        return self.data[list(self.row_columns.values())].set_axis(list(self.row_columns), axis=1)
 
     @property
-    def groups(self) -> dict[str, dict[str, Look]]:
-        """The legend in groups: causal models, set models, and everybody else; without names where all are alike."""
-        found: dict[str, dict[str, Look]] = {}
+    def legend_groups(self) -> dict[str, dict[str, Look]]:
+        """The legend by group: causal models, set models, others. One group without title if all models have the same
+        order."""
+        groups: dict[str, dict[str, Look]] = {}
         for name, look in self.legend.items():
-            found.setdefault(GROUPS.get(look.order, "others"), {})[name] = look
-        order = [title for title in (*GROUPS.values(), "others") if title in found]
-        alike = len(set(order) - {"others"}) < 2
-        return {"": dict(self.legend)} if alike else {title: found[title] for title in order}
+            groups.setdefault(ORDER_TITLES.get(look.order, "others"), {})[name] = look
+        titles = [title for title in (*ORDER_TITLES.values(), "others") if title in groups]
+        has_one_order = len(set(titles) - {"others"}) < 2
+        return {"": dict(self.legend)} if has_one_order else {title: groups[title] for title in titles}
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A small image as a PNG file, with the text for those who cannot see it."""
+    """A small image as PNG, with an alternative text."""
 
     png: bytes
     alt: str
@@ -182,7 +208,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Gallery:
-    """Small pictures in rows and columns, each with its title; None leaves a place empty."""
+    """Small pictures in titled rows and columns; None is an empty place."""
 
     name: str
     title: str
@@ -193,7 +219,7 @@ class Gallery:
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph, with a list behind it when there are `items`; `folded`: opened by a click on the paragraph."""
+    """A paragraph with an optional list of items; if it is folded, the page shows the items only on request."""
 
     text: str
     items: tuple[str, ...] = ()
@@ -202,7 +228,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Tile:
-    """A coloured cell: its text, its colour, that of the text, and what pointing tells."""
+    """A cell of a small heat map: text, background colour, text colour, and tooltip."""
 
     text: str
     colour: str
@@ -212,15 +238,25 @@ class Tile:
 
 @dataclass(frozen=True)
 class Glance:
-    """The first screen: sentences on what was `compared`, the heat map of a preset in small (`more` rows do not fit),
-    `findings`, and what is `missing`."""
+    """The first screen of the page.
+
+    Attributes:
+        name: name of the block.
+        scope: sentences on the compared tasks and models.
+        preset: preset of the small heat map.
+        columns: contestants of the heat map.
+        rows: title and tiles of each row.
+        hidden_rows: number of further rows of the complete heat map.
+        findings: a line for each of the largest differences.
+        missing: a line for each kind of missing results.
+    """
 
     name: str
-    compared: tuple[str, ...]
+    scope: tuple[str, ...]
     preset: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, list[Tile]], ...]
-    more: int
+    hidden_rows: int
     findings: tuple[str, ...]
     missing: tuple[str, ...]
 
@@ -230,9 +266,18 @@ Block = Text | Table | Figure | Gallery | Glance
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with what stands below it. `id` is unique on the page and safe in file names; sections of one `group`
-    stand together in the table of contents. `task`, `preset` and `contestants` say what it is about, if it is about one
-    task."""
+    """A section of the page.
+
+    Attributes:
+        id: unique on the page, and safe in file names.
+        title: heading.
+        blocks: content.
+        parts: sections below this one.
+        group: group in the table of contents.
+        task: the task of the section, for filters; empty if there are several.
+        preset: its preset.
+        contestants: its contestants.
+    """
 
     id: str
     title: str
@@ -244,7 +289,7 @@ class Section:
     contestants: tuple[str, ...] = ()
 
     @property
-    def short(self) -> str:
+    def short_title(self) -> str:
         """The title within its group."""
         return self.title.removesuffix(f" · {self.group}")
 
@@ -254,12 +299,12 @@ class Section:
 
 
 def _cells(column: Column, frame: pd.DataFrame) -> list[TableCell]:
-    """One column, cell by cell."""
+    """The formatted cells of a column."""
     keys = (column.key, column.spread, column.low, column.high, column.episodes)
-    known = [_known(frame, key) for key in keys]
-    most = max((n for n in known[-1] if n is not None), default=None)
+    values = [_values(frame, key) for key in keys]
+    max_episodes = max((n for n in values[-1] if n is not None), default=None)
     cells = []
-    for value, spread, low, high, episodes in zip(*known, strict=True):
+    for value, spread, low, high, episodes in zip(*values, strict=True):
         if value is None:
             cells.append(TableCell("–"))
             continue
@@ -268,15 +313,15 @@ def _cells(column: Column, frame: pd.DataFrame) -> list[TableCell]:
             interval = f"± {column.show(spread)}"
         elif low is not None and high is not None:
             interval = f"[{column.show(low)}, {column.show(high)}]"
-        if episodes is not None and episodes != most:
+        if episodes is not None and episodes != max_episodes:
             interval = f"{interval} ({int(episodes):,} episodes)".strip()
         cells.append(TableCell(column.show(value), interval, column.shade(value) if column.shade else None))
     return cells
 
 
-def _known(frame: pd.DataFrame, key: str | None) -> list[Any]:
-    """The values of a column as plain Python values, None for what is missing; all None without a column."""
+def _values(frame: pd.DataFrame, key: str | None) -> list[Any]:
+    """The values of a column as Python values, None if missing; all None without a column."""
     if key is None:
         return [None] * len(frame)
     missing = frame[key].isna().tolist()
-    return [None if gone else value for value, gone in zip(frame[key].tolist(), missing, strict=True)]
+    return [None if is_missing else value for value, is_missing in zip(frame[key].tolist(), missing, strict=True)]

@@ -1,4 +1,4 @@
-"""Costs with a row per run and number of points: what is in memory, and what each phase takes."""
+"""Tables of costs: a row per run and number of points, with the memory, time and FLOPs of each phase."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from iclbench.core.metrics import metric
 from iclbench.report.blocks import Column
 
 MACHINE = ["device", "threads"]
-# What per-episode values are comparable within.
+# Values per episode are comparable within the same machine and batch size.
 BATCH = [*MACHINE, "n_episodes"]
 
-# Per run, and per run and number of points.
-_OF_RUN = {
+# Columns with phase and metric: one value per run, and one per run and number of points.
+_RUN_COSTS = {
     "parameters": ("model", "parameters"),
     "step_flops": ("train_step", "flops"),
     "step_seconds": ("train_step", "seconds"),
     "step_bytes": ("train_step", "bytes"),
 }
-_ANSWERING = ("condition", "query", "update")
-_OF_SIZE = {"state_bytes": ("condition", "state_bytes")} | {
-    f"{phase}_{metric}": (phase, metric) for phase in _ANSWERING for metric in ("seconds", "flops")
+_PHASES = ("condition", "query", "update")
+_SIZE_COSTS = {"state_bytes": ("condition", "state_bytes")} | {
+    f"{phase}_{metric}": (phase, metric) for phase in _PHASES for metric in ("seconds", "flops")
 }
 
 
 def _column(key: str, subject: str = "") -> Column:
-    """What a phase costs: the work under the name of the phase, all else as its own."""
-    cost = metric({**_OF_RUN, **_OF_SIZE}[key][1])
-    own = subject if cost.name == "flops" else cost.label if not subject else f"its {cost.label}"
-    return Column(key, own, cost.show, numeric=True)
+    """The column of a cost. The header of FLOPs is the phase, that of other costs begins with "its"."""
+    cost = metric({**_RUN_COSTS, **_SIZE_COSTS}[key][1])
+    header = subject if cost.name == "flops" else cost.label if not subject else f"its {cost.label}"
+    return Column(key, header, cost.show, numeric=True)
 
 
 COLUMNS = (
@@ -38,56 +38,56 @@ COLUMNS = (
     *(_column(key, "training step") for key in ("step_flops", "step_seconds", "step_bytes")),
     Column("n_points", "n", integer, numeric=True),
     _column("state_bytes"),
-    *(_column(f"{phase}_{cost}", phase) for phase in _ANSWERING for cost in ("flops", "seconds")),
+    *(_column(f"{phase}_{cost}", phase) for phase in _PHASES for cost in ("flops", "seconds")),
 )
-# Queries and updates of several at once: what grows with them, and what does not.
-_SHOWN = ("flops", "seconds", "bytes")
+# Costs of several queries or updates at once.
+_BATCHED_COSTS = ("flops", "seconds", "bytes")
 AT_ONCE = (
     Column("run", "run"),
     Column("phase", "phase"),
     Column("n_points", "n", integer, numeric=True),
     Column("n_at_once", "at once", integer, numeric=True),
-    *(Column(name, metric(name).label, metric(name).show, numeric=True) for name in _SHOWN),
+    *(Column(name, metric(name).label, metric(name).show, numeric=True) for name in _BATCHED_COSTS),
 )
 
 
 def measured(costs: pd.DataFrame) -> pd.DataFrame:
-    """The rows of single phases at a number of points, one query and one update, as `iclbench cost` measures them."""
-    phases = costs["phase"].isin(["train_step", "condition", "query", "update"])
-    return costs[phases & costs["n_points"].notna() & costs["n_at_once"].isna()]
+    """The rows that `iclbench cost` measures for each phase and number of points, with single queries and updates."""
+    is_phase = costs["phase"].isin(["train_step", *_PHASES])
+    return costs[is_phase & costs["n_points"].notna() & costs["n_at_once"].isna()]
 
 
 def at_once_table(costs: pd.DataFrame) -> pd.DataFrame:
-    """A row per run, machine, batch, number of points, phase and number of queries or new points at once, beside those
-    of one wherever several were measured: the frame that `AT_ONCE` show."""
+    """The frame for the columns `AT_ONCE`: a row per run, machine, batch, number of points, phase and number of queries
+    or new points at once. Single queries and updates are included where several at once were measured."""
     keys = ["run", *BATCH, "n_points", "phase"]
-    rows = costs[costs["metric"].isin(_SHOWN)]
-    several = rows.loc[rows["n_at_once"].notna(), keys].drop_duplicates()
-    rows = rows.merge(several, on=keys).assign(n_at_once=lambda found: found["n_at_once"].fillna(1))
-    table = rows.set_index([*keys, "n_at_once"])
-    columns = {name: table.loc[table["metric"] == name, "value"] for name in _SHOWN}
-    found = pd.DataFrame(columns, index=table.index.unique()).reset_index()
-    return found.sort_values([*BATCH, "run", "phase", "n_points", "n_at_once"], ignore_index=True)
+    rows = costs[costs["metric"].isin(_BATCHED_COSTS)]
+    batched = rows.loc[rows["n_at_once"].notna(), keys].drop_duplicates()
+    rows = rows.merge(batched, on=keys)
+    rows = rows.assign(n_at_once=rows["n_at_once"].fillna(1)).set_index([*keys, "n_at_once"])
+    columns = {name: rows.loc[rows["metric"] == name, "value"] for name in _BATCHED_COSTS}
+    table = pd.DataFrame(columns, index=rows.index.unique()).reset_index()
+    return table.sort_values([*BATCH, "run", "phase", "n_points", "n_at_once"], ignore_index=True)
 
 
 def cost_table(costs: pd.DataFrame) -> pd.DataFrame:
-    """A row per run, machine, batch and number of points measured by `iclbench cost`: the frame that `COLUMNS` show."""
-    run, size = ["run", *MACHINE], ["run", *BATCH, "n_points"]
+    """The frame for `COLUMNS`: a row per run, machine, batch and number of points of `iclbench cost`."""
+    run_keys, size_keys = ["run", *MACHINE], ["run", *BATCH, "n_points"]
     phases = measured(costs)
-    answered = phases.loc[phases["phase"] != "train_step", size].drop_duplicates()
-    table = phases[run].drop_duplicates().merge(answered, "left", run)
-    known = pd.concat([costs[costs["phase"] == "model"], phases])
-    for keys, quantities in ((run, _OF_RUN), (size, _OF_SIZE)):
+    sizes = phases.loc[phases["phase"] != "train_step", size_keys].drop_duplicates()
+    table = phases[run_keys].drop_duplicates().merge(sizes, "left", run_keys)
+    all_costs = pd.concat([costs[costs["phase"] == "model"], phases])
+    for group_keys, quantities in ((run_keys, _RUN_COSTS), (size_keys, _SIZE_COSTS)):
         for name, (phase, cost) in quantities.items():
-            rows = known[(known["phase"] == phase) & (known["metric"] == cost)]
-            own = ["run"] if phase == "model" else keys  # a model is as large on every machine
-            found = rows.drop_duplicates(own)[[*own, "value"]].rename(columns={"value": name})
-            table = table.merge(found, "left", own)
+            rows = all_costs[(all_costs["phase"] == phase) & (all_costs["metric"] == cost)]
+            keys = ["run"] if phase == "model" else group_keys  # the size of a model is the same on every machine
+            column = rows.drop_duplicates(keys)[[*keys, "value"]].rename(columns={"value": name})
+            table = table.merge(column, "left", keys)
     return table
 
 
 def of_one_machine(costs: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the machine (device and threads) that most runs have: seconds and bytes of another do not compare."""
+    """The rows of the machine (device and threads) with most runs; seconds and bytes of others are not comparable."""
     if costs.empty:
         return costs
     machines = costs.groupby(MACHINE)["run"].nunique().sort_values(ascending=False, kind="stable")

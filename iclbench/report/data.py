@@ -1,4 +1,4 @@
-"""The frames behind a report: what was read, and one slice per task, preset and trained length."""
+"""The frames behind a report: all tables of a results folder, and one slice per task, preset and trained length."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pandas as pd
 
 from iclbench import tables
 from iclbench.analysis import slices
-from iclbench.analysis.comparable import trained_again
+from iclbench.analysis.comparable import retrained_runs
 from iclbench.analysis.episode_scores import EpisodeScores
 from iclbench.analysis.scores import comparable_rows
 from iclbench.analysis.slices import rows_of
@@ -29,33 +29,43 @@ KINDS = ("oracle", "backbone", "baseline", "published")
 
 @dataclass(frozen=True)
 class Results(slices.Results):
-    """Everything that was read from a results folder; what language models did stands apart, in `language`."""
+    """The tables of a results folder.
+
+    Attributes:
+        examples: points and predictions of single episodes.
+        language: the results of language models, which no other attribute has.
+        skipped_files: a line for each unreadable file.
+        excluded_rows: a line for each group of rows that is not comparable with the others.
+        cells: the cells of sweeps.
+        trials: the trials of `iclbench tune`.
+        folder: the results folder; None for rows without one.
+    """
 
     examples: pd.DataFrame
     language: Language
-    skipped: tuple[str, ...] = ()
-    set_aside: tuple[str, ...] = ()
+    skipped_files: tuple[str, ...] = ()
+    excluded_rows: tuple[str, ...] = ()
     cells: pd.DataFrame = field(default_factory=lambda: tables.frame("cells", []))
     trials: pd.DataFrame = field(default_factory=lambda: tables.frame("trials", []))
     folder: Path | None = None
 
     @cached_property
     def looks(self) -> dict[str, Look]:
-        """The look of every contestant, the same all over the report."""
+        """The look of every contestant, the same in all figures."""
         by_kind = self.rows.groupby("kind")["contestant"].unique()
         backbones, baselines, oracles = (by_kind.get(kind, []) for kind in ("backbone", "baseline", "oracle"))
         return looks(backbones, baselines, oracles, self.orders)
 
     @cached_property
     def user_backbones(self) -> frozenset[str]:
-        """Backbones that do not come with the package: the user's."""
-        return frozenset(name for name, look in self.looks.items() if look.own)
+        """Backbones that are not part of the package."""
+        return frozenset(name for name, look in self.looks.items() if look.is_user_defined)
 
     @cached_property
     def orders(self) -> dict[str, str]:
-        """Which backbones read their context in order ("causal") or take it as a "set", as far as it is known."""
-        said = self.rows.dropna(subset="context_order").drop_duplicates("contestant")
-        return dict(zip(said["contestant"], said["context_order"], strict=True))
+        """The context order, "causal" or "set", of every backbone with a known one."""
+        rows = self.rows.dropna(subset="context_order").drop_duplicates("contestant")
+        return dict(zip(rows["contestant"], rows["context_order"], strict=True))
 
     @cached_property
     def slices(self) -> list[Slice]:
@@ -71,99 +81,112 @@ class Slice(slices.Slice):
 
     @cached_property
     def data(self) -> str | None:
-        """The images that episodes are made of, as far as rows say so; None: nothing is said."""
-        said = self.rows.loc[self.rows["kind"] != "published", "data"].dropna().unique()
-        return ", ".join(sorted(map(str, said))) or None
+        """The data sets that episodes are sampled from; None without data."""
+        names = self.rows.loc[self.rows["kind"] != "published", "data"].dropna().unique()
+        return ", ".join(sorted(map(str, names))) or None
 
     @property
     def siblings(self) -> list[Slice]:
-        """The slices of this task and preset, by trained length; just this one where all runs agree in it."""
+        """The slices of this task and preset, one for each trained length."""
         return [s for s in self.results.slices if (s.task, s.preset) == (self.task, self.preset)]
 
     @cached_property
     def examples(self) -> pd.DataFrame:
         """Points and predictions of the first few episodes of this slice's prompt sets."""
         v = self.rows
-        return self._drawn(v[~v["evaluator"].isin(INSIDE)])
+        return self._examples_of(v[~v["evaluator"].isin(INSIDE)])
 
     @cached_property
     def features(self) -> pd.DataFrame:
-        """True features of inputs (role `function`) and those read off a learned representation (`predicted`)."""
+        """Features of inputs: true ones (role `function`) and those of a learned representation (`predicted`)."""
         v = self.rows
-        return self._drawn(v[v["evaluator"] == "representation"])
+        return self._examples_of(v[v["evaluator"] == "representation"])
 
-    def _drawn(self, rows: pd.DataFrame) -> pd.DataFrame:
-        drawn = rows_of(self.results.examples, self.task, self.preset)
-        return drawn[drawn["prompt_set"].isin(rows["prompt_set"].dropna())]
+    def _examples_of(self, rows: pd.DataFrame) -> pd.DataFrame:
+        examples = rows_of(self.results.examples, self.task, self.preset)
+        return examples[examples["prompt_set"].isin(rows["prompt_set"].dropna())]
 
     @cached_property
     def looks(self) -> dict[str, Look]:
-        """The looks of the contestants met here. What is the oracle of one task may be a baseline of another."""
+        """The looks of the slice's contestants. The oracle of one task may be a baseline of another."""
         oracles = [name for name, kind in self.kinds.items() if kind == "oracle"]
         return {name: self.results.looks[name] for name in self.kinds} | looks([], [], oracles)
 
 
 def load(results: Path, tasks: Sequence[str] = ()) -> Results:
-    """Read a results folder, of some tasks alone if any are named; raises `UsageError` when there is nothing to report,
-    and `UnknownNameError` for a task without rows."""
+    """Read a results folder.
+
+    Args:
+        results: the folder.
+        tasks: names of the tasks to read; all if empty.
+
+    Raises:
+        UsageError: the folder has no results (code `nothing-to-do`).
+        UnknownNameError: a task without results.
+    """
     problems: list[tables.TableError] = []
     values, packed = (tables.read_all("values", results, problems, packed) for packed in (False, True))
     if tasks:
-        spelt = {canonical(name): str(name) for name in (*values["task"].unique(), *packed["task"].unique())}
+        names = {canonical(name): str(name) for name in (*values["task"].unique(), *packed["task"].unique())}
         for name in tasks:
-            if canonical(name) not in spelt and spelt:
-                raise UnknownNameError("task", name, spelt.values(), f"(tasks with results in {results})")
-        tasks = [spelt.get(canonical(name), name) for name in tasks]
+            if canonical(name) not in names and names:
+                raise UnknownNameError("task", name, names.values(), f"(tasks with results in {results})")
+        tasks = [names.get(canonical(name), name) for name in tasks]
         values, packed = (rows[rows["task"].isin(list(tasks))] for rows in (values, packed))
-    again, passed_over = trained_again(packed, values)
-    values = _beside("values", values, packed, again)
+    retrained, retrained_lines = retrained_runs(packed, values)
+    values = _union("values", values, packed, retrained)
     if values.empty:
         skipped = f" ({len(problems)} unreadable files were skipped)" if problems else ""
         raise UsageError(
             f"no results in {results}{skipped}; run 'iclbench demo', or 'iclbench train TASK BACKBONE' and then "
-            "'iclbench eval', or name another folder with --results"
+            "'iclbench eval', or name another folder with --results",
+            code="nothing-to-do",
         )
-    costs, examples, cells = (_all(table, results, problems, again) for table in ("costs", "examples", "cells"))
+    costs, examples, cells = (_read(table, results, problems, retrained) for table in ("costs", "examples", "cells"))
     trials = tables.read_all("trials", results, problems)
     if tasks:
         costs, examples, cells = (rows[rows["task"].isin(list(tasks))] for rows in (costs, examples, cells))
-    language_rows, values = (
-        values[values["preset"] == PRESET],
-        values[values["preset"] != PRESET].reset_index(drop=True),
-    )
-    language_rows, unknown_models = prepared(language_rows)
+    is_language = values["preset"] == PRESET
+    language_rows, excluded_cells = prepared(values[is_language])
+    values = values[~is_language].reset_index(drop=True)
     language = Language(language_rows, costs[costs["preset"] == PRESET], answers(results, language_rows, problems))
     costs = costs[costs["preset"] != PRESET].reset_index(drop=True)
-    known = {*language_rows["prompt_set"].dropna(), *values["prompt_set"].dropna()}
-    values, set_aside = comparable_rows(values)
-    paired = set(values.loc[values["shift"] == "none", "prompt_set"].dropna())
-    errors = EpisodeScores(_errors(results, known - paired, problems, again), paired)
-    # Variants of one backbone have names of their own there too, and runs on another task's prompts.
+    prompt_sets = {*language_rows["prompt_set"].dropna(), *values["prompt_set"].dropna()}
+    values, excluded_rows = comparable_rows(values)
+    paired_sets = set(values.loc[values["shift"] == "none", "prompt_set"].dropna())
+    errors = EpisodeScores(_errors(results, prompt_sets - paired_sets, problems, retrained), paired_sets)
+    # The names of variants, and of runs on another task, hold in all tables.
     keys = ["task", "preset", "run"]
-    names = values.drop_duplicates(keys).set_index(keys)["contestant"]
+    contestants = values.drop_duplicates(keys).set_index(keys)["contestant"]
     for table in (costs, examples, cells):
-        named = names.reindex(pd.MultiIndex.from_frame(table[keys])).set_axis(table.index)
-        table["contestant"] = named.fillna(table["contestant"])
-    # Paths relative to the folder: the same tables give the same page wherever they lie.
-    skipped_lines = tuple(str(problem).replace(f"{results}/", "") for problem in problems)
-    set_aside = (*passed_over, *set_aside, *unknown_models)
-    return Results(values, errors, costs, examples, language, skipped_lines, set_aside, cells, trials, results)
+        row_contestants = contestants.reindex(pd.MultiIndex.from_frame(table[keys])).set_axis(table.index)
+        table["contestant"] = row_contestants.fillna(table["contestant"])
+    # Paths are relative to the folder, so that the report does not depend on its place.
+    skipped_files = tuple(str(problem).replace(f"{results}/", "") for problem in problems)
+    excluded_rows = (*retrained_lines, *excluded_rows, *excluded_cells)
+    return Results(values, errors, costs, examples, language, skipped_files, excluded_rows, cells, trials, results)
 
 
 def of_values(values: pd.DataFrame) -> Results:
-    """What a report can say of rows of the table `values` alone, without a folder; raises `UsageError` where there are
-    none."""
+    """Results that have only rows of the table `values`, without a folder.
+
+    Raises:
+        UsageError: there are no rows (code `nothing-to-do`).
+        TableError: `values` are not rows of that table.
+    """
     if values.empty:
-        raise UsageError("there are no rows to report on; icl.evaluate(...) and open_results(...).values() give some")
-    rows, set_aside = comparable_rows(tables.validate("values", values))
+        raise UsageError(
+            "there are no rows to report on; use icl.evaluate(...) or open_results(...).values()", code="nothing-to-do"
+        )
+    rows, excluded_rows = comparable_rows(tables.validate("values", values))
     empty = {table: tables.frame(table, []) for table in ("costs", "examples", "answers")}
     language = Language(rows.iloc[:0], empty["costs"], empty["answers"])
     errors = EpisodeScores(iter(()), set())
-    return Results(rows, errors, empty["costs"], empty["examples"], language, (), set_aside)
+    return Results(rows, errors, empty["costs"], empty["examples"], language, (), excluded_rows)
 
 
 def data_note(rows: pd.DataFrame) -> pd.Series:
-    """For the name of a published contestant: the data that its number is for, behind a comma; empty: no data set.
+    """A suffix with the data of each published number, for the name of its contestant; empty without data.
 
     >>> data_note(pd.DataFrame({"data": ["glyphs=omniglot", None]})).tolist()
     [', glyphs=omniglot', '']
@@ -171,27 +194,29 @@ def data_note(rows: pd.DataFrame) -> pd.Series:
     return (", " + rows["data"].astype("string")).fillna("")
 
 
-def _all(table: tables.TableName, results: Path, problems: list[tables.TableError], again: set[str]) -> pd.DataFrame:
-    """All rows of a table; of runs that the user has trained again, those that are not packed."""
-    own, packed = (tables.read_all(table, results, problems, packed) for packed in (False, True))
-    return _beside(table, own, packed, again)
+def _read(
+    table: tables.TableName, results: Path, problems: list[tables.TableError], retrained: set[str]
+) -> pd.DataFrame:
+    """All rows of a table, without packed rows of retrained runs."""
+    local, packed = (tables.read_all(table, results, problems, packed) for packed in (False, True))
+    return _union(table, local, packed, retrained)
 
 
-def _beside(table: tables.TableName, own: pd.DataFrame, packed: pd.DataFrame, again: set[str]) -> pd.DataFrame:
-    return tables.union(table, [own, packed[~packed["run"].isin(list(again))]])
+def _union(table: tables.TableName, local: pd.DataFrame, packed: pd.DataFrame, retrained: set[str]) -> pd.DataFrame:
+    return tables.union(table, [local, packed[~packed["run"].isin(list(retrained))]])
 
 
 def _errors(
-    results: Path, passed_over: set[str], problems: list[tables.TableError], again: set[str]
+    results: Path, ignored_sets: set[str], problems: list[tables.TableError], retrained: set[str]
 ) -> Iterator[pd.DataFrame]:
-    """One file at a time: the errors of all episodes together may not fit into memory. Those in the folders of some
-    prompt sets are not read at all, and packed ones are passed over of runs that the user has trained again."""
+    """The scores of single episodes, file by file, as all of them may not fit into memory. Folders of ignored prompt
+    sets are not read, and packed rows of retrained runs are removed."""
     for path in tables.files("errors", results):
-        if path.parent.name in passed_over:
+        if path.parent.name in ignored_sets:
             continue
         try:
             rows = tables.read("errors", path)
-            yield rows[~rows["run"].isin(list(again))] if tables.is_packed(path, results) else rows
+            yield rows[~rows["run"].isin(list(retrained))] if tables.is_packed(path, results) else rows
         except tables.TableError as error:
             log.warning("skipped: %s", error)
             problems.append(error)

@@ -1,7 +1,7 @@
-"""Vega in a process of its own: pictures as PNG and SVG, and the script that draws the figures on the page.
+"""Vega in a separate process: pictures as PNG and SVG, and the script that draws the figures on the page.
 
-vl-convert brings V8, which holds the interpreter's lock while it works and takes its whole process with it when it gets
-no memory. A page is worth more than its pictures: what cannot be drawn is missing, with a reason.
+vl-convert contains V8, which holds Python's global interpreter lock and ends its process if it runs out of memory. In a
+separate process it does not end the report: a picture that cannot be drawn is missing, with a reason.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from typing import Any, ClassVar
 
 from iclbench.core.files import atomic, write_text
 
-# What the process runs.
-CHILD = "from iclbench.report.drawing import serve; serve()"
+# The code of the process.
+CHILD_CODE = "from iclbench.report.drawing import serve; serve()"
 
 
 class Child:
-    """A process that answers lines of JSON with lines of JSON; it starts with the first that it is asked."""
+    """A process that answers lines of JSON with lines of JSON; it starts with the first job."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
-        self._errors = TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  # as long as the process
+        self._errors = TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  # open as long as the process
 
     def send(self, **job: Any) -> None:
-        """Ask for something; `receive` waits for the answer."""
+        """Send a job; `receive` waits for the answer."""
         if self._process is None:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", CHILD],
+                [sys.executable, "-c", CHILD_CODE],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
@@ -45,10 +45,14 @@ class Child:
             self._process.stdin.write(json.dumps(job, allow_nan=False) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # it has ended, which `receive` finds out
+            pass  # the process has ended; `receive` raises the error
 
     def receive(self) -> dict[str, Any]:
-        """The next answer; raises `ChildProcessError` with the reason if the process has ended without one."""
+        """The next answer.
+
+        Raises:
+            ChildProcessError: the process has ended without an answer; the message is the reason.
+        """
         assert self._process is not None
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
@@ -56,10 +60,10 @@ class Child:
             process = self._process
             self.close()
             self._errors.seek(0)
-            code, said = process.returncode, self._errors.read()
+            code, stderr = process.returncode, self._errors.read()
             self._errors.seek(0)
             self._errors.truncate()
-            raise ChildProcessError(why_ended(code, said))
+            raise ChildProcessError(exit_reason(code, stderr))
         answer: dict[str, Any] = json.loads(line)
         return answer
 
@@ -80,33 +84,41 @@ class Child:
 
 
 class Drawer:
-    """Draws one picture after the other; `version` is that of Vega-Lite, like 6.4."""
+    """Draws pictures; `version` is that of Vega-Lite, such as 6.4."""
 
     def __init__(self, version: str) -> None:
         self._child = Child()
         self._version = version
-        self._drawn = 0
-        self._never: str | None = None
+        self._drawn_count = 0
+        # Why no picture can be drawn.
+        self._failure: str | None = None
 
     def draw(self, picture: Mapping[str, Any] | str, stem: Path, formats: Sequence[str]) -> str | None:
-        """Write a Vega-Lite specification, or an SVG, as `stem` with the ending of each format; the reason if it cannot
-        be drawn. A process that ends before its first picture is not started again.
+        """Draw a picture. A process that ends before its first picture is not started again.
+
+        Args:
+            picture: a Vega-Lite specification, or an SVG.
+            stem: path of the files without ending.
+            formats: formats of the files.
+
+        Returns:
+            Why the picture cannot be drawn; None if it was.
 
         Raises:
-            OSError: the file system refuses.
+            OSError: the files cannot be written.
         """
-        if self._never is not None:
-            return self._never
+        if self._failure is not None:
+            return self._failure
         self._child.send(picture=picture, stem=str(stem), formats=list(formats), version=self._version)
         try:
             answer = self._child.receive()
         except ChildProcessError as error:
-            self._never = None if self._drawn else str(error)
-            self._drawn = 0
+            self._failure = None if self._drawn_count else str(error)
+            self._drawn_count = 0
             return str(error)
         if "errno" in answer:
             raise OSError(answer["errno"], answer["strerror"])
-        self._drawn += 1
+        self._drawn_count += 1
         reason: str | None = answer["reason"]
         return reason
 
@@ -115,56 +127,63 @@ class Drawer:
 
 
 class Script:
-    """Vega, Vega-Lite (of this version) and vega-embed as one script, prepared while the page is; once in a process."""
+    """Vega, Vega-Lite (of this version) and vega-embed as one script.
 
-    _known: ClassVar[dict[str, str]] = {}
+    It is prepared in the background, and only once in this process.
+    """
+
+    _scripts: ClassVar[dict[str, str]] = {}
 
     def __init__(self, version: str) -> None:
         self._child = Child()
         self._version = version
-        if version not in self._known:
+        if version not in self._scripts:
             self._child.send(script=version)
 
     @property
     def text(self) -> str:
-        """The script; raises `ChildProcessError` with the reason if there is none."""
-        if self._version not in self._known:
-            self._known[self._version] = self._child.receive()["script"]
-        return self._known[self._version]
+        """The script.
+
+        Raises:
+            ChildProcessError: there is no script; the message is the reason.
+        """
+        if self._version not in self._scripts:
+            self._scripts[self._version] = self._child.receive()["script"]
+        return self._scripts[self._version]
 
     def close(self) -> None:
         self._child.close()
 
 
-def why_ended(code: int, said: str) -> str:
-    """Why a process that draws has ended, in a line.
+def exit_reason(code: int, stderr: str) -> str:
+    """Why a drawing process has ended, in one line.
 
-    >>> why_ended(-6, "# Fatal process out of memory: Oilpan: CagedHeap reservation.")
-    'V8, which draws, got no memory: give it more (ulimit -v) or leave pictures out'
-    >>> why_ended(1, "Traceback ...\\nModuleNotFoundError: No module named 'vl_convert'\\n")
+    >>> exit_reason(-6, "# Fatal process out of memory: Oilpan: CagedHeap reservation.")
+    'the process that draws ran out of memory: raise its limit (ulimit -v) or write no pictures'
+    >>> exit_reason(1, "Traceback ...\\nModuleNotFoundError: No module named 'vl_convert'\\n")
     "the process that draws has ended: ModuleNotFoundError: No module named 'vl_convert'"
     """
-    if "out of memory" in said or "MemoryError" in said or "Cannot allocate" in said:
-        return "V8, which draws, got no memory: give it more (ulimit -v) or leave pictures out"
-    last = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "")
+    if "out of memory" in stderr or "MemoryError" in stderr or "Cannot allocate" in stderr:
+        return "the process that draws ran out of memory: raise its limit (ulimit -v) or write no pictures"
+    reason = next((line.strip() for line in reversed(stderr.splitlines()) if line.strip()), "")
     if code < 0:
-        last = f"killed by {signal.Signals(-code).name}"
-    return f"the process that draws has ended: {last[:200] or f'exit code {code}'}"
+        reason = f"killed by {signal.Signals(-code).name}"
+    return f"the process that draws has ended: {reason[:200] or f'exit code {code}'}"
 
 
 def serve() -> None:
-    """Answer jobs from stdin on stdout, until there are no more: the other end of `Child`."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever asked ends this process
+    """Read jobs from stdin and write answers to stdout until stdin ends; runs in the process of `Child`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is no answer
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # libraries may print, which must not be read as an answer
     for line in sys.stdin:
         job = json.loads(line)
-        answer = {"script": _script(job["script"])} if "script" in job else _drawn(job)
+        answer = {"script": _script(job["script"])} if "script" in job else _draw(job)
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
 
-def _drawn(job: Mapping[str, Any]) -> dict[str, Any]:
+def _draw(job: Mapping[str, Any]) -> dict[str, Any]:
     import vl_convert
 
     picture, stem, formats = job["picture"], job["stem"], job["formats"]
@@ -177,7 +196,7 @@ def _drawn(job: Mapping[str, Any]) -> dict[str, Any]:
                 temporary.write_bytes(vl_convert.svg_to_png(svg, scale=2))
     except OSError as error:
         return {"errno": error.errno, "strerror": error.strerror}
-    except ValueError as error:  # what vl-convert raises
+    except ValueError as error:  # raised by vl-convert
         return {"reason": f"it cannot be drawn: {(str(error).splitlines() or [''])[0][:200]}"}
     return {"reason": None}
 

@@ -1,4 +1,4 @@
-"""The episodes that are drawn: the table of examples, and the order of contestants."""
+"""Contestants in figures of single episodes: which predictions are drawn, and in which order."""
 
 from __future__ import annotations
 
@@ -10,57 +10,64 @@ import pandas as pd
 from iclbench.analysis.target_scores import overall
 from iclbench.report.data import Slice
 
-# Contestants and numbers of related datasets side by side.
+# Largest number of predictions in a row.
 COLUMNS = 4
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A contestant, and how many related datasets it was given."""
+class DrawnContestant:
+    """A contestant given a number of related datasets.
+
+    Attributes:
+        contestant: its name.
+        n_related: number of related datasets.
+        uses_related: whether it uses related datasets.
+    """
 
     contestant: str
     n_related: int
-    related: bool
+    uses_related: bool
 
     @property
     def title(self) -> str:
-        """The name, and the number of related datasets where it uses them."""
-        return self.contestant + (f", {self.n_related} related" if self.related else "")
+        """The name, with the number of related datasets if it uses them."""
+        return self.contestant + (f", {self.n_related} related" if self.uses_related else "")
 
 
 def pixels(examples: pd.DataFrame) -> int | None:
-    """The number of pixels of an image, where the inputs are two coordinates that fill a grid."""
+    """The number of pixels of an image; None unless the inputs are a complete grid of two coordinates."""
     inputs = examples.loc[examples["role"] == "predicted", ["x1", "x2"]].drop_duplicates()
     if inputs.empty or inputs["x2"].isna().any():
         return None
-    full = inputs["x1"].nunique() * inputs["x2"].nunique()
-    return full if len(inputs) == full else None
+    grid_size = inputs["x1"].nunique() * inputs["x2"].nunique()
+    return grid_size if len(inputs) == grid_size else None
 
 
 def one_run(examples: pd.DataFrame) -> pd.DataFrame:
-    """The rows of one run per contestant: the first of several seeds."""
-    first = examples.groupby("contestant")["run"].transform("min")
-    return examples[examples["run"] == first]
+    """The rows of the first run (seed) of each contestant."""
+    first_runs = examples.groupby("contestant")["run"].transform("min")
+    return examples[examples["run"] == first_runs]
 
 
-def everyone(task: Slice, examples: pd.DataFrame) -> list[Shown]:
-    """Every contestant with every number of related datasets that it was drawn with; the best first."""
+def all_contestants(task: Slice, examples: pd.DataFrame) -> list[DrawnContestant]:
+    """All contestants with all their numbers of related datasets in the examples, the best contestant first."""
     predicted = examples[examples["role"] == "predicted"]
-    given = predicted.groupby("contestant")["n_related"]
-    asked = {str(name): sorted({int(v) for v in counts.dropna()} or {0}) for name, counts in given}
+    by_contestant = predicted.groupby("contestant")["n_related"]
+    counts = {str(name): sorted({int(v) for v in column.dropna()} or {0}) for name, column in by_contestant}
     scores = overall(task.targets)
     scores = scores[(scores["shift"] == "none") & scores["metric"].isin(["log_likelihood", "squared_error"])]
-    # A likelihood comes before any squared error.
+    # Any log-likelihood ranks above any squared error.
     merit = scores["value"].where(scores["metric"] == "log_likelihood", -1e6 - scores["value"])
     best = merit.groupby(scores["contestant"]).max()
-    order = sorted(asked, key=lambda name: (-float(best.get(name, float("-inf"))), name))
-    return [Shown(name, n, max(asked[name]) > 0) for name in order for n in asked[name]]
+    order = sorted(counts, key=lambda name: (-float(best.get(name, float("-inf"))), name))
+    return [DrawnContestant(name, n, max(counts[name]) > 0) for name in order for n in counts[name]]
 
 
-def side_by_side(task: Slice, shown: Sequence[Shown]) -> list[Shown]:
-    """The best backbone without related datasets, then the best that uses them by their number, then further ones."""
-    kinds = task.kinds
-    backbones = [s for s in shown if kinds.get(s.contestant) == "backbone"]
-    alone, with_related = [s for s in backbones if not s.related], [s for s in backbones if s.related]
-    best = [s for s in with_related if s.contestant == with_related[0].contestant]
-    return [*alone[:1], *best, *alone[1:]][:COLUMNS]
+def main_contestants(task: Slice, contestants: Sequence[DrawnContestant]) -> list[DrawnContestant]:
+    """At most `COLUMNS` backbones: the best one without related datasets, the best one that uses them with each of its
+    numbers, and further ones without."""
+    backbones = [drawn for drawn in contestants if task.kinds.get(drawn.contestant) == "backbone"]
+    informed = [drawn for drawn in backbones if drawn.uses_related]
+    uninformed = [drawn for drawn in backbones if not drawn.uses_related]
+    best_informed = [drawn for drawn in informed if drawn.contestant == informed[0].contestant]
+    return [*uninformed[:1], *best_informed, *uninformed[1:]][:COLUMNS]

@@ -1,4 +1,4 @@
-"""Figures as PNG and SVG, tables as CSV, Markdown and LaTeX."""
+"""Files of a report: figures as PNG and SVG, tables as CSV, Markdown and LaTeX."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LATEX = {
     "–": "--",
     "−": "$-$",
     "·": r"$\cdot$",
-    "[": "{[}",  # a leading bracket would be read as the optional argument of the row before
+    "[": "{[}",  # LaTeX reads a leading bracket as an optional argument of the row above
 }
 _IN_LATEX = str.maketrans(_LATEX)
 _IN_MARKDOWN = str.maketrans({character: f"\\{character}" for character in r"\`*_[]<>|~"})
@@ -43,8 +43,14 @@ _SPACES = re.compile(r"\s+")
 
 
 def write(block: Block, out: Path, formats: Sequence[str], drawer: Drawer) -> str | None:
-    """The files of a block: a table in every format of tables, the rows behind a figure as CSV and its picture in every
-    one of `formats`, a gallery as one picture. Why its pictures are missing, if they are."""
+    """Write the files of a block.
+
+    A table has a file in each of `TABLE_FORMATS`, a figure a CSV file with its rows and a picture in each of `formats`,
+    and a gallery a picture in each of `formats`.
+
+    Returns:
+        Why its pictures could not be drawn; None if they were.
+    """
     folder = out / "figures"
     if isinstance(block, Table):
         write_table(block, out / "tables")
@@ -59,7 +65,7 @@ def write(block: Block, out: Path, formats: Sequence[str], drawer: Drawer) -> st
 
 
 def sheet(gallery: Gallery) -> str:
-    """The pictures with the titles of their rows and columns as SVG."""
+    """A gallery as SVG, with the titles of rows and columns."""
     side, gap, margin = 84, 8, 110
     parts = [
         f'<text transform="translate({margin + column * (side + gap)} {margin - 6}) rotate(-30)">{_title(title)}</text>'
@@ -83,6 +89,7 @@ def sheet(gallery: Gallery) -> str:
 
 
 def write_table(table: Table, folder: Path) -> None:
+    """Write a table in each of `TABLE_FORMATS`."""
     write_text(folder / f"{table.name}.csv", _csv(table.frame), sync=False)
     write_text(folder / f"{table.name}.md", markdown(table), sync=False)
     write_text(folder / f"{table.name}.tex", latex(table), sync=False)

@@ -1,4 +1,4 @@
-"""The blocks as one HTML page that needs nothing else: styles, Vega and data are inside, and it may load nothing."""
+"""A report as one self-contained HTML page: it includes styles, Vega and data, and loads nothing."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from markupsafe import Markup
 from iclbench.core.formats import Number, printable, printable_all
 from iclbench.report.blocks import Figure, Gallery, Glance, Section, Table
 from iclbench.report.exports import TABLE_FORMATS
-from iclbench.report.style import Look, short
+from iclbench.report.style import Look, short_names
 
-# The shapes of points as paths in the middle of a swatch of 32 x 14 pixels.
+# Shapes of points as paths, centred in a swatch of 32 x 14 pixels.
 _OUTLINES = {
     "circle": "M11 7a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z",
     "square": "M11.5 2.5h9v9h-9z",
@@ -34,56 +34,73 @@ _OUTLINES = {
 
 
 @dataclass(frozen=True)
-class Part:
-    """A section as HTML, and what the table of contents needs of it.
+class RenderedSection:
+    """A section as HTML, with its entry in the table of contents.
 
     Attributes:
-        section: without its contents.
-        html: the section.
-        drawn: whether there are figures in it.
-        pictures: how many pictures were asked for.
-        missing: why pictures of it were not written, by figure.
-        broken: why it could not be made, in a line; empty if it was.
+        section: the section without its blocks and parts.
+        html: the HTML.
+        has_figures: whether the section has figures.
+        pictures: number of requested pictures.
+        missing_pictures: why pictures could not be drawn, by figure.
+        error: why the section could not be made, in one line; empty if it was.
     """
 
     section: Section
     html: Markup
-    drawn: bool
+    has_figures: bool
     pictures: int
-    missing: dict[str, str]
-    broken: str = ""
+    missing_pictures: dict[str, str]
+    error: str = ""
 
 
-def part(section: Section, formats: Sequence[str], missing: dict[str, str], own: Collection[str] = ()) -> Part:
-    """One section of the page. `formats` are the figure formats that lie in `figures/` beside it, but for those of the
-    figures that are `missing`, with the reason; contestants that are the user's `own` stand out."""
-    html = (
-        _environment()
-        .get_template("section.html")
-        .render(section=section, formats=list(formats), missing=missing, own=own)
+def render_section(
+    section: Section, formats: Sequence[str], missing_pictures: dict[str, str], user_backbones: Collection[str] = ()
+) -> RenderedSection:
+    """Render a section.
+
+    Args:
+        section: the section.
+        formats: formats of the pictures in `figures/`.
+        missing_pictures: why pictures could not be drawn, by figure.
+        user_backbones: contestants that are highlighted.
+    """
+    template = _environment().get_template("section.html")
+    html = template.render(
+        section=section, formats=list(formats), missing_pictures=missing_pictures, user_backbones=user_backbones
     )
     blocks = section.walk()
-    drawn = any(isinstance(block, Figure) for block in blocks)
+    has_figures = any(isinstance(block, Figure) for block in blocks)
     pictures = sum(isinstance(block, Figure | Gallery) for block in blocks) if formats else 0
-    about = replace(section, blocks=(), parts=())
-    return Part(about, Markup(html), drawn, pictures, missing)
+    empty = replace(section, blocks=(), parts=())
+    return RenderedSection(empty, Markup(html), has_figures, pictures, missing_pictures)
 
 
-def render(parts: Sequence[Part], title: str, subtitle: str, vega: str, undrawn: str = "") -> str:
-    """The complete page; `vega` is the script that draws figures, `undrawn` says why there is none."""
+def render_page(
+    sections: Sequence[RenderedSection], title: str, subtitle: str, vega: str, script_error: str = ""
+) -> str:
+    """Render the page.
+
+    Args:
+        sections: the sections in order.
+        title: title of the page.
+        subtitle: the line below the title.
+        vega: the script that draws figures; empty without figures.
+        script_error: why there is no script.
+    """
     return (
         _environment()
         .get_template("page.html")
         .render(
-            sections=parts,
-            contents=contents(parts),
+            sections=sections,
+            contents=contents(sections),
             title=title,
             subtitle=subtitle,
             style=Markup(_asset("page.css")),
             script=Markup(_asset("page.js")),
             vega=vega and zipped(vega),
-            choices=choices([each.section for each in parts]),
-            undrawn=undrawn,
+            choices=choices([rendered.section for rendered in sections]),
+            script_error=script_error,
         )
     )
 
@@ -98,41 +115,45 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
     )
-    environment.filters |= {"json": embedded, "packed": packed, "background": background, "short": short}
-    environment.tests |= {"table": _is(Table), "figure": _is(Figure), "gallery": _is(Gallery), "glance": _is(Glance)}
+    environment.filters |= {"json": embedded, "packed": packed, "background": background, "short_names": short_names}
+    environment.tests |= {
+        "table": _test(Table),
+        "figure": _test(Figure),
+        "gallery": _test(Gallery),
+        "glance": _test(Glance),
+    }
     environment.globals |= {"swatch": swatch, "table_formats": TABLE_FORMATS}
     return environment
 
 
 def embedded(value: Any) -> Markup:
-    """JSON for a script element: nothing in it can close the element or open a comment."""
+    """JSON for a script element, escaped so that it can neither close the element nor open a comment."""
     text = json.dumps(printable_all(value), separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
 def packed(figure: Figure) -> str:
-    """What the page's script needs of a figure, as compressed JSON in base64: a page of a hundred figures stays a few
-    megabytes."""
-    content = {"spec": figure.live, "behind": figure.behind, "rows": columns(figure.data)}
+    """A figure for the page's script, as compressed JSON in base64: a page of a hundred figures has a few megabytes."""
+    content = {"spec": figure.live, "behind": figure.row_columns, "rows": columns(figure.data)}
     text = json.dumps(printable_all(content), separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return zipped(text)
 
 
 def zipped(text: str) -> str:
-    """A text as the page's script unzips it."""
+    """Text as gzip in base64, which the page's script unzips."""
     return b64encode(gzip.compress(text.encode(), mtime=0)).decode("ascii")
 
 
-def contents(sections: Sequence[Part]) -> dict[str, list[Part]]:
-    """The sections by group, first those without one."""
-    groups: dict[str, list[Part]] = {"": []}
-    for section in sections:
-        groups.setdefault(section.section.group, []).append(section)
+def contents(sections: Sequence[RenderedSection]) -> dict[str, list[RenderedSection]]:
+    """The sections by group, first those without a group."""
+    groups: dict[str, list[RenderedSection]] = {"": []}
+    for rendered in sections:
+        groups.setdefault(rendered.section.group, []).append(rendered)
     return groups
 
 
 def choices(sections: Sequence[Section]) -> dict[str, list[str]]:
-    """What the sections can be filtered by: the names of tasks, presets and contestants."""
+    """The values of the filters of sections: names of tasks, presets and contestants."""
     return {
         "task": sorted({section.task for section in sections if section.task}),
         "preset": sorted({section.preset for section in sections if section.preset}),
@@ -141,29 +162,29 @@ def choices(sections: Sequence[Section]) -> dict[str, list[str]]:
 
 
 def columns(data: pd.DataFrame) -> dict[str, Any]:
-    """A frame column by column: numbers with six significant digits, texts as levels and codes."""
-    packed: dict[str, Any] = {}
+    """A frame as lists by column: numbers with six significant digits, texts as levels and codes."""
+    lists: dict[str, Any] = {}
     for name in data.columns:
         column = data[name]
         if pd.api.types.is_bool_dtype(column):
-            packed[name] = [bool(v) for v in column]
+            lists[name] = [bool(v) for v in column]
         elif pd.api.types.is_numeric_dtype(column):
-            packed[name] = [_short(v) for v in column.astype(object).where(column.notna(), None)]
+            lists[name] = [_rounded(v) for v in column.astype(object).where(column.notna(), None)]
         else:
             codes, levels = pd.factorize(column.astype(object))
-            packed[name] = {"levels": [str(level) for level in levels], "codes": [int(c) for c in codes]}
-    return packed
+            lists[name] = {"levels": [str(level) for level in levels], "codes": [int(c) for c in codes]}
+    return lists
 
 
 def background(shade: float) -> str:
-    """White to blue, and the ink that is readable on it (contrast at least 4.5)."""
+    """CSS of a cell: a background between white (0) and blue (1), and a text colour with a contrast of at least 4.5."""
     start, end = (255, 255, 255), (0x1F, 0x5F, 0x99)
     red, green, blue = (round(a + (b - a) * shade) for a, b in zip(start, end, strict=True))
     return f"background:#{red:02x}{green:02x}{blue:02x};color:{'#fff' if shade > 0.84 else '#000'}"
 
 
 def swatch(look: Look, shape: bool = False) -> Markup:
-    """A short line in a contestant's look, with the shape of its points or without."""
+    """A short line in a contestant's look; `shape` adds the shape of its points."""
     dash = f' stroke-dasharray="{" ".join(str(d) for d in look.dash)}"' if look.dash else ""
     line = f'<line x1="1" y1="7" x2="31" y2="7" stroke="{look.colour}" stroke-width="{look.width}"{dash}/>'
     fill = "#fff" if look.hollow else look.colour
@@ -177,16 +198,17 @@ def swatch(look: Look, shape: bool = False) -> Markup:
     return Markup(f'<svg width="32" height="14" aria-hidden="true">{line}</svg>')
 
 
-def _short(value: Number | None) -> Number | None:
+def _rounded(value: Number | None) -> Number | None:
+    """The value with six significant digits; None if it is not finite."""
     if value is None or value != value or value in (float("inf"), float("-inf")):
         return None
-    short = float(f"{float(value):.6g}")
-    return int(short) if short.is_integer() and abs(short) < 1e15 else short
+    rounded = float(f"{float(value):.6g}")
+    return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
 
 
 def _asset(name: str) -> str:
     return files("iclbench.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
-def _is(kind: type) -> Any:
-    return lambda value: isinstance(value, kind)
+def _test(cls: type) -> Any:
+    return lambda value: isinstance(value, cls)

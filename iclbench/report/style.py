@@ -1,9 +1,9 @@
-"""The look of the figures: one per contestant, the same on every figure of a report.
+"""The looks of contestants, the same in all figures of a report.
 
-Causal backbones have the strong colours of Okabe and Ito (2008), solid lines and filled shapes; backbones that take
-their context as a set have other colours, long dashes and hollow shapes; baselines a muted version of the colours of
-Tol (2021), thin and dashed; oracles are black. The colours of one kind stay apart under protanopia and deuteranopia (a
-test), and no two backbones that come with the package share a shape: nothing hangs on colour alone.
+Causal backbones have strong colours (the first six of Okabe and Ito, 2008), solid lines and filled shapes; set models
+have other colours, long dashes and hollow shapes. Baselines have a muted version of the colours of Tol (2021) and thin
+dashed lines, and oracles are black. Tests ensure that the colours of one kind differ under protanopia and deuteranopia,
+and that all backbones of the package differ in their shapes, so that no figure needs colour.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -16,10 +16,10 @@ from iclbench.registry import BACKBONES, Backbones
 STRONG = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MUTED = ("#B2455A", "#5A4FA8", "#9A8A2E", "#2F8A57", "#3E8CA8", "#8F4478", "#A0603A", "#6E7F80")
 DASHES = ((7, 3), (3, 2), (10, 3, 2, 3), (2, 2))
-LONG = (9, 3)
-# Width of the line of a backbone of the user's own, and colours that no other has.
-WIDE = 3.4
-MINE = ("#B00000", "#3D3DFF", "#7F00B2", "#804000")
+LONG_DASH = (9, 3)
+# Line width and colours of user-defined backbones.
+USER_WIDTH = 3.4
+USER_COLOURS = ("#B00000", "#3D3DFF", "#7F00B2", "#804000")
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right")
 GREY = "#B5B5B5"
 INK = "#1A1A1A"
@@ -48,7 +48,7 @@ CONFIG: dict[str, Any] = {
 
 
 def vega_lite() -> str:
-    """The version of Vega-Lite that figures are written in.
+    """The version of Vega-Lite of all specifications.
 
     >>> vega_lite()[0].isdigit()
     True
@@ -60,9 +60,17 @@ def vega_lite() -> str:
 
 @dataclass(frozen=True)
 class Look:
-    """Colour, dash pattern (pixels; empty: solid) and width of a contestant's line; shape of its points, as Vega-Lite
-    calls it or as a path, and whether that is an outline; whether a backbone reads its context in order ("causal") or
-    as a "set", if that is known; and whether it is the user's own, which stands out."""
+    """The look of a contestant.
+
+    Attributes:
+        colour: of line and points.
+        dash: dash pattern of the line in pixels; empty: solid.
+        width: width of the line in pixels.
+        shape: shape of the points, a name of Vega-Lite or a path.
+        hollow: whether points are outlines.
+        order: context order of a backbone, "causal" or "set"; None if unknown.
+        is_user_defined: whether it is a backbone that is not part of the package.
+    """
 
     colour: str
     dash: tuple[int, ...] = ()
@@ -70,10 +78,10 @@ class Look:
     shape: str = "circle"
     hollow: bool = False
     order: str | None = None
-    own: bool = False
+    is_user_defined: bool = False
 
 
-# Shapes that Vega has not, as paths within a square from -1 to 1.
+# Shapes that Vega does not have, as paths within a square from -1 to 1.
 PATHS = {
     "star": "M0,-1L0.29,-0.4L0.95,-0.31L0.48,0.15L0.59,0.81L0,0.5L-0.59,0.81L-0.48,0.15L-0.95,-0.31L-0.29,-0.4Z",
     "pentagon": "M0,-1L0.95,-0.31L0.59,0.81L-0.59,0.81L-0.95,-0.31Z",
@@ -97,14 +105,13 @@ PATHS = {
     "crown": "M-0.9,0.8L-0.9,-0.7L-0.4,0L0,-0.8L0.4,0L0.9,-0.7L0.9,0.8Z",
     "saltire": "M-0.9,-0.5L-0.5,-0.9L0,-0.4L0.5,-0.9L0.9,-0.5L0.4,0L0.9,0.5L0.5,0.9L0,0.4L-0.5,0.9L-0.9,0.5L-0.4,0Z",
 }
-# Of variants: the dash says what they are told of positions, or that something else is theirs.
-POSITIONS = {"learned": DASHES[1], "sinusoidal": DASHES[2], "rotary": DASHES[3]}
-OTHERWISE = (6, 2, 1, 2, 1, 2)
+# Dashes of variants, by positions; other variants have the last one.
+POSITION_DASHES = {"learned": DASHES[1], "sinusoidal": DASHES[2], "rotary": DASHES[3]}
+OTHER_VARIANT_DASH = (6, 2, 1, 2, 1, 2)
 
-
-# Colour, shape of the points and kind of shipped backbones; a shape as Vega-Lite or `PATHS` names it. One that is not
-# listed has a colour and a dash of `looks`.
-LINES: dict[str, tuple[str, str, str]] = {
+# Colour, shape (a name of Vega-Lite or `PATHS`) and context order of shipped backbones. `looks` chooses the look of a
+# backbone that is not listed.
+BACKBONE_STYLES: dict[str, tuple[str, str, str]] = {
     "gpt2": ("#0072B2", "circle", "causal"),
     "transformer": ("#56B4E9", "diamond", "causal"),
     "coqe": ("#E69F00", "triangle-down", "causal"),
@@ -148,7 +155,7 @@ LINES: dict[str, tuple[str, str, str]] = {
     "icicl-tnp": ("#003D33", "triangle-right", "set"),
     "cmhp": ("#44AA99", "hourglass", "set"),
 }
-# Shapes of shipped variants; colour and kind are those of the backbone.
+# Shapes of shipped variants; colour and order are those of the backbone.
 VARIANT_SHAPES = {
     "gpt2-learned": "triangle-right",
     "gpt2-sinusoidal": "triangle-left",
@@ -159,35 +166,34 @@ VARIANT_SHAPES = {
 }
 
 
-def shipped(registry: Backbones) -> dict[str, Look]:
-    """The look of every shipped backbone in `LINES`, the same in every report; variants have the colour of their
-    backbone."""
-    found = {}
+def shipped_looks(registry: Backbones) -> dict[str, Look]:
+    """The looks of all shipped backbones in `BACKBONE_STYLES`; variants have the colour of their backbone."""
+    looks = {}
     for name in registry.shipped:
         variant = registry.variant(name)
-        if variant.backbone not in LINES:
+        if variant.backbone not in BACKBONE_STYLES:
             continue
-        colour, shape, kind = LINES[variant.backbone]
+        colour, shape, order = BACKBONE_STYLES[variant.backbone]
         shape = PATHS.get(shape, shape)
-        found[name] = Look(colour, LONG if kind == "set" else (), 2.6, shape, kind == "set", kind)
+        looks[name] = Look(colour, LONG_DASH if order == "set" else (), 2.6, shape, order == "set", order)
         if variant.backbone != name:
-            dash = POSITIONS.get(str(variant.frozen.get("positions")), OTHERWISE)
-            own = VARIANT_SHAPES.get(name, shape)
-            found[name] = replace(found[name], dash=dash, shape=PATHS.get(own, own))
-    return found
+            dash = POSITION_DASHES.get(str(variant.frozen.get("positions")), OTHER_VARIANT_DASH)
+            variant_shape = VARIANT_SHAPES.get(name, shape)
+            looks[name] = replace(looks[name], dash=dash, shape=PATHS.get(variant_shape, variant_shape))
+    return looks
 
 
-SHIPPED = shipped(BACKBONES)
-OWN = {name: look for name, look in SHIPPED.items() if BACKBONES.variant(name).backbone == name}
-CAUSAL = {name: look for name, look in OWN.items() if look.order == "causal"}
-SETS = {name: look for name, look in OWN.items() if look.order == "set"}
+SHIPPED_LOOKS = shipped_looks(BACKBONES)
+ARCHITECTURE_LOOKS = {name: look for name, look in SHIPPED_LOOKS.items() if BACKBONES.variant(name).backbone == name}
+CAUSAL_LOOKS = {name: look for name, look in ARCHITECTURE_LOOKS.items() if look.order == "causal"}
+SET_LOOKS = {name: look for name, look in ARCHITECTURE_LOOKS.items() if look.order == "set"}
 BACKGROUND = Look(GREY, (), 1.0)
 ORACLE = Look(INK)
-# References that score the same by definition look like rules, not like contestants.
+# References with a fixed score look like rules, not like contestants.
 ZERO = Look("#777777", (1, 3), 1.6)
-# The baseline that stands beside every number on learning in context, unlike the rule of guessing near it.
-NEAREST = Look(MUTED[4], DASHES[0])
-FIXED = {"zero": ZERO, "chance": ZERO, "pixel-1nn": NEAREST}
+# The baseline next to all accuracies in context; it must differ from the rule of guessing near it.
+NEAREST_NEIGHBOUR = Look(MUTED[4], DASHES[0])
+FIXED_LOOKS = {"zero": ZERO, "chance": ZERO, "pixel-1nn": NEAREST_NEIGHBOUR}
 
 
 def looks(
@@ -196,16 +202,22 @@ def looks(
     oracles: Iterable[str],
     orders: Mapping[str, str] | None = None,
 ) -> dict[str, Look]:
-    """A look for every contestant, by name; more backbones than colours differ in their dashes.
+    """The look of every contestant, by name. If there are more backbones than colours, they differ in their dashes.
 
-    A backbone without a line in `LINES` looks like its kind, by its order in `orders`: causal ones have solid lines and
-    filled shapes, set models long dashes and hollow shapes. The colours of the user's own backbones are no other's, and
-    their lines are wider.
+    A backbone that is not in `BACKBONE_STYLES` looks like others of its order: causal models have solid lines and
+    filled shapes, set models long dashes and hollow shapes. User-defined backbones have wider lines, and colours that
+    no other contestant has.
+
+    Args:
+        backbones: names of the backbones.
+        baselines: names of the baselines.
+        oracles: names of the oracles.
+        orders: context order of backbones, "causal" (the default) or "set".
     """
     baselines = set(baselines)
-    own = {name: SHIPPED[name] for name in backbones if name in SHIPPED}
-    others = _others(sorted(set(backbones) - set(own)), list(own.values()), orders or {})
-    fixed = {name: look for name, look in FIXED.items() if name in {"zero", *baselines}}
+    shipped = {name: SHIPPED_LOOKS[name] for name in backbones if name in SHIPPED_LOOKS}
+    others = _free_looks(sorted(set(backbones) - set(shipped)), list(shipped.values()), orders or {})
+    fixed = {name: look for name, look in FIXED_LOOKS.items() if name in {"zero", *baselines}}
     muted = (Look(colour, dash) for dash, colour in _interleaved(MUTED, DASHES))
     dashed = [look for look in muted if look not in fixed.values()]
     black = [ORACLE, *(Look(INK, dash) for dash in DASHES)]
@@ -214,41 +226,42 @@ def looks(
         | fixed
         | {name: black[i % len(black)] for i, name in enumerate(sorted(set(oracles)))}
         | others
-        | own
+        | shipped
     )
 
 
-def _others(names: list[str], taken: list[Look], orders: Mapping[str, str]) -> dict[str, Look]:
-    """Looks of variants and of the user's own backbones: colours and dashes that no other of their kind has."""
-    used = {(look.colour, look.dash) for look in taken}
-    # Not the dash that looks like that of the other kind.
-    dashes = {"set": (LONG, (9, 3, 2, 3), (14, 4)), "causal": ((), *DASHES[1:])}
-    colours = {"set": tuple(look.colour for look in SETS.values()), "causal": STRONG}
-    found = {}
-    for kind, alien in product(dashes, (False, True)):
-        pairs = [(colour, dash) for dash, colour in product(dashes[kind], MINE if alien else colours[kind])]
+def _free_looks(names: list[str], used_looks: list[Look], orders: Mapping[str, str]) -> dict[str, Look]:
+    """Looks of other variants and user-defined backbones, with unused pairs of colour and dash."""
+    used = {(look.colour, look.dash) for look in used_looks}
+    # Without the dash of `DASHES` that resembles the long dash.
+    dashes = {"set": (LONG_DASH, (9, 3, 2, 3), (14, 4)), "causal": ((), *DASHES[1:])}
+    colours = {"set": tuple(look.colour for look in SET_LOOKS.values()), "causal": STRONG}
+    looks = {}
+    for order, is_user_defined in product(dashes, (False, True)):
+        palette = USER_COLOURS if is_user_defined else colours[order]
+        pairs = [(colour, dash) for dash, colour in product(dashes[order], palette)]
         free = [pair for pair in pairs if pair not in used]
-        own = [n for n in names if (orders.get(n) == "set") == (kind == "set") and is_shipped(n) != alien]
-        for (name, pair), shape in zip(zip(own, cycle(free), strict=False), cycle(SHAPES), strict=False):
-            found[name] = Look(*pair, WIDE if alien else 2.6, shape, kind == "set", orders.get(name), alien)
-    return found
+        group = [n for n in names if (orders.get(n) == "set") == (order == "set") and is_shipped(n) != is_user_defined]
+        width = USER_WIDTH if is_user_defined else 2.6
+        for (name, pair), shape in zip(zip(group, cycle(free), strict=False), cycle(SHAPES), strict=False):
+            looks[name] = Look(*pair, width, shape, order == "set", orders.get(name), is_user_defined)
+    return looks
 
 
 def is_shipped(backbone: str) -> bool:
-    """Whether a backbone comes with the package; a variant goes by the backbone that its name begins with, and so does
-    one that was trained on another task.
+    """Whether a backbone is part of the package, including variants and evaluations on another task.
 
     >>> is_shipped("mamba"), is_shipped("gpt2-wide"), is_shipped("tnp@linear"), is_shipped("my-net")
     (True, True, True, False)
     """
-    trained, _, _ = backbone.partition("@")
-    return any(f"{trained}-".startswith(f"{name}-") for name in BACKBONES.shipped)
+    model, _, _ = backbone.partition("@")
+    return any(f"{model}-".startswith(f"{name}-") for name in BACKBONES.shipped)
 
 
-def short(names: Collection[str]) -> dict[str, str]:
-    """What stands for each name where there is little room: of `package.module:Class` the class, if no other has it.
+def short_names(names: Collection[str]) -> dict[str, str]:
+    """Short names for narrow columns: the class of `package.module:Class`, if it is unique.
 
-    >>> short(["mamba", "my_net:One", "my_net:Two", "other:Two"])
+    >>> short_names(["mamba", "my_net:One", "my_net:Two", "other:Two"])
     {'mamba': 'mamba', 'my_net:One': 'One', 'my_net:Two': 'my_net:Two', 'other:Two': 'other:Two'}
     """
     ends = {name: name.rpartition(":")[2] for name in names}
@@ -256,7 +269,7 @@ def short(names: Collection[str]) -> dict[str, str]:
 
 
 def _interleaved(colours: tuple[str, ...], dashes: tuple[tuple[int, ...], ...]) -> list[tuple[tuple[int, ...], str]]:
-    """All pairs, so that neighbours differ in both colour and dash."""
+    """All pairs of dash and colour, ordered so that neighbours differ in both."""
     return [
         (dashes[(i + turn) % len(dashes)], colour) for turn in range(len(dashes)) for i, colour in enumerate(colours)
     ]

@@ -7,6 +7,10 @@ ADJUSTED = "Ceiling-adjusted log-likelihoods are comparable with numbers on othe
 
 
 def shift_title(shift: str) -> str:
+    """
+    >>> shift_title("none"), shift_title("noisy-1")
+    ('in-distribution', 'noisy-1')
+    """
     return IN_DISTRIBUTION if shift == "none" else shift
 
 

@@ -1,7 +1,8 @@
-"""Work spread over processes that share what was read: they are forked once it is in memory.
+"""Jobs in several processes that share the loaded results: they are forked after the results are in memory.
 
-No thread takes part, and no lock is shared: places are dealt out by one pipe, and every process answers through one of
-its own. So nobody waits for a process that was killed, and none is left behind by a parent that was.
+There are no threads and no shared locks. All processes take indices of jobs from one pipe, and each sends its results
+through its own pipe. If a process is killed, the parent does not wait for it; if the parent is killed, its processes
+end.
 """
 
 from __future__ import annotations
@@ -19,82 +20,84 @@ from typing import TypeVar
 
 from iclbench.core import cores
 
-# Forking is safe where no thread of a library holds a lock by then: on Linux, with what is loaded here.
+# Forking is safe if no thread of a library holds a lock. This is the case on Linux with the libraries loaded here.
 CAN_FORK = sys.platform == "linux"
-# What a pipe takes at once everywhere; places beyond that are left for the caller.
-_DEALT = 4096 // 4
+# A pipe takes 4096 bytes at once on all systems; the caller does the jobs with further indices.
+_MAX_FORKED = 4096 // 4
 
 T = TypeVar("T")
 
 
 def available() -> int:
-    """The cores that this process may use; 1 where processes cannot share what was read."""
+    """The number of cores that this process may use; 1 if processes cannot be forked."""
     return cores.available() if CAN_FORK else 1
 
 
-def each(jobs: Sequence[Callable[[], T]], workers: int) -> Iterator[tuple[int, T]]:
-    """Do every job, in so many processes, and yield its place and its result as they come; results are pickled.
+def run_jobs(jobs: Sequence[Callable[[], T]], workers: int) -> Iterator[tuple[int, T]]:
+    """Run all jobs in several processes and yield index and result of each as it ends; results are pickled.
 
-    What a process that was killed (out of memory) leaves undone is done here, and everything where none can be started.
+    This process does the jobs of processes that were killed (out of memory), and all jobs if no process can be started.
     """
-    left = dict.fromkeys(range(len(jobs)))
+    remaining = dict.fromkeys(range(len(jobs)))
     workers = min(workers, len(jobs)) if CAN_FORK else 1
     if workers > 1:
-        for place, result in _forked(jobs, workers):
-            del left[place]
-            yield place, result
-    for place in left:
-        yield place, jobs[place]()
+        for index, result in _run_forked(jobs, workers):
+            del remaining[index]
+            yield index, result
+    for index in remaining:
+        yield index, jobs[index]()
 
 
-def _forked(jobs: Sequence[Callable[[], T]], workers: int) -> Iterator[tuple[int, T]]:
+def _run_forked(jobs: Sequence[Callable[[], T]], workers: int) -> Iterator[tuple[int, T]]:
     context = get_context("fork")
-    places, deal = os.pipe()
-    os.write(deal, b"".join(struct.pack("i", place) for place in range(min(len(jobs), _DEALT))))
-    os.close(deal)
-    at_work: dict[Connection, object] = {}
+    indices, indices_end = os.pipe()
+    os.write(indices_end, b"".join(struct.pack("i", index) for index in range(min(len(jobs), _MAX_FORKED))))
+    os.close(indices_end)
+    open_results: dict[Connection, object] = {}
     processes = []
     try:
         for _ in range(workers):
-            answers, answer = context.Pipe(duplex=False)
-            at_work[answers] = None
-            process = context.Process(target=_work, args=(jobs, places, answer, list(at_work)), daemon=True)
-            with answer, suppress(OSError):  # no memory for another process
+            results, results_end = context.Pipe(duplex=False)
+            open_results[results] = None
+            process = context.Process(target=_work, args=(jobs, indices, results_end, list(open_results)), daemon=True)
+            with results_end, suppress(OSError):  # no memory for another process
                 process.start()
                 processes.append(process)
-        while at_work:
-            for answers in [end for end in wait(list(at_work)) if isinstance(end, Connection)]:
+        while open_results:
+            for results in [end for end in wait(list(open_results)) if isinstance(end, Connection)]:
                 try:
-                    place, result, error = pickle.loads(answers.recv_bytes())
-                except EOFError:  # it has done all that it could, or was killed
-                    del at_work[answers]
-                    answers.close()
+                    index, result, error = pickle.loads(results.recv_bytes())
+                except EOFError:  # the process has ended or was killed
+                    del open_results[results]
+                    results.close()
                     continue
                 if error is not None:
                     raise error
-                yield place, result
+                yield index, result
     finally:
-        os.close(places)
-        for answers in at_work:
-            answers.close()
+        os.close(indices)
+        for results in open_results:
+            results.close()
         for process in processes:
             process.terminate()
             process.join()
 
 
-def _work(jobs: Sequence[Callable[[], object]], places: int, answer: Connection, others: Sequence[Connection]) -> None:
-    """What a process does until nothing is left to do. Ctrl-C ends it without a word: the one that started it tells."""
+def _work(
+    jobs: Sequence[Callable[[], object]], indices: int, results: Connection, parent_ends: Sequence[Connection]
+) -> None:
+    """Run jobs until there are no more. Ctrl-C ends the process silently, as the parent reports it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for end in others:  # so that a parent that is killed is found out by the next answer
+    for end in parent_ends:  # otherwise sending a result would not fail after the parent was killed
         end.close()
-    while taken := os.read(places, 4):
-        (place,) = struct.unpack("i", taken)
+    while index_bytes := os.read(indices, 4):
+        (index,) = struct.unpack("i", index_bytes)
         try:
-            found = pickle.dumps((place, jobs[place](), None))
+            message = pickle.dumps((index, jobs[index](), None))
         except Exception as error:
-            found = pickle.dumps((place, None, error))
+            message = pickle.dumps((index, None, error))
         with suppress(BrokenPipeError):
-            answer.send_bytes(found)
+            results.send_bytes(message)
             continue
         return

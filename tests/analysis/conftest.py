@@ -1,4 +1,4 @@
-"""The synthetic grid of the tests of the report."""
+"""Fixtures with a synthetic grid, shared with the tests of the report."""
 
 from tests.report.conftest import grid, grid_results
 

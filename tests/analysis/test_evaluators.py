@@ -1,4 +1,4 @@
-"""What reports say of the tests that families have of their own."""
+"""Titles and order of the tests of families in reports."""
 
 from importlib.metadata import EntryPoint
 
@@ -15,7 +15,7 @@ from iclbench.registry import TESTS, Registry
 
 @pytest.fixture
 def plug_in(tmp_path, monkeypatch):
-    """A package with a test `odd_one`, and one that is broken."""
+    """A package with a test `odd_one` and a test that cannot be loaded."""
     (tmp_path / "oddtests.py").write_text(
         "from iclbench.core.meaning import Meaning\n"
         "ODD = Meaning('odd one out', 'which image is of another class', 1 / 3, '1/3', finer=True)\n"
@@ -27,24 +27,24 @@ def plug_in(tmp_path, monkeypatch):
     monkeypatch.setattr(evaluators, "TESTS", Registry("test", TESTS._builtin))
 
 
-def test_a_plug_in_brings_the_words_of_its_tests(plug_in, caplog):
+def test_a_plug_in_names_its_tests(plug_in, caplog):
     assert evaluators.meaning("odd_one") == Meaning(
         "odd one out", "which image is of another class", 1 / 3, "1/3", finer=True
     )
     assert evaluators.meaning("unheard_of").title == "unheard of"
     assert evaluators.meaning("broken").title == "broken" and "oddtests:NONE" in caplog.text
-    found = evaluators.in_order(pd.Series(["zzz", "odd_one", "targets", "iwl", "icl_paired", "icl", "aaa"]))
-    assert found == ["icl", "icl_paired", "iwl", "odd_one", "targets", "aaa", "zzz"]
+    names = pd.Series(["zzz", "odd_one", "targets", "iwl", "icl_paired", "icl", "aaa"])
+    assert evaluators.in_order(names) == ["icl", "icl_paired", "iwl", "odd_one", "targets", "aaa", "zzz"]
 
 
-def test_a_name_in_a_table_loads_nothing_that_is_not_registered(tmp_path, monkeypatch):
+def test_a_name_in_a_table_imports_no_module(tmp_path, monkeypatch):
     (tmp_path / "sneaky.py").write_text("raise SystemExit('imported')\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("ICLBENCH_TRUST", "sneaky")
     assert evaluators.meaning("sneaky:TEST").title == "sneaky:TEST"
 
 
-def test_bursty_sequences_have_words_for_every_test_and_chance_is_that_of_the_family():
+def test_all_tests_of_bursty_sequences_are_registered_with_the_chance_of_the_family():
     tests = resolve_task("bursty", "smoke")[0].build().evaluators()
     assert {canonical(name) for name in tests} == set(TESTS._builtin)
     for name, test in tests.items():

@@ -1,4 +1,4 @@
-"""An oracle that is beaten beyond its interval is named, with who beats it and by how much; a true one is not."""
+"""Oracles that are significantly worse than a contestant are named, with the winners and the difference."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from scipy import stats
 
 from iclbench import __version__, tables
 from iclbench.analysis.episode_scores import EpisodeScores
-from iclbench.analysis.oracles import beaten
+from iclbench.analysis.oracles import BeatenOracle, beaten_oracles
 from iclbench.cli.summary import about_oracles
 from iclbench.report.blocks import Text
 from iclbench.report.data import load
@@ -17,13 +17,14 @@ from iclbench.report.sections import leaderboard, targets
 
 EPISODES, SIZES = 40, (0, 1, 2)
 PROMPTS = "t-smoke-none-0"
-Field = dict[str, tuple[str, np.ndarray]]
+# The kind of every contestant and its scores by episode.
+Contestants = dict[str, tuple[str, np.ndarray]]
 
 
-def written(folder: Path, field: Field, question: str = "next", metric: str = "squared_error") -> Path:
+def written(folder: Path, contestants: Contestants, question: str = "next", metric: str = "squared_error") -> Path:
     """A results folder with these scores of single episodes, `(episodes,)`, at every context size."""
     values, errors = [], []
-    for run, (kind, scores) in field.items():
+    for run, (kind, scores) in contestants.items():
         shared = {
             "run": run,
             "task": "t",
@@ -39,13 +40,13 @@ def written(folder: Path, field: Field, question: str = "next", metric: str = "s
             "version": __version__,
             "n_episodes": EPISODES,
         }
-        at = [{"n_context": n} for n in SIZES] if question == "next" else [{"n_related": 0}]
-        values += [shared | where | {"metric": metric, "value": float(scores.mean())} for where in at]
+        keys = [{"n_context": n} for n in SIZES] if question == "next" else [{"n_related": 0}]
+        values += [shared | key | {"metric": metric, "value": float(scores.mean())} for key in keys]
         if question == "next":
             values.append(shared | {"metric": "auc", "value": float(scores.mean())})
         errors += [
-            {"run": run, "prompt_set": PROMPTS, "metric": metric, "n_context": 4, "episode": i, "value": v} | where
-            for where in at
+            {"run": run, "prompt_set": PROMPTS, "metric": metric, "n_context": 4, "episode": i, "value": v} | key
+            for key in keys
             for i, v in enumerate(scores)
         ]
     tables.write("values", values, folder / "tables" / PROMPTS / "all.values.parquet", {})
@@ -53,14 +54,14 @@ def written(folder: Path, field: Field, question: str = "next", metric: str = "s
     return folder
 
 
-def found(folder: Path) -> list:
+def beaten(folder: Path) -> list[BeatenOracle]:
     errors = EpisodeScores([tables.read_all("errors", folder)], {PROMPTS})
-    return beaten(tables.read_all("values", folder), errors)
+    return beaten_oracles(tables.read_all("values", folder), errors)
 
 
 @pytest.fixture
-def field() -> Field:
-    """Errors of a ridge that is no oracle: a 3-NN and a model are better in every sense, another baseline by luck."""
+def contestants() -> Contestants:
+    """Errors of a false oracle, ridge: 3-NN and a model are significantly better, another baseline is not."""
     draw = np.random.default_rng(0)
     hard = draw.gamma(2.0, 1.0, EPISODES)
     return {
@@ -72,78 +73,78 @@ def field() -> Field:
     }
 
 
-def test_who_beats_an_oracle_is_named_with_the_paired_difference(field: Field, tmp_path: Path) -> None:
-    (one,) = found(written(tmp_path, field))
-    assert (one.oracle, one.by) == ("ridge", ("knn-3", "model"))
-    gaps = field["ridge"][1] - field["knn-3"][1]
-    # Four contestants are compared: 5 % for all of them together.
+def test_winners_over_an_oracle_are_named_with_the_paired_difference(contestants: Contestants, tmp_path: Path) -> None:
+    (defeat,) = beaten(written(tmp_path, contestants))
+    assert (defeat.oracle, defeat.winners) == ("ridge", ("knn-3", "model"))
+    gaps = contestants["ridge"][1] - contestants["knn-3"][1]
+    # Four contestants share a family-wise error rate of 5 %.
     half = stats.t.ppf(1 - 0.05 / 4 / 2, EPISODES - 1) * gaps.std(ddof=1) / np.sqrt(EPISODES)
-    assert one.value == pytest.approx(gaps.mean())
-    assert one.low == pytest.approx(gaps.mean() - half)
-    assert one.line.startswith(f"ridge is not optimal here: knn-3 is better by {gaps.mean():.3f} (")
-    assert one.line.endswith("; also better: model; check the models with iclbench check")
-    (one,) = found(written(tmp_path / "alone", {name: field[name] for name in ("ridge", "knn-3")}))
-    assert "iclbench check" not in one.line  # a baseline has no forward pass of somebody's to look ahead in
+    assert defeat.value == pytest.approx(gaps.mean())
+    assert defeat.low == pytest.approx(gaps.mean() - half)
+    assert defeat.has_backbone
+    assert all(name in defeat.line for name in ("ridge", "knn-3", f"{gaps.mean():.3f}", "model", "iclbench check"))
+    (defeat,) = beaten(written(tmp_path / "pair", {name: contestants[name] for name in ("ridge", "knn-3")}))
+    assert "iclbench check" not in defeat.line  # only a model can look ahead by mistake
 
 
-def test_of_several_oracles_there_are_as_many_more_comparisons(field: Field, tmp_path: Path) -> None:
-    (one,) = found(written(tmp_path, field | {"true": ("oracle", field["knn-3"][1] - 1.0)}))
-    gaps = field["ridge"][1] - field["knn-3"][1]
+def test_each_oracle_adds_comparisons_to_the_correction(contestants: Contestants, tmp_path: Path) -> None:
+    (defeat,) = beaten(written(tmp_path, contestants | {"true": ("oracle", contestants["knn-3"][1] - 1.0)}))
+    gaps = contestants["ridge"][1] - contestants["knn-3"][1]
     half = stats.t.ppf(1 - 0.05 / (4 * 2) / 2, EPISODES - 1) * gaps.std(ddof=1) / np.sqrt(EPISODES)
-    assert one.oracle == "ridge" and one.low == pytest.approx(gaps.mean() - half)
+    assert defeat.oracle == "ridge" and defeat.low == pytest.approx(gaps.mean() - half)
 
 
-def test_an_oracle_that_fails_wildly_in_a_few_episodes_does_not_hide_in_its_own_interval(field: Field, tmp_path: Path):
-    wild = field["ridge"][1].copy()
-    wild[:2] += 400.0
-    (one,) = found(written(tmp_path, field | {"ridge": ("oracle", wild)}))
-    assert one.by[:1] == ("knn-3",) and one.value > 20 > 1 > one.low > 0
-    # An oracle that is right on average is not doubted because somebody is better in most episodes.
-    better = np.where(np.arange(EPISODES) < 36, 0.1, -1.0)
-    assert better.mean() < 0
-    hedging = field["ridge"][1] - better
-    assert not found(written(tmp_path / "b", {"ridge": field["ridge"], "model": ("backbone", hedging)}))
+def test_outliers_of_a_false_oracle_do_not_hide_that_it_is_worse(contestants: Contestants, tmp_path: Path) -> None:
+    outliers = contestants["ridge"][1].copy()
+    outliers[:2] += 400.0
+    (defeat,) = beaten(written(tmp_path, contestants | {"ridge": ("oracle", outliers)}))
+    assert defeat.winners[:1] == ("knn-3",) and defeat.value > 20 > 1 > defeat.low > 0
 
 
-def test_a_true_oracle_is_beaten_by_nobody(field: Field, tmp_path: Path) -> None:
-    true = field | {"ridge": ("oracle", field["lucky"][1] - 0.5)}
-    assert not found(written(tmp_path, true))
+def test_a_contestant_that_is_better_in_most_episodes_but_worse_on_average_does_not_win(
+    contestants: Contestants, tmp_path: Path
+) -> None:
+    gaps = np.where(np.arange(EPISODES) < 36, 0.1, -1.0)
+    assert gaps.mean() < 0
+    ridge = contestants["ridge"]
+    assert not beaten(written(tmp_path, {"ridge": ridge, "model": ("backbone", ridge[1] - gaps)}))
 
 
-def test_of_log_likelihoods_more_is_better(field: Field, tmp_path: Path) -> None:
-    (one,) = found(written(tmp_path / "less", field, "targets", "log_likelihood"))
-    assert (one.oracle, one.by, one.what) == ("ridge", ("zero",), "log-likelihood")
-    negative = {run: (kind, -scores) for run, (kind, scores) in field.items()}
-    (one,) = found(written(tmp_path / "more", negative, "targets", "log_likelihood"))
-    assert one.by == ("knn-3", "model")
+def test_a_true_oracle_is_not_listed(contestants: Contestants, tmp_path: Path) -> None:
+    true = contestants | {"ridge": ("oracle", contestants["lucky"][1] - 0.5)}
+    assert not beaten(written(tmp_path, true))
 
 
-def test_points_are_compared_by_their_error(field: Field, tmp_path: Path) -> None:
-    (one,) = found(written(tmp_path, field, "targets"))
-    assert (one.by, one.what) == (("knn-3", "model"), "squared error")
+def test_a_higher_log_likelihood_is_better(contestants: Contestants, tmp_path: Path) -> None:
+    (defeat,) = beaten(written(tmp_path / "positive", contestants, "targets", "log_likelihood"))
+    assert (defeat.oracle, defeat.winners, defeat.measure) == ("ridge", ("zero",), "log-likelihood")
+    negative = {run: (kind, -scores) for run, (kind, scores) in contestants.items()}
+    (defeat,) = beaten(written(tmp_path / "negative", negative, "targets", "log_likelihood"))
+    assert defeat.winners == ("knn-3", "model")
 
 
-def test_the_printed_table_and_the_page_say_so(field: Field, tmp_path: Path) -> None:
-    folder = written(tmp_path, field)
+def test_point_predictions_are_compared_by_squared_error(contestants: Contestants, tmp_path: Path) -> None:
+    (defeat,) = beaten(written(tmp_path, contestants, "targets"))
+    assert (defeat.winners, defeat.measure) == (("knn-3", "model"), "squared error")
+
+
+def test_terminal_and_report_show_the_same_line(contestants: Contestants, tmp_path: Path) -> None:
+    folder = written(tmp_path, contestants)
     (line,) = about_oracles(folder, tables.read_all("values", folder))
     results = load(folder)
     section = leaderboard.section(results.slices[0])
     assert section is not None
     (text,) = (block for block in section.walk() if isinstance(block, Text))
-    assert text.items == (line,) and line.startswith("ridge ")
-    of_targets = load(written(tmp_path / "targets", field, "targets")).slices[0]
-    section = targets.section(of_targets)
+    assert text.items == (line,) and "ridge" in line
+    targets_slice = load(written(tmp_path / "targets", contestants, "targets")).slices[0]
+    section = targets.section(targets_slice)
     assert section is not None and any(isinstance(block, Text) for block in section.walk())
 
 
-def test_what_scores_1_is_printed_where_it_is_no_oracle(field: Field, tmp_path: Path) -> None:
-    values = tables.read_all("values", written(tmp_path, {run: field[run] for run in ("ridge", "zero")}))
-    said = "knn-3 (the oracle ridge failed)"
-    score = values.iloc[:1].assign(metric="score", reason=f"squared_error: 1 is {said}", score_one=said)
-    assert about_oracles(tmp_path, pd.concat([values, score])) == ["score: 1 is knn-3 (the oracle ridge failed)"]
-    assert (
-        about_oracles(
-            tmp_path, pd.concat([values, score.assign(reason="squared_error: 1 is ridge", score_one="ridge")])
-        )
-        == []
-    )
+def test_the_reference_of_score_1_is_printed_unless_it_is_an_oracle(contestants: Contestants, tmp_path: Path) -> None:
+    values = tables.read_all("values", written(tmp_path, {run: contestants[run] for run in ("ridge", "zero")}))
+    reference = "knn-3 (the oracle ridge failed)"
+    score = values.iloc[:1].assign(metric="score", score_one=reference)
+    (line,) = about_oracles(tmp_path, pd.concat([values, score]))
+    assert reference in line
+    assert about_oracles(tmp_path, pd.concat([values, score.assign(score_one="ridge")])) == []

@@ -1,4 +1,4 @@
-"""Scores at equal computation, and agreement of orders, against SciPy and interpolation by hand."""
+"""Scores at equal computation and agreement of orders, against SciPy and interpolation by hand."""
 
 import math
 
@@ -18,30 +18,30 @@ TRAINED = pd.DataFrame(
 )
 
 
-def test_a_score_between_two_trainings_is_on_a_line_over_the_logarithm_of_operations() -> None:
-    at = at_compute(TRAINED, 300.0)
+def test_scores_between_two_trainings_are_linear_in_the_logarithm_of_operations() -> None:
+    scores = at_compute(TRAINED, 300.0)
     share = (math.log(300) - math.log(200)) / (math.log(400) - math.log(200))
-    assert at["a"] == pytest.approx(0.5 + share * 0.4) and at["b"] == pytest.approx(0.3)
+    assert scores["a"] == pytest.approx(0.5 + share * 0.4) and scores["b"] == pytest.approx(0.3)
 
 
-def test_no_score_is_claimed_outside_of_the_trainings() -> None:
+def test_scores_are_not_extrapolated() -> None:
     assert set(at_compute(TRAINED, 200.0).index) == {"a"}
     assert set(at_compute(TRAINED, 500.0).index) == {"b"}
     assert at_compute(TRAINED, 50.0).empty
     assert at_compute(TRAINED, 400.0)["a"] == pytest.approx(0.9)
 
 
-def test_the_shared_computation_is_what_the_cheapest_longest_training_has_taken() -> None:
+def test_the_shared_computation_is_the_smallest_of_the_longest_trainings() -> None:
     assert shared_compute(TRAINED) == 400.0
 
 
-def test_kendall_is_scipys_over_the_common_contestants() -> None:
+def test_kendall_is_scipys_tau_over_common_contestants() -> None:
     a = pd.Series([3.0, 1.0, 2.0, 9.0], list("abcx"))
     b = pd.Series([1.0, 2.0, 2.0, 9.0], list("cbay"))
     assert kendall(a, b) == pytest.approx(stats.kendalltau([3, 1, 2], [2, 2, 1]).statistic)
     assert np.isnan(kendall(a, b.iloc[:2]))
 
 
-def test_a_mean_over_contests_is_of_those_that_have_all_of_them() -> None:
-    found = mean_over([pd.Series({"a": 1.0, "b": 2.0}), pd.Series({"a": 3.0})])
-    assert found.to_dict() == {"a": 2.0}
+def test_means_over_contests_need_a_score_in_each() -> None:
+    means = mean_over([pd.Series({"a": 1.0, "b": 2.0}), pd.Series({"a": 3.0})])
+    assert means.to_dict() == {"a": 2.0}

@@ -1,8 +1,7 @@
-"""The ranking: paired tests with tasks as units, corrected, ties as ties; whole curves and mean heights pair alike."""
+"""The ranking: corrected paired tests over tasks, shared ranks, and paired differences of curves and mean heights."""
 
 from dataclasses import replace
 from itertools import pairwise, product
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,7 +11,7 @@ from iclbench import tables
 from iclbench.analysis import normalised
 from iclbench.analysis.episode_scores import EpisodeScores
 from iclbench.analysis.pairs import difference, holm
-from iclbench.analysis.ranking import Paired, by_task, places, ranking, to_rank
+from iclbench.analysis.ranking import PairedTest, by_task, complete_scores, places, ranking
 from iclbench.report.blocks import Table
 from iclbench.report.data import Results
 from iclbench.report.sections.ranking import section
@@ -20,62 +19,63 @@ from tests.report.synthetic_grid import TASKS, Grid, gap, score
 
 
 def exact(gaps: np.ndarray) -> float:
-    """Wilcoxon's two-sided p by all 2^n signs, for differences of which no two are alike."""
+    """Wilcoxon's two-sided p from all 2^n signs, for distinct absolute differences."""
     ranks = np.argsort(np.argsort(np.abs(gaps))) + 1
     observed = abs(ranks @ np.sign(gaps))
     sums = [abs(ranks @ np.array(signs)) for signs in product((-1, 1), repeat=len(gaps))]
     return float(np.mean(np.array(sums) >= observed))
 
 
-def test_p_is_that_of_all_sign_flips_over_tasks() -> None:
+def test_p_equals_that_of_all_sign_flips() -> None:
     draw = np.random.default_rng(0)
     for shift in (0.0, 0.5, 3.0):
         gaps = draw.normal(shift, 1, 9)
-        found = Paired.of(pd.Series(gaps), pd.Series(np.zeros(9)))
-        assert found.p == pytest.approx(exact(gaps))
-        assert found.mean == pytest.approx(gaps.mean())
-        assert found.ahead == (np.sign(gaps) @ (np.argsort(np.argsort(np.abs(gaps))) + 1) > 0)
+        test = PairedTest.of(pd.Series(gaps), pd.Series(np.zeros(9)))
+        assert test.p == pytest.approx(exact(gaps))
+        assert test.mean == pytest.approx(gaps.mean())
+        assert test.is_ahead == (np.sign(gaps) @ (np.argsort(np.argsort(np.abs(gaps))) + 1) > 0)
 
 
-def test_who_is_ahead_is_told_by_signed_ranks_without_the_tasks_that_are_alike() -> None:
-    alone = pd.Series([16.0, -1.0, -2.0, -3.0, -4.0, -5.0])
-    assert alone.mean() > 0 and not Paired.of(alone, 0 * alone).ahead
-    some = pd.Series([5.0, 4.0, -1.0, -2.0, -3.0, 0.0, 0.0, 0.0, 0.0])
-    assert Paired.of(some, 0 * some).ahead and not Paired.of(0 * some, some).ahead
+def test_signed_ranks_of_nonzero_differences_decide_which_model_is_ahead() -> None:
+    outlier = pd.Series([16.0, -1.0, -2.0, -3.0, -4.0, -5.0])
+    assert outlier.mean() > 0 and not PairedTest.of(outlier, 0 * outlier).is_ahead
+    with_zeros = pd.Series([5.0, 4.0, -1.0, -2.0, -3.0, 0.0, 0.0, 0.0, 0.0])
+    assert PairedTest.of(with_zeros, 0 * with_zeros).is_ahead
+    assert not PairedTest.of(0 * with_zeros, with_zeros).is_ahead
 
 
-def test_a_task_counts_for_whoever_has_all_of_its_tests(grid: Grid, grid_results: Results) -> None:
+def test_a_task_has_a_score_for_models_with_all_of_its_tests(grid: Grid, grid_results: Results) -> None:
     contests = [contest for contest in normalised.contests(grid_results, "grid") if contest.task.task == "bursty"]
-    title, both = contests[0].task.title, by_task(contests)
+    title, scores = contests[0].task.title, by_task(contests)
     means = [
         np.mean([score(grid.raw["bursty", test, "s4d", s].mean(), test) for s in (0, 1)]) for test in ("icl", "iwl")
     ]
-    assert both.loc[title, "s4d"] == pytest.approx(np.mean(means))
+    assert scores.loc[title, "s4d"] == pytest.approx(np.mean(means))
     rows = contests[1].rows
     contests[1] = replace(contests[1], rows=rows[rows["contestant"].ne("s4d")])
-    fewer = by_task(contests)
-    assert np.isnan(fewer.loc[title, "s4d"])
-    pd.testing.assert_frame_equal(fewer.drop(columns="s4d"), both.drop(columns="s4d"))
+    incomplete = by_task(contests)
+    assert np.isnan(incomplete.loc[title, "s4d"])
+    pd.testing.assert_frame_equal(incomplete.drop(columns="s4d"), scores.drop(columns="s4d"))
 
 
-def test_the_best_of_those_who_know_nothing_scores_0(grid_results: Results) -> None:
+def test_the_best_method_that_ignores_the_context_scores_0(grid_results: Results) -> None:
     contest = next(c for c in normalised.contests(grid_results, "grid") if c.title == "linear")
     assert contest.guess == "zero"
     zero = contest.rows[contest.rows["contestant"].eq("zero")]
-    for value, nobody in ((0.1, "mean-image"), (-0.1, "zero")):
+    for value, guess in ((0.1, "mean-image"), (-0.1, "zero")):
         other = zero.assign(contestant="mean-image", run="mean-image", value=value)
-        assert replace(contest, rows=pd.concat([contest.rows, other], ignore_index=True)).guess == nobody
+        assert replace(contest, rows=pd.concat([contest.rows, other], ignore_index=True)).guess == guess
     assert replace(contest, rows=contest.rows[contest.rows["contestant"].ne("zero")]).guess is None
 
 
-def test_holm_stops_at_the_first_that_fails() -> None:
+def test_holm_stops_at_the_first_p_value_above_the_level() -> None:
     assert holm([0.04, 0.01, 0.02, 0.5]) == pytest.approx([0.08, 0.04, 0.06, 0.5])
     assert holm([0.5, 0.6]) == [1.0, 1.0]
 
 
-def test_scores_and_ranks_are_means_over_tasks_whose_tests_count_as_one(grid: Grid, grid_results: Results) -> None:
-    frame, lacking = ranking(normalised.contests(grid_results, "grid"))
-    assert set(lacking) == {"tnp", "icicl-tnp"} and "quadratic" in lacking["tnp"]
+def test_scores_and_ranks_are_means_over_tasks(grid: Grid, grid_results: Results) -> None:
+    frame, missing_tasks = ranking(normalised.contests(grid_results, "grid"))
+    assert set(missing_tasks) == {"tnp", "icicl-tnp"} and "quadratic" in missing_tasks["tnp"]
     names = frame["contestant"].tolist()
     means = {
         name: [
@@ -102,7 +102,7 @@ def test_scores_and_ranks_are_means_over_tasks_whose_tests_count_as_one(grid: Gr
     assert frame["mean_rank"].is_monotonic_increasing
     p = [exact((wide[lower] - wide[upper]).to_numpy()) for upper, lower in pairwise(names)]
     assert frame["p_alone"].tolist()[1:] == pytest.approx(p)
-    assert frame["tied"].tolist()[1:] == ["tied" if value >= 0.05 else "told apart" for value in holm(p)]
+    assert [verdict.startswith("not") for verdict in frame["tied"].iloc[1:]] == [value >= 0.05 for value in holm(p)]
     behind = [wide[lower].mean() - wide[upper].mean() for upper, lower in pairwise(names)]
     assert frame["behind"].tolist()[1:] == pytest.approx(behind)
     counts = []
@@ -111,13 +111,13 @@ def test_scores_and_ranks_are_means_over_tasks_whose_tests_count_as_one(grid: Gr
         better, worse = sum(low > 0 for _, low, _ in gaps), sum(high < 0 for *_, high in gaps)
         counts.append([better, len(gaps) - better - worse, worse])
     assert frame[["better", "tied_on", "worse"]].iloc[1:].to_numpy().tolist() == counts
-    assert len({sum(each) for each in counts}) == 1 and any(better != worse for better, _, worse in counts)
+    assert len({sum(row) for row in counts}) == 1 and any(better != worse for better, _, worse in counts)
 
 
 def test_neighbours_are_compared_task_by_task_the_lower_minus_the_upper(grid: Grid, grid_results: Results) -> None:
-    found = section(grid_results)
-    assert found is not None
-    table = next(b for b in found.walk() if isinstance(b, Table) and b.name == "ranking-grid-neighbours")
+    ranking_section = section(grid_results)
+    assert ranking_section is not None
+    table = next(b for b in ranking_section.walk() if isinstance(b, Table) and b.name == "ranking-grid-neighbours")
     rows = table.frame.set_index("row")
     *_, upper, lower = ranking(normalised.contests(grid_results, "grid"))[0]["contestant"]
     assert table.columns[-1].header == f"{lower} − {upper}"
@@ -125,29 +125,28 @@ def test_neighbours_are_compared_task_by_task_the_lower_minus_the_upper(grid: Gr
     assert cell == pytest.approx(gap(grid, "linear", "next", lower, upper), rel=1e-4)
 
 
-def test_tasks_that_cannot_tell_anybody_apart_give_way_to_more_that_fewer_backbones_have() -> None:
-    """Of 12 backbones 8 stand on 5 tasks alone: with 11 neighbours the least p is 0.06 times 11. Four stand on 9 more,
-    and 0.0001 times 3 tells."""
+def test_too_few_tasks_for_a_significant_difference_give_way_to_more_tasks_with_fewer_backbones() -> None:
+    """All 12 backbones have 5 tasks: the smallest corrected p is 11 · 0.06. Four have 14 tasks: it is 3 · 0.0001."""
     draw = np.random.default_rng(0)
     names, tasks = [f"b{n}" for n in range(12)], [f"t{n}" for n in range(14)]
     scores = pd.DataFrame(draw.random((14, 12)), tasks, names)
     scores.iloc[5:, 4:] = np.nan
-    found = to_rank(scores)
-    assert found.columns.tolist() == names[:4] and found.index.tolist() == tasks
-    assert to_rank(scores.iloc[:5]).shape == (5, 12), "nothing better is there"
-    assert to_rank(scores.iloc[:, :4]).shape == (14, 4)
+    ranked = complete_scores(scores)
+    assert ranked.columns.tolist() == names[:4] and ranked.index.tolist() == tasks
+    assert complete_scores(scores.iloc[:5]).shape == (5, 12), "no group has more tasks"
+    assert complete_scores(scores.iloc[:, :4]).shape == (14, 4)
 
 
-def test_near_equals_share_places_and_the_clearly_worse_do_not(grid_results: Results) -> None:
+def test_models_share_places_unless_they_are_significantly_different(grid_results: Results) -> None:
     scores = by_task(normalised.contests(grid_results, "grid"))
     names = ["gpt2", "transformer", "mamba", "s4d", "cnp"]
-    found = places(scores, names)
-    assert [found[name] for name in names] == [(1, 3), (1, 3), (1, 3), (4, 4), (5, 5)]
-    same = pd.DataFrame({"a": scores["gpt2"], "b": scores["gpt2"]})
-    assert places(same, ["a", "b"]) == {"a": (1, 2), "b": (1, 2)}
+    ranks = places(scores, names)
+    assert [ranks[name] for name in names] == [(1, 3), (1, 3), (1, 3), (4, 4), (5, 5)]
+    equal = pd.DataFrame({"a": scores["gpt2"], "b": scores["gpt2"]})
+    assert places(equal, ["a", "b"]) == {"a": (1, 2), "b": (1, 2)}
 
 
-def test_episodes_are_paired_in_units_of_the_score_and_more_is_better(grid: Grid, grid_results: Results) -> None:
+def test_paired_differences_have_the_scale_of_the_score(grid: Grid, grid_results: Results) -> None:
     for contest in normalised.contests(grid_results, "grid"):
         key = (contest.task.task, contest.evaluator)
         a, b = (np.mean([grid.raw[(*key, name, seed)] for seed in (0, 1)], 0) for name in ("gpt2", "s4d"))
@@ -158,46 +157,45 @@ def test_episodes_are_paired_in_units_of_the_score_and_more_is_better(grid: Grid
         assert half == pytest.approx(2.0117 * gaps.std(ddof=1) / np.sqrt(len(gaps)), rel=1e-4)  # t of 47 degrees
 
 
-def test_whoever_has_further_seeds_is_compared_on_those_of_the_other(grid: Grid, grid_results: Results) -> None:
+def test_models_with_different_seeds_are_compared_on_common_seeds(grid: Grid, grid_results: Results) -> None:
     contest = normalised.contests(grid_results, "grid")[0]
     key = (contest.task.task, contest.evaluator)
     a, b = (np.asarray(score(grid.raw[(*key, name, 1)], key[1])) for name in ("gpt2", "s4d"))
     rows = contest.rows
     gap = replace(contest, rows=rows[~(rows["contestant"].eq("s4d") & rows["seed"].eq(0))]).difference("gpt2", "s4d")
     assert gap is not None and gap.value == pytest.approx((a - b).mean())
-    # None in common: all that there are.
-    apart = rows.assign(seed=rows["seed"].mask(rows["contestant"].eq("s4d"), rows["seed"] + 2))
-    other = replace(contest, rows=apart).difference("gpt2", "s4d")
-    assert other == contest.difference("gpt2", "s4d")
+    # Without common seeds all seeds are compared.
+    disjoint = rows.assign(seed=rows["seed"].mask(rows["contestant"].eq("s4d"), rows["seed"] + 2))
+    assert replace(contest, rows=disjoint).difference("gpt2", "s4d") == contest.difference("gpt2", "s4d")
 
 
-def test_mean_heights_and_whole_curves_give_the_same_differences() -> None:
+def test_mean_heights_and_curves_give_the_same_differences() -> None:
     draw, sizes, episodes = np.random.default_rng(1), np.array([0, 1, 2, 4, 8]), 12
     curves = {run: draw.random((episodes, len(sizes))) for run in ("a", "b")}
-    whole, packed = [], []
+    unpacked, packed = [], []
     for run, values in curves.items():
         base = {"run": run, "prompt_set": "p", "metric": "squared_error", "n_related": pd.NA}
         heights = [sum((w[i] + w[i + 1]) / 2 * (sizes[i + 1] - sizes[i]) for i in range(4)) / 8 for w in values]
-        whole += [
+        unpacked += [
             base | {"n_context": n, "episode": e, "value": values[e, i]}
             for e in range(episodes)
             for i, n in enumerate(sizes)
         ]
         packed += [base | {"n_context": pd.NA, "episode": e, "value": height} for e, height in enumerate(heights)]
     types = {"n_context": "Int64", "n_related": "Int64"}
-    found = []
-    for first, second in ((whole, whole), (packed, packed), (whole, packed)):
+    gaps = []
+    for first, second in ((unpacked, unpacked), (packed, packed), (unpacked, packed)):
         rows = pd.DataFrame([r for r in first if r["run"] == "a"] + [r for r in second if r["run"] == "b"])
         scores = EpisodeScores([tables.frame("errors", rows.astype(types))], {"p"})
         a, b = scores.curves(["a"], "p", "squared_error"), scores.curves(["b"], "p", "squared_error")
         assert a is not None and b is not None
         gap = difference(a, b)
         assert gap is not None
-        found.append((gap.value, gap.low, gap.high))
-    assert found[1] == pytest.approx(found[0]) and found[2] == pytest.approx(found[0])
+        gaps.append((gap.value, gap.low, gap.high))
+    assert gaps[1] == pytest.approx(gaps[0]) and gaps[2] == pytest.approx(gaps[0])
 
 
-def test_seeds_of_both_sorts_are_averaged(tmp_path: Path) -> None:
+def test_curves_and_mean_heights_of_two_seeds_are_averaged() -> None:
     rows = pd.DataFrame(
         {
             "run": ["s0", "s0", "s0", "s0", "s1", "s1"],
@@ -209,5 +207,5 @@ def test_seeds_of_both_sorts_are_averaged(tmp_path: Path) -> None:
             "value": [1.0, 3.0, 2.0, 2.0, 4.0, 6.0],
         }
     )
-    found = EpisodeScores([tables.frame("errors", rows)], {"p"}).curves(["s0", "s1"], "p", "squared_error")
-    assert found is not None and found.iloc[:, 0].tolist() == [3.0, 4.0]
+    mean = EpisodeScores([tables.frame("errors", rows)], {"p"}).curves(["s0", "s1"], "p", "squared_error")
+    assert mean is not None and mean.iloc[:, 0].tolist() == [3.0, 4.0]

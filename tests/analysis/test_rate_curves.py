@@ -1,4 +1,4 @@
-"""Scores against learning rates: means, windows, the best of k and ranks, against counting by hand."""
+"""Scores against learning rates: means, windows, best of k and ranks, computed by hand."""
 
 from itertools import combinations
 
@@ -43,98 +43,95 @@ def trials(areas: dict[str, list[float | None]] = AREAS, **settings: object) -> 
     return pd.DataFrame(rows)
 
 
+def compared(rows: pd.DataFrame) -> RateCurves:
+    curves = rate_curves(rows)
+    assert curves is not None
+    return curves
+
+
 @pytest.fixture
 def curves() -> RateCurves:
-    made = rate_curves(trials())
-    assert made is not None
-    return made
+    return compared(trials())
 
 
 def test_rows_are_means_and_spreads_over_seeds(curves: RateCurves) -> None:
     row = curves.rows.set_index(["contestant", "lr"]).loc[("a", 1e-3)]
     assert row["value"] == pytest.approx(0.5) and row["seeds"] == 2
     assert row["spread"] == pytest.approx(np.std([0.49, 0.51], ddof=1))
-    assert curves.over_seeds("a", 1e-3) == pytest.approx((0.49, 0.51))
+    assert (row["lowest"], row["highest"]) == pytest.approx((0.49, 0.51))
     assert curves.steps == 100 and curves.metric.name == "auc"
 
 
 def test_a_rate_with_one_diverged_seed_has_no_mean() -> None:
-    some = trials()
-    some.loc[some["contestant"].eq("a") & some["lr"].eq(1e-4) & some["seed"].eq(1), ["status", "value"]] = [
-        "diverged",
-        None,
-    ]
-    made = rate_curves(some)
-    assert made is not None and made.by_contestant["a"][1e-4] is None
+    rows = trials()
+    is_diverged = rows["contestant"].eq("a") & rows["lr"].eq(1e-4) & rows["seed"].eq(1)
+    rows.loc[is_diverged, ["status", "value"]] = ["diverged", None]
+    assert compared(rows).by_contestant["a"][1e-4] is None
 
 
-def test_the_best_rate_has_the_lowest_area_among_those_asked(curves: RateCurves) -> None:
+def test_the_best_rate_has_the_lowest_area(curves: RateCurves) -> None:
     assert [curves.best(name) for name in AREAS] == [1e-3, 1e-2, 1e-4]
     assert curves.best("a", among=[1e-4, 1e-1]) == 1e-4
     assert curves.best("b", among=[1e-1]) is None
 
 
-def test_a_metric_of_which_more_is_better_turns_everything_round() -> None:
-    made = rate_curves(trials(metric="log_likelihood"))
-    assert made is not None and made.best("c") == 1e-2
-    assert made.expected("c", 2) == pytest.approx(np.mean([max(pair) for pair in combinations(AREAS["c"], 2)]))
+def test_the_highest_log_likelihood_is_the_best() -> None:
+    curves = compared(trials(metric="log_likelihood"))
+    assert curves.best("c") == 1e-2
+    assert curves.expected("c", 2) == pytest.approx(np.mean([max(pair) for pair in combinations(AREAS["c"], 2)]))
 
 
-def test_the_window_is_the_run_of_rates_around_the_best_within_a_tenth_of_the_range(curves: RateCurves) -> None:
-    # The range of all means is 1.0 - 0.3 = 0.7: a rate is near if it is worse by at most 0.07.
+def test_the_window_has_adjacent_rates_within_a_tenth_of_the_range(curves: RateCurves) -> None:
+    # The range of all means is 1.0 - 0.3 = 0.7, a tenth of it 0.07.
     assert curves.window("a") == [1e-4, 1e-3, 1e-2]
     assert curves.window("b") == [1e-2]
     assert curves.window("c") == RATES
 
 
-def test_the_window_ends_where_a_worse_rate_lies_between() -> None:
-    made = rate_curves(trials({"a": [0.31, 0.9, 0.30, 0.32], "b": [1.0, 1.0, 1.0, 1.0]}))
-    assert made is not None and made.window("a") == [1e-2, 1e-1]
+def test_the_window_ends_at_a_worse_rate() -> None:
+    assert compared(trials({"a": [0.31, 0.9, 0.30, 0.32], "b": [1.0, 1.0, 1.0, 1.0]})).window("a") == [1e-2, 1e-1]
 
 
-def test_a_rate_exactly_at_the_end_of_the_tenth_is_in_the_window() -> None:
-    made = rate_curves(trials({"a": [0.25, 0.0, 1.0, 2.5], "b": [2.0, 2.0, 2.0, 2.0]}))
-    assert made is not None and made.window("a") == [1e-4, 1e-3]
+def test_a_rate_at_exactly_a_tenth_of_the_range_is_in_the_window() -> None:
+    assert compared(trials({"a": [0.25, 0.0, 1.0, 2.5], "b": [2.0, 2.0, 2.0, 2.0]})).window("a") == [1e-4, 1e-3]
 
 
-def test_the_best_of_k_is_the_mean_over_all_choices_of_common_rates(curves: RateCurves) -> None:
+def test_the_best_of_k_is_a_mean_over_all_choices_of_common_rates(curves: RateCurves) -> None:
     assert curves.rates == RATES and curves.common == RATES
     for k in (1, 2, 3, 4):
         by_hand = np.mean([min(choice) for choice in combinations(AREAS["a"], k)])
         assert curves.expected("a", k) == pytest.approx(by_hand)
-    assert curves.expected("b", 1) is None, "one choice is a rate at which it diverged"
-    chosen = [[v for v in choice if v is not None] for choice in combinations(AREAS["b"], 2)]
-    assert curves.expected("b", 2) == pytest.approx(np.mean([min(values) for values in chosen]))
+    assert curves.expected("b", 1) is None, "at one rate it diverged"
+    choices = [[v for v in choice if v is not None] for choice in combinations(AREAS["b"], 2)]
+    assert curves.expected("b", 2) == pytest.approx(np.mean([min(values) for values in choices]))
 
 
-def test_common_rates_are_those_that_all_were_tried_with() -> None:
-    made = rate_curves(trials({"a": [0.5, 0.4, 0.6, 0.7], "b": [0.3, 0.2]}))
-    assert made is not None and made.rates == RATES and made.common == RATES[:2]
+def test_common_rates_have_trials_of_all_models() -> None:
+    curves = compared(trials({"a": [0.5, 0.4, 0.6, 0.7], "b": [0.3, 0.2]}))
+    assert curves.rates == RATES and curves.common == RATES[:2]
 
 
-def test_ranks_share_places_and_a_diverged_model_has_none(curves: RateCurves) -> None:
+def test_equal_scores_share_a_rank_and_a_diverged_model_has_none(curves: RateCurves) -> None:
     assert curves.ranks(1e-1) == {"a": 2, "b": None, "c": 1}
     assert curves.ranks(None) == {"a": 3, "b": 1, "c": 2}
-    equal = rate_curves(trials({"a": [0.5, 0.5], "b": [0.5, 0.6], "c": [0.7, 0.8]}))
-    assert equal is not None and equal.ranks(1e-4) == {"a": 1, "b": 1, "c": 3}
+    equal = compared(trials({"a": [0.5, 0.5], "b": [0.5, 0.6], "c": [0.7, 0.8]}))
+    assert equal.ranks(1e-4) == {"a": 1, "b": 1, "c": 3}
 
 
 def test_agreement_is_kendalls_tau_with_diverged_models_last(curves: RateCurves) -> None:
-    best = [3, 1, 2]
-    assert curves.agreement(1e-3) == pytest.approx(stats.kendalltau([2, 3, 1], best).statistic)
-    assert curves.agreement(1e-1) == pytest.approx(stats.kendalltau([2, 4, 1], best).statistic)
+    best_ranks = [3, 1, 2]
+    assert curves.agreement(1e-3) == pytest.approx(stats.kendalltau([2, 3, 1], best_ranks).statistic)
+    assert curves.agreement(1e-1) == pytest.approx(stats.kendalltau([2, 4, 1], best_ranks).statistic)
     assert curves.among(["a"]).agreement(1e-3) is None
     assert list(curves.among(["a", "c"]).by_contestant) == ["a", "c"]
 
 
-def test_only_trials_of_the_settings_with_most_models_are_compared() -> None:
-    both = pd.concat([trials(), trials({"d": [0.1, 0.2]}, steps=50)])
-    made = rate_curves(both)
-    assert made is not None and set(made.by_contestant) == set(AREAS)
+def test_only_trials_with_the_settings_of_most_models_are_compared() -> None:
+    shorter = trials({"d": [0.1, 0.2]}, steps=50)
+    assert set(compared(pd.concat([trials(), shorter])).by_contestant) == set(AREAS)
 
 
-def test_without_two_rates_of_a_model_there_is_nothing_to_compare() -> None:
+def test_models_with_one_rate_are_not_compared() -> None:
     assert rate_curves(trials({"a": [0.5], "b": [0.4]})) is None
     assert rate_curves(trials().iloc[:0]) is None
-    made = rate_curves(trials({"a": [0.5, 0.4], "b": [0.4]}))
-    assert made is not None and set(made.by_contestant) == {"a"}
+    assert set(compared(trials({"a": [0.5, 0.4], "b": [0.4]})).by_contestant) == {"a"}

@@ -12,8 +12,8 @@ from iclbench.analysis.scores import of_runs, scores
 
 EPISODES, SIZES = 60, (0, 1, 2)
 PROMPTS = "t-smoke-none-0"
-HARD = np.random.default_rng(0).gamma(2.0, 1.0, EPISODES)
-# Mean error, and the spread of single episodes around it.
+DIFFICULTY = np.random.default_rng(0).gamma(2.0, 1.0, EPISODES)
+# Kind, mean error and standard deviation of single episodes.
 CONTESTANTS = {
     "ridge": ("oracle", 0.0, 0.01),
     "gpt2": ("backbone", 0.30, 0.05),
@@ -28,12 +28,12 @@ REASON = "diverged at step 20: loss is nan"
 
 def errors_of(name: str, seed: int) -> np.ndarray:
     _, mean, spread = CONTESTANTS[name]
-    own = np.random.default_rng([*name.encode(), seed]).normal(0, spread, EPISODES)
-    return HARD + mean + own
+    noise = np.random.default_rng([*name.encode(), seed]).normal(0, spread, EPISODES)
+    return DIFFICULTY + mean + noise
 
 
-def written(**more: dict[str, object]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Tables of values and errors; `more` of a contestant's rows."""
+def tables_of(**columns: dict[str, object]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Tables of values and errors; `columns` are further columns of the rows of a contestant."""
     values, errors = [], []
     for name, (kind, *_) in CONTESTANTS.items():
         for seed in SEEDS.get(name, (0,)):
@@ -43,9 +43,9 @@ def written(**more: dict[str, object]) -> tuple[pd.DataFrame, pd.DataFrame]:
             row |= {"preset": "smoke", "seed": seed if kind == "backbone" else None, "shift": "none"}
             row |= {"evaluator": "next", "status": "ok", "prompt_set": PROMPTS, "card": "c", "version": "0"}
             row |= {"n_episodes": EPISODES, "low": scored.mean() - 0.1, "high": scored.mean() + 0.1}
-            row |= {"variant": name if kind == "backbone" else None} | more.get(name, {})
-            at = [{"n_context": n, "metric": "squared_error"} for n in SIZES] + [{"metric": "auc"}]
-            values += [row | where | {"value": scored.mean()} for where in at]
+            row |= {"variant": name if kind == "backbone" else None} | columns.get(name, {})
+            keys = [{"n_context": n, "metric": "squared_error"} for n in SIZES] + [{"metric": "auc"}]
+            values += [row | key | {"value": scored.mean()} for key in keys]
             errors += [
                 {"run": run, "prompt_set": PROMPTS, "metric": "squared_error", "n_context": n, "episode": i, "value": v}
                 for n in SIZES
@@ -56,7 +56,7 @@ def written(**more: dict[str, object]) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 @pytest.fixture(scope="module")
 def frame() -> pd.DataFrame:
-    return scores(*written()).set_index("contestant")
+    return scores(*tables_of()).set_index("contestant")
 
 
 def mean_errors(name: str) -> np.ndarray:
@@ -80,10 +80,10 @@ def test_differences_to_the_row_above_are_paired_t_tests(frame: pd.DataFrame) ->
         interval, row = test.confidence_interval(0.95), frame.loc[lower]
         assert (row["behind_low"], row["behind_high"]) == pytest.approx((interval.low, interval.high))
         assert row["different"] == (test.pvalue < 0.05)
-    assert set(frame["different"].dropna()) == {True, False}, "both cases occur"
+    assert set(frame["different"].dropna()) == {True, False}
 
 
-def test_a_rank_is_shared_with_its_first_contestant_unless_a_t_test_separates_them(frame: pd.DataFrame) -> None:
+def test_contestants_share_a_rank_unless_a_t_test_separates_them_from_its_first(frame: pd.DataFrame) -> None:
     ranked = [name for name in frame.index if CONTESTANTS[name][0] != "oracle"]
     assert pd.isna(frame.loc["ridge", "rank"])
     first, expected = ranked[0], {}
@@ -92,27 +92,27 @@ def test_a_rank_is_shared_with_its_first_contestant_unless_a_t_test_separates_th
             first = name
         expected[name] = expected.get(first, place)
     assert frame["rank"].dropna().to_dict() == expected
-    assert len(set(expected.values())) < len(expected), "a rank is shared"
+    assert len(set(expected.values())) < len(expected)
 
 
-def test_without_errors_ranks_are_places_and_nothing_is_different() -> None:
-    frame = scores(written()[0])
+def test_without_errors_no_rank_is_shared_and_no_difference_known() -> None:
+    frame = scores(tables_of()[0])
     assert frame["rank"].dropna().tolist() == [1, 2, 3, 4, 5] and frame["different"].isna().all()
 
 
 def test_methods_with_access_to_the_truth_have_no_rank() -> None:
-    values, errors = written()
+    values, errors = tables_of()
     values["contestant"] = values["contestant"].replace("knn-3", "periodic-mean")
     values["run"] = values["run"].replace("knn-3", "periodic-mean")
-    found = scores(values, errors).set_index("contestant")["rank"]
-    assert pd.isna(found["periodic-mean"]) and pd.notna(found["zero"])
+    ranks = scores(values, errors).set_index("contestant")["rank"]
+    assert pd.isna(ranks["periodic-mean"]) and pd.notna(ranks["zero"])
 
 
 def test_a_contestant_with_a_failed_seed_has_a_reason_and_no_value() -> None:
-    values, errors = written()
-    broken = values["run"].eq("gpt2-s1") & values["metric"].eq("auc")
-    values.loc[broken, ["value", "low", "high", "n_episodes"]] = pd.NA
-    values.loc[broken, ["status", "reason"]] = ["failed", REASON]
+    values, errors = tables_of()
+    is_failed = values["run"].eq("gpt2-s1") & values["metric"].eq("auc")
+    values.loc[is_failed, ["value", "low", "high", "n_episodes"]] = pd.NA
+    values.loc[is_failed, ["status", "reason"]] = ["failed", REASON]
     last = scores(values, errors).iloc[-1]
     assert (last["contestant"], last["failed_seeds"], last["reason"]) == ("gpt2", 1, REASON)
     assert last[["value", "rank", "different"]].isna().all()
@@ -120,21 +120,21 @@ def test_a_contestant_with_a_failed_seed_has_a_reason_and_no_value() -> None:
     assert pd.notna(runs.loc["gpt2-s0", "value"]) and runs.loc["gpt2-s1", "reason"] == REASON
 
 
-def test_tuned_is_missing_where_it_is_unknown() -> None:
-    found = scores(*written(gpt2={"tuned": True}, mamba={"tuned": False})).set_index("contestant")["tuned"]
-    assert found["gpt2"] and not found["mamba"] and pd.isna(found["s4d"]) and pd.isna(found["zero"])
+def test_tuned_is_missing_if_it_is_unknown() -> None:
+    tuned = scores(*tables_of(gpt2={"tuned": True}, mamba={"tuned": False})).set_index("contestant")["tuned"]
+    assert tuned["gpt2"] and not tuned["mamba"] and pd.isna(tuned["s4d"]) and pd.isna(tuned["zero"])
 
 
-def test_a_metric_counts_only_where_every_contestant_has_it() -> None:
-    values, errors = written()
+def test_a_leaderboard_uses_only_a_metric_that_every_contestant_has() -> None:
+    values, errors = tables_of()
     scored = values[values["metric"].eq("auc")].assign(metric="score", score_of="squared_error", score_one="ridge")
-    scored = scored.assign(normaliser=1.0)  # more is better, so that scores reverse the order of areas
-    every = scores(pd.concat([values, scored], ignore_index=True), errors)
-    assert every["metric"].eq("score").all() and every["contestant"].iloc[0] == "zero"
-    some = scores(pd.concat([values, scored[scored["contestant"].ne("s4d")]], ignore_index=True), errors)
-    assert some["metric"].eq("auc").all() and some["contestant"].iloc[0] == "ridge"
+    scored = scored.assign(normaliser=1.0)  # the values of areas as scores: the order is reversed
+    by_score = scores(pd.concat([values, scored], ignore_index=True), errors)
+    assert by_score["metric"].eq("score").all() and by_score["contestant"].iloc[0] == "zero"
+    by_area = scores(pd.concat([values, scored[scored["contestant"].ne("s4d")]], ignore_index=True), errors)
+    assert by_area["metric"].eq("auc").all() and by_area["contestant"].iloc[0] == "ridge"
 
 
-def test_no_rows_make_an_empty_frame_with_all_columns() -> None:
-    values, errors = written()
+def test_an_empty_table_gives_an_empty_frame_with_all_columns() -> None:
+    values, errors = tables_of()
     assert scores(values.iloc[:0]).columns.tolist() == scores(values, errors).columns.tolist()

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from iclbench.analysis.target_scores import counts, levelled, main_counts, overall, shifts
+from iclbench.analysis.target_scores import main_counts, overall, related_counts, repeated_over_counts, shifts
 
 
 def rows(**columns: list[object]) -> pd.DataFrame:
@@ -17,11 +17,12 @@ def test_overall_rows_have_no_axis() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "main"), [([0, 1, 2, 3], [0, 1, 3]), ([0, 4, 8], [0, 8]), ([2, 3], [3]), ([0], [0]), ([], []), ([1], [1])]
+    ("counts", "main"),
+    [([0, 1, 2, 3], [0, 1, 3]), ([0, 4, 8], [0, 8]), ([2, 3], [3]), ([0], [0]), ([], []), ([1], [1])],
 )
-def test_main_counts_are_none_one_and_the_most(asked: list[int], main: list[int]) -> None:
-    frame = pd.DataFrame({"n_related": pd.Series([*asked, None], dtype="Int64")})
-    assert counts(frame) == sorted(asked)
+def test_main_counts_are_zero_one_and_the_largest(counts: list[int], main: list[int]) -> None:
+    frame = pd.DataFrame({"n_related": pd.Series([*counts, None], dtype="Int64")})
+    assert related_counts(frame) == sorted(counts)
     assert main_counts(frame) == main
 
 
@@ -32,11 +33,11 @@ def test_runs_without_related_datasets_are_repeated_at_every_number_of_them() ->
         kind=["backbone", "backbone", "baseline", "published"],
         value=[1, 2, 3, 4],
     )
-    found = levelled(frame, [0, 1, 2])
-    copies = found[found["level"]]
+    repeated = repeated_over_counts(frame, [0, 1, 2])
+    copies = repeated[repeated["level"]]
     assert copies[["run", "n_related", "value"]].to_numpy().tolist() == [["b", 1, 3], ["b", 2, 3]]
-    assert copies["note"].str.len().gt(0).all() and found.loc[~found["level"], "note"].eq("").all()
-    assert len(found) == 6
+    assert copies["note"].str.len().gt(0).all() and repeated.loc[~repeated["level"], "note"].eq("").all()
+    assert len(repeated) == 6
 
 
 def test_the_training_distribution_comes_before_shifts_by_name() -> None:

@@ -1,4 +1,4 @@
-"""Chromium without a window, spoken to through its DevTools protocol over a pair of pipes: no driver and no port."""
+"""Headless Chromium, controlled by its DevTools protocol over pipes, without a driver and a port."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from select import select
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-PATIENCE = 60.0  # seconds
+TIMEOUT = 60.0  # seconds
 
 
 def executable() -> str | None:
-    return next((found for found in map(shutil.which, NAMES) if found), None)
+    return next((path for path in map(shutil.which, NAMES) if path), None)
 
 
 class Page:
-    """A page in a browser of its own. `events` holds what the browser has told so far, as (method, parameters)."""
+    """A page in a new browser. `events` has all events of the browser as pairs of method and parameters."""
 
     def __init__(self, write: int, read: int) -> None:
-        self._write, self._read, self._rest, self._last = write, read, b"", 0
+        self._write, self._read, self._buffer, self._last_id = write, read, b"", 0
         self._session: str | None = None
         self.events: list[tuple[str, dict[str, Any]]] = []
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
@@ -35,22 +35,22 @@ class Page:
             self.send(f"{domain}.enable")
 
     def send(self, method: str, **params: Any) -> dict[str, Any]:
-        """Ask and wait for the answer."""
-        self._last += 1
-        message = {"id": self._last, "method": method, "params": params}
+        """Send a command and wait for the answer."""
+        self._last_id += 1
+        message = {"id": self._last_id, "method": method, "params": params}
         message |= {"sessionId": self._session} if self._session else {}
         os.write(self._write, json.dumps(message).encode() + b"\0")
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while True:
             answer = self._next(deadline)
-            if answer.get("id") == self._last:
+            if answer.get("id") == self._last_id:
                 if "error" in answer:
                     raise RuntimeError(f"{method}: {answer['error']['message']}")
-                found: dict[str, Any] = answer["result"]
-                return found
+                result: dict[str, Any] = answer["result"]
+                return result
 
     def send_to_browser(self, method: str, **params: Any) -> dict[str, Any]:
-        """The same to the browser instead of its page."""
+        """Send a command to the browser instead of the page."""
         session, self._session = self._session, None
         try:
             return self.send(method, **params)
@@ -58,14 +58,14 @@ class Page:
             self._session = session
 
     def _next(self, deadline: float) -> dict[str, Any]:
-        while b"\0" not in self._rest:
+        while b"\0" not in self._buffer:
             if not select([self._read], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 raise TimeoutError("the browser does not answer")
-            more = os.read(self._read, 1 << 20)
-            if not more:
+            data = os.read(self._read, 1 << 20)
+            if not data:
                 raise RuntimeError("the browser has ended")
-            self._rest += more
-        line, self._rest = self._rest.split(b"\0", 1)
+            self._buffer += data
+        line, self._buffer = self._buffer.split(b"\0", 1)
         message: dict[str, Any] = json.loads(line)
         if "method" in message:
             self.events.append((message["method"], message["params"]))
@@ -89,15 +89,15 @@ class Page:
         return answer["result"].get("value")
 
     def wait(self, condition: str) -> None:
-        """Until an expression is true."""
-        deadline = time.monotonic() + PATIENCE
+        """Wait until an expression is true."""
+        deadline = time.monotonic() + TIMEOUT
         while not self.run(condition):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"never true: {condition}")
             time.sleep(0.05)
 
     def press(self, key: str, code: int, text: str = "", shift: bool = False) -> None:
-        """A key, as from a keyboard."""
+        """Press and release a key."""
         common = {"key": key, "code": key, "windowsVirtualKeyCode": code, "modifiers": 8 if shift else 0}
         self.send("Input.dispatchKeyEvent", type="keyDown", **common, **({"text": text} if text else {}))
         self.send("Input.dispatchKeyEvent", type="keyUp", **common)

@@ -1,4 +1,4 @@
-"""Synthetic results folders and reports on them, shared by the tests of the report."""
+"""Fixtures with synthetic results folders and reports on them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from iclbench.report import build, whole
+from iclbench.report import build, build_report
 from iclbench.report.blocks import Block, Section, Text
 from iclbench.report.data import Results, load
 from iclbench.report.sections import Job, jobs
@@ -14,33 +14,33 @@ from tests.report import synthetic, synthetic_grid, synthetic_targets
 
 
 @dataclass
-class Made:
-    """A page, and what it was written from: it takes seconds, so nothing is read or made a second time."""
+class Built:
+    """A page with its results and sections, so that tests need not load and make them again, which takes seconds."""
 
     page: Path
-    loaded: Results
+    results: Results
     sections: list[Section]
 
 
-def made(results: Path, out: Path) -> Made:
-    """Write the page of a folder, without figure files, and keep what was read and the sections that it is made of."""
-    read: list[Results] = []
+def built(folder: Path, out: Path) -> Built:
+    """Build a report without pictures, and record its results and sections."""
+    loaded: list[Results] = []
     sections: list[Section] = []
 
-    def kept(make: Callable[[], Section | None]) -> Section | None:
+    def recorded(make: Callable[[], Section | None]) -> Section | None:
         section = make()
         sections.extend([] if section is None else [section])
         return section
 
-    def todo(found: Results, names: set[str]) -> list[Job]:
-        read.append(found)
-        return [replace(job, make=lambda make=job.make: kept(make)) for job in jobs(found, names)]
+    def recording_jobs(results: Results, names: set[str]) -> list[Job]:
+        loaded.append(results)
+        return [replace(job, make=lambda make=job.make: recorded(make)) for job in jobs(results, names)]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(whole, "jobs", todo)
-        page = build(results, out, formats=()).page
-    (loaded,) = read
-    return Made(page, loaded, sections)
+        patch.setattr(build_report, "jobs", recording_jobs)
+        page = build(folder, out, formats=()).page
+    (results,) = loaded
+    return Built(page, results, sections)
 
 
 @pytest.fixture(scope="session")
@@ -49,59 +49,56 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def made_of_results(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Made:
-    return made(results, tmp_path_factory.mktemp("report"))
+def built_report(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return built(results, tmp_path_factory.mktemp("report"))
 
 
 @pytest.fixture(scope="session")
-def loaded(made_of_results: Made) -> Results:
-    return made_of_results.loaded
+def loaded(built_report: Built) -> Results:
+    return built_report.results
 
 
 @pytest.fixture(scope="session")
-def sections(made_of_results: Made) -> list[Section]:
-    """The sections of a report on them."""
-    return made_of_results.sections
+def sections(built_report: Built) -> list[Section]:
+    return built_report.sections
 
 
 @pytest.fixture(scope="session")
-def page(made_of_results: Made) -> Path:
-    """The page of a report without figure files."""
-    return made_of_results.page
+def page(built_report: Built) -> Path:
+    return built_report.page
 
 
 @pytest.fixture(scope="session")
 def targets_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with tasks of the question `targets` only."""
+    """A folder with tasks that have only the question `targets`."""
     return synthetic_targets.write(tmp_path_factory.mktemp("targets"))
 
 
 @pytest.fixture(scope="session")
-def made_of_targets(targets_results: Path, tmp_path_factory: pytest.TempPathFactory) -> Made:
-    return made(targets_results, tmp_path_factory.mktemp("targets-report"))
+def targets_report(targets_results: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return built(targets_results, tmp_path_factory.mktemp("targets-report"))
 
 
 @pytest.fixture(scope="session")
-def targets_page(made_of_targets: Made) -> Path:
-    return made_of_targets.page
+def targets_page(targets_report: Built) -> Path:
+    return targets_report.page
 
 
 @pytest.fixture(scope="session")
-def targets_sections(made_of_targets: Made) -> list[Section]:
-    """The sections of a report on it."""
-    return made_of_targets.sections
+def targets_sections(targets_report: Built) -> list[Section]:
+    return targets_report.sections
 
 
 @pytest.fixture(scope="session")
 def targets_blocks(targets_sections: list[Section]) -> dict[str, Block]:
-    """Their blocks, by name."""
+    """The blocks of `targets_sections` by name."""
     blocks = [block for section in targets_sections for block in section.walk()]
     return {block.name: block for block in blocks if not isinstance(block, Text)}
 
 
 @pytest.fixture(scope="session")
 def grid(tmp_path_factory: pytest.TempPathFactory) -> synthetic_grid.Grid:
-    """A folder as a sweep over many families leaves it."""
+    """A folder with the results of a sweep over many families."""
     return synthetic_grid.write(tmp_path_factory.mktemp("grid"))
 
 

@@ -15,7 +15,7 @@ EPISODES = 128
 STEPS = [500, 1000, 2000, 3000, 4000]
 TASKS = ["bursty", "bursty-alpha1"]
 TESTS = {"icl": 0.5, "icl_paired": 0.25, "iwl": 0.0025, "flip": 0.5}
-# Name of the variant's runs: backbone, hash of what was trained, seeds.
+# Backbone, hash and seeds of each variant.
 VARIANTS = {
     "transformer": ("transformer", "aaaaaaaa", [0, 1, 2]),
     "coqe": ("coqe", "bbbbbbbb", [0, 1, 2]),

@@ -12,7 +12,7 @@ from iclbench import __version__, tables
 from tests.tables.rows import complete
 
 EPISODES, SIDE, DRAWS = 64, 8, 5
-# Contestant: kind, whether it uses related datasets, log-likelihood without any.
+# Kind of each contestant, whether it uses related datasets, and log-likelihood without them.
 GP = {
     "oracle-kernel": ("oracle", False, -0.3),
     "oracle-bayes": ("oracle", True, -0.4),
@@ -189,7 +189,7 @@ def _inputs(task: str) -> pd.DataFrame:
 
 
 def _truth(task: str, episode: int) -> pd.DataFrame:
-    """The true values at these inputs."""
+    """The true values at `_inputs`."""
     inputs = _inputs(task)
     value = np.sin(inputs["x1"].astype(float) + episode) if task == "gp-mixture" else image(episode)
     return inputs.assign(value=value, point=np.arange(len(inputs)), episode=episode, output=0)

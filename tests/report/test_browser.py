@@ -1,4 +1,4 @@
-"""The page in a browser: silent, alone, within its width, and open to the keyboard."""
+"""The page in a browser: no errors, no requests, no overflow, and keyboard navigation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(browser.executable() is None, reason="needs Chro
 
 CURVES = "linear-small-curves-next-squared-error"
 CONTROLS = "a[href], button, select, summary, [tabindex='0']"
-# What a user can reach now: inside closed details there is only their summary.
+# The visible controls: of closed details only the summary.
 REACHABLE = f"[...document.querySelectorAll(`{CONTROLS}`)].filter((e) => e.checkVisibility())"
 
 
@@ -32,83 +32,82 @@ def test_every_figure_is_drawn_without_errors_and_without_requests(view: browser
     assert view.run("document.querySelectorAll('.plot canvas').length") == view.run(
         "document.querySelectorAll('.plot').length"
     )
-    told = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
-    assert [event for event in view.events if event[0] in told] == []
-    asked = [about["request"]["url"] for method, about in view.events if method == "Network.requestWillBeSent"]
-    assert [url for url in asked if not url.startswith("data:")] == [page.resolve().as_uri()]
+    error_events = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
+    assert [event for event in view.events if event[0] in error_events] == []
+    urls = [values["request"]["url"] for method, values in view.events if method == "Network.requestWillBeSent"]
+    assert [url for url in urls if not url.startswith("data:")] == [page.resolve().as_uri()]
 
 
 @pytest.mark.parametrize("width", [1280, 390])
 def test_nothing_is_wider_than_the_screen(view: browser.Page, width: int) -> None:
-    """What is wide by nature scrolls inside a box that the keyboard reaches."""
+    """Wide tables scroll inside a box that can be focused by keyboard."""
     view.size(width)
     view.run("document.querySelectorAll('details').forEach((details) => details.open = true)")
     view.wait("document.querySelector('details.rows table') !== null")
-    beyond = """[...document.querySelectorAll("body *")]
+    too_wide = """[...document.querySelectorAll("body *")]
       .filter((e) => e.getBoundingClientRect().right > innerWidth + 1 && !e.closest(".wide, .skip"))
       .map((e) => `${e.tagName} ${e.className} ${e.textContent.slice(0, 60)}`)"""
-    assert view.run(beyond) == []
+    assert view.run(too_wide) == []
     assert view.run("document.documentElement.scrollWidth") <= width
     assert view.run("[...document.querySelectorAll('.wide')].every((box) => box.tabIndex === 0)")
     view.run("document.querySelectorAll('details').forEach((details) => details.open = false)")
     view.size(1280)
 
 
-def test_the_tab_key_visits_every_control_once_and_shows_where_it_is(view: browser.Page) -> None:
+def test_the_tab_key_visits_every_control_once_with_a_visible_focus(view: browser.Page) -> None:
     view.run(f"window.rows = document.querySelector('[id=\"{CURVES}\"] details.rows'); rows.open = true")
     view.wait("rows.querySelector('table') !== null")
     view.run("window.controls = " + REACHABLE + "; scrollTo(0, 0)")
-    # Where tabbing starts is the beginning of the page, whatever was focused before.
+    # Move the focus to the beginning of the page.
     view.run("document.body.tabIndex = -1; document.body.focus(); document.body.removeAttribute('tabindex')")
     visited = []
     for _ in range(view.run("controls.length")):
         view.press("Tab", 9)
-        where = "(() => { const e = document.activeElement; const s = getComputedStyle(e);"
-        where += " return [controls.indexOf(e), s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 2]; })()"
-        visited.append(view.run(where))
+        focus = "(() => { const e = document.activeElement; const s = getComputedStyle(e);"
+        focus += " return [controls.indexOf(e), s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 2]; })()"
+        visited.append(view.run(focus))
     assert visited == [[index, True] for index in range(len(visited))]
     assert view.run("controls[0].matches('.skip') && controls.some((e) => e.matches('.download'))")
     view.run("rows.open = false")
 
 
-def test_the_legend_lights_several_contestants_by_keyboard(view: browser.Page) -> None:
+def test_the_legend_highlights_contestants_by_keyboard(view: browser.Page) -> None:
     view.run(f"window.figure = document.getElementById('{CURVES}'); figure.scrollIntoView()")
     view.wait("figure.querySelector('canvas') !== null")
     picture = "figure.querySelector('canvas').toDataURL()"
     view.wait(f"new Promise((done) => setTimeout(() => done({picture} === {picture}), 200))")
-    seen = [view.run(picture)]
+    pictures = [view.run(picture)]
     for entry in (0, 1, 0, 1):
         view.run(f"figure.querySelectorAll('.entry')[{entry}].focus()")
         view.press(" ", 32, " ")
-        view.wait(f"({picture} !== {seen[-1]!r})")
-        seen.append(view.run(picture))
-    assert seen[4] == seen[0], "everybody is lit when nobody is picked"
-    assert len(set(seen[:4])) == 4, "nobody, the first, both, the second"
+        view.wait(f"({picture} !== {pictures[-1]!r})")
+        pictures.append(view.run(picture))
+    assert pictures[4] == pictures[0], "no selection"
+    assert len(set(pictures[:4])) == 4, "no selection, the first, both, the second"
 
 
-def test_the_rows_button_shows_and_saves_what_the_file_beside_the_page_holds(
-    view: browser.Page, page: Path, tmp_path: Path
-) -> None:
+def test_the_rows_of_a_figure_are_those_of_its_file(view: browser.Page, page: Path, tmp_path: Path) -> None:
     view.send_to_browser("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     view.run(f"window.figure = document.getElementById('{CURVES}')")
     view.run("figure.querySelector('details.rows summary').focus()")
     view.press("Enter", 13, "\r")
     view.wait("figure.querySelector('details.rows table') !== null")
-    beside = _table(page.parent / "figures" / f"{CURVES}.csv")
+    file_rows = _table(page.parent / "figures" / f"{CURVES}.csv")
     shown = view.run("[...figure.querySelectorAll('details.rows tbody tr')].map((row) => row.cells[0].textContent)")
-    assert shown == [row[0] for row in beside[1:]][: len(shown)] != []
+    assert shown == [row[0] for row in file_rows[1:]][: len(shown)] != []
     view.run("figure.querySelector('.download').focus()")
     view.press("Enter", 13, "\r")
     _wait_for(view, tmp_path / f"{CURVES}.csv")
     saved = _table(tmp_path / f"{CURVES}.csv")
-    assert saved[0] == beside[0]
-    assert len(saved) == len(beside) > 100
+    assert saved[0] == file_rows[0]
+    assert len(saved) == len(file_rows) > 100
     assert saved[0][0] == "run"
-    assert all(_alike(a, b) for one, other in zip(saved, beside, strict=True) for a, b in zip(one, other, strict=True))
+    pairs = zip(saved, file_rows, strict=True)
+    assert all(_is_equal(a, b) for row, file_row in pairs for a, b in zip(row, file_row, strict=True))
     view.press("Enter", 13, "\r")
 
 
-def test_the_contents_open_lead_on_and_close_on_a_narrow_screen(view: browser.Page) -> None:
+def test_the_contents_open_and_close_on_a_narrow_screen(view: browser.Page) -> None:
     view.size(390)
     view.run("window.menu = document.querySelector('nav details'); menu.querySelector('summary').focus()")
     view.wait("!menu.open")
@@ -125,12 +124,12 @@ def test_the_contents_open_lead_on_and_close_on_a_narrow_screen(view: browser.Pa
     assert view.run("location.hash") == target
     top = f"document.querySelector({target!r}).getBoundingClientRect().top"
     assert view.run(top) >= view.run("document.querySelector('nav').getBoundingClientRect().bottom"), (
-        "not below the bar"
+        "the heading is below the bar"
     )
     view.size(1280)
 
 
-def test_the_summary_fits_a_screen_beside_the_list_of_sections(view: browser.Page) -> None:
+def test_the_summary_fits_on_a_screen_next_to_the_contents(view: browser.Page) -> None:
     view.size(1280, 800)
     view.run("scrollTo(0, 0)")
     box = "document.querySelector('.glance').getBoundingClientRect()"
@@ -141,7 +140,7 @@ def test_the_summary_fits_a_screen_beside_the_list_of_sections(view: browser.Pag
     assert view.run(f"document.querySelector('.menu').getBoundingClientRect().right <= {box}.left")
 
 
-def test_the_list_is_filtered_by_task_preset_and_contestant(view: browser.Page) -> None:
+def test_sections_are_filtered_by_task_preset_and_contestant(view: browser.Page) -> None:
     def choose(by: str, name: str) -> list[str]:
         view.run(
             f"(() => {{ const s = document.querySelector('select[data-by={by}]'); s.value = {name!r};"
@@ -155,34 +154,34 @@ def test_the_list_is_filtered_by_task_preset_and_contestant(view: browser.Page) 
         assert [name for name in view.run(listed) if name in sections or name.endswith("-small")] == sections
         return sections
 
-    every = choose("task", "")
-    assert every == ["decision-tree-small", "linear-small", "sparse-linear-small"]
+    all_sections = choose("task", "")
+    assert all_sections == ["decision-tree-small", "linear-small", "sparse-linear-small"]
     assert choose("task", "linear") == ["linear-small"]
     total = view.run("document.querySelectorAll('main > section').length")
     assert view.run("document.querySelector('.count').textContent") == f"{total - 2} of {total} sections"
-    assert choose("task", "") == every
-    assert choose("preset", "small") == every
+    assert choose("task", "") == all_sections
+    assert choose("preset", "small") == all_sections
     choose("preset", "")
-    of_mamba = choose("contestant", "mamba")
-    assert "linear-small" in of_mamba and set(of_mamba) < set(every)
+    mamba_sections = choose("contestant", "mamba")
+    assert "linear-small" in mamba_sections and set(mamba_sections) < set(all_sections)
     assert (
         view.run(f"document.getElementById('{CURVES}').querySelector('.entry[aria-pressed=true]').dataset.name")
         == "mamba"
     )
     assert view.run("[...document.querySelectorAll('tr.picked th')].every((th) => th.textContent === 'mamba')")
     assert view.run("document.querySelectorAll('tr.picked').length") > 3
-    assert choose("contestant", "") == every
+    assert choose("contestant", "") == all_sections
     assert view.run("document.querySelectorAll('tr.picked, .entry[aria-pressed=true]').length") == 0
 
 
-def test_tables_scroll_inside_their_frame_on_a_narrow_screen(view: browser.Page) -> None:
+def test_tables_scroll_inside_their_box_on_a_narrow_screen(view: browser.Page) -> None:
     view.size(390)
-    inside = """[...document.querySelectorAll(".wide table")].filter((t) => t.checkVisibility()).map((table) => {
+    tables = """[...document.querySelectorAll(".wide table")].filter((t) => t.checkVisibility()).map((table) => {
       const box = table.parentElement, before = scrollX; box.scrollLeft = 1e6;
       const read = table.scrollWidth <= box.clientWidth + box.scrollLeft + 1 && scrollX === before;
       const head = table.querySelector("tbody th"); const room = head ? box.clientWidth - head.offsetWidth : 1e6;
       box.scrollLeft = 0; return [read, room >= 90, table.textContent.slice(0, 60)]; })"""
-    assert [found for found in view.run(inside) if not (found[0] and found[1])] == []
+    assert [table for table in view.run(tables) if not (table[0] and table[1])] == []
     assert view.run("document.documentElement.scrollWidth") <= 390
     view.size(1280)
 
@@ -200,9 +199,9 @@ def _wait_for(view: browser.Page, path: Path) -> None:
     raise AssertionError(f"{path.name} was not saved")
 
 
-def _alike(ours: str, theirs: str) -> bool:
-    """Equal but for the six digits that the page carries."""
+def _is_equal(a: str, b: str) -> bool:
+    """Whether two cells are equal; numbers on the page have six digits."""
     try:
-        return ours == theirs or math.isclose(float(ours), float(theirs), rel_tol=1e-5)
+        return a == b or math.isclose(float(a), float(b), rel_tol=1e-5)
     except ValueError:
-        return ours.lower() == theirs.lower() in ("true", "false")
+        return a.lower() == b.lower() in ("true", "false")

@@ -15,7 +15,7 @@ from iclbench import tables
 from iclbench.report import exports
 from iclbench.report.blocks import Block, Figure, Gallery
 from iclbench.report.data import load
-from iclbench.report.drawn_episodes import Shown, pixels
+from iclbench.report.drawn_episodes import DrawnContestant, pixels
 from iclbench.report.sections import report
 from iclbench.report.sections.examples import _description
 from tests.report import synthetic_targets as synthetic
@@ -166,7 +166,11 @@ def test_section_is_absent_without_points_of_episodes(targets_results: Path, tmp
 
 def test_caption_describes_drawn_contestants(targets_results: Path) -> None:
     (task,) = (task for task in load(targets_results).slices if task.id == GP)
-    pt_tnp, cnp, icicl_tnp = Shown("pt-tnp", 0, False), Shown("cnp", 0, False), Shown("icicl-tnp", 3, True)
+    pt_tnp, cnp, icicl_tnp = (
+        DrawnContestant("pt-tnp", 0, False),
+        DrawnContestant("cnp", 0, False),
+        DrawnContestant("icicl-tnp", 3, True),
+    )
     one, several = "the best model without related datasets", "the best models without related datasets"
     with_related = "the best model with related datasets"
     for best, description in (
@@ -174,6 +178,6 @@ def test_caption_describes_drawn_contestants(targets_results: Path) -> None:
         ([icicl_tnp], with_related),
         ([pt_tnp, cnp], several),
         ([pt_tnp, icicl_tnp, cnp], f"{several} and {with_related}"),
-        ([Shown("knn-3", 0, False)], "the best baselines"),
+        ([DrawnContestant("knn-3", 0, False)], "the best baselines"),
     ):
         assert _description(task, best) == description

@@ -1,4 +1,4 @@
-"""Exported files: CSV with every digit, Markdown and LaTeX that survive any name, figures as PNG and SVG."""
+"""Exported files: CSV with all digits, escaped Markdown and LaTeX, figures as PNG and SVG."""
 
 import csv
 import xml.etree.ElementTree as ElementTree
@@ -23,19 +23,19 @@ NASTY = "a|b_c & 50% of $x^2 {y} \\ <i> `z` [w]\nnew line #1 ~"
 def table() -> Table:
     frame = pd.DataFrame(
         {
-            "who": [NASTY, "b", "c"],
+            "name": [NASTY, "b", "c"],
             "error": [1 / 3, 1e-17, None],
             "low": [0.1, 0.0, None],
             "high": [0.5, 1.0, None],
             "rank": [1, 1, 2],
         }
     )
-    columns = (Column("who", "who_is it"), Column("error", "error", number, True, "low", "high"))
+    columns = (Column("name", "name_of it"), Column("error", "error", number, True, "low", "high"))
     return Table("t", "title", "100 % of_it", frame, columns, group="rank")
 
 
 def _read_back(path: Path, frame: pd.DataFrame) -> None:
-    """The file holds the frame: the same columns, every digit of every number, nothing where a value is missing."""
+    """The file has the same columns and all digits, and no text for missing values."""
     with path.open(encoding="utf-8", newline="") as file:
         header, *rows = csv.reader(file)
     assert header == [str(column) for column in frame.columns]
@@ -62,11 +62,11 @@ def test_every_table_of_a_report_round_trips(sections: list[Section], page: Path
         _read_back(page.parent / "tables" / f"{block.name}.csv", block.frame)
 
 
-def test_markdown_keeps_its_columns(table: Table) -> None:
+def test_markdown_escapes_separators_of_columns(table: Table) -> None:
     lines = exports.markdown(table).splitlines()
-    assert lines[0] == r"| who\_is it | error |"
+    assert lines[0] == r"| name\_of it | error |"
     assert lines[1] == "| :--- | ---: |"
-    # Unescaped bars separate cells: three per row of two columns, whatever stands in the cells.
+    # Unescaped bars separate cells: a row of two columns has three.
     assert all(line.replace(r"\|", "").count("|") == 3 for line in lines[:5])
     assert r"a\|b\_c" in lines[2]
     assert lines[2].endswith(r"| 0.333 \[0.100, 0.500\] |")
@@ -81,7 +81,7 @@ def test_latex_escapes_every_special_character(table: Table) -> None:
         r"{[}w] new line \#1 \textasciitilde{} & 0.333 {[}0.100, 0.500] \\"
     )
     assert r"\caption{100 \% of\_it}" in text
-    assert text.count(r"\addlinespace") == 1, "a gap where the rank changes"
+    assert text.count(r"\addlinespace") == 1, "where the rank changes"
 
 
 def test_figures_are_written_as_png_and_svg(loaded: Results, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_figures_are_written_as_png_and_svg(loaded: Results, tmp_path: Path) -> 
     assert {"gpt2", "mamba", "normalised squared error", "trained: 20"} <= texts
 
 
-def test_numbers_are_written_for_people() -> None:
+def test_numbers_are_formatted_for_readers() -> None:
     assert [number(v) for v in (0, 1, 0.0123456, 99.96, 123456789, float("inf"))] == [
         "0",
         "1.00",
@@ -114,7 +114,7 @@ def test_numbers_are_written_for_people() -> None:
     assert [seconds(v) for v in (0.39951, 59.9, 60, 3600)] == ["400 ms", "59.9 s", "1 min 0 s", "1 h 0 min"]
 
 
-def test_names_that_meet_after_cleaning_stay_apart() -> None:
+def test_slugs_of_different_names_differ() -> None:
     assert slug("a b") != slug("a/b") != slug("a-b")
     assert "/" not in slug("../../etc/passwd")
     assert not slug("..").startswith(".")

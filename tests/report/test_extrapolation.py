@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from iclbench import tables
-from iclbench.analysis.comparable import trained_with
+from iclbench.analysis.comparable import trained_lengths
 from iclbench.report.blocks import Figure, Table
 from iclbench.report.data import Results, load
 from iclbench.report.figures import learning
@@ -86,7 +86,7 @@ def figures(results: Results) -> dict[str, Figure]:
 
 def test_trained_lengths_follow_from_prompt_sets(two_lengths: Results) -> None:
     assert two_lengths.trained_lengths == {"gpt2-s0": 10, "gpt2-s1": 10, "mamba": 10, "mamba-20": 20}
-    rows = two_lengths.rows.assign(trained=trained_with(two_lengths.rows))
+    rows = two_lengths.rows.assign(trained=trained_lengths(two_lengths.rows))
     of_baseline = rows.query("run == 'zero' and metric == 'squared_error'")
     by_prompts = of_baseline.groupby("prompt_set")["trained"].first()
     assert (by_prompts["none-10"], by_prompts["none-20"]) == (10, 20)

@@ -1,4 +1,4 @@
-"""Figures hold exactly the numbers of the tables, and are valid Vega-Lite."""
+"""Figures have the numbers of the tables and are valid Vega-Lite, and looks differ."""
 
 import re
 from dataclasses import replace
@@ -16,7 +16,7 @@ from iclbench.report import style
 from iclbench.report.blocks import Figure, Section
 from iclbench.report.data import Results
 from iclbench.report.figures import curves, learning
-from iclbench.report.style import BACKGROUND, CAUSAL, OWN, SETS, SHIPPED, Look, looks
+from iclbench.report.style import ARCHITECTURE_LOOKS, BACKGROUND, CAUSAL_LOOKS, SET_LOOKS, SHIPPED_LOOKS, Look, looks
 from tests.report import vega_lite
 
 
@@ -26,9 +26,8 @@ def figures(sections: list[Section]) -> dict[str, Figure]:
     return {block.name: block for block in blocks if isinstance(block, Figure)}
 
 
-def test_there_is_a_figure_for_every_kind_of_curve(figures: dict[str, Figure]) -> None:
-    of_linear = {name for name in figures if name.startswith("linear-")}
-    assert of_linear == {
+def test_a_task_has_a_figure_for_every_kind_of_curve(figures: dict[str, Figure]) -> None:
+    assert {name for name in figures if name.startswith("linear-")} == {
         "linear-small-curves-next-squared-error",
         "linear-small-points-80-next-squared-error",
         "linear-small-shifts-next-squared-error",
@@ -36,7 +35,7 @@ def test_there_is_a_figure_for_every_kind_of_curve(figures: dict[str, Figure]) -
     }
 
 
-def test_a_learning_curve_holds_the_tables_numbers(figures: dict[str, Figure], results: Path) -> None:
+def test_a_learning_curve_has_the_numbers_of_the_table(figures: dict[str, Figure], results: Path) -> None:
     values = tables.read_all("values", results)
     rows = pd.DataFrame(figures["linear-small-curves-next-squared-error"].static["data"]["values"])
     for contestant in ("mamba", "xgboost", "oracle-bayes"):
@@ -50,7 +49,7 @@ def test_a_learning_curve_holds_the_tables_numbers(figures: dict[str, Figure], r
             assert drawn[column].tolist() == table[column].tolist()
 
 
-def test_every_seed_has_its_line_and_a_backbone_alone_its_band(figures: dict[str, Figure], results: Path) -> None:
+def test_every_seed_has_a_line_and_only_single_seeds_have_a_band(figures: dict[str, Figure], results: Path) -> None:
     figure = figures["linear-small-curves-next-squared-error"]
     rows = pd.DataFrame(figure.static["data"]["values"]).query("kind == 'backbone'")
     assert sorted(rows["series"].unique()) == [
@@ -69,29 +68,29 @@ def test_every_seed_has_its_line_and_a_backbone_alone_its_band(figures: dict[str
     assert "linear-gpt2-small-s2" in set(rows["label"])
 
 
-def test_tables_average_seeds_and_enclose_their_intervals(loaded: Results, results: Path) -> None:
+def test_means_have_the_envelope_of_the_intervals_of_seeds(loaded: Results, results: Path) -> None:
     values = tables.read_all("values", results)
-    three = values.query("task == 'linear' and contestant == 'gpt2' and shift == 'none' and n_context == 7")
-    three = three[three["kind"] == "backbone"]
-    assert len(three) == 3
+    seeds = values.query("task == 'linear' and contestant == 'gpt2' and shift == 'none' and n_context == 7")
+    seeds = seeds[seeds["kind"] == "backbone"]
+    assert len(seeds) == 3
     task = next(s for s in loaded.slices if s.task == "linear")
     mean = task.curves.query("contestant == 'gpt2' and shift == 'none' and n_context == 7").iloc[0]
-    assert mean["value"] == pytest.approx(sum(three["value"]) / 3, rel=1e-15)
-    assert (mean["low"], mean["high"], mean["runs"]) == (min(three["low"]), max(three["high"]), 3)
+    assert mean["value"] == pytest.approx(sum(seeds["value"]) / 3, rel=1e-15)
+    assert (mean["low"], mean["high"], mean["runs"]) == (min(seeds["low"]), max(seeds["high"]), 3)
 
 
 def test_every_figure_is_valid_vega_lite(figures: dict[str, Figure]) -> None:
-    one, grid = figures["linear-small-points-80-next-squared-error"], figures["linear-small-shifts-next-squared-error"]
-    panel = grid.static["concat"][0] | {"data": {"values": []}}  # rows are slow to validate
-    for spec in (one.live, one.static | {"data": {"values": []}}, grid.live, grid.static | {"concat": [panel]}):
-        vega_lite.validate(spec)  # validates against the schema
+    single = figures["linear-small-points-80-next-squared-error"]
+    several = figures["linear-small-shifts-next-squared-error"]
+    no_rows = {"data": {"values": []}}  # rows are slow to validate
+    panel = several.static["concat"][0] | no_rows
+    for spec in (single.live, single.static | no_rows, several.live, several.static | {"concat": [panel]}):
+        vega_lite.validate(spec)
 
 
 def test_the_trained_length_is_marked(figures: dict[str, Figure]) -> None:
-    beyond, within = (
-        figures["linear-small-points-80-next-squared-error"],
-        figures["linear-small-shifts-next-squared-error"],
-    )
+    beyond = figures["linear-small-points-80-next-squared-error"]
+    within = figures["linear-small-shifts-next-squared-error"]
     for spec in (beyond.static, beyond.live):
         (rule,) = [layer for layer in spec["layer"] if layer["mark"]["type"] == "rule"]
         assert rule["encoding"]["x"]["field"] == "trained"
@@ -107,26 +106,26 @@ def test_published_numbers_are_diamonds(figures: dict[str, Figure]) -> None:
     ]
 
 
-def test_a_curve_with_gaps_shows_where_it_was_asked(figures: dict[str, Figure]) -> None:
+def test_a_curve_with_gaps_has_points(figures: dict[str, Figure]) -> None:
     rows = figures["linear-small-curves-next-squared-error"].static["data"]["values"]
     assert {r["contestant"] for r in rows if r["sparse"]} == {"xgboost"}
 
 
-def test_shift_panels_split_the_rows_and_share_their_axes(figures: dict[str, Figure]) -> None:
+def test_every_shift_has_a_panel_with_its_rows(figures: dict[str, Figure]) -> None:
     figure = figures["linear-small-shifts-next-squared-error"]
     assert [panel.title for panel in figure.panels] == ["input-scale-2", "noisy", "orthants"]
     assert sum(len(view["data"]["values"]) for view in figure.static["concat"]) == len(figure.data)
     noisy = figure.static["concat"][1]["data"]["values"]
-    assert "mamba" not in {r["contestant"] for r in noisy}, "a failed cell has no line"
+    assert "mamba" not in {r["contestant"] for r in noisy}, "its cell failed"
 
 
-def test_values_that_cannot_be_drawn_become_null() -> None:
+def test_missing_and_infinite_values_become_none() -> None:
     data = pd.DataFrame({"value": pd.array([1.0, float("inf"), None], dtype="Float64"), "n": [1, 2, 3]})
     assert [row["value"] for row in curves.records(data)] == [1.0, None, None]
 
 
-@pytest.mark.parametrize("name", ["squared_error", "log_likelihood", "accuracy", "never_heard_of"])
-def test_the_axis_survives_every_metric(name: str) -> None:
+@pytest.mark.parametrize("name", ["squared_error", "log_likelihood", "accuracy", "unknown"])
+def test_every_metric_has_a_valid_y_range(name: str) -> None:
     for values in ([0.0], [-3.0, 5.0], [float("inf"), 1e-9], []):
         data = pd.DataFrame({"value": pd.array(values, dtype="Float64"), "kind": ["backbone"] * len(values)})
         low, high = curves.domain(data, metric(name))
@@ -134,7 +133,7 @@ def test_the_axis_survives_every_metric(name: str) -> None:
         assert low > 0 or not metric(name).logarithmic
 
 
-def test_one_exact_baseline_does_not_squeeze_the_backbones() -> None:
+def test_the_y_range_follows_the_backbones() -> None:
     data = pd.DataFrame({"value": [1.0, 0.02, 1e-20, 300.0], "kind": ["backbone", "backbone", "oracle", "baseline"]})
     low, high = curves.domain(data, metric("squared_error"))
     assert 1e-3 < low <= 0.02
@@ -142,119 +141,121 @@ def test_one_exact_baseline_does_not_squeeze_the_backbones() -> None:
 
 
 @pytest.mark.parametrize(("values", "log"), [([1.0, 0.4], False), ([1.0, 0.1], True), ([1.0, 0.0], False)])
-def test_the_axis_of_errors_is_logarithmic_where_backbones_span_a_decade(values: list[float], log: bool) -> None:
+def test_an_axis_is_logarithmic_if_backbones_span_a_decade(values: list[float], log: bool) -> None:
     data = pd.DataFrame({"value": [*values, 1e-9, 40.0], "kind": ["backbone", "backbone", "oracle", "baseline"]})
     assert curves.spans_a_decade(data) is log
     if not log:
-        assert curves.domain(data, metric("never_heard_of_error")) == (0.0, 1.05 * 1.5)
+        assert curves.domain(data, metric("unknown_error")) == (0.0, 1.05 * 1.5)
 
 
-def test_a_backbone_keeps_its_colour_whoever_else_is_there() -> None:
+def test_the_look_of_a_shipped_backbone_does_not_depend_on_others() -> None:
     few, many = looks(["mamba", "s4d"], [], []), looks(["cnp", "gpt2", "mamba", "s4", "s4d", "tnp"], [], [])
     assert few["mamba"] == many["mamba"]
     assert few["s4d"] == many["s4d"]
     assert len({(look.colour, look.dash) for look in many.values()}) == len(many)
 
 
-def test_looks_tell_everybody_apart() -> None:
+def test_all_looks_differ_in_colour_or_dash() -> None:
     backbones, baselines = [f"net-{i}" for i in range(13)], [f"base-{i}" for i in range(20)]
-    found = looks(backbones, baselines, ["oracle-bayes"])
-    assert len({(look.colour, look.dash) for look in found.values()}) == len(found)
+    by_name = looks(backbones, baselines, ["oracle-bayes"])
+    assert len({(look.colour, look.dash) for look in by_name.values()}) == len(by_name)
 
 
-def test_of_many_variants_the_best_is_featured_and_the_rest_stay_grey(loaded: Results) -> None:
-    task = next(s for s in replace(loaded).slices if s.task == "linear")  # looks of its own
-    rows = task.lines[task.lines["shift"] == "none"]
+def test_only_the_best_variant_of_a_baseline_is_featured(loaded: Results) -> None:
+    task = next(s for s in replace(loaded).slices if s.task == "linear")  # a copy, as looks change
+    rows = task.curves_by_run[task.curves_by_run["shift"] == "none"]
     lasso = rows[rows["contestant"] == "lasso-1e-2"]
     worse = lasso.assign(contestant="lasso-1", run="lasso-1", value=lasso["value"] * 2)
     task.results.looks["lasso-1"] = task.results.looks["lasso-1e-2"]
     task.models["lasso-1"] = task.models["lasso-1e-2"]
-    found = learning.cast(task, pd.concat([rows, worse]))
-    assert found["lasso-1e-2"] != BACKGROUND
-    assert found["lasso-1"] == BACKGROUND
+    by_name = learning.drawn_looks(task, pd.concat([rows, worse]))
+    assert by_name["lasso-1e-2"] != BACKGROUND
+    assert by_name["lasso-1"] == BACKGROUND
 
 
-def test_every_row_behind_a_figure_carries_its_runs(figures: dict[str, Figure], results: Path) -> None:
+def test_every_row_of_a_figure_names_its_runs(figures: dict[str, Figure], results: Path) -> None:
     runs = {*tables.read_all("values", results)["run"], *tables.read_all("costs", results)["run"]}
     for name, figure in figures.items():
         rows = figure.rows()
         assert rows.columns[0] == "run", name
-        named = rows["run"].dropna().str.split("; ").explode()
-        assert set(named) <= runs, name
+        names = rows["run"].dropna().str.split("; ").explode()
+        assert set(names) <= runs, name
         assert len(rows) == len(figure.data)
 
 
-# Linear RGB as people without red and without green cones see it: Machado, Oliveira and Fernandes (2009), severity 1.
-SIGHT = {
-    "full": np.eye(3),
-    "no red": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
-    "no green": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+# Linear RGB under protanopia and deuteranopia: Machado, Oliveira and Fernandes (2009), severity 1.
+VISION = {
+    "normal": np.eye(3),
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
 }
 
 
-def _lab(colour: str, sight: str) -> np.ndarray:
+def _lab(colour: str, vision: str) -> np.ndarray:
     """CIE L*a*b* (D65) of an sRGB colour."""
-    parts = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
-    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
-    seen = np.clip(np.asarray(SIGHT[sight]) @ linear, 0, 1)
+    srgb = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+    perceived = np.clip(np.asarray(VISION[vision]) @ linear, 0, 1)
     to_xyz = [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
-    white = np.array(to_xyz) @ seen / [0.95047, 1.0, 1.08883]
+    white = np.array(to_xyz) @ perceived / [0.95047, 1.0, 1.08883]
     f = np.where(white > 0.008856, np.cbrt(white), 7.787 * white + 16 / 116)
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
 
 
-@pytest.mark.parametrize("sight", list(SIGHT))
-@pytest.mark.parametrize("kind", [CAUSAL, SETS])
-def test_the_colours_of_one_kind_stay_apart_for_every_eye(kind: dict[str, Look], sight: str) -> None:
+@pytest.mark.parametrize("vision", list(VISION))
+@pytest.mark.parametrize("kind", [CAUSAL_LOOKS, SET_LOOKS])
+def test_the_colours_of_one_kind_differ_under_colour_blindness(kind: dict[str, Look], vision: str) -> None:
     """A difference of 2.3 is just noticeable; lines need several times that."""
-    for one, other in combinations(kind.values(), 2):
-        assert np.linalg.norm(_lab(one.colour, sight) - _lab(other.colour, sight)) > 15
+    for a, b in combinations(kind.values(), 2):
+        assert np.linalg.norm(_lab(a.colour, vision) - _lab(b.colour, vision)) > 15
 
 
-def test_shipped_backbones_differ_without_any_colour() -> None:
-    """Causal from set models by dash and fill, all of one kind by shape, variants from their backbone by dash too."""
-    listed = [look for name, look in SHIPPED.items() if name in OWN or name in style.VARIANT_SHAPES]
+def test_shipped_backbones_differ_without_colour() -> None:
+    """Causal and set models differ in dash and fill, those of one kind in shape, and variants also in dash."""
+    listed = [
+        look for name, look in SHIPPED_LOOKS.items() if name in ARCHITECTURE_LOOKS or name in style.VARIANT_SHAPES
+    ]
     assert len({(look.shape, look.hollow) for look in listed}) == len(listed)
-    causal = [look for look in SHIPPED.values() if look.order == "causal"]
-    assert not {look.dash for look in causal} & {look.dash for look in SETS.values()}
-    assert len({(look.colour, look.dash) for look in SHIPPED.values()}) == len(SHIPPED)
+    causal = [look for look in SHIPPED_LOOKS.values() if look.order == "causal"]
+    assert not {look.dash for look in causal} & {look.dash for look in SET_LOOKS.values()}
+    assert len({(look.colour, look.dash) for look in SHIPPED_LOOKS.values()}) == len(SHIPPED_LOOKS)
 
 
-def test_the_kinds_of_backbones_are_what_their_classes_say() -> None:
-    assert set(OWN) == {*style.LINES} <= set(BACKBONES.architectures())
-    for name, look in SHIPPED.items():
+def test_orders_and_colours_are_those_of_the_backbones_classes() -> None:
+    assert set(ARCHITECTURE_LOOKS) == {*style.BACKBONE_STYLES} <= set(BACKBONES.architectures())
+    for name, look in SHIPPED_LOOKS.items():
         assert BACKBONES.get(name).order == look.order
-        assert SHIPPED[name].colour == OWN[BACKBONES.variant(name).backbone].colour
+        assert SHIPPED_LOOKS[name].colour == ARCHITECTURE_LOOKS[BACKBONES.variant(name).backbone].colour
 
 
-def test_a_backbone_without_a_line_has_a_look_that_no_other_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shipped_backbone_without_a_style_has_a_unique_look(monkeypatch: pytest.MonkeyPatch) -> None:
     orders = {name: BACKBONES.get(name).order for name in BACKBONES.names()}
     listed = BACKBONES.architectures()
-    few = Backbones({name: BACKBONES.entry(name) for name in listed}, {})
+    without_variants = Backbones({name: BACKBONES.entry(name) for name in listed}, {})
     for name in ("gpt2", "cnp"):
-        monkeypatch.delitem(style.LINES, name)
-    monkeypatch.setattr(style, "SHIPPED", style.shipped(few))
-    everyone = looks(listed, [], [], orders)
-    found = {name: everyone[name] for name in listed}
-    assert {"gpt2", "cnp"}.isdisjoint(style.SHIPPED)
-    assert len({(look.colour, look.dash) for look in found.values()}) == len(listed)
-    assert [(found[name].order, found[name].hollow, found[name].own) for name in ("gpt2", "cnp")] == [
+        monkeypatch.delitem(style.BACKBONE_STYLES, name)
+    monkeypatch.setattr(style, "SHIPPED_LOOKS", style.shipped_looks(without_variants))
+    all_looks = looks(listed, [], [], orders)
+    by_name = {name: all_looks[name] for name in listed}
+    assert {"gpt2", "cnp"}.isdisjoint(style.SHIPPED_LOOKS)
+    assert len({(look.colour, look.dash) for look in by_name.values()}) == len(listed)
+    assert [(by_name[name].order, by_name[name].hollow, by_name[name].is_user_defined) for name in ("gpt2", "cnp")] == [
         ("causal", False, False),
         ("set", True, False),
     ]
 
 
-def test_a_variant_that_is_not_about_positions_has_a_look_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variant_without_positions_has_a_unique_dash(monkeypatch: pytest.MonkeyPatch) -> None:
     wide = Backbones({"mamba": BACKBONES.entry("mamba")}, {"mamba-wide": Variant("mamba", {"expand": 4}, "wider")})
     monkeypatch.setitem(style.VARIANT_SHAPES, "mamba-wide", "star")
-    found = style.shipped(wide)
-    own, other = found["mamba-wide"], found["mamba"]
-    assert own.colour == other.colour and own.shape == style.PATHS["star"]
-    assert own.dash not in {look.dash for look in OWN.values()}
+    by_name = style.shipped_looks(wide)
+    variant, backbone = by_name["mamba-wide"], by_name["mamba"]
+    assert variant.colour == backbone.colour and variant.shape == style.PATHS["star"]
+    assert variant.dash not in {look.dash for look in ARCHITECTURE_LOOKS.values()}
 
 
 def test_every_line_has_a_layer_of_its_width(figures: dict[str, Figure]) -> None:
-    """The page carries six digits: a width with more would be drawn by none."""
+    """Data on the page have six digits, so that no layer would draw a width with more."""
     figure = figures["linear-small-curves-next-squared-error"]
     layers = re.findall(r"datum\.width === ([\d.]+)", " ".join(str(layer) for layer in figure.live["layer"]))
     widths = {float(f"{width:.6g}") for width in figure.data["width"].dropna()}
@@ -262,24 +263,30 @@ def test_every_line_has_a_layer_of_its_width(figures: dict[str, Figure]) -> None
     assert widths <= {float(width) for width in layers}
 
 
-def test_a_crowd_gets_a_panel_per_kind_and_a_line_per_backbone(loaded: Results) -> None:
-    task = next(s for s in replace(loaded).slices if s.task == "linear")  # looks of its own
-    rows = task.lines[(task.lines["shift"] == "none") & (task.lines["metric"] == "squared_error")]
+def test_many_backbones_have_a_panel_per_order_and_a_line_each(loaded: Results) -> None:
+    task = next(s for s in replace(loaded).slices if s.task == "linear")  # a copy, as looks change
+    rows = task.curves_by_run[
+        (task.curves_by_run["shift"] == "none") & (task.curves_by_run["metric"] == "squared_error")
+    ]
     gpt2 = rows[rows["contestant"] == "gpt2"]
-    more = [gpt2.assign(contestant=name, run=gpt2["run"].str.replace("gpt2", name)) for name in OWN if name != "gpt2"]
-    task.results.looks.update(OWN)
-    task.kinds.update(dict.fromkeys(OWN, "backbone"))
-    figure = learning.figure(task, {"": pd.concat([rows, *more])}, name="x", title="x", caption="")
+    others = [
+        gpt2.assign(contestant=name, run=gpt2["run"].str.replace("gpt2", name))
+        for name in ARCHITECTURE_LOOKS
+        if name != "gpt2"
+    ]
+    task.results.looks.update(ARCHITECTURE_LOOKS)
+    task.kinds.update(dict.fromkeys(ARCHITECTURE_LOOKS, "backbone"))
+    figure = learning.figure(task, {"": pd.concat([rows, *others])}, name="x", title="x", caption="")
     assert [panel.title for panel in figure.panels] == ["causal models", "set models"]
-    for panel, kind in (("causal models", CAUSAL), ("set models", SETS)):
-        own = figure.data[(figure.data["panel"] == panel) & (figure.data["kind"] == "backbone")]
-        assert set(own["contestant"]) == set(kind)
-        assert not own.duplicated(["contestant", "n_context"]).any()
-        assert own["run"].str.count("; ").eq(2).all() if "run" in own else own["series"].str.count("; ").eq(2).all()
+    for panel, kind in (("causal models", CAUSAL_LOOKS), ("set models", SET_LOOKS)):
+        lines = figure.data[(figure.data["panel"] == panel) & (figure.data["kind"] == "backbone")]
+        assert set(lines["contestant"]) == set(kind)
+        assert not lines.duplicated(["contestant", "n_context"]).any()
+        assert lines["series"].str.count("; ").eq(2).all()
     mean = figure.data[(figure.data["contestant"] == "tnp") & (figure.data["n_context"] == 7)]["value"].item()
     assert mean == pytest.approx(gpt2[gpt2["n_context"] == 7]["value"].mean(), rel=1e-12)
 
 
-def test_no_seeds_are_spoken_of_where_only_baselines_are_drawn() -> None:
-    nobody = pd.DataFrame({"kind": ["baseline"], "contestant": ["ridge"], "series": ["ridge"], "band": [False]})
-    assert learning.bands_reading(nobody) == []
+def test_captions_of_figures_without_backbones_do_not_describe_seeds() -> None:
+    rows = pd.DataFrame({"kind": ["baseline"], "contestant": ["ridge"], "series": ["ridge"], "band": [False]})
+    assert learning.bands_reading(rows) == []

@@ -196,11 +196,11 @@ def test_backbones_of_the_user_are_highlighted(grid_results: Results) -> None:
     section = heat_map.section(results)
     assert section is not None
     (figure,) = [block for block in section.walk() if isinstance(block, Figure)]
-    svg = vl_convert.vegalite_to_svg(figure.printed())
+    svg = vl_convert.vegalite_to_svg(figure.make_static())
     styles = {name: style for style, name in re.findall(r"<text([^>]*)>([a-z0-9-]+)</text>", svg)}
     assert "bold" in styles["tnp"] and ACCENT in styles["tnp"]
     assert "bold" not in styles["icicl-tnp"] and ACCENT not in styles["icicl-tnp"]
-    html = page.part(section, (), {}, results.user_backbones).html
+    html = page.render_section(section, (), {}, results.user_backbones).html
     assert re.findall(r'<th scope="col" class="number own">(.*?)</th>', html) == ["tnp"]
 
 
@@ -219,7 +219,7 @@ def test_narrow_columns_have_class_names_without_modules(blocks: dict[str, Block
     assert {"my_package.net:One", "my_package.net:Two"} <= set(figure.data["contestant"])
     columns = ("my_package.net:One", "my_package.net:Two", "mamba")
     glance = Glance("summary", (), "grid", columns, (("linear", []),), 0, (), ())
-    html = page.part(Section("summary", "", (glance,)), (), {}, frozenset()).html
+    html = page.render_section(Section("summary", "", (glance,)), (), {}, frozenset()).html
     assert '<th scope="col" title="my_package.net:One"><span>One</span>' in html
     assert '<th scope="col"><span>mamba</span>' in html
 

@@ -16,7 +16,7 @@ from tests.report.synthetic_inside import CONTEXTS, INPUTS, R_SQUARED, true_feat
 @pytest.fixture(scope="module")
 def blocks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Block]:
     results = load(synthetic_inside.write(tmp_path_factory.mktemp("inside")))
-    assert results.set_aside == ()
+    assert results.excluded_rows == ()
     all_blocks = [block for section in report(results) for block in section.walk()]
     return {block.name: block for block in all_blocks if not isinstance(block, Text)}
 

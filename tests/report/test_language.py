@@ -13,7 +13,7 @@ from iclbench.report import subtitle
 from iclbench.report.blocks import Block, Figure, Section, Table, Text
 from iclbench.report.data import Results, load
 from iclbench.report.language import looks, mean_over_tasks
-from iclbench.report.page import part
+from iclbench.report.page import render_section
 from iclbench.report.sections import language, missing, overview, report
 from tests.report import synthetic_bursty, synthetic_language, vega_lite
 from tests.report.synthetic_language import (
@@ -87,7 +87,7 @@ def reloaded(rows: pd.DataFrame, folder: Path) -> Results:
 
 
 def test_language_rows_are_in_no_slice(results: Results, sections: list[Section]) -> None:
-    assert results.rows.empty and results.slices == [] and results.set_aside == ()
+    assert results.rows.empty and results.slices == [] and results.excluded_rows == ()
     assert [section.id for section in sections] == ["summary", "language", "missing", "provenance"]
     assert subtitle(results) == "8 language tasks, 3 language models"
 
@@ -306,7 +306,7 @@ def test_sample_answers_are_escaped(blocks: dict[str, Block]) -> None:
     block = table(blocks, "language-samples")
     assert len(block.frame) == 3 * (3 * len(TASKS) - 1)
     assert set(block.frame.groupby(["task", "contestant"]).size()) == {3}
-    html = part(Section("a", "a", (block,)), (), {}).html
+    html = render_section(Section("a", "a", (block,)), (), {}).html
     assert UNSAFE_PROMPT not in html and "&lt;script&gt;alert(" in html
 
 
@@ -436,7 +436,7 @@ def test_method_on_backbone_is_not_listed_as_missing(tmp_path: Path) -> None:
     rows = tables.read_all("values", tmp_path)
     rows = rows[rows["contestant"].eq("transformer") & rows["task"].eq("bursty")]
     name = f"transformer{DEEP_THINKING}"
-    with_method = rows.assign(contestant=name, method=DEEP_THINKING, run=rows["run"] + DEEP_THINKING)
-    tables.write("values", with_method, tmp_path / "b.values.parquet", {})
+    method_contestants = rows.assign(contestant=name, method=DEEP_THINKING, run=rows["run"] + DEEP_THINKING)
+    tables.write("values", method_contestants, tmp_path / "b.values.parquet", {})
     frames = [block.frame for block in missing.section(load(tmp_path)).blocks if isinstance(block, Table)]
     assert not any(name in str(frame.to_dict()) for frame in frames)

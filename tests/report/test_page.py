@@ -1,4 +1,4 @@
-"""The page: self-contained, escaped, the same bytes for the same tables, and silent about nothing."""
+"""The page is self-contained and escaped, and lists missing results."""
 
 import gzip
 import json
@@ -15,18 +15,19 @@ import pytest
 
 from iclbench import tables
 from iclbench.analysis.comparable import name_variants
-from iclbench.core.errors import IclbenchError, UsageError
-from iclbench.report import build, exports, whole
+from iclbench.report import build, build_report, exports
 from iclbench.report.blocks import Column, Section, Table
-from iclbench.report.page import background, columns, embedded, part
+from iclbench.report.data import load
+from iclbench.report.page import background, columns, embedded, render_section
+from tests.refusals import refused
 from tests.report import synthetic
 
 NASTY = '<img src=x onerror="alert(1)"></script><!-- & "quoted" \' {{ 1 }} \u2028'
-SHOWN = NASTY.replace("\u2028", r"\u2028")  # a separator of lines is written out
+ESCAPED = NASTY.replace("\u2028", r"\u2028")  # a line separator becomes visible
 
 
 class Document(HTMLParser):
-    """What the page refers to, its headings, its ids and the text of its cells."""
+    """The links, ids, tags, scripts and texts of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -34,31 +35,31 @@ class Document(HTMLParser):
         self.ids: list[str] = []
         self.tags: list[str] = []
         self.scopes = 0
-        self.data: list[str] = []
+        self.texts: list[str] = []
         self.scripts: list[str] = []
         self.contents: list[str] = []
-        self._script = self._content = False
+        self._in_script = self._in_content = False
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
+        values = dict(attrs)
         self.tags.append(tag)
         self.links += [v for k, v in attrs if k in ("src", "href", "srcset", "data", "action") and v]
         self.ids += [v for k, v in attrs if k == "id" and v]
-        self.scopes += tag == "th" and "scope" in found
-        self._script = tag == "script"
-        self._content = self._script and found.get("class") == "content"
+        self.scopes += tag == "th" and "scope" in values
+        self._in_script = tag == "script"
+        self._in_content = self._in_script and values.get("class") == "content"
 
     def handle_endtag(self, tag: str) -> None:
-        self._script = self._script and tag != "script"
-        self._content = self._content and self._script
+        self._in_script = self._in_script and tag != "script"
+        self._in_content = self._in_content and self._in_script
 
     def handle_data(self, data: str) -> None:
-        (self.contents if self._content else self.scripts if self._script else self.data).append(data)
+        (self.contents if self._in_content else self.scripts if self._in_script else self.texts).append(data)
 
     @property
     def text(self) -> str:
-        return " ".join(self.data)
+        return " ".join(self.texts)
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +89,8 @@ def _rows(name: str = "linear") -> pd.DataFrame:
         "version": "0",
     }
     rows = [
-        {**common, "run": who, "contestant": who, "metric": "squared_error", "n_context": n, "value": value}
-        for who, value in (("zero", 1.0), ("knn-3", 0.5))
+        {**common, "run": baseline, "contestant": baseline, "metric": "squared_error", "n_context": n, "value": value}
+        for baseline, value in (("zero", 1.0), ("knn-3", 0.5))
         for n in range(3)
     ]
     return pd.DataFrame(rows)
@@ -100,13 +101,13 @@ def _write(folder: Path, values: pd.DataFrame) -> Path:
     return folder
 
 
-def test_nothing_is_loaded_from_anywhere(html: str, document: Document) -> None:
+def test_the_page_loads_nothing(html: str, document: Document) -> None:
     assert all(link.startswith(("#", "tables/", "figures/")) for link in document.links)
     assert not re.search(r"@import|url\(", html.split("</style>")[0])
-    assert "default-src 'none'" in html, "the browser itself is told to load nothing"
+    assert "default-src 'none'" in html
 
 
-def test_every_link_leads_somewhere(page: Path, document: Document) -> None:
+def test_every_link_has_a_target(page: Path, document: Document) -> None:
     for link in document.links:
         if link.startswith("#"):
             assert link[1:] in document.ids
@@ -125,9 +126,9 @@ def test_headings_tables_and_figures_are_semantic(html: str, document: Document)
     assert len(document.ids) == len(set(document.ids))
 
 
-def test_the_page_says_how_to_read_it(document: Document) -> None:
-    for words in ("normaliser", "95 % bootstrap interval", "linear 5", "0 is as good as always predicting zero"):
-        assert words in document.text
+def test_captions_explain_values_and_intervals(document: Document) -> None:
+    for text in ("normaliser", "95 % bootstrap interval", "linear 5", "0 is as good as always predicting zero"):
+        assert text in document.text
 
 
 def test_failed_and_missing_cells_are_listed_with_reasons(html: str, document: Document) -> None:
@@ -136,7 +137,7 @@ def test_failed_and_missing_cells_are_listed_with_reasons(html: str, document: D
     assert "iclbench train decision-tree mamba --preset small" in document.text
 
 
-def test_published_numbers_and_ours_are_in_one_table(document: Document, page: Path) -> None:
+def test_published_and_measured_numbers_are_in_one_table(document: Document, page: Path) -> None:
     table = pd.read_csv(page.parent / "tables" / "linear-small-published.csv")
     assert table["published"].tolist() == [0.02, 0.05, 0.5]
     assert table["ours"].notna().all()
@@ -149,8 +150,7 @@ def test_the_page_does_not_name_the_folder(html: str, results: Path) -> None:
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Document]:
-    """The page, with pictures, of a task with odd names, another whose name leads elsewhere, and one with infinite
-    errors alone."""
+    """A page with pictures, of tasks with special characters and a path in their names, and of infinite errors."""
     folder = tmp_path_factory.mktemp("hostile")
     nasty, infinite = _rows(), _rows("infinite").assign(value=float("inf"))
     nasty.loc[3:, ["contestant", "run"]] = NASTY
@@ -164,13 +164,13 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Document]:
 def test_names_and_reasons_are_escaped(hostile: tuple[Path, Document]) -> None:
     _, document = hostile
     assert "img" not in document.tags
-    assert SHOWN in document.text.replace("\n", " ")
-    drawn = [json.loads(gzip.decompress(b64decode(content))) for content in document.contents]
-    assert any(SHOWN in one["rows"]["contestant"]["levels"] for one in drawn)
+    assert ESCAPED in document.text.replace("\n", " ")
+    figures = [json.loads(gzip.decompress(b64decode(content))) for content in document.contents]
+    assert any(ESCAPED in figure["rows"]["contestant"]["levels"] for figure in figures)
     assert "alert(1)" not in "".join(document.scripts)
 
 
-def test_odd_task_names_stay_inside_the_folder(hostile: tuple[Path, Document]) -> None:
+def test_paths_in_task_names_do_not_leave_the_folder(hostile: tuple[Path, Document]) -> None:
     page, document = hostile
     folder = page.parents[3]
     assert {p.relative_to(folder).parts[0] for p in folder.rglob("*")} == {"results", "deep"}
@@ -179,35 +179,33 @@ def test_odd_task_names_stay_inside_the_folder(hostile: tuple[Path, Document]) -
         assert link.startswith("#") or (page.parent / link).is_file()
 
 
-def test_infinite_values_do_not_break_the_page(hostile: tuple[Path, Document]) -> None:
-    """Nor keep its figures from being drawn."""
+def test_infinite_values_do_not_break_the_page_and_its_pictures(hostile: tuple[Path, Document]) -> None:
     page, _ = hostile
     assert "∞" in page.read_text(encoding="utf-8")
     assert [*page.parent.glob("figures/infinite-*.svg")]
 
 
-def test_sections_without_rows_are_left_out(tmp_path: Path) -> None:
+def test_sections_without_rows_are_omitted(tmp_path: Path) -> None:
     folder = _write(tmp_path / "results", _rows())
     text = Document(build(folder, tmp_path / "out", formats=()).page.read_text(encoding="utf-8")).text
-    for absent in ("Leaderboard", "Extrapolation", "Shifts", "Training", "Published results", "Costs", "Scores"):
-        assert absent not in text
-    assert "Nothing is missing" in text
+    for title in ("Leaderboard", "Extrapolation", "Shifts", "Training", "Published results", "Costs", "Scores"):
+        assert title not in text
 
 
 def test_other_metrics_and_questions_do_not_break_the_page(tmp_path: Path) -> None:
     values = _rows()
-    more = [
+    other_metrics = [
         values.assign(metric=m, evaluator=e, value=-values["value"])
         for m, e in (("log_likelihood", "targets"), ("accuracy", "icl"), ("brand_new", "next"))
     ]
     probe = values.assign(evaluator="probe", axis="layer", axis_value=2.0)
     unknown = values.iloc[:1].assign(evaluator="train", n_context=None, metric="seconds_of_nothing", prompt_set=None)
-    folder = _write(tmp_path / "results", pd.concat([values, *more, probe, unknown], ignore_index=True))
+    folder = _write(tmp_path / "results", pd.concat([values, *other_metrics, probe, unknown], ignore_index=True))
     text = Document(build(folder, tmp_path / "out", formats=()).page.read_text(encoding="utf-8")).text
     assert "Log-likelihood against the number of examples" in text
 
 
-def test_a_run_that_was_trained_and_not_evaluated_is_named(tmp_path: Path) -> None:
+def test_a_run_without_evaluation_is_listed_with_the_command(tmp_path: Path) -> None:
     row = (
         _rows()
         .iloc[:1]
@@ -227,69 +225,68 @@ def test_a_run_that_was_trained_and_not_evaluated_is_named(tmp_path: Path) -> No
     assert "iclbench eval my-run" in build(folder, tmp_path / "out", formats=()).page.read_text(encoding="utf-8")
 
 
-def test_a_run_on_a_card_that_has_changed_elsewhere_stays(tmp_path: Path) -> None:
-    """A backbone's size added to a card gives it another hash and leaves the prompts as they were."""
+def test_runs_with_another_hash_of_the_card_and_the_same_prompts_are_compared(tmp_path: Path) -> None:
+    """The size of another backbone changes the hash of a card, and not the prompts."""
     old = _rows().iloc[:3].assign(card="0ld", run="ex-knn", contestant="ex-knn")
     folder = _write(tmp_path / "results", pd.concat([_rows(), old], ignore_index=True))
     text = Document(build(folder, tmp_path / "out", formats=()).page.read_text(encoding="utf-8")).text
-    assert "left out" not in text
     assert "ex-knn" in text
 
 
 def test_runs_that_share_a_seed_are_not_averaged() -> None:
-    """Same backbone, same seed, other settings: variants and no repetitions."""
+    """Runs with the same backbone and seed have different settings."""
     gpt2 = _rows().iloc[:3].assign(kind="backbone", contestant="gpt2", seed=0, run="plain")
-    for other, seed, expected in (("constant-lr", 0, {"plain", "constant-lr"}), ("again", 1, {"gpt2"})):
-        values = tables.frame("values", pd.concat([gpt2, gpt2.assign(run=other, seed=seed)]))
+    for run, seed, expected in (("constant-lr", 0, {"plain", "constant-lr"}), ("repeated", 1, {"gpt2"})):
+        values = tables.frame("values", pd.concat([gpt2, gpt2.assign(run=run, seed=seed)]))
         assert set(name_variants(values)["contestant"]) == expected
 
 
-def test_another_prompt_set_is_set_aside_and_named(tmp_path: Path) -> None:
+def test_another_prompt_set_is_listed_and_not_used(tmp_path: Path) -> None:
     old = _rows().iloc[:3].assign(prompt_set="p9", run="ex-knn", contestant="ex-knn")
     folder = _write(tmp_path / "results", pd.concat([_rows(), old], ignore_index=True))
     text = Document(build(folder, tmp_path / "out", formats=()).page.read_text(encoding="utf-8")).text
-    assert "linear · smoke · none: 1 run on another prompt set (p9) left out; evaluate again" in text
-    assert "ex-knn" not in text
+    (line,) = load(folder).excluded_rows
+    assert all(name in line for name in ("linear", "smoke", "p9"))
+    assert line in text and "ex-knn" not in text
 
 
 def test_unreadable_files_are_listed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = _write(tmp_path / "results", _rows())
     (folder / "broken.values.parquet").write_bytes((folder / "a.values.parquet").read_bytes()[:200])
     text = Document(build(folder, tmp_path / "out", formats=()).page.read_text(encoding="utf-8")).text
-    assert "broken.values.parquet cannot be read" in text
+    assert "broken.values.parquet" in text
     assert "broken.values.parquet" in caplog.text
     assert (folder / "broken.values.parquet").exists()
 
 
-def test_an_empty_folder_says_what_to_run(tmp_path: Path) -> None:
-    for folder in (tmp_path, tmp_path / "not-there"):
-        with pytest.raises(UsageError, match=r"^no results in .*iclbench demo.*iclbench eval[^\n]*$"):
+def test_an_empty_folder_is_refused_with_the_next_commands(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "missing"):
+        with refused("nothing-to-do", folder, "iclbench demo", "iclbench eval", "--results"):
             build(folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     folder = _write(tmp_path / "results", _rows())
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(IclbenchError, match=r"^cannot write the report to [^\n]*--out$"):
+    (tmp_path / "file").write_text("not a folder")
+    with refused("unreadable-file", tmp_path / "file", "--out", exit_code=1):
         build(folder, tmp_path / "file", formats=())
 
 
-@pytest.mark.parametrize("theirs", ["index.html", "tables/leaderboard.csv", "figures/mine.png"])
-def test_only_a_report_is_replaced(theirs: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", ["index.html", "tables/leaderboard.csv", "figures/mine.png"])
+def test_other_files_are_not_overwritten(path: str, tmp_path: Path) -> None:
     folder, out = _write(tmp_path / "results", _rows()), tmp_path / "site"
-    (out / theirs).parent.mkdir(parents=True)
-    (out / theirs).write_text("mine")
-    with pytest.raises(UsageError) as error:
+    (out / path).parent.mkdir(parents=True)
+    (out / path).write_text("mine")
+    with refused("exists", out / Path(path).parts[0], "--out"):
         build(folder, out, only=["leaderboard"])
-    assert str(out / Path(theirs).parts[0]) in str(error.value) and "\n" not in str(error.value)
     assert [path.read_text() for path in out.rglob("*") if path.is_file()] == ["mine"]
 
 
-def test_a_report_that_was_interrupted_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_report_is_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, out = _write(tmp_path / "results", _rows()), tmp_path / "out"
-    with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
-        killed.setattr(whole, "render", Mock(side_effect=KeyboardInterrupt))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(build_report, "render_page", Mock(side_effect=KeyboardInterrupt))
         build(folder, out, only=["leaderboard"])
     (out / "tables").mkdir(exist_ok=True)
     unfinished = (out / "index.html").read_text(encoding="utf-8")
@@ -298,48 +295,49 @@ def test_a_report_that_was_interrupted_is_written_again(tmp_path: Path, monkeypa
 
 
 def test_an_unknown_figure_format_is_refused(results: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="unknown figure format 'gif'; known: png, svg"):
+    with refused("unknown-name", "'gif'", "png", "svg"):
         build(results, tmp_path, formats=("gif",))
 
 
 @pytest.mark.slow
 def test_neither_torch_nor_families_are_imported(tmp_path: Path) -> None:
     folder = _write(tmp_path / "results", _rows())
-    # The script that draws on the page comes from another process, and takes seconds.
+    # Without the script that draws on the page, which takes seconds and comes from another process.
     code = (
         "import sys; from pathlib import Path; from iclbench.report import build, drawing, style;"
-        "drawing.Script._known[style.vega_lite()] = '';"
+        "drawing.Script._scripts[style.vega_lite()] = '';"
         f"build(Path({str(folder)!r}), Path({str(tmp_path / 'out')!r}), formats=());"
         "print([m for m in sys.modules if m.split('.')[0] in ('torch', 'sklearn', 'transformers', 'xgboost')"
         " or m.startswith(('iclbench.families', 'iclbench.backbones', 'iclbench.estimators'))])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"
 
 
-def test_columns_carry_six_digits_and_texts_once() -> None:
-    packed = columns(pd.DataFrame({"value": [1 / 3, 2.0, None], "who": ["a", "b", "a"], "flag": [True, False, True]}))
-    assert packed == {
+def test_columns_have_six_digits_and_each_text_once() -> None:
+    frame = pd.DataFrame({"value": [1 / 3, 2.0, None], "name": ["a", "b", "a"], "flag": [True, False, True]})
+    lists = columns(frame)
+    assert lists == {
         "value": [0.333333, 2, None],
-        "who": {"levels": ["a", "b"], "codes": [0, 1, 0]},
+        "name": {"levels": ["a", "b"], "codes": [0, 1, 0]},
         "flag": [True, False, True],
     }
-    assert packed["flag"][1] is False, "a specification compares with false, which 0 is not"
+    assert lists["flag"][1] is False, "specifications compare with false, which differs from 0"
 
 
 def test_embedded_json_cannot_close_its_script() -> None:
     text = str(embedded({"x": NASTY}))
     assert not set("<>&\u2028") & set(text)
-    assert json.loads(text) == {"x": SHOWN}
+    assert json.loads(text) == {"x": ESCAPED}
 
 
 @pytest.mark.parametrize("shade", [0.0, 0.3, 0.5, 0.69, 0.71, 0.9, 1.0])
-def test_heat_cells_are_readable(shade: float) -> None:
-    """WCAG contrast of at least 4.5 between the ink and the background."""
-    found = re.fullmatch(r"background:#(\w{6});color:#(\w+)", background(shade))
-    assert found
-    ink = found[2] * 2 if len(found[2]) == 3 else found[2]
-    light, dark = sorted((_luminance(found[1]), _luminance(ink)), reverse=True)
+def test_text_on_shaded_cells_is_readable(shade: float) -> None:
+    """The WCAG contrast between text and background is at least 4.5."""
+    match = re.fullmatch(r"background:#(\w{6});color:#(\w+)", background(shade))
+    assert match
+    cell_colour, text_colour = match[1], match[2] * 2 if len(match[2]) == 3 else match[2]
+    light, dark = sorted((_luminance(cell_colour), _luminance(text_colour)), reverse=True)
     assert (light + 0.05) / (dark + 0.05) >= 4.5
 
 
@@ -349,32 +347,36 @@ def _luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_the_contents_lead_to_every_section_by_preset(html: str) -> None:
+def test_the_contents_link_all_sections_by_preset(html: str) -> None:
     menu = html.split('<nav aria-label="Contents">')[1].split("</nav>")[0]
     links = re.findall(r'href="#([^"]+)"', menu)
     assert sorted(links) == sorted(re.findall(r'<section id="([^"]+)"[^>]*>\s*<h2', html))
-    of_preset = menu.split(">small</p>")[1]
-    assert re.findall(r'href="#([^"]+)"', of_preset) == ["decision-tree-small", "linear-small", "sparse-linear-small"]
+    preset_links = menu.split(">small</p>")[1]
+    assert re.findall(r'href="#([^"]+)"', preset_links) == [
+        "decision-tree-small",
+        "linear-small",
+        "sparse-linear-small",
+    ]
 
 
-def test_tables_of_means_name_the_runs_behind_them(page: Path) -> None:
+def test_tables_of_means_name_their_runs(page: Path) -> None:
     board = pd.read_csv(page.parent / "tables" / "linear-small-leaderboard-next.csv").set_index("contestant")["run"]
     numbers = pd.read_csv(page.parent / "tables" / "linear-small-curves-next-squared-error.csv")
-    for found in (board, numbers.set_index("contestant")["run"]):
-        assert found["gpt2"] == "linear-gpt2-small-s0; linear-gpt2-small-s1; linear-gpt2-small-s2"
-        assert found["xgboost"] == "xgboost"
+    for runs in (board, numbers.set_index("contestant")["run"]):
+        assert runs["gpt2"] == "linear-gpt2-small-s0; linear-gpt2-small-s1; linear-gpt2-small-s2"
+        assert runs["xgboost"] == "xgboost"
 
 
-def test_what_would_turn_the_writing_or_drive_a_terminal_is_written_out() -> None:
-    evil, harmless = "a\x1b[31m\u202eb", r"a\x1b[31m\u202eb"
-    assert json.loads(embedded([evil, {evil: 1}])) == [harmless, {harmless: 1}]
+def test_control_characters_are_escaped() -> None:
+    evil, escaped = "a\x1b[31m\u202eb", r"a\x1b[31m\u202eb"
+    assert json.loads(embedded([evil, {evil: 1}])) == [escaped, {escaped: 1}]
     table = Table("t", evil, evil, pd.DataFrame({evil: [evil]}), (Column(evil, evil),))
     section = Section("s", evil, (table,))
-    page = str(part(section, (), {}).html)
-    assert harmless in page and _obeyed(page) == set()
+    page = str(render_section(section, (), {}).html)
+    assert escaped in page and _control_characters(page) == set()
     for text in (exports.markdown(table), exports.latex(table), exports._csv(table.frame)):
-        assert "31m" in text and _obeyed(text) == set()
+        assert "31m" in text and _control_characters(text) == set()
 
 
-def _obeyed(text: str) -> set[str]:
+def _control_characters(text: str) -> set[str]:
     return {c for c in text if not c.isprintable() and c not in "\n\t"}

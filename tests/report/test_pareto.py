@@ -14,7 +14,7 @@ from iclbench.config.cards import load_task
 from iclbench.config.rates import Rates, shipped_path
 from iclbench.report.blocks import Figure
 from iclbench.report.data import Results
-from iclbench.report.figures.marks import HIGHLIGHT, LIT
+from iclbench.report.figures.marks import HIGHLIGHT, IS_HIGHLIGHTED
 from iclbench.report.figures.pareto import front, labels
 from iclbench.report.sections.equal_budget import budgets, deviations, learning_rates, tuned_on_other_tasks
 from iclbench.report.sections.pareto import COSTS, FLOPS, _incomplete_costs, overall, points, section
@@ -115,7 +115,7 @@ def test_selection_in_legend_fades_other_marks(grid_results: Results) -> None:
         tests = [
             layer["encoding"].get("opacity", {}).get("condition", {}).get("test") for layer in figure.live["layer"]
         ]
-        assert tests == [None, LIT, LIT, LIT, LIT], "all but the front"
+        assert tests == [None, IS_HIGHLIGHTED, IS_HIGHLIGHTED, IS_HIGHLIGHTED, IS_HIGHLIGHTED], "all but the front"
 
 
 def test_budgets_are_of_smallest_and_largest_backbone(grid_results: Results) -> None:

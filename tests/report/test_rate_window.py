@@ -140,4 +140,3 @@ def test_agreement_is_among_selected_contestants() -> None:
     )
     assert curves is not None
     assert curves.among(["a", "b"]).agreement(1e-3) == 1 and curves.agreement(1e-3) == pytest.approx(-1 / 3)
-    assert curves.over_seeds("b", 3e-3) == pytest.approx((0.59, 0.61))

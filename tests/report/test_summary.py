@@ -40,7 +40,7 @@ def not_computed(grid_results: Results) -> Results:
 @pytest.mark.slow
 def test_models_methods_tasks_and_seeds_are_counted(glance: Glance) -> None:
     """One backbone has a single seed on a task."""
-    assert glance.compared == ("Preset grid: 7 models and 3 classical methods on 10 tasks, up to 2 seeds.",)
+    assert glance.scope == ("Preset grid: 7 models and 3 classical methods on 10 tasks, up to 2 seeds.",)
 
 
 def test_tiles_are_cells_of_heat_map(glance: Glance, grid_results: Results) -> None:

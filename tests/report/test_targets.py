@@ -21,7 +21,7 @@ from iclbench.report.figures import learning
 from iclbench.report.sections import context_size, related, report
 from tests.report import synthetic_targets as synthetic
 from tests.report import vega_lite
-from tests.report.conftest import Made
+from tests.report.conftest import Built
 
 GP = "gp-mixture-small"
 
@@ -149,8 +149,8 @@ def test_gains_are_paired_and_name_share_of_single_episode(targets_blocks: dict[
     assert gain(scores_without, scores_without) is None
 
 
-def test_table_of_gains_has_intervals(made_of_targets: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    (task,) = (task for task in made_of_targets.loaded.slices if task.task == "gp-mixture")
+def test_table_of_gains_has_intervals(targets_report: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    (task,) = (task for task in targets_report.results.slices if task.task == "gp-mixture")
     mean = Gain(0.1, 0.05, 0.2, median=0.08, largest=0.01)
     monkeypatch.setattr(related, "gains", lambda *_: {("icicl-tnp", 3): mean})
     table = related._gain_table(task)

@@ -1,4 +1,4 @@
-"""Whether a figure is valid Vega-Lite, in one pass over its schema: Altair's `from_dict` makes one at every level."""
+"""Validates Vega-Lite with a cached validator, which is much faster than Altair's `from_dict`."""
 
 from functools import cache
 from typing import Any
@@ -15,5 +15,5 @@ def _validator() -> Validator:
 
 
 def validate(figure: dict[str, Any]) -> None:
-    """Raises `jsonschema.ValidationError`."""
+    """Raise `jsonschema.ValidationError` unless the figure is valid."""
     _validator().validate(figure)

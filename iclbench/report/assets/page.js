@@ -2,9 +2,9 @@
 (() => {
   const contents = new WeakMap();
   const views = new WeakMap();
-  const AT_MOST = 200;
+  const MAX_ROWS = 200;
 
-  // Columns, texts as levels and codes, back to one object per row.
+  // Convert columns, with texts as levels and codes, to one object per row.
   function unpack(columns) {
     const names = Object.keys(columns);
     const read = names.map((name) => {
@@ -24,7 +24,7 @@
     return new Response(stream).text();
   }
 
-  // Vega, for the first figure that is drawn.
+  // Load Vega before the first figure is drawn.
   let vega;
   async function load() {
     const script = document.createElement("script");
@@ -32,11 +32,11 @@
     document.head.append(script);
   }
 
-  // A figure's specification, its rows, and which of their columns were measured.
+  // The specification of a figure, its rows, and the columns of its file.
   function content(figure) {
     if (!contents.has(figure)) {
       const packed = unzip(figure.querySelector("script.content")).then((text) => JSON.parse(text));
-      contents.set(figure, packed.then((found) => ({ ...found, rows: unpack(found.rows) })));
+      contents.set(figure, packed.then((content) => ({ ...content, rows: unpack(content.rows) })));
     }
     return contents.get(figure);
   }
@@ -45,8 +45,8 @@
     await (vega ??= load());
     const { spec, rows } = await content(plot.closest("figure"));
     const where = Object.entries(JSON.parse(plot.dataset.where));
-    const own = rows.filter((row) => where.every(([key, value]) => row[key] === value));
-    const complete = { ...structuredClone(spec), datasets: { rows: own } };
+    const panelRows = rows.filter((row) => where.every(([key, value]) => row[key] === value));
+    const complete = { ...structuredClone(spec), datasets: { rows: panelRows } };
     const many = plot.closest(".many");
     if (many && !complete.usermeta) complete.height = many.children.length === 2 ? 280 : 200;
     const { view } = await vegaEmbed(plot, complete, { mode: "vega-lite", actions: false, renderer: "canvas" });
@@ -65,8 +65,8 @@
     highlight(plot.closest("figure"));
   }
 
-  // The names selected in the legend; null if none is, and then all are lit.
-  async function picked(figure) {
+  // The names selected in the legend; null if none is selected.
+  async function selectedNames(figure) {
     const pressed = [...figure.querySelectorAll('.entry[aria-pressed="true"]')];
     if (!pressed.length) return null;
     const names = pressed.filter((entry) => "name" in entry.dataset).map((entry) => entry.dataset.name);
@@ -77,7 +77,7 @@
   }
 
   async function highlight(figure) {
-    const names = await picked(figure);
+    const names = await selectedNames(figure);
     for (const plot of figure.querySelectorAll(".plot")) {
       if (views.has(plot)) views.get(plot).then((view) => view.signal("highlight", names).runAsync(), () => {});
     }
@@ -110,11 +110,11 @@
     setTimeout(() => URL.revokeObjectURL(link.href), 60000);
   }
 
-  // The first rows as a table, of the contestants that the legend has picked.
+  // Show the first rows of the selected contestants as a table.
   async function tabulate(figure) {
     const { behind, rows } = await content(figure);
-    const names = await picked(figure);
-    const own = names === null ? rows : rows.filter((row) => names.includes(row.contestant));
+    const names = await selectedNames(figure);
+    const selected = names === null ? rows : rows.filter((row) => names.includes(row.contestant));
     const table = document.createElement("table");
     const head = table.createTHead().insertRow();
     for (const name of Object.keys(behind)) {
@@ -124,12 +124,13 @@
       head.append(cell);
     }
     const body = table.createTBody();
-    for (const row of own.slice(0, AT_MOST)) {
+    for (const row of selected.slice(0, MAX_ROWS)) {
       const line = body.insertRow();
       for (const column of Object.values(behind)) line.insertCell().textContent = text(row[column]);
     }
     const details = figure.querySelector("details.rows");
-    const cut = own.length > AT_MOST ? `The first ${AT_MOST} of ${own.length} rows; the file has all ${rows.length}.` : "";
+    const isCut = selected.length > MAX_ROWS;
+    const cut = isCut ? `The first ${MAX_ROWS} of ${selected.length} rows; the file has all ${rows.length}.` : "";
     details.querySelector(".shown").textContent = cut;
     details.querySelector(".wide").replaceChildren(table);
   }
@@ -144,8 +145,8 @@
     rows?.addEventListener("toggle", () => rows.open && tabulate(figure));
   }
 
-  // Next to the sections where there is room; elsewhere the table of contents closes when it has been used, by Escape,
-  // and by a click elsewhere.
+  // On a wide page the table of contents is next to the sections. On a narrow page it closes after a click on a link or
+  // elsewhere, and with Escape.
   const menu = document.querySelector("nav details");
   const wide = window.matchMedia("(min-width: 64rem)");
   const place = () => (menu.open = wide.matches);
@@ -160,7 +161,7 @@
     menu.querySelector("summary").focus();
   });
 
-  // Sections about a task, a preset or a contestant, in the list and on the page; what is about all of them stays.
+  // Filter the sections of single tasks, on the page and in the table of contents; other sections are always shown.
   const filters = [...document.querySelectorAll(".filter select")];
   const sections = [...document.querySelectorAll("main > section")];
 
@@ -185,12 +186,11 @@
       shown === sections.length ? "" : `${shown} of ${sections.length} sections`;
   }
 
-  // A contestant that is picked is lit in every figure and marked in every table.
+  // Highlight a contestant in all figures and tables.
   function pick(name) {
     for (const figure of document.querySelectorAll("figure")) {
       const entries = [...figure.querySelectorAll(".entry")];
-      const there = entries.some((entry) => entry.dataset.name === name);
-      for (const entry of entries) entry.setAttribute("aria-pressed", String(there && entry.dataset.name === name));
+      for (const entry of entries) entry.setAttribute("aria-pressed", String(entry.dataset.name === name));
       if (entries.length) highlight(figure);
     }
     for (const head of document.querySelectorAll("main tbody th")) {
@@ -205,7 +205,7 @@
     });
   }
 
-  // Figures are drawn as they come near, so that a page of twenty tasks opens at once; all of them before printing.
+  // Draw figures when they are near the screen, so that a large page opens at once, and all of them before printing.
   const margin = 600;
   const plots = document.querySelectorAll(".plot");
   const near = new IntersectionObserver(

@@ -1,1 +1,1 @@
-"""Vega-Lite specifications, built with altair from tidy frames."""
+"""Figures as Vega-Lite specifications, built with Altair from tidy frames."""

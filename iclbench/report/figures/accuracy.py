@@ -1,4 +1,4 @@
-"""Accuracy on a family's own tests against the training step, a panel per test (CoQE, figures 5 and 8)."""
+"""Accuracy on the tests of a family against the training step, a panel per test (CoQE, figures 5 and 8)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from iclbench.report.figures import curves, learning
 from iclbench.report.style import ZERO, Look
 
 GUESSING = "chance"
-# The baseline for every number on learning in context: without training it gets 0.8 to 0.9.
+# The baseline for all accuracies in context: without training it reaches 0.8 to 0.9.
 NEAREST = "pixel-1nn"
-# More steps than these are drawn as lines without dots.
-_DOTS = 30
+# Largest number of steps of a line with dots.
+_MAX_DOTS = 30
 
 
 def in_training(task: Slice) -> Figure | None:
-    """A line per contestant, the mean over its runs, with their range as a band; None with a single step."""
+    """A line per contestant, the mean over its runs, with their range as a band; None for a single step."""
     steps = accuracies.trajectory(task)
     if steps["axis_value"].nunique() < 2:
         return None
@@ -39,7 +39,7 @@ def in_training(task: Slice) -> Figure | None:
     )
     titles = [meaning(test).title for test in tests]
     seeds = sorted({int(n) for n in steps["runs"]})
-    return learning.paneled(
+    return learning.panel_figure(
         data[[*curves.COLUMNS, "run", "axis_value", "panel"]],
         titles,
         axes,
@@ -48,32 +48,32 @@ def in_training(task: Slice) -> Figure | None:
         title=f"{task.task}: accuracy in context and in weights during training",
         caption="Accuracy among the admitted labels against the training step, one panel per test. "
         f"{_reading(seeds)}; level lines: guessing{f' and {NEAREST}' if NEAREST in looks else ''}.",
-        alt=f"{task.task}: accuracy of {learning.named(looks)} against the training step",
+        alt=f"{task.task}: accuracy of {learning.name_list(looks)} against the training step",
     )
 
 
 def levels(task: Slice, evaluator: str) -> dict[str, float]:
-    """Accuracies without training, where known: the nearest image, and guessing."""
+    """Accuracies without training: that of `NEAREST` and that of guessing, if they are known."""
     final = accuracies.final(task)
-    own = final[(final["evaluator"] == evaluator) & final["contestant"].isin([NEAREST, GUESSING])]
-    known = {str(name): float(value) for name, value in zip(own["contestant"], own["value"], strict=True)}
+    rows = final[(final["evaluator"] == evaluator) & final["contestant"].isin([NEAREST, GUESSING])]
+    measured = {str(name): float(value) for name, value in zip(rows["contestant"], rows["value"], strict=True)}
     guessing = meaning(evaluator).chance
-    return ({} if guessing is None else {GUESSING: guessing}) | known
+    return ({} if guessing is None else {GUESSING: guessing}) | measured
 
 
 def _lines(steps: pd.DataFrame) -> pd.DataFrame:
-    """Contestants during training; the band is the range over runs, of one run its interval over episodes."""
-    several = steps["runs"] > 1
+    """Contestants during training; the band is the range over runs or, for one run, its interval over episodes."""
+    has_several_runs = steps["runs"] > 1
     rows = steps.assign(
-        low=steps["lowest"].where(several, steps["low"]),
-        high=steps["highest"].where(several, steps["high"]),
-        sparse=steps["axis_value"].nunique() <= _DOTS,
+        low=steps["lowest"].where(has_several_runs, steps["low"]),
+        high=steps["highest"].where(has_several_runs, steps["high"]),
+        sparse=steps["axis_value"].nunique() <= _MAX_DOTS,
     )
     return rows.sort_values(["evaluator", "contestant", "axis_value"])
 
 
 def _levels(task: Slice, evaluator: str, ends: tuple[float, float]) -> pd.DataFrame:
-    """The same as lines from end to end."""
+    """Rows of level lines from end to end."""
     rows = [
         {"contestant": name, "run": name, "value": value, "axis_value": end}
         for name, value in levels(task, evaluator).items()
@@ -94,5 +94,5 @@ def _reading(seeds: list[int]) -> str:
     if seeds == [1]:
         return "Bands: 95 % intervals over episodes"
     number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    alone = " (one seed: 95 % interval over episodes)" if 1 in seeds else ""
-    return f"Lines: means over {number} seeds; bands: range over seeds{alone}"
+    single = " (one seed: 95 % interval over episodes)" if 1 in seeds else ""
+    return f"Lines: means over {number} seeds; bands: range over seeds{single}"

@@ -1,6 +1,6 @@
-"""Predictive means and 90 % bands over a one-dimensional input, a panel per episode and contestant, with the oracle's.
+"""Predictive means and 90 % bands over a one-dimensional input, with those of the oracle.
 
-As figures 2, 3, 12 and 13 of the ICICL-TNP paper (arXiv 2406.13493): context points black, targets grey.
+As in figures 2, 3, 12 and 13 of the ICICL-TNP paper (arXiv 2406.13493), context points are black and targets grey.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import altair as alt
 import pandas as pd
 
 from iclbench.report.blocks import Figure, Panel
-from iclbench.report.drawn_episodes import Shown
+from iclbench.report.drawn_episodes import DrawnContestant
 from iclbench.report.figures.curves import extent, layer, records
-from iclbench.report.figures.marks import HIGHLIGHT, lit
+from iclbench.report.figures.marks import HIGHLIGHT, highlighted_opacity
 from iclbench.report.style import CONFIG, INK, Look
 
 _COLUMNS = ["panel", "part", "run", "contestant", "x1", "value", "low", "high"]
@@ -25,7 +25,7 @@ def figure(
     name: str,
     title: str,
     caption: str,
-    panels: Mapping[str, tuple[pd.DataFrame, Shown]],
+    panels: Mapping[str, tuple[pd.DataFrame, DrawnContestant]],
     oracle: str | None,
     looks: Mapping[str, Look],
     columns: int,
@@ -33,21 +33,21 @@ def figure(
     """One panel per title.
 
     Args:
-        name: of the figure.
-        title: of the figure.
-        caption: what comes before the legend of marks.
-        panels: per title the examples of one episode, and the contestant that is drawn.
-        oracle: drawn in every panel with dashed edges, if its predictions are among the examples.
-        looks: of all contestants that are drawn, also of the oracle.
+        name: name of the figure.
+        title: title of the figure.
+        caption: caption, which the description of marks follows.
+        panels: the examples of one episode and the contestant of each panel.
+        oracle: drawn dashed in every panel with its predictions; None without an oracle.
+        looks: looks of all contestants and of the oracle.
         columns: panels in a row.
     """
-    data = pd.concat([_rows(rows, shown, oracle).assign(panel=panel) for panel, (rows, shown) in panels.items()])
+    data = pd.concat([_rows(rows, drawn, oracle).assign(panel=panel) for panel, (rows, drawn) in panels.items()])
     data = data[_COLUMNS].reset_index(drop=True)
-    drawn = {who: look for who, look in looks.items() if who in set(data["contestant"])}
-    layers = _layers(data, drawn)
+    legend = {contestant: look for contestant, look in looks.items() if contestant in set(data["contestant"])}
+    layers = _layers(data, legend)
     shared: dict[str, Any] = {"config": CONFIG, "params": [HIGHLIGHT]}
 
-    def printed() -> dict[str, Any]:
+    def make_static() -> dict[str, Any]:
         views = [
             {
                 "title": panel,
@@ -65,39 +65,39 @@ def figure(
         name=name,
         title=title,
         caption=f"{caption} {CAPTION}{reference}.",
-        alt=f"{title}: {', '.join(drawn)}; panels: {'; '.join(panels)}.",
+        alt=f"{title}: {', '.join(legend)}; panels: {'; '.join(panels)}.",
         data=data,
-        printed=printed,
-        shown=lambda: shared | {"data": {"name": "rows"}, "width": "container", "height": 200, "layer": layers},
+        make_static=make_static,
+        make_live=lambda: shared | {"data": {"name": "rows"}, "width": "container", "height": 200, "layer": layers},
         panels=tuple(Panel(panel, {"panel": panel}) for panel in panels),
-        legend=drawn,
+        legend=legend,
         columns=columns,
     )
 
 
-def _rows(examples: pd.DataFrame, shown: Shown, oracle: str | None) -> pd.DataFrame:
+def _rows(examples: pd.DataFrame, drawn: DrawnContestant, oracle: str | None) -> pd.DataFrame:
     """Points, prediction and oracle of one episode."""
     predicted = examples[examples["role"] == "predicted"]
-    given = predicted["n_related"].fillna(0)
-    own = predicted[(predicted["contestant"] == shown.contestant) & given.eq(shown.n_related)]
-    best = predicted[predicted["contestant"] == oracle]
-    # An oracle that uses related datasets is shown with as many of them, if it was asked so.
-    informed = best[given[best.index].eq(shown.n_related)]
-    best = informed if len(informed) else best[given[best.index].eq(0)]
+    counts = predicted["n_related"].fillna(0)
+    prediction = predicted[(predicted["contestant"] == drawn.contestant) & counts.eq(drawn.n_related)]
+    oracle_rows = predicted[predicted["contestant"] == oracle]
+    # The oracle's prediction with as many related datasets or, if there is none, without them.
+    informed = oracle_rows[counts[oracle_rows.index].eq(drawn.n_related)]
+    oracle_rows = informed if len(informed) else oracle_rows[counts[oracle_rows.index].eq(0)]
     parts = {
         "target": examples[examples["role"] == "target"],
-        "oracle": best if shown.contestant != oracle else best.iloc[:0],
-        "prediction": own,
+        "oracle": oracle_rows if drawn.contestant != oracle else oracle_rows.iloc[:0],
+        "prediction": prediction,
         "context": examples[examples["role"] == "context"],
     }
     return pd.concat([rows.assign(part=part).sort_values("x1") for part, rows in parts.items()])
 
 
 def _layers(data: pd.DataFrame, looks: Mapping[str, Look]) -> list[dict[str, Any]]:
-    # Bands of poor predictions may leave the panel; points and the oracle do not.
-    framed = data[data["part"].isin(["context", "target", "oracle"])]
-    framed = framed if len(framed) else data
-    low, high = extent(pd.concat([framed[name].dropna() for name in ("value", "low", "high")]))
+    # The y axis fits points and the oracle; bands of poor predictions may leave the panel.
+    y_data = data[data["part"].isin(["context", "target", "oracle"])]
+    y_data = y_data if len(y_data) else data
+    low, high = extent(pd.concat([y_data[name].dropna() for name in ("value", "low", "high")]))
     margin = 0.05 * (high - low)
     colour = alt.Color(
         "contestant",
@@ -120,20 +120,20 @@ def _layers(data: pd.DataFrame, looks: Mapping[str, Look]) -> list[dict[str, Any
     def part(name: str) -> alt.Chart:
         return alt.Chart().transform_filter(f"datum.part === '{name}'")
 
-    own, oracle = part("prediction"), part("oracle")
-    band = own.transform_filter("isValid(datum.low)").mark_area(clip=True)
-    line = own.mark_line(clip=True, strokeWidth=2)
-    mean = oracle.mark_line(clip=True, strokeWidth=1.3, strokeDash=[6, 2], color=INK)
-    edge = oracle.transform_filter("isValid(datum.low)")
-    edge = edge.mark_line(clip=True, strokeWidth=1, strokeDash=[3, 2], color=INK)
-    seen = part("context").mark_point(filled=True, size=30, color=INK, opacity=1, clip=True)
-    unseen = part("target").mark_point(filled=True, size=9, color="#999", opacity=0.5, clip=True)
+    prediction, oracle = part("prediction"), part("oracle")
+    band = prediction.transform_filter("isValid(datum.low)").mark_area(clip=True)
+    line = prediction.mark_line(clip=True, strokeWidth=2)
+    oracle_mean = oracle.mark_line(clip=True, strokeWidth=1.3, strokeDash=[6, 2], color=INK)
+    oracle_edge = oracle.transform_filter("isValid(datum.low)")
+    oracle_edge = oracle_edge.mark_line(clip=True, strokeWidth=1, strokeDash=[3, 2], color=INK)
+    context = part("context").mark_point(filled=True, size=30, color=INK, opacity=1, clip=True)
+    targets = part("target").mark_point(filled=True, size=9, color="#999", opacity=0.5, clip=True)
     charts = [
-        unseen.encode(x=x, y=y("value")),
-        band.encode(x=x, y=y("low"), y2=alt.Y2("high"), color=colour, opacity=lit(0.25)),
-        line.encode(x=x, y=y("value"), color=colour, opacity=lit(1.0)),
-        *(edge.encode(x=x, y=y(end), opacity=lit(0.9)) for end in ("low", "high")),
-        mean.encode(x=x, y=y("value"), opacity=lit(1.0)),
-        seen.encode(x=x, y=y("value")),
+        targets.encode(x=x, y=y("value")),
+        band.encode(x=x, y=y("low"), y2=alt.Y2("high"), color=colour, opacity=highlighted_opacity(0.25)),
+        line.encode(x=x, y=y("value"), color=colour, opacity=highlighted_opacity(1.0)),
+        *(oracle_edge.encode(x=x, y=y(end), opacity=highlighted_opacity(0.9)) for end in ("low", "high")),
+        oracle_mean.encode(x=x, y=y("value"), opacity=highlighted_opacity(1.0)),
+        context.encode(x=x, y=y("value")),
     ]
     return [layer(chart) for chart in charts]

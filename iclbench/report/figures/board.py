@@ -1,4 +1,4 @@
-"""Contestants by one number, best first: a point with its interval for each."""
+"""A chart of contestants by one number, best first, with intervals."""
 
 from __future__ import annotations
 
@@ -14,24 +14,26 @@ from iclbench.report.figures import curves
 from iclbench.report.figures.marks import Marks
 from iclbench.report.style import CONFIG, Look
 
-# How far a linear axis reaches beyond the better half of the contestants, in widths of the range that they take.
+# Length of a linear axis on both sides of the better half of the contestants, in widths of their range.
 _REACH = 3.0
 
 
 def chart(rows: pd.DataFrame, measure: Metric, looks: Mapping[str, Look], title: str) -> alt.LayerChart:
-    """The axis is that of learning curves: logarithmic where errors span a decade, and whoever is far from all others
-    lies on its edge, named below the title.
+    """A point with an interval for each contestant.
+
+    The axis is like that of learning curves: it is logarithmic if errors span a decade. Contestants beyond it are drawn
+    on its edge and named below the title.
 
     Args:
-        rows: one per contestant, with the columns contestant, kind, value, low and high.
-        measure: what the values are.
-        looks: of the contestants.
-        title: of the chart.
+        rows: one row per contestant, with the columns contestant, kind, value, low and high.
+        measure: metric of the values.
+        looks: looks of the contestants.
+        title: title of the chart.
     """
     order = rows.sort_values(["value", "contestant"], ascending=[measure.lower_is_better, True])["contestant"].tolist()
-    # The area under a curve is of the same kind as its heights.
-    of_errors = measure.logarithmic or any(each.area == measure.name and each.logarithmic for each in METRICS.values())
-    scale = replace(measure, logarithmic=of_errors and curves.spans_a_decade(rows))
+    # The area under a curve has the kind of axis of the curve.
+    is_area = any(curve.area == measure.name and curve.logarithmic for curve in METRICS.values())
+    scale = replace(measure, logarithmic=(measure.logarithmic or is_area) and curves.spans_a_decade(rows))
     low, high = curves.domain(rows, scale) if scale.logarithmic else _linear(rows, measure)
     drawn = rows.assign(**{f"{end}_drawn": rows[end].astype(float).clip(low, high) for end in ("value", "low", "high")})
     beyond = [name for name in order if not drawn.set_index("contestant")["value"].between(low, high)[name]]
@@ -45,8 +47,8 @@ def chart(rows: pd.DataFrame, measure: Metric, looks: Mapping[str, Look], title:
         return alt.X(f"{column}_drawn:Q", title=axis, scale=bounds, axis=alt.Axis(format="~g", tickCount=6))
 
     y = alt.Y("contestant:N", sort=order, title=None)
-    said = alt.TitleParams(title, subtitle=f"beyond the axis: {', '.join(beyond)}" if beyond else alt.Undefined)
-    base = alt.Chart(drawn, title=said)
+    titles = alt.TitleParams(title, subtitle=f"beyond the axis: {', '.join(beyond)}" if beyond else alt.Undefined)
+    base = alt.Chart(drawn, title=titles)
     ends = base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2)
     points = base.mark_point(size=90, strokeWidth=2, opacity=1)
     tooltip = ["contestant", "kind", "value", "low", "high"]
@@ -61,20 +63,20 @@ def chart(rows: pd.DataFrame, measure: Metric, looks: Mapping[str, Look], title:
 
 
 def _linear(rows: pd.DataFrame, measure: Metric) -> tuple[float, float]:
-    """The range of intervals, of those who are not far from the better half."""
+    """The range of the intervals of contestants near the better half."""
     if measure.is_share:
         return 0.0, 1.0
     ranked = rows.sort_values("value", ascending=measure.lower_is_better)
-    span = _range(ranked.head((len(ranked) + 1) // 2))
-    reach = _REACH * (span[1] - span[0])
-    near = rows[rows["value"].between(span[0] - reach, span[1] + reach)] if reach > 0 else rows
-    low, high = _range(near)
+    best_low, best_high = _range(ranked.head((len(ranked) + 1) // 2))
+    reach = _REACH * (best_high - best_low)
+    near_rows = rows[rows["value"].between(best_low - reach, best_high + reach)] if reach > 0 else rows
+    low, high = _range(near_rows)
     margin = 0.05 * (high - low) or 0.5
     starts_at_zero = measure.lower_is_better and low >= 0
     return 0.0 if starts_at_zero else low - margin, high + margin
 
 
 def _range(rows: pd.DataFrame) -> tuple[float, float]:
-    """The lowest and the highest end of intervals, of values where there is none."""
+    """The lowest and the highest end of the intervals; of the values without an interval."""
     low, high = (rows[end].fillna(rows["value"]).astype(float) for end in ("low", "high"))
     return float(low.min()), float(high.max())

@@ -1,6 +1,6 @@
-"""Figures of costs against the number of points: time, memory and FLOPs by phase, bytes of the state; a line per run.
+"""Costs against the number of points: time, memory and FLOPs of each phase, and bytes of the state; a line per run.
 
-As table 1 and figure 2 of the CMAB paper, for every contestant.
+As in table 1 and figure 2 of the CMAB paper, for all contestants.
 """
 
 from __future__ import annotations
@@ -17,8 +17,12 @@ from iclbench.report.cost_table import BATCH, measured
 from iclbench.report.data import Results
 from iclbench.report.figures import curves
 
-_PHASES = {"condition": "conditioning on n points", "query": "a query after n points", "update": "an update after n"}
-# How to read the lines of a metric.
+_PHASES = {
+    "condition": "conditioning on n points",
+    "query": "a query after n points",
+    "update": "an update after n points",
+}
+# The metrics, each with the end of its caption.
 _READINGS = {
     "seconds": "A flat line is a constant cost per query or update.",
     "bytes": "Without inputs, state and weights.",
@@ -28,7 +32,7 @@ _READINGS = {
 
 
 def against_points(results: Results, costs: pd.DataFrame) -> Iterator[Figure]:
-    """Up to four figures for the rows of one task and preset, of the machine and batch that most of them have."""
+    """Up to four figures of one task and preset, from the rows of the machine and batch size with most rows."""
     rows = measured(costs)
     rows = rows[(rows["phase"] != "train_step") & rows["contestant"].isin(list(results.looks))]
     if rows["n_points"].nunique() < 2:
@@ -48,11 +52,11 @@ def against_points(results: Results, costs: pd.DataFrame) -> Iterator[Figure]:
         sparse=True,
         panel=rows["phase"].map(_PHASES),
     ).sort_values(["run", "n_points"])
-    within = f"{device}, {plural(int(threads), 'thread')}"
+    conditions = f"{device}, {plural(int(threads), 'thread')}"
     if pd.notna(batch):
-        within += f", {plural(int(batch), 'episode')} per batch"
+        conditions += f", {plural(int(batch), 'episode')} per batch"
     if len(batches) > 1:
-        within += f"; {plural(int(batches.iloc[1:].sum()), 'row')} measured otherwise not shown"
+        conditions += f"; not shown: {plural(int(batches.iloc[1:].sum()), 'row')} of other machines or batch sizes"
     for name, reading in _READINGS.items():
         cost = metric(name)
         title, unit = cost.label, f"{cost.unit} per episode"
@@ -74,16 +78,17 @@ def against_points(results: Results, costs: pd.DataFrame) -> Iterator[Figure]:
             log_x=True,
         )
         split = [(panel, drawn[drawn["panel"] == panel]) for panel in panels] or [("", drawn)]
-        printed, shown = curves.specifications(split, axes, looks)
+        make_static, make_live = curves.specifications(split, axes, looks)
         task, preset = str(rows["task"].iloc[0]), str(rows["preset"].iloc[0])
         yield Figure(
             name=f"{slug(task, preset)}-costs-{slug(title)}",
             title=f"{task}, {preset}: {title} against the number of points",
-            caption=f"{unit[0].upper()}{unit[1:]} against the number of points, one line per run ({within}). {reading}",
+            caption=f"{unit[0].upper()}{unit[1:]} against the number of points, one line per run ({conditions}). "
+            f"{reading}",
             alt=f"{task}, {preset}: {unit} of {', '.join(looks)} against the number of points.",
             data=drawn,
-            printed=printed,
-            shown=shown,
+            make_static=make_static,
+            make_live=make_live,
             panels=tuple(Panel(panel, {"panel": panel}) for panel in panels) or (Panel(""),),
             legend=looks,
         )

@@ -1,4 +1,4 @@
-"""Dots with intervals, a row per name: means, single draws behind them, and levels to hold them against."""
+"""Points with intervals, a row per name: means, single values behind them, and reference levels."""
 
 from __future__ import annotations
 
@@ -11,17 +11,25 @@ import pandas as pd
 
 from iclbench.report.blocks import Figure, Panel
 from iclbench.report.figures.curves import layer, records
-from iclbench.report.figures.marks import HIGHLIGHT, Marks, lit
+from iclbench.report.figures.marks import HIGHLIGHT, Marks, highlighted_opacity
 from iclbench.report.style import CONFIG, Look
 
-# `part` is mean (a disc with its interval), draw (a small dot behind it) or level (a dashed rule across the panel).
+# `part` is mean (a point with its interval), draw (a small point behind it) or level (a dashed rule across the panel).
 COLUMNS = ["panel", "part", "row", "contestant", "run", "value", "low", "high", "note"]
+# Height of a row in pixels.
 STEP = 19
 
 
 @dataclass(frozen=True)
 class Scale:
-    """The axis of values: its title, its range, whether it marks zero, and whether it is logarithmic."""
+    """The x axis.
+
+    Attributes:
+        title: title of the axis.
+        domain: lowest and highest value.
+        zero_rule: whether a rule marks zero.
+        log: whether the axis is logarithmic.
+    """
 
     title: str
     domain: tuple[float, float]
@@ -42,41 +50,41 @@ def figure(
     """One panel per title.
 
     Args:
-        name: of the figure.
-        title: of the figure.
-        caption: of the figure.
+        name: name of the figure.
+        title: title of the figure.
+        caption: caption of the figure.
         data: a row per mark, with `COLUMNS`.
-        panels: titles, in order; the column `panel` names them.
-        rows: names on the y axis, from the top; the column `row` names them.
-        looks: of all contestants and levels in the data.
-        scale: of the x axis.
+        panels: titles in order, values of the column `panel`.
+        rows: names on the y axis from the top, values of the column `row`.
+        looks: looks of all contestants and levels in the data.
+        scale: the x axis.
     """
-    drawn = data[COLUMNS].reset_index(drop=True)
+    marks = data[COLUMNS].reset_index(drop=True)
     shared: dict[str, Any] = {"config": CONFIG, "params": [HIGHLIGHT]}
     height = STEP * len(rows)
     size = {"width": 460 if len(panels) == 1 else 260, "height": height}
 
-    def printed() -> dict[str, Any]:
+    def make_static() -> dict[str, Any]:
         layers = _layers(looks, rows, scale, legend=len(looks) > 1)
         views = [
-            size | {"title": panel, "layer": layers, "data": {"values": records(drawn[drawn["panel"] == panel])}}
+            size | {"title": panel, "layer": layers, "data": {"values": records(marks[marks["panel"] == panel])}}
             for panel in panels
         ]
         return shared | {"$schema": alt.SCHEMA_URL, "concat": views, "columns": 3}
 
-    def shown() -> dict[str, Any]:
+    def make_live() -> dict[str, Any]:
         layers = _layers(looks, rows, scale, legend=False)
-        as_it_is = {"height": height, "usermeta": {"height": "as it is"}}
-        return shared | {"data": {"name": "rows"}, "width": "container", "layer": layers} | as_it_is
+        fixed_height = {"height": height, "usermeta": {"height": "as it is"}}
+        return shared | {"data": {"name": "rows"}, "width": "container", "layer": layers} | fixed_height
 
     return Figure(
         name=name,
         title=title,
         caption=caption,
         alt=f"{title}: {scale.title} of {', '.join(looks)}; panels: {'; '.join(panels)}.",
-        data=drawn,
-        printed=printed,
-        shown=shown,
+        data=marks,
+        make_static=make_static,
+        make_live=make_live,
         panels=tuple(Panel(panel, {"panel": panel}) for panel in panels),
         legend=looks,
         columns=min(len(panels), 3),
@@ -103,21 +111,23 @@ def _layers(looks: Mapping[str, Look], rows: Sequence[str], scale: Scale, legend
     )
     tooltip = alt.TooltipValue(alt.ExprRef(fields))
     mean = part("mean")
-    # No sorting of the y axis by a level, which has no row of its own.
+    # A level has no row, so it has no y encoding.
     level = (
         part("level")
         .mark_rule(strokeDash=[2, 3], strokeWidth=1.6)
-        .encode(x=x(), color=colour, opacity=lit(1.0), tooltip=tooltip)
+        .encode(x=x(), color=colour, opacity=highlighted_opacity(1.0), tooltip=tooltip)
     )
     charts = [
         level,
         part("draw")
         .mark_point(filled=True, size=26, clip=True)
-        .encode(x=x(), y=y, color=colour, opacity=lit(0.4), tooltip=tooltip),
+        .encode(x=x(), y=y, color=colour, opacity=highlighted_opacity(0.4), tooltip=tooltip),
         mean.transform_filter("isValid(datum.low)")
         .mark_rule(strokeWidth=1.6, clip=True)
-        .encode(x=x("low"), x2=alt.X2("high"), y=y, color=colour, opacity=lit(0.9)),
-        mean.mark_point(filled=True, size=62).encode(x=x(), y=y, color=colour, opacity=lit(1.0), tooltip=tooltip),
+        .encode(x=x("low"), x2=alt.X2("high"), y=y, color=colour, opacity=highlighted_opacity(0.9)),
+        mean.mark_point(filled=True, size=62).encode(
+            x=x(), y=y, color=colour, opacity=highlighted_opacity(1.0), tooltip=tooltip
+        ),
     ]
     if scale.zero_rule:
         zero = alt.Chart().transform_aggregate(rows="count()").mark_rule(color="#555", strokeWidth=1.1)

@@ -1,8 +1,8 @@
-"""A heat map of scores: a row per family, a column per contestant, the number in the cell.
+"""A heat map of scores: a row per family, a column per contestant, and the score in each cell.
 
-Colours run from orange (below zero) through white (zero) to blue (one) and dark blue (beyond): the two sides stay apart
-under all common kinds of colour blindness, and lightness falls with the distance from zero. Numbers are black or white,
-whichever is in stronger contrast with their cell, at least 4.5.
+Colours run from orange (below 0) through white (0) to blue (1) and dark blue (beyond). The two sides differ under all
+common kinds of colour blindness, and cells are darker with the distance from 0. Numbers are black or white, whichever
+has the stronger contrast with the cell, at least 4.5.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from iclbench.core.formats import Number
 from iclbench.report.blocks import Figure, Panel
 from iclbench.report.figures.curves import layer, records
 from iclbench.report.figures.marks import HIGHLIGHT
-from iclbench.report.style import ACCENT, CONFIG, INK, short
+from iclbench.report.style import ACCENT, CONFIG, INK, short_names
 
 COLUMNS = ["panel", "row", "contestant", "score", "lowest", "highest", "low", "high", "runs", "run", "status", "reason"]
-# Scores and their colours; between them red, green and blue are interpolated, beyond them the last one stays.
+# Colours of scores as red, green and blue: interpolated between these scores, and constant beyond them.
 KNOTS = {-1.0: (0xB3, 0x58, 0x06), 0.0: (0xFA, 0xFA, 0xFA), 1.0: (0x21, 0x66, 0xAC), 1.25: (0x05, 0x30, 0x61)}
 NO_SCORE = "#E4E4E4"
 MARKS = {"failed": "×", "diverged": "∞", "skipped": "n/a", "not run": "?", "not asked": ""}
-_CELL, _ROW = 33, 22
+# In pixels.
+_CELL_WIDTH, _ROW_HEIGHT = 33, 22
 
 
 def colour(score: Number) -> tuple[int, int, int]:
@@ -35,27 +36,27 @@ def colour(score: Number) -> tuple[int, int, int]:
     score = min(max(float(score), knots[0]), knots[-1])
     end = next(i for i, knot in enumerate(knots) if i and score <= knot)
     left, right = knots[end - 1], knots[end]
-    part = (score - left) / (right - left)
-    red, green, blue = (round(a + part * (b - a)) for a, b in zip(KNOTS[left], KNOTS[right], strict=True))
+    share = (score - left) / (right - left)
+    red, green, blue = (round(a + share * (b - a)) for a, b in zip(KNOTS[left], KNOTS[right], strict=True))
     return red, green, blue
 
 
 def contrast(a: tuple[int, int, int], b: tuple[int, int, int]) -> float:
-    """Contrast of two colours as WCAG 2.2 defines it: from 1 to 21."""
+    """Contrast of two colours, from 1 to 21, as defined in WCAG 2.2."""
     light, dark = sorted((_luminance(a), _luminance(b)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
 
 
 @cache
 def white_beyond() -> tuple[float, float]:
-    """Below the first and above the second score numbers are white."""
-    grid = [i / 200 for i in range(-200, 251)]
-    black = [s for s in grid if contrast(colour(s), (0, 0, 0)) >= contrast(colour(s), (255, 255, 255))]
+    """The scores below and above which numbers are white."""
+    scores = [i / 200 for i in range(-200, 251)]
+    black = [s for s in scores if contrast(colour(s), (0, 0, 0)) >= contrast(colour(s), (255, 255, 255))]
     return min(black), max(black)
 
 
 def label(score: Number) -> str:
-    """A score as it stands in a narrow cell.
+    """A score as text for a narrow cell.
 
     >>> label(0.834), label(-0.21), label(1.04), label(-12.3), label(0.999), label(-3e5), label(0)
     ('.83', '−.21', '1.0', '−12', '1.0', '≪0', '.00')
@@ -77,59 +78,64 @@ def figure(
     data: pd.DataFrame,
     rows: Sequence[str],
     panels: Mapping[str, Sequence[str]],
-    own: Collection[str] = (),
+    user_backbones: Collection[str] = (),
 ) -> Figure:
-    """Panels side by side, printed; one below the other on the page.
+    """Panels next to each other in files, and below each other on the page.
 
     Args:
-        name: of the figure.
-        title: of the figure.
-        caption: what stands behind the reading of the marks.
-        data: a row per cell, with `COLUMNS`; `score` is missing where `status` is not ok.
-        rows: names of the rows, from the top; the column `row` names them.
-        panels: titles, and the contestants of each from the left.
-        own: contestants that are the user's, whose names stand out.
+        name: name of the figure.
+        title: title of the figure.
+        caption: caption of the figure.
+        data: a row per cell, with `COLUMNS`; `score` is missing unless `status` is ok.
+        rows: names of the rows from the top, values of the column `row`.
+        panels: the contestants of each panel from the left.
+        user_backbones: contestants whose names are highlighted.
     """
-    drawn = data[COLUMNS].reset_index(drop=True)
-    drawn["label"] = [
+    cells = data[COLUMNS].reset_index(drop=True)
+    cells["label"] = [
         MARKS.get(str(status), "?") if pd.isna(score) else label(score)
-        for score, status in zip(drawn["score"], drawn["status"], strict=True)
+        for score, status in zip(cells["score"], cells["status"], strict=True)
     ]
     shared: dict[str, Any] = {"config": CONFIG, "params": [HIGHLIGHT]}
     rows_of = {
-        panel: [row for row in rows if row in set(drawn.loc[drawn["panel"].eq(panel), "row"])] for panel in panels
+        panel: [row for row in rows if row in set(cells.loc[cells["panel"].eq(panel), "row"])] for panel in panels
     }
-    names_of_all = [name for names in panels.values() for name in names]
-    labels = {name: label for name, label in short(names_of_all).items() if label != name}
-    first = next(iter(panels), "")
+    contestants = [name for names in panels.values() for name in names]
+    headings = {name: short for name, short in short_names(contestants).items() if short != name}
+    first_panel = next(iter(panels), "")
 
-    def printed() -> dict[str, Any]:
+    def make_static() -> dict[str, Any]:
         views = [
             {
                 "title": panel,
-                "width": _CELL * len(names),
-                "height": _ROW * len(rows_of[panel]),
+                "width": _CELL_WIDTH * len(names),
+                "height": _ROW_HEIGHT * len(rows_of[panel]),
                 "layer": _layers(
-                    rows_of[panel], names, own, labels, first=panel == first or rows_of[panel] != rows, legend=True
+                    rows_of[panel],
+                    names,
+                    user_backbones,
+                    headings,
+                    row_labels=panel == first_panel or rows_of[panel] != rows,
+                    legend=True,
                 ),
-                "data": {"values": records(drawn[drawn["panel"] == panel])},
+                "data": {"values": records(cells[cells["panel"] == panel])},
             }
             for panel, names in panels.items()
         ]
         return shared | {"$schema": alt.SCHEMA_URL, "hconcat": views, "spacing": 14}
 
-    def shown() -> dict[str, Any]:
-        size = {"width": {"step": _CELL}, "height": {"step": _ROW}, "usermeta": {"height": "as it is"}}
-        return shared | {"data": {"name": "rows"}, "layer": _layers(None, None, own, labels)} | size
+    def make_live() -> dict[str, Any]:
+        size = {"width": {"step": _CELL_WIDTH}, "height": {"step": _ROW_HEIGHT}, "usermeta": {"height": "as it is"}}
+        return shared | {"data": {"name": "rows"}, "layer": _layers(None, None, user_backbones, headings)} | size
 
     return Figure(
         name=name,
         title=title,
         caption=caption,
-        alt=f"{title}: scores of {', '.join(names_of_all)} on {', '.join(rows)}; the table below has the same numbers.",
-        data=drawn,
-        printed=printed,
-        shown=shown,
+        alt=f"{title}: scores of {', '.join(contestants)} on {', '.join(rows)}; the table below has the same numbers.",
+        data=cells,
+        make_static=make_static,
+        make_live=make_live,
         panels=tuple(Panel(panel, {"panel": panel}) for panel in panels),
         columns=1,
     )
@@ -138,33 +144,34 @@ def figure(
 def _layers(
     rows: Sequence[str] | None,
     names: Sequence[str] | None,
-    own: Collection[str],
-    labels: Mapping[str, str],
-    first: bool = True,
+    user_backbones: Collection[str],
+    headings: Mapping[str, str],
+    row_labels: bool = True,
     legend: bool = False,
 ) -> list[dict[str, Any]]:
     """Cells and their numbers.
 
     Args:
-        rows: rows in order; None: the order of the data.
-        names: columns in order; None: the order of the data.
-        own: columns that stand out.
-        labels: headings of columns that differ from their names.
-        first: whether rows have labels.
+        rows: rows in order; None for the order of the data.
+        names: columns in order; None for the order of the data.
+        user_backbones: columns whose names are highlighted.
+        headings: headings of columns that differ from their names.
+        row_labels: whether rows have labels.
         legend: whether there is a legend of colours.
     """
-    key = alt.Legend(title="score", gradientLength=_ROW * min(len(rows or ()), 8), orient="right") if legend else None
+    gradient_length = _ROW_HEIGHT * min(len(rows or ()), 8)
+    colours = alt.Legend(title="score", gradientLength=gradient_length, orient="right") if legend else None
     scale = alt.Scale(
         domain=list(KNOTS),
         range=[f"#{r:02x}{g:02x}{b:02x}" for r, g, b in KNOTS.values()],
         clamp=True,
         interpolate="rgb",
     )
-    side = alt.Axis(
-        title=None, labels=first, ticks=False, domain=False, labelLimit=120, labelFontSize=11, labelOverlap=False
+    row_axis = alt.Axis(
+        title=None, labels=row_labels, ticks=False, domain=False, labelLimit=120, labelFontSize=11, labelOverlap=False
     )
-    mine = f"indexof({json.dumps(sorted(own))}, datum.value) >= 0"
-    top = alt.Axis(
+    is_users = f"indexof({json.dumps(sorted(user_backbones))}, datum.value) >= 0"
+    column_axis = alt.Axis(
         title=None,
         orient="top",
         labelAngle=-55,
@@ -173,43 +180,43 @@ def _layers(
         labelFontSize=11,
         labelOverlap=False,
         labelLimit=105,
-        labelExpr=f"{json.dumps(labels)}[datum.value] || datum.label" if labels else alt.Undefined,
+        labelExpr=f"{json.dumps(headings)}[datum.value] || datum.label" if headings else alt.Undefined,
         minExtent=86,
         maxExtent=86,
-        labelFontWeight=alt.condition(mine, alt.value("bold"), alt.value("normal")),
-        labelColor=alt.condition(mine, alt.value(ACCENT), alt.value(INK)),
+        labelFontWeight=alt.condition(is_users, alt.value("bold"), alt.value("normal")),
+        labelColor=alt.condition(is_users, alt.value(ACCENT), alt.value(INK)),
     )
     x = alt.X(
         "contestant",
         type="nominal",
-        axis=top,
+        axis=column_axis,
         sort=None,
         scale=alt.Scale(domain=list(names)) if names else alt.Undefined,
     )
     y = alt.Y(
         "row",
         type="nominal",
-        axis=side,
+        axis=row_axis,
         sort=None,
         scale=alt.Scale(domain=list(rows)) if rows else alt.Undefined,
     )
     scored = alt.Chart().transform_filter("isValid(datum.score)")
-    fill = alt.Color("score", type="quantitative", scale=scale, legend=key)
+    fill = alt.Color("score", type="quantitative", scale=scale, legend=colours)
     low, high = white_beyond()
     ink = alt.condition(
         f"isValid(datum.score) && (datum.score < {low} || datum.score > {high})", alt.value("#fff"), alt.value("#000")
     )
-    ends = "format(datum.lowest, '.3f') + ' to ' + format(datum.highest, '.3f')"
+    seed_range = "format(datum.lowest, '.3f') + ' to ' + format(datum.highest, '.3f')"
     interval = "isValid(datum.low) ? format(datum.low, '.3f') + ' to ' + format(datum.high, '.3f') : 'none'"
     fields = (
         "isValid(datum.score) ? {'title': datum.contestant + ' on ' + datum.row, 'score': format(datum.score, '.3f'), "
-        f"'interval': {interval}, 'seeds': datum.runs > 1 ? datum.runs + ', ' + {ends} : datum.runs, "
+        f"'interval': {interval}, 'seeds': datum.runs > 1 ? datum.runs + ', ' + {seed_range} : datum.runs, "
         "'': datum.reason} : {'title': datum.contestant + ' on ' + datum.row, '': datum.status + ': ' + datum.reason}"
     )
     tooltip = alt.TooltipValue(alt.ExprRef(fields))
     edge: dict[str, Any] = {"stroke": "white", "strokeWidth": 1.5}
     layers = [
-        # Every cell, also those that the next layer covers: the first layer says in which order columns come.
+        # All cells, including those that the next layer covers, because the first layer sets the order of columns.
         alt.Chart().mark_rect(color=NO_SCORE, **edge).encode(x=x, y=y, tooltip=tooltip),
         scored.mark_rect(**edge).encode(x=x, y=y, color=fill, tooltip=tooltip),
         alt.Chart().mark_text(fontSize=10.5).encode(x=x, y=y, text=alt.Text("label", type="nominal"), color=ink),

@@ -1,6 +1,6 @@
-"""Completed images: what was observed, what was predicted from it, and how sure the prediction is.
+"""Completed images: observed pixels, predicted means, and widths of the predictive intervals.
 
-As figures 5 and 14 of the ICICL-TNP paper (arXiv 2406.13493): unobserved pixels are blue.
+As in figures 5 and 14 of the ICICL-TNP paper (arXiv 2406.13493), unobserved pixels are blue.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from jaxtyping import Float, UInt8
 
 from iclbench.core.png import encode
 from iclbench.report.blocks import Gallery, Picture
-from iclbench.report.drawn_episodes import Shown
+from iclbench.report.drawn_episodes import DrawnContestant
 
-_UNSEEN = (0x2B, 0x5C, 0xB8)
-# Shorter sides are enlarged to at least so many pixels, because browsers and printers smooth small pictures.
+_UNOBSERVED = (0x2B, 0x5C, 0xB8)
+# Smallest side of a picture in pixels; smaller images are enlarged, because browsers and printers smooth them.
 _SIDE = 84
 CAPTION = (
     "Blue: unobserved pixels; below each predicted mean: the width of the central 90 % interval (white: the widest of "
@@ -27,7 +27,15 @@ CAPTION = (
 
 @dataclass(frozen=True)
 class _Grid:
-    """Where the pixels lie: the values of both coordinates, in order; and the range of grey or colour."""
+    """The pixels of an image.
+
+    Attributes:
+        rows: values of the first coordinate, ascending.
+        columns: values of the second coordinate, ascending.
+        outputs: number of channels.
+        black: value of black.
+        white: value of white.
+    """
 
     rows: np.ndarray
     columns: np.ndarray
@@ -36,10 +44,10 @@ class _Grid:
     white: float
 
     def unfold(self, points: pd.DataFrame, column: str = "value") -> Float[np.ndarray, "height width outputs"]:
-        """The points as an image; NaN where there is none."""
+        """The points as an image; NaN at pixels without a point."""
         image = np.full((len(self.rows), len(self.columns), self.outputs), np.nan)
-        at = _index(self.rows, points["x1"]), _index(self.columns, points["x2"]), points["output"].to_numpy(int)
-        image[at] = points[column].to_numpy(float, na_value=np.nan)
+        index = _index(self.rows, points["x1"]), _index(self.columns, points["x2"]), points["output"].to_numpy(int)
+        image[index] = points[column].to_numpy(float, na_value=np.nan)
         return image
 
     def picture(self, points: pd.DataFrame, alt: str) -> Picture:
@@ -50,40 +58,46 @@ class _Grid:
 
 
 def gallery(
-    name: str, title: str, caption: str, episodes: Mapping[str, pd.DataFrame], shown: Sequence[Shown]
+    name: str,
+    title: str,
+    caption: str,
+    episodes: Mapping[str, pd.DataFrame],
+    contestants: Sequence[DrawnContestant],
 ) -> Gallery:
     """Two rows per episode: means and widths. Columns: the image, its context, one related dataset, contestants.
 
     Args:
-        name: of the gallery.
-        title: of the gallery.
-        caption: what comes before the legend of colours.
-        episodes: per row title the examples of one episode.
-        shown: contestants, and their numbers of related datasets.
+        name: name of the gallery.
+        title: title of the gallery.
+        caption: caption, which the description of colours follows.
+        episodes: the examples of one episode for each row title.
+        contestants: contestants in order.
     """
     grid = _grid(pd.concat(episodes.values()))
-    related = any((rows["role"] == "related").any() for rows in episodes.values())
-    given = ("image", "context", *(["first related"] if related else []))
+    has_related = any((rows["role"] == "related").any() for rows in episodes.values())
+    data_titles = ("image", "context", *(["first related"] if has_related else []))
     rows: list[tuple[str, tuple[Picture | None, ...]]] = []
     for label, examples in episodes.items():
-        known = examples[examples["role"].isin(["context", "target", "function"])]
-        seen = [
-            grid.picture(known, f"{label}: the image"),
+        pixels = examples[examples["role"].isin(["context", "target", "function"])]
+        data_pictures = [
+            grid.picture(pixels, f"{label}: the image"),
             grid.picture(examples[examples["role"] == "context"], f"{label}: its observed pixels"),
         ]
-        if related:
-            first = examples[(examples["role"] == "related") & (examples["set"] == 0)]
-            seen.append(grid.picture(first, f"{label}: the first related dataset"))
-        answers = {one: _answer(examples, one) for one in shown}
-        rows.append((label, (*seen, *(_mean(grid, points, label, one) for one, points in answers.items()))))
-        widest = max((float((p["high"] - p["low"]).max()) for p in answers.values() if _banded(p)), default=0.0)
+        if has_related:
+            first_set = examples[(examples["role"] == "related") & (examples["set"] == 0)]
+            data_pictures.append(grid.picture(first_set, f"{label}: the first related dataset"))
+        predictions = {contestant: _prediction(examples, contestant) for contestant in contestants}
+        means = (_mean_picture(grid, points, label, drawn) for drawn, points in predictions.items())
+        rows.append((label, (*data_pictures, *means)))
+        widest = max((float((p["high"] - p["low"]).max()) for p in predictions.values() if _has_band(p)), default=0.0)
         if widest > 0:
             widths = tuple(
-                grid.width(p, widest, f"{label}: width of the interval of {one.title}") if _banded(p) else None
-                for one, p in answers.items()
+                grid.width(p, widest, f"{label}: width of the interval of {drawn.title}") if _has_band(p) else None
+                for drawn, p in predictions.items()
             )
-            rows.append((f"{label}, width", (*[None] * len(given), *widths)))
-    return Gallery(name, title, f"{caption} {CAPTION}", (*given, *(one.title for one in shown)), tuple(rows))
+            rows.append((f"{label}, width", (*[None] * len(data_titles), *widths)))
+    columns = (*data_titles, *(drawn.title for drawn in contestants))
+    return Gallery(name, title, f"{caption} {CAPTION}", columns, tuple(rows))
 
 
 def _grid(examples: pd.DataFrame) -> _Grid:
@@ -100,29 +114,29 @@ def _grid(examples: pd.DataFrame) -> _Grid:
 
 
 def _index(places: np.ndarray, coordinate: pd.Series) -> np.ndarray:
-    """The nearest place: coordinates have gone through another number format in between."""
-    between = (places[1:] + places[:-1]) / 2
-    return np.searchsorted(between, coordinate.to_numpy(float))
+    """The index of the nearest place of each coordinate; equal coordinates may differ by rounding."""
+    midpoints = (places[1:] + places[:-1]) / 2
+    return np.searchsorted(midpoints, coordinate.to_numpy(float))
 
 
-def _answer(examples: pd.DataFrame, shown: Shown) -> pd.DataFrame:
-    own = examples[(examples["role"] == "predicted") & (examples["contestant"] == shown.contestant)]
-    return own[own["n_related"].fillna(0) == shown.n_related]
+def _prediction(examples: pd.DataFrame, drawn: DrawnContestant) -> pd.DataFrame:
+    rows = examples[(examples["role"] == "predicted") & (examples["contestant"] == drawn.contestant)]
+    return rows[rows["n_related"].fillna(0) == drawn.n_related]
 
 
-def _banded(points: pd.DataFrame) -> bool:
+def _has_band(points: pd.DataFrame) -> bool:
     return len(points) > 0 and bool(points["low"].notna().all())
 
 
-def _mean(grid: _Grid, points: pd.DataFrame, label: str, shown: Shown) -> Picture | None:
-    return grid.picture(points, f"{label}: mean predicted by {shown.title}") if len(points) else None
+def _mean_picture(grid: _Grid, points: pd.DataFrame, label: str, drawn: DrawnContestant) -> Picture | None:
+    return grid.picture(points, f"{label}: mean predicted by {drawn.title}") if len(points) else None
 
 
 def _png(image: Float[np.ndarray, "height width outputs"]) -> bytes:
-    """Shares of white as an enlarged colour PNG; what is NaN is blue."""
-    there = np.isfinite(image).all(-1)
+    """An enlarged colour PNG of values between 0 (black) and 1 (white); NaN is blue."""
+    is_observed = np.isfinite(image).all(-1)
     level = np.rint(255 * np.clip(np.nan_to_num(image), 0, 1)).astype(np.uint8)
-    colour: UInt8[np.ndarray, "height width 3"] = np.broadcast_to(level, (*there.shape, 3)).copy()
-    colour[~there] = _UNSEEN
-    times = max(1, -(-_SIDE // min(there.shape)))
+    colour: UInt8[np.ndarray, "height width 3"] = np.broadcast_to(level, (*is_observed.shape, 3)).copy()
+    colour[~is_observed] = _UNOBSERVED
+    times = max(1, -(-_SIDE // min(is_observed.shape)))
     return encode(colour.repeat(times, 0).repeat(times, 1))

@@ -1,5 +1,4 @@
-"""Deep-Thinking pass by pass: accuracy (figure 6 of arXiv 2305.13016), and how far it has moved from plain in-context
-learning."""
+"""Deep-Thinking by pass: accuracy (figure 6 of arXiv 2305.13016) and the distance to plain in-context learning."""
 
 from __future__ import annotations
 
@@ -26,30 +25,31 @@ _DRIFT = {
 }
 
 
-def against_passes(found: Language) -> Iterator[Figure]:
-    """Accuracy after every pass, on the development split too where T was chosen on it; then both drifts."""
-    rows = found.trace[found.trace["shift"] == "none"]
-    rows = found.at_main(rows)
+def against_passes(results: Language) -> Iterator[Figure]:
+    """Accuracy after every pass, also on the development split if the number of passes was chosen on it; then both
+    drifts."""
+    rows = results.trace[results.trace["shift"] == "none"]
+    rows = results.at_main_shots(rows)
     if rows["axis_value"].nunique() < 2:
         return
     accuracy = rows[rows["metric"] == HEADLINE]
     if len(accuracy):
         yield _figure(
-            found,
+            results,
             accuracy,
             "language-passes",
             "Accuracy against passes",
             "accuracy",
-            language.around(accuracy),
+            language.accuracy_range(accuracy),
             "Accuracy on the same queries after each pass (one pass: plain in-context learning)",
         )
     for drift, (name, label, reading) in _DRIFT.items():
-        own = rows[(rows["metric"] == drift) & (rows["value"] > 0)]
-        if len(own["axis_value"].unique()) > 1:
-            domain = float(own["value"].min()) / 1.5, float(own["value"].max()) * 1.5
+        drift_rows = rows[(rows["metric"] == drift) & (rows["value"] > 0)]
+        if len(drift_rows["axis_value"].unique()) > 1:
+            domain = float(drift_rows["value"].min()) / 1.5, float(drift_rows["value"].max()) * 1.5
             yield _figure(
-                found,
-                own,
+                results,
+                drift_rows,
                 f"language-{name}",
                 f"{label} against passes",
                 label,
@@ -60,7 +60,7 @@ def against_passes(found: Language) -> Iterator[Figure]:
 
 
 def _figure(
-    found: Language,
+    results: Language,
     rows: pd.DataFrame,
     name: str,
     title: str,
@@ -69,9 +69,9 @@ def _figure(
     caption: str,
     log: bool = False,
 ) -> Figure:
-    held_out = rows["evaluator"] == "development"
-    rows = rows.assign(contestant=rows["contestant"].where(~held_out, rows["contestant"] + language.DEVELOPMENT))
-    data, panels, what = language.paneled(rows, "axis_value")
+    is_development = rows["evaluator"] == "development"
+    names = rows["contestant"].where(~is_development, rows["contestant"] + language.DEVELOPMENT)
+    data, panels, panel_meaning = language.in_panels(rows.assign(contestant=names), "axis_value")
     passes = sorted(data["axis_value"].unique())
     axes = curves.Axes(
         "passes",
@@ -84,14 +84,14 @@ def _figure(
         band="95 % interval",
         ticks=tuple(passes) if len(passes) <= 8 else (),
     )
-    split = "; development: the queries for choosing the number of passes" if held_out.any() else ""
+    split = "; development: the queries for choosing the number of passes" if is_development.any() else ""
     return language.lines(
-        found,
+        results,
         data,
         panels,
         axes,
         name=name,
         title=title,
-        caption=f"{caption}, {what}. Bands: 95 % intervals over sets of demonstrations{split}.",
+        caption=f"{caption}, {panel_meaning}. Bands: 95 % intervals over sets of demonstrations{split}.",
         levels=False,
     )

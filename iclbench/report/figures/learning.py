@@ -1,4 +1,4 @@
-"""Figures of error against the number of examples, for one task: lines, looks and axes."""
+"""Learning curves: the error against the number of examples in context, for one task."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from dataclasses import replace
 import pandas as pd
 
 from iclbench.core.metrics import metric
-from iclbench.report.blocks import GROUPS, Figure, Panel
+from iclbench.report.blocks import ORDER_TITLES, Figure, Panel
 from iclbench.report.data import KINDS, Slice, data_note
 from iclbench.report.figures import curves
 from iclbench.report.style import BACKGROUND, Look
 from iclbench.tables.means import over_seeds
 from iclbench.tables.runs import runs_of
 
+# Largest number of baselines that are not grey, with few and with many backbones.
 FEATURED = 7
-# With more backbones than this, lines are means over seeds, fewer baselines are featured, and one drawing of everybody
-# becomes one of causal models and one of set models.
-CROWD = 6
-CROWDED = 3
-_CURVE = ["evaluator", "metric", "shift", "kind", "contestant", "n_context"]
-_ORDERS: dict[str | None, int] = {order: place for place, order in enumerate(GROUPS)}
+FEATURED_WITH_MANY = 3
+# With more backbones than this, lines are means over seeds, fewer baselines are featured, and a single panel is split
+# into one for causal models and one for set models.
+FEW_BACKBONES = 6
+_CURVE_KEYS = ["evaluator", "metric", "shift", "kind", "contestant", "n_context"]
+_ORDER_PLACES: dict[str | None, int] = {order: place for place, order in enumerate(ORDER_TITLES)}
 EXAMPLES = "examples in context"
-# What a line's width is multiplied by where a backbone has several runs.
+# Factor of the line width of backbones with several runs.
 THIN = 0.65
 
 
@@ -34,35 +35,39 @@ def figure(
     name: str,
     title: str,
     caption: str,
-    of: Mapping[str, Slice] | None = None,
+    slices: Mapping[str, Slice] | None = None,
 ) -> Figure:
-    """One panel per title, all with the same axes. The frames are rows of `Slice.lines` of one metric.
+    """One panel per title, all with the same axes.
 
-    Every run has its line; runs of one backbone share its colour, and its bands are left to the tooltip, because what
-    differs from seed to seed would be hidden below them. Where backbones are a crowd, each has one line, the mean over
-    its runs. A dashed rule marks the trained length wherever a panel extends beyond it.
+    Every run has a line in the colour of its backbone. Backbones with several runs have no bands, which would hide the
+    differences between seeds. If there are many backbones, each has one line, the mean over its runs. A dashed rule
+    marks the trained length in panels that extend beyond it.
 
     Args:
-        task: whose figure it is.
-        panels: the rows of each.
-        name: of the figure, behind that of the task.
-        title: of the figure.
-        caption: what comes before the reading of marks.
-        of: the slice of every panel, where panels differ in the trained length.
+        task: slice of the figure.
+        panels: rows of each panel, from `Slice.curves_by_run`, of one metric.
+        name: name of the figure, without that of the slice.
+        title: title of the figure.
+        caption: caption, which the description of the marks follows.
+        slices: the slice of each panel, if panels have different trained lengths.
     """
     rows = pd.concat(panels.values())
-    slices = dict.fromkeys(panels, task) if of is None else of
-    whole = task if of is None else replace(task, length=None)
-    if crowd := is_crowd(rows):
-        means = {panel: slices[panel].complete(over_seeds(own, _CURVE)) for panel, own in panels.items()}
-        crowd = has_backbones(means)  # or of every one of them a run failed: then runs have their lines
-        panels = means if crowd else panels
-        panels = _by_order(next(iter(panels.values())), task.looks) if crowd and len(panels) == 1 else panels
-    looks = cast(whole, rows)
-    data = pd.concat([_drawn(task, own, looks).assign(panel=panel) for panel, own in panels.items()], ignore_index=True)
-    data["band"] &= not crowd
+    panel_slices = dict.fromkeys(panels, task) if slices is None else slices
+    all_lengths = task if slices is None else replace(task, length=None)
+    if shows_means := has_many_backbones(rows):
+        means = {
+            panel: panel_slices[panel].complete_curves(over_seeds(frame, _CURVE_KEYS))
+            for panel, frame in panels.items()
+        }
+        shows_means = has_backbones(means)  # there are no means if every backbone has a failed run
+        panels = means if shows_means else panels
+        panels = _by_order(next(iter(panels.values())), task.looks) if shows_means and len(panels) == 1 else panels
+    looks = drawn_looks(all_lengths, rows)
+    frames = [_drawn_rows(task, frame, looks).assign(panel=panel) for panel, frame in panels.items()]
+    data = pd.concat(frames, ignore_index=True)
+    data["band"] &= not shows_means
     measure = metric(str(rows["metric"].iloc[0]))
-    # An error that stays within a decade is read better on a linear axis.
+    # A linear axis shows errors within a decade better.
     scale = replace(measure, logarithmic=measure.logarithmic and curves.spans_a_decade(data))
     axes = curves.Axes(
         EXAMPLES,
@@ -72,8 +77,8 @@ def figure(
         log=scale.logarithmic,
         rule=bool(data["trained"].notna().any()),
     )
-    what = f"{title}: {measure.label} of {named(looks)} against the number of examples in context"
-    return paneled(
+    alt = f"{title}: {measure.label} of {name_list(looks)} against the number of examples in context"
+    return panel_figure(
         data,
         list(panels),
         axes,
@@ -81,35 +86,34 @@ def figure(
         name=f"{task.id}-{name}",
         title=title,
         caption=caption + _reading(axes, looks, data),
-        alt=what,
+        alt=alt,
     )
 
 
-def is_crowd(rows: pd.DataFrame) -> bool:
-    return bool(rows.loc[rows["kind"] == "backbone", "contestant"].nunique() > CROWD)
+def has_many_backbones(rows: pd.DataFrame) -> bool:
+    return bool(rows.loc[rows["kind"] == "backbone", "contestant"].nunique() > FEW_BACKBONES)
 
 
 def has_backbones(panels: Mapping[str, pd.DataFrame]) -> bool:
-    """Whether a line of a backbone is in any of them."""
-    return any(own["kind"].eq("backbone").any() for own in panels.values())
+    """Whether any panel has a backbone."""
+    return any(rows["kind"].eq("backbone").any() for rows in panels.values())
 
 
 def _by_order(rows: pd.DataFrame, looks: Mapping[str, Look]) -> dict[str, pd.DataFrame]:
-    """A panel for the causal models, one for the set models, one for those of which it is not known; everybody else in
-    each of them."""
+    """A panel for causal models, one for set models and one for models of unknown order; each has all baselines."""
     orders = {name: look.order for name, look in looks.items()}
-    titles = rows["contestant"].map(lambda name: GROUPS.get(orders.get(name), "other models"))
-    backbones = rows["kind"] == "backbone"
-    found = [title for title in (*GROUPS.values(), "other models") if titles[backbones].eq(title).any()]
-    return {title: rows[~backbones | titles.eq(title)] for title in found}
+    titles = rows["contestant"].map(lambda name: ORDER_TITLES.get(orders.get(name), "other models"))
+    is_backbone = rows["kind"] == "backbone"
+    panels = [title for title in (*ORDER_TITLES.values(), "other models") if titles[is_backbone].eq(title).any()]
+    return {title: rows[~is_backbone | titles.eq(title)] for title in panels}
 
 
-def named(looks: Mapping[str, Look]) -> str:
-    """Those who are not in the background, as a list in words."""
+def name_list(looks: Mapping[str, Look]) -> str:
+    """The names of contestants that are not in the background, as text."""
     return ", ".join(name for name, look in looks.items() if look != BACKGROUND)
 
 
-def paneled(
+def panel_figure(
     data: pd.DataFrame,
     panels: Sequence[str],
     axes: curves.Axes,
@@ -120,104 +124,107 @@ def paneled(
     caption: str,
     alt: str,
 ) -> Figure:
-    """The figure of rows that say in the column `panel` where they stand; one panel alone has no title."""
-    alone = len(panels) == 1
-    titled = [("" if alone else panel, data[data["panel"] == panel]) for panel in panels]
-    printed, shown = curves.specifications(titled, axes, looks)
+    """A figure of lines with a panel for each value of the column `panel`; a single panel has no title."""
+    is_single = len(panels) == 1
+    titled_rows = [("" if is_single else panel, data[data["panel"] == panel]) for panel in panels]
+    make_static, make_live = curves.specifications(titled_rows, axes, looks)
     return Figure(
         name=name,
         title=title,
         caption=caption,
-        alt=f"{alt}{'' if alone else '; panels: ' + ', '.join(panels)}.",
+        alt=f"{alt}{'' if is_single else '; panels: ' + ', '.join(panels)}.",
         data=data,
-        printed=printed,
-        shown=shown,
-        panels=tuple(Panel("" if alone else panel, {"panel": panel}) for panel in panels),
+        make_static=make_static,
+        make_live=make_live,
+        panels=tuple(Panel("" if is_single else panel, {"panel": panel}) for panel in panels),
         legend=legend(looks),
         columns=2 if len(panels) == 2 else 0,
     )
 
 
-def cast(task: Slice, rows: pd.DataFrame) -> dict[str, Look]:
-    """The looks of those who are drawn, in legend order: backbones, oracles, featured baselines, the others in grey.
+def drawn_looks(task: Slice, rows: pd.DataFrame) -> dict[str, Look]:
+    """The looks of all contestants in legend order: backbones, oracles, featured baselines, and others in grey.
 
-    Featured is the best of each kind of baseline (of `lasso-1e-2` and `lasso-1e-4` the better), up to seven, and
-    `zero`; of a crowd of backbones up to three.
+    Featured baselines are the best of each model (such as the better of `lasso-1e-2` and `lasso-1e-4`), up to seven or,
+    with many backbones, three; and `zero`.
     """
     mean = rows[rows["kind"] != "published"].groupby(["kind", "contestant"])["value"].mean().reset_index()
     mean = mean.sort_values("value", ascending=metric(str(rows["metric"].iloc[0])).lower_is_better, kind="stable")
     names = {kind: mean.loc[mean["kind"] == kind, "contestant"].tolist() for kind in KINDS}
-    best_of_kind = {task.models[name]: name for name in reversed(names["baseline"])}
-    featured = [n for n in names["baseline"] if n in best_of_kind.values() and n != "zero"][
-        : CROWDED if is_crowd(rows) else FEATURED
-    ]
-    featured += [n for n in names["baseline"] if n == "zero"]
-    several = rows.groupby("contestant")["run"].nunique().gt(1)
-    own = {name: task.looks[name] for name in names["backbone"]}
+    best_of_model = {task.models[name]: name for name in reversed(names["baseline"])}
+    featured = [name for name in names["baseline"] if name in best_of_model.values() and name != "zero"]
+    featured = featured[: FEATURED_WITH_MANY if has_many_backbones(rows) else FEATURED]
+    featured += [name for name in names["baseline"] if name == "zero"]
+    has_several_runs = rows.groupby("contestant")["run"].nunique().gt(1)
+    backbones = [(task.looks[name], name) for name in names["backbone"]]
+    backbones.sort(key=lambda pair: (_ORDER_PLACES.get(pair[0].order, len(_ORDER_PLACES)), pair[1]))
     looks = {
-        name: replace(look, width=round(look.width * THIN, 2) if several[name] else look.width)
-        for name, look in sorted(own.items(), key=lambda one: (_ORDERS.get(one[1].order, len(_ORDERS)), one[0]))
+        name: replace(look, width=round(look.width * THIN, 2) if has_several_runs[name] else look.width)
+        for look, name in backbones
     }
     looks |= {name: task.looks[name] for name in [*names["oracle"], *featured]}
-    return looks | {n: BACKGROUND for n in names["baseline"] if n not in looks}
+    return looks | {name: BACKGROUND for name in names["baseline"] if name not in looks}
 
 
-def _drawn(task: Slice, rows: pd.DataFrame, looks: dict[str, Look]) -> pd.DataFrame:
-    """The rows in drawing order (backbones last, on top) with what tooltips need, and the published points."""
+def _drawn_rows(task: Slice, rows: pd.DataFrame, looks: dict[str, Look]) -> pd.DataFrame:
+    """The rows in drawing order (backbones last, on top) with the columns of tooltips, and the published points."""
     published = task.published[task.published["contestant"].isin(list(looks))]
     published = published[
         published["metric"].isin(rows["metric"].unique()) & published["shift"].isin(rows["shift"].unique())
     ]
     data = pd.concat([rows, published[published["n_context"].notna()]], ignore_index=True)
-    data = dressed(data, looks, "n_context")
-    asked = data.groupby("run")["n_context"]
-    of_backbone, of_paper = data["kind"] == "backbone", data["kind"] == "published"
-    first = data["run"].map(lambda names: runs_of(names)[0])
-    trained = first.map(task.results.trained_lengths).where(of_backbone).astype("Int64")
+    data = with_look_columns(data, looks, "n_context")
+    sizes = data.groupby("run")["n_context"]
+    is_backbone, is_published = data["kind"] == "backbone", data["kind"] == "published"
+    first_runs = data["run"].map(lambda names: runs_of(names)[0])
+    lengths = first_runs.map(task.results.trained_lengths_by_run).where(is_backbone).astype("Int64")
     return data.assign(
-        label=data["label"].where(~of_paper, data["contestant"] + " (published" + data_note(data) + ")"),
-        sparse=(asked.transform("nunique") < asked.transform("max") - asked.transform("min") + 1) & ~of_paper,
-        trained=trained.where(trained < data["n_context"].max()),
+        label=data["label"].where(~is_published, data["contestant"] + " (published" + data_note(data) + ")"),
+        sparse=(sizes.transform("nunique") < sizes.transform("max") - sizes.transform("min") + 1) & ~is_published,
+        trained=lengths.where(lengths < data["n_context"].max()),
     )[[*curves.COLUMNS, "band", "trained", "n_context"]].reset_index(drop=True)
 
 
-def dressed(rows: pd.DataFrame, looks: Mapping[str, Look], field: str) -> pd.DataFrame:
-    """The rows in drawing order along `field`, backbones last, on top, with their label, series, width of the line and
-    whether they have a band: a backbone with several runs goes by their names and has none."""
+def with_look_columns(rows: pd.DataFrame, looks: Mapping[str, Look], field: str) -> pd.DataFrame:
+    """The rows in drawing order along `field` (backbones last, on top), with the columns label, series, width and band.
+
+    A backbone with several runs has the names of its runs as labels, and no bands.
+    """
     order = {name: i for i, name in enumerate(looks)}
     rows = rows.assign(order=rows["contestant"].map(order)).sort_values(
         ["order", "run", field], ascending=[False, True, True], kind="stable"
     )
-    alone = rows.groupby(["contestant", "kind"])["run"].transform("nunique") == 1
-    of_backbone = rows["kind"] == "backbone"
+    has_one_run = rows.groupby(["contestant", "kind"])["run"].transform("nunique") == 1
+    is_backbone = rows["kind"] == "backbone"
     return rows.assign(
-        label=rows["contestant"].where(~of_backbone | alone, rows["run"]),
+        label=rows["contestant"].where(~is_backbone | has_one_run, rows["run"]),
         series=rows["run"],
         width=rows["contestant"].map({name: look.width for name, look in looks.items()}).astype(float),
-        band=of_backbone & alone,
+        band=is_backbone & has_one_run,
     )
 
 
 def bands_reading(data: pd.DataFrame) -> list[str]:
-    """The meaning of bands and of lines of one colour, where there are any."""
-    of_backbones = data[data["kind"] == "backbone"]
-    if of_backbones.empty:
+    """Descriptions of bands and of lines of one colour, for captions."""
+    backbone_rows = data[data["kind"] == "backbone"]
+    if backbone_rows.empty:
         return []
-    bands = ["bands: 95 % intervals over episodes"] if of_backbones["band"].any() else []
-    if of_backbones.groupby("contestant")["series"].nunique().le(1).all():
+    bands = ["bands: 95 % intervals over episodes"] if backbone_rows["band"].any() else []
+    if backbone_rows.groupby("contestant")["series"].nunique().le(1).all():
         return bands or ["lines: means over seeds"]
-    return bands + ([] if of_backbones["band"].all() else ["lines of one colour: seeds"])
+    return bands + ([] if backbone_rows["band"].all() else ["lines of one colour: seeds"])
 
 
 def marks_reading(parts: Sequence[str]) -> str:
-    """The meaning of marks as one sentence for the end of a caption."""
-    said = "; ".join(parts)
-    return f" {said[0].upper()}{said[1:]}." if said else ""
+    """Descriptions of marks as one sentence for the end of a caption."""
+    text = "; ".join(parts)
+    return f" {text[0].upper()}{text[1:]}." if text else ""
 
 
 def legend(looks: dict[str, Look]) -> dict[str, Look]:
-    named = {name: look for name, look in looks.items() if look != BACKGROUND}
-    return named | ({curves.OTHERS: BACKGROUND} if len(named) < len(looks) else {})
+    """The entries of the page's legend: all contestants in the background share one."""
+    entries = {name: look for name, look in looks.items() if look != BACKGROUND}
+    return entries | ({curves.OTHERS: BACKGROUND} if len(entries) < len(looks) else {})
 
 
 def _reading(axes: curves.Axes, looks: dict[str, Look], data: pd.DataFrame) -> str:

@@ -1,4 +1,4 @@
-"""The plane of learning in context and in weights (CoQE, figure 4): where contestants end, and how they got there."""
+"""Accuracy in context against accuracy in weights (CoQE, figure 4), after and during training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pandas as pd
 
 from iclbench.report.blocks import Figure, Panel
 from iclbench.report.figures.curves import layer, records
-from iclbench.report.figures.marks import HIGHLIGHT, Marks, lit
+from iclbench.report.figures.marks import HIGHLIGHT, Marks, highlighted_opacity
 from iclbench.report.style import CONFIG, Look
 
 COLUMNS = [
@@ -28,7 +28,7 @@ COLUMNS = [
     "icl_high",
     "note",
 ]
-# No contestant has this shape.
+# The shape of peaks, which no contestant has.
 STAR = "M0,-1L.23,-.31L.95,-.31L.36,.12L.59,.81L0,.38L-.59,.81L-.36,.12L-.95,-.31L-.23,-.31Z"
 READING = (
     "Accuracy in context (ICL) against accuracy in weights (IWL) of trained models, mean and range over seeds. Faint "
@@ -44,17 +44,17 @@ def figure(
     Args:
         name: of the figure.
         title: of the figure.
-        caption: the end of the reading of the marks.
-        data: a row per mark, with `COLUMNS`; `part` is path, final, peak or level, `note` is the label of a disc.
-        panels: titles, in order; the column `panel` names them.
-        looks: of all contestants and level lines in the data.
+        caption: caption, which follows the description of the marks.
+        data: a row per mark, with `COLUMNS`; `part` is path, final, peak or level, and `note` is the label of a point.
+        panels: titles in order, values of the column `panel`.
+        looks: looks of all contestants and level lines in the data.
     """
     rows = data[COLUMNS].reset_index(drop=True)
     bottom = min(0.4, float(rows[["icl", "icl_low"]].min().min()))
     shared: dict[str, Any] = {"config": CONFIG, "params": [HIGHLIGHT]}
     size = {"width": 420, "height": 380} if len(panels) == 1 else {"width": 270, "height": 250}
 
-    def printed() -> dict[str, Any]:
+    def make_static() -> dict[str, Any]:
         layers = _layers(looks, max(0.0, bottom - 0.02), legend=True)
         views = [
             size | {"title": panel, "layer": layers, "data": {"values": records(rows[rows["panel"] == panel])}}
@@ -62,7 +62,7 @@ def figure(
         ]
         return shared | {"$schema": alt.SCHEMA_URL, "concat": views, "columns": 3}
 
-    def shown() -> dict[str, Any]:
+    def make_live() -> dict[str, Any]:
         layers = _layers(looks, max(0.0, bottom - 0.02), legend=False)
         return shared | {"data": {"name": "rows"}, "width": "container", "height": 380, "layer": layers}
 
@@ -72,8 +72,8 @@ def figure(
         caption=f"{READING} {caption}",
         alt=f"{title}: accuracy on ICL against accuracy on IWL of {', '.join(looks)}; panels: {'; '.join(panels)}.",
         data=rows,
-        printed=printed,
-        shown=shown,
+        make_static=make_static,
+        make_live=make_live,
         panels=tuple(Panel(panel, {"panel": panel}) for panel in panels),
         legend=looks,
         columns=min(len(panels), 3),
@@ -98,42 +98,48 @@ def _layers(looks: Mapping[str, Look], bottom: float, legend: bool) -> list[dict
 
     path, final, peak = part("path"), part("final"), part("peak")
     series = alt.Detail(["contestant", "task"], type="nominal")
-    word = "datum.contestant + ' on ' + datum.task"
-    at = "'ICL': format(datum.icl, '.3f'), 'IWL': format(datum.iwl, '.3f')"
-    ended = alt.TooltipValue(alt.ExprRef(f"{{'contestant': {word}, {at}}}"))
-    highest = alt.TooltipValue(alt.ExprRef(f"{{'highest ICL of': {word}, 'at step': datum.step, {at}}}"))
-    level = part("level").mark_rule(strokeWidth=1.4).encode(y=y(), color=colour, strokeDash=dash, opacity=lit(1.0))
-    way = path.mark_line(strokeWidth=1.3)
-    along = path.mark_point(filled=True, size=9)
+    name = "datum.contestant + ' on ' + datum.task"
+    values = "'ICL': format(datum.icl, '.3f'), 'IWL': format(datum.iwl, '.3f')"
+    final_tooltip = alt.TooltipValue(alt.ExprRef(f"{{'contestant': {name}, {values}}}"))
+    peak_tooltip = alt.TooltipValue(alt.ExprRef(f"{{'highest ICL of': {name}, 'at step': datum.step, {values}}}"))
+    level = (
+        part("level")
+        .mark_rule(strokeWidth=1.4)
+        .encode(y=y(), color=colour, strokeDash=dash, opacity=highlighted_opacity(1.0))
+    )
+    path_line = path.mark_line(strokeWidth=1.3)
+    path_points = path.mark_point(filled=True, size=9)
     spread = final.mark_rule(strokeWidth=1.4)
-    # Names stand to the right of their disc, near the right edge to its left.
+    # Names are to the right of their point, and to its left near the right edge.
     right, left = final.transform_filter("datum.iwl <= 0.7"), final.transform_filter("datum.iwl > 0.7")
-    names = [
+    labels = [
         right.mark_text(align="left", baseline="middle", dx=8, fontSize=10),
         left.mark_text(align="right", baseline="middle", dx=-8, fontSize=10),
     ]
     charts = [
         level,
-        way.encode(
+        path_line.encode(
             x=x(),
             y=y(),
             color=colour,
             detail=series,
             order=alt.Order("step", type="quantitative"),
-            opacity=lit(0.4),
+            opacity=highlighted_opacity(0.4),
         ),
-        along.encode(x=x(), y=y(), color=colour, opacity=lit(0.45)),
-        spread.encode(x=x("iwl_low"), x2=alt.X2("iwl_high"), y=y(), color=colour, opacity=lit(0.9)),
-        spread.encode(x=x(), y=y("icl_low"), y2=alt.Y2("icl_high"), color=colour, opacity=lit(0.9)),
+        path_points.encode(x=x(), y=y(), color=colour, opacity=highlighted_opacity(0.45)),
+        spread.encode(x=x("iwl_low"), x2=alt.X2("iwl_high"), y=y(), color=colour, opacity=highlighted_opacity(0.9)),
+        spread.encode(x=x(), y=y("icl_low"), y2=alt.Y2("icl_high"), color=colour, opacity=highlighted_opacity(0.9)),
         peak.mark_point(shape=STAR, size=90, strokeWidth=1.8, filled=False).encode(
-            x=x(), y=y(), color=colour, opacity=lit(1.0), tooltip=highest
+            x=x(), y=y(), color=colour, opacity=highlighted_opacity(1.0), tooltip=peak_tooltip
         ),
         final.mark_point(size=85, strokeWidth=1.8).encode(
-            x=x(), y=y(), **marks.points, opacity=lit(1.0), tooltip=ended
+            x=x(), y=y(), **marks.points, opacity=highlighted_opacity(1.0), tooltip=final_tooltip
         ),
         *(
-            name.encode(x=x(), y=y(), color=colour, text=alt.Text("note", type="nominal"), opacity=lit(1.0))
-            for name in names
+            label.encode(
+                x=x(), y=y(), color=colour, text=alt.Text("note", type="nominal"), opacity=highlighted_opacity(1.0)
+            )
+            for label in labels
         ),
     ]
     return [layer(chart) for chart in charts]

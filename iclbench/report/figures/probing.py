@@ -1,6 +1,6 @@
-"""Figures of the layers of a model: error, scale and shift against the layer, and the search for GD++'s gamma.
+"""Layer-wise probes: error, scale and shift against the layer, and the search for gamma of GD++.
 
-Layers and gradient steps share one axis, the share of all of them (Grazzi et al. 2024, figures 3, 4, 5, 11 and 12).
+Layers and gradient steps share an axis, their share of the total (Grazzi et al. 2024, figures 3, 4, 5, 11 and 12).
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from iclbench.report.style import DASHES, Look
 
 LAYERS = "share of the layers"
 LAYERS_AND_STEPS = "share of the layers (models) or of the steps (GD, GD++)"
-# Light to dark: the more examples, the darker.
-_SIZES = ("#74B3DD", "#2F7FBC", "#0B559F", "#08306B", "#041A3D")
+# Colours of numbers of examples, ascending.
+_SIZE_COLOURS = ("#74B3DD", "#2F7FBC", "#0B559F", "#08306B", "#041A3D")
 _BANDS = " Bands: 95 % intervals over {tasks} tasks"
 
 
 def error(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
-    """Error against depth at one context size: all runs, gradient descent, levels of what does not depend on depth."""
+    """Error against depth at one context size: all runs, gradient descent, and levels of methods without depth."""
     n = int(rows["n_context"].iloc[0])
     data = _with_depth(rows[rows["metric"] == "squared_error"])
-    looks = {name: task.looks[name] for name in _order(data)}
+    looks = {name: task.looks[name] for name in _legend_order(data)}
     return _by_depth(
         task,
         data,
@@ -43,12 +43,12 @@ def error(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
 
 
 def by_context(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
-    """Error against depth, a panel per run and a line per context size."""
+    """Error against depth, a panel per run and a line per number of examples."""
     data = _with_depth(rows[(rows["metric"] == "squared_error") & (rows["axis"] == "layer")])
     sizes = sorted(int(n) for n in data["n_context"].unique())
     dashes = ((), *DASHES)
     looks = {
-        f"{n} examples": Look(_SIZES[i % len(_SIZES)], dashes[i // len(_SIZES) % len(dashes)], 2.2)
+        f"{n} examples": Look(_SIZE_COLOURS[i % len(_SIZE_COLOURS)], dashes[i // len(_SIZE_COLOURS) % len(dashes)], 2.2)
         for i, n in enumerate(sizes)
     }
     data = data.assign(contestant=[f"{n} examples" for n in data["n_context"]], width=2.2)
@@ -73,11 +73,11 @@ def fitted(task: Slice, shift: str, rows: pd.DataFrame, name: str) -> Figure:
     spread = rows[rows["metric"] == f"{name}_std"].set_index(keys)["value"].rename("std")
     data = _with_depth(rows[rows["metric"] == name]).join(spread, on=keys)
     data = data.assign(low=data["value"] - data["std"], high=data["value"] + data["std"])
-    # Single tasks have wild fits in early layers; the axis serves the others.
-    around = pd.concat([data["low"], data["high"]]).astype(float).replace([np.inf, -np.inf], np.nan)
-    ends = around.quantile([0.1, 0.9])
-    margin = 0.05 * (ends.iloc[1] - ends.iloc[0]) or 0.5
-    looks = {contestant: task.looks[contestant] for contestant in _order(data)}
+    # Quantiles, because fits of single tasks are extreme in early layers.
+    ends = pd.concat([data["low"], data["high"]]).astype(float).replace([np.inf, -np.inf], np.nan)
+    low, high = ends.quantile([0.1, 0.9])
+    margin = 0.05 * (high - low) or 0.5
+    looks = {contestant: task.looks[contestant] for contestant in _legend_order(data)}
     n = int(rows["n_context"].iloc[0])
     return _by_depth(
         task,
@@ -89,13 +89,13 @@ def fitted(task: Slice, shift: str, rows: pd.DataFrame, name: str) -> Figure:
         f"The {name} that fits the decoded output of each layer to the labels, with {n} examples in context, mean over "
         f"tasks. Calibrated models end at {'1' if name == 'scale' else '0'}.",
         bands=" Bands: one standard deviation over {tasks} tasks",
-        domain=(ends.iloc[0] - margin, ends.iloc[1] + margin),
+        domain=(low - margin, high + margin),
         band="mean ± std",
     )
 
 
 def gamma_search(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
-    """Error of GD++ after its last step against gamma, a panel per context size, a dot at the best."""
+    """Error of GD++ after its last step against gamma, a panel per number of examples, with a dot at the best gamma."""
     data = rows[rows["axis"] == "gamma"]
     groups = data.groupby(["contestant", "n_context"])["value"]
     looks = {name: task.looks[name] for name in sorted(data["contestant"].unique())}
@@ -107,13 +107,13 @@ def gamma_search(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
         panel=[f"{n} examples" for n in data["n_context"]],
     )
     best = max(float(data["value"].min()), 1e-12)
-    # As gamma goes to 0, GD++ becomes GD: beyond twice its error it has diverged.
-    plain = float(data.loc[data["axis_value"] == data["axis_value"].min(), "value"].max())
+    # With the smallest gamma GD++ is nearly GD; it has diverged if its error is more than twice that of GD.
+    gd_error = float(data.loc[data["axis_value"] == data["axis_value"].min(), "value"].max())
     axes = curves.Axes(
         "gamma",
         metric("squared_error").label,
         curves.extent(data["axis_value"]),
-        (10 ** (np.floor(4 * np.log10(best)) / 4), 2 * max(plain, best)),
+        (10 ** (np.floor(4 * np.log10(best)) / 4), 2 * max(gd_error, best)),
         log=True,
         field="axis_value",
         unit="gamma",
@@ -135,24 +135,28 @@ def gamma_search(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
 
 
 def _with_depth(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows as they are drawn, with the share of layers or steps; a row without either becomes a line from 0 to 1."""
-    along, level = rows[rows["axis"].notna()], rows[rows["axis"].isna()]
-    last = along.groupby(["run", "n_context"])["axis_value"].transform("max")
-    units = along["axis"].map({"layer": "layer", "gd_step": "step"})
-    places = zip(along["run"], units, along["axis_value"], last, strict=True)
-    labels = [f"{run}, {unit} {int(at)} of {int(end)}" for run, unit, at, end in places]
-    ends = [level.assign(depth=end, label=level["run"]) for end in (0.0, 1.0)]
-    drawn = pd.concat([along.assign(depth=along["axis_value"] / last, label=labels), *ends], ignore_index=True)
+    """The rows with the share of layers or steps (`depth`); a row without either becomes a line from 0 to 1."""
+    steps, levels = rows[rows["axis"].notna()], rows[rows["axis"].isna()]
+    last = steps.groupby(["run", "n_context"])["axis_value"].transform("max")
+    units = steps["axis"].map({"layer": "layer", "gd_step": "step"})
+    points = zip(steps["run"], units, steps["axis_value"], last, strict=True)
+    labels = [f"{run}, {unit} {int(value)} of {int(end)}" for run, unit, value, end in points]
+    ends = [levels.assign(depth=end, label=levels["run"]) for end in (0.0, 1.0)]
+    data = pd.concat([steps.assign(depth=steps["axis_value"] / last, label=labels), *ends], ignore_index=True)
     # Backbones are drawn last, on top.
-    drawn = drawn.assign(order=drawn["kind"].eq("backbone")).sort_values(["order", "run", "depth"], kind="stable")
-    return drawn.assign(series=drawn["run"], sparse=drawn["axis"].eq("layer").fillna(False).astype(bool))
+    data = data.assign(order=data["kind"].eq("backbone")).sort_values(["order", "run", "depth"], kind="stable")
+    return data.assign(series=data["run"], sparse=data["axis"].eq("layer").fillna(False).astype(bool))
 
 
-def _order(data: pd.DataFrame) -> list[str]:
+def _legend_order(data: pd.DataFrame) -> list[str]:
     """Contestants in the order of the legend: backbones, oracles, baselines."""
     kinds = {"backbone": 0, "oracle": 1, "baseline": 2}
-    named = data[["contestant", "kind"]].drop_duplicates()
-    return named.assign(order=named["kind"].map(kinds)).sort_values(["order", "contestant"])["contestant"].tolist()
+    contestants = data[["contestant", "kind"]].drop_duplicates()
+    return (
+        contestants.assign(order=contestants["kind"].map(kinds))
+        .sort_values(["order", "contestant"])["contestant"]
+        .tolist()
+    )
 
 
 def _by_depth(
@@ -161,7 +165,7 @@ def _by_depth(
     looks: Mapping[str, Look],
     name: str,
     title: str,
-    measured: str,
+    metric_name: str,
     caption: str,
     *,
     panels: Sequence[str] = (),
@@ -169,7 +173,7 @@ def _by_depth(
     domain: tuple[float, float] | None = None,
     band: str = "interval",
 ) -> Figure:
-    measure = metric(measured)
+    measure = metric(metric_name)
     data = data.assign(width=[looks[contestant].width for contestant in data["contestant"]])
     axes = curves.Axes(
         LAYERS_AND_STEPS if (data["axis"] == "gd_step").any() else LAYERS,
@@ -200,17 +204,17 @@ def _figure(
     column: str,
     panels: Sequence[str],
 ) -> Figure:
-    """A figure with one panel per value of `column` in `panels`; without panels, one drawing of everything."""
-    split = [(panel, data[data[column] == panel]) for panel in panels] or [("", data)]
-    printed, shown = curves.specifications(split, axes, looks)
+    """A figure with a panel for each value of `column` in `panels`, or a single panel if `panels` is empty."""
+    panel_rows = [(panel, data[data[column] == panel]) for panel in panels] or [("", data)]
+    make_static, make_live = curves.specifications(panel_rows, axes, looks)
     return Figure(
         name=f"{task.id}-{name}",
         title=f"{task.task}: {title}",
         caption=caption,
         alt=f"{task.task}: {title}; {axes.y} of {', '.join(looks)} against {axes.x}.",
         data=data.reset_index(drop=True),
-        printed=printed,
-        shown=shown,
+        make_static=make_static,
+        make_live=make_live,
         panels=tuple(Panel(panel, {column: panel}) for panel in panels) or (Panel(""),),
         legend=looks,
     )

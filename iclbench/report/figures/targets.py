@@ -1,4 +1,4 @@
-"""Figures of scores of the question `targets`: lines over the number of related datasets or of context points."""
+"""Scores of the question `targets` against the number of related datasets or of context points."""
 
 from __future__ import annotations
 
@@ -16,8 +16,16 @@ from iclbench.tables.means import over_seeds
 
 
 @dataclass(frozen=True)
-class Across:
-    """What lies on the x axis: the column, its title, its word in tooltips, the values marked on it."""
+class XAxis:
+    """The x axis.
+
+    Attributes:
+        field: column of the rows.
+        title: title of the axis.
+        unit: name of the values in tooltips.
+        ticks: values of the ticks; chosen by Vega-Lite if empty.
+        log: whether the axis is logarithmic.
+    """
 
     field: str
     title: str
@@ -26,44 +34,52 @@ class Across:
     log: bool = False
 
 
-def related(counts: list[int]) -> Across:
-    """The number of related datasets."""
-    return Across("n_related", "related datasets", "related datasets", tuple(float(n) for n in counts))
+def related_axis(counts: list[int]) -> XAxis:
+    """An axis for the number of related datasets."""
+    return XAxis("n_related", "related datasets", "related datasets", tuple(float(n) for n in counts))
 
 
 def figure(
-    task: Slice, panels: Mapping[str, pd.DataFrame], across: Across, *, name: str, title: str, caption: str
+    task: Slice, panels: Mapping[str, pd.DataFrame], x_axis: XAxis, *, name: str, title: str, caption: str
 ) -> Figure:
-    """One panel per title, all with the same axes. The frames are rows of one metric, run by run, with the columns of
-    `Slice.target_lines` and the column that `across` names.
+    """One panel per title, all with the same axes.
 
-    Every run has its line; a backbone with a single run has a band of its 95 % interval. Where backbones are a crowd,
-    each has one line without a band, the mean over its runs.
+    Every run has a line, and a backbone with a single run has a band, its 95 % interval. If there are many backbones
+    (`learning.has_many_backbones`), each has one line without a band, the mean over its runs.
+
+    Args:
+        task: slice of the figure.
+        panels: rows of each panel, of one metric and of single runs, with the columns of `Slice.targets_by_run` and
+            that of the x axis.
+        x_axis: the x axis.
+        name: name of the figure, without that of the slice.
+        title: title of the figure.
+        caption: caption, which the description of the marks follows.
     """
     rows = pd.concat(panels.values(), ignore_index=True)
-    if crowd := learning.is_crowd(rows):
-        keys = [*dict.fromkeys(["metric", "kind", "contestant", "n_related", across.field, "level", "note"])]
-        left = {title: _complete(task, own) for title, own in panels.items()}
-        means = {title: over_seeds(own, [key for key in keys if key in own]) for title, own in left.items()}
-        crowd = learning.has_backbones(means)  # or of every one of them a run failed: then runs have their lines
-        panels = means if crowd else panels
-    looks = learning.cast(task, rows[rows["kind"] != "published"])
-    data = pd.concat([_drawn(own, looks, across).assign(panel=panel) for panel, own in panels.items()])
+    if shows_means := learning.has_many_backbones(rows):
+        keys = [*dict.fromkeys(["metric", "kind", "contestant", "n_related", x_axis.field, "level", "note"])]
+        complete = {panel: _complete(task, panel_rows) for panel, panel_rows in panels.items()}
+        means = {panel: over_seeds(frame, [key for key in keys if key in frame]) for panel, frame in complete.items()}
+        shows_means = learning.has_backbones(means)  # there are no means if every backbone has a failed run
+        panels = means if shows_means else panels
+    looks = learning.drawn_looks(task, rows[rows["kind"] != "published"])
+    data = pd.concat([_drawn_rows(frame, looks, x_axis).assign(panel=panel) for panel, frame in panels.items()])
     data = data.reset_index(drop=True)
-    data["band"] &= not crowd
+    data["band"] &= not shows_means
     measure = metric(str(rows["metric"].iloc[0]))
     axes = curves.Axes(
-        across.title,
+        x_axis.title,
         f"{measure.label} ({measure.unit} per target)" if measure.unit else measure.label,
-        curves.extent(data[across.field]),
+        curves.extent(data[x_axis.field]),
         _domain(data, measure),
-        field=across.field,
-        unit=across.unit,
-        log_x=across.log,
-        ticks=across.ticks,
+        field=x_axis.field,
+        unit=x_axis.unit,
+        log_x=x_axis.log,
+        ticks=x_axis.ticks,
     )
-    what = f"{title}: {measure.label} of {learning.named(looks)} against {across.title}"
-    return learning.paneled(
+    alt = f"{title}: {measure.label} of {learning.name_list(looks)} against {x_axis.title}"
+    return learning.panel_figure(
         data,
         list(panels),
         axes,
@@ -71,32 +87,32 @@ def figure(
         name=f"{task.id}-{name}",
         title=title,
         caption=caption + _reading(data, looks),
-        alt=what,
+        alt=alt,
     )
 
 
 def _complete(task: Slice, rows: pd.DataFrame) -> pd.DataFrame:
-    """Without what a run of a contestant failed at: a mean over the others would flatter."""
+    """The rows without those at which a run of the contestant failed."""
     rows = rows.reset_index(drop=True)
-    of_papers = rows["kind"].eq("published")
-    # Level lines are of scores without related datasets, wherever they are drawn.
-    asked = rows.assign(n_related=rows["n_related"].mask(rows["level"], 0)) if "level" in rows else rows
-    return rows[of_papers | rows.index.isin(task.complete_targets(asked[~of_papers]).index)]
+    is_published = rows["kind"].eq("published")
+    # Level lines repeat scores without related datasets.
+    scores = rows.assign(n_related=rows["n_related"].mask(rows["level"], 0)) if "level" in rows else rows
+    return rows[is_published | rows.index.isin(task.complete_targets(scores[~is_published]).index)]
 
 
-def _drawn(rows: pd.DataFrame, looks: Mapping[str, Look], across: Across) -> pd.DataFrame:
-    """The rows in drawing order, backbones on top, with what lines and tooltips need."""
-    rows = learning.dressed(rows[rows["contestant"].isin(list(looks))], looks, across.field)
+def _drawn_rows(rows: pd.DataFrame, looks: Mapping[str, Look], x_axis: XAxis) -> pd.DataFrame:
+    """The rows in drawing order, backbones on top, with the columns of lines and tooltips."""
+    rows = learning.with_look_columns(rows[rows["contestant"].isin(list(looks))], looks, x_axis.field)
     return rows.assign(
         label=rows["label"] + rows["note"].fillna("") if "note" in rows else rows["label"],
         sparse=(rows["kind"] != "published") & ~rows.get("level", pd.Series(False, index=rows.index)),
-    )[[*curves.COLUMNS, "band", across.field]]
+    )[[*curves.COLUMNS, "band", x_axis.field]]
 
 
 def _domain(data: pd.DataFrame, measure: Metric) -> tuple[float, float]:
-    """The axis follows backbones, oracles and published numbers; a baseline far below them lies on its edge."""
-    lead = data[data["kind"] != "baseline"]
-    return curves.domain(lead if (lead["kind"] == "backbone").any() else data, measure)
+    """The y range of backbones, oracles and published numbers; baselines beyond it are drawn on its edge."""
+    main_rows = data[data["kind"] != "baseline"]
+    return curves.domain(main_rows if (main_rows["kind"] == "backbone").any() else data, measure)
 
 
 def _reading(data: pd.DataFrame, looks: Mapping[str, Look]) -> str:

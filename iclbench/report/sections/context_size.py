@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from iclbench.analysis.pairs import mean_of
-from iclbench.analysis.target_scores import levelled, main_counts, overall
+from iclbench.analysis.target_scores import main_counts, overall, repeated_over_counts
 from iclbench.report.blocks import Section
 from iclbench.report.data import Slice
 from iclbench.report.drawn_episodes import pixels
@@ -24,7 +24,7 @@ def section(task: Slice) -> Section | None:
     sizes = None if prompt_set is None else task.results.errors.context_sizes(prompt_set)
     if prompt_set is None or sizes is None or sizes.nunique() < 4 or len(sizes) < 3 * _MIN_EPISODES:
         return None
-    lines = overall(task.target_lines, "log_likelihood")
+    lines = overall(task.targets_by_run, "log_likelihood")
     lines = lines[(lines["shift"] == "none") & lines["n_related"].isin(main_counts(lines))]
     n_pixels = pixels(task.examples)
     size_of_point = 100 / n_pixels if n_pixels else 1.0
@@ -32,12 +32,12 @@ def section(task: Slice) -> Section | None:
     if rows.empty:
         return None
     n_related = main_counts(rows)
-    rows = levelled(rows, n_related)
+    rows = repeated_over_counts(rows, n_related)
     quantity = "the share of observed pixels" if n_pixels else "the number of context points"
     x_axis = (
-        targets.Across("size", "observed pixels (%)", "% observed")
+        targets.XAxis("size", "observed pixels (%)", "% observed")
         if n_pixels
-        else targets.Across("size", "context points", "context points")
+        else targets.XAxis("size", "context points", "context points")
     )
     figure = targets.figure(
         task,

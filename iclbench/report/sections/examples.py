@@ -10,7 +10,7 @@ from iclbench.analysis.target_scores import shifts
 from iclbench.core.formats import slug
 from iclbench.report.blocks import Block, Section
 from iclbench.report.data import Slice
-from iclbench.report.drawn_episodes import Shown, everyone, one_run, pixels, side_by_side
+from iclbench.report.drawn_episodes import DrawnContestant, all_contestants, main_contestants, one_run, pixels
 from iclbench.report.figures import bands, draws, images
 from iclbench.report.titles import shift_title
 
@@ -41,8 +41,8 @@ def _bands(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
     """Predictions of the best backbones on every episode, and of all contestants on the first."""
     if examples["x2"].notna().any():
         return []  # inputs with two dimensions that are not images
-    candidates, oracle = everyone(task, examples), _oracle(task, examples)
-    best = [*side_by_side(task, candidates)] or candidates[:4]
+    candidates, oracle = all_contestants(task, examples), _oracle(task, examples)
+    best = [*main_contestants(task, candidates)] or candidates[:4]
     episodes = sorted(examples["episode"].unique())
     blocks: list[Block] = []
     if best:
@@ -78,10 +78,10 @@ def _bands(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
     return blocks
 
 
-def _description(task: Slice, best: Sequence[Shown]) -> str:
-    """The contestants of a figure in words, in the order of `side_by_side`."""
+def _description(task: Slice, best: Sequence[DrawnContestant]) -> str:
+    """The contestants of a figure in words, in the order of `main_contestants`."""
     backbones = [one for one in best if task.kinds.get(one.contestant) == "backbone"]
-    n_alone = sum(not one.related for one in backbones)
+    n_alone = sum(not one.uses_related for one in backbones)
     groups = [f"the best model{'s' if n_alone > 1 else ''} without related datasets"] if n_alone else []
     groups += ["the best model with related datasets"] if n_alone < len(backbones) else []
     return " and ".join(groups) or "the best baselines"
@@ -91,7 +91,9 @@ def _joint_samples(task: Slice, examples: pd.DataFrame) -> list[Block]:
     """Joint samples of all contestants for the first episode, the oracle first."""
     rows = examples[examples["role"].isin(["drawn", "context"]) & examples["episode"].eq(0)]
     with_samples = set(rows.loc[rows["role"] == "drawn", "contestant"])
-    names = list(dict.fromkeys(one.contestant for one in everyone(task, examples) if one.contestant in with_samples))
+    names = list(
+        dict.fromkeys(one.contestant for one in all_contestants(task, examples) if one.contestant in with_samples)
+    )
     if not names:
         return []
     names.sort(key=lambda name: task.kinds.get(name) != "oracle")
@@ -111,7 +113,9 @@ def _joint_samples(task: Slice, examples: pd.DataFrame) -> list[Block]:
 def _mismatched(task: Slice, names: Sequence[str], examples: pd.DataFrame) -> list[Block]:
     """Predictions of the best backbone that uses related datasets: without any, then with those of each process."""
     rows = examples[examples["shift"].isin(names)]
-    with_related = [one for one in everyone(task, rows) if one.related and task.kinds.get(one.contestant) == "backbone"]
+    with_related = [
+        one for one in all_contestants(task, rows) if one.uses_related and task.kinds.get(one.contestant) == "backbone"
+    ]
     if not with_related:
         return []
     best = [one for one in with_related if one.contestant == with_related[0].contestant]
@@ -140,7 +144,7 @@ def _mismatched(task: Slice, names: Sequence[str], examples: pd.DataFrame) -> li
 
 def _images(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
     """Images of every episode, completed by all contestants."""
-    candidates = everyone(task, examples)
+    candidates = all_contestants(task, examples)
     backbones = [one for one in candidates if task.kinds.get(one.contestant) == "backbone"]
     others = [one for one in candidates if one not in backbones]
     numbers = sorted(int(e) for e in examples["episode"].unique())
@@ -158,5 +162,5 @@ def _images(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
 def _oracle(task: Slice, examples: pd.DataFrame) -> str | None:
     """The best oracle among the examples."""
     return next(
-        (one.contestant for one in everyone(task, examples) if task.kinds.get(one.contestant) == "oracle"), None
+        (one.contestant for one in all_contestants(task, examples) if task.kinds.get(one.contestant) == "oracle"), None
     )

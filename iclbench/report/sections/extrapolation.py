@@ -75,7 +75,7 @@ def _by_trained_length(task: Slice) -> list[Figure]:
                     title=f"{task.task}: up to {points} examples, by trained length",
                     caption=f"{label.capitalize()} with up to {points} examples in context, one panel for each number "
                     f"of examples in training.{_shorter_lines(replace(task, length=None), group)}",
-                    of=slices,
+                    slices=slices,
                 )
             )
     return figures
@@ -89,7 +89,7 @@ def _shorter_lines(task: Slice, rows: pd.DataFrame) -> str:
 
 def _extrapolated_lines(task: Slice) -> pd.DataFrame:
     """The lines beyond the trained length; `points` is the number of examples, `shifted` the distribution."""
-    rows = task.lines[task.lines["shift"].isin(list(task.extrapolations))]
+    rows = task.curves_by_run[task.curves_by_run["shift"].isin(list(task.extrapolations))]
     shifts_and_points = [task.extrapolations[str(shift)] for shift in rows["shift"]]
     distributions = [IN_DISTRIBUTION if shift == "none" else shift for shift, _ in shifts_and_points]
     return rows.assign(shifted=distributions, points=[n for _, n in shifts_and_points])

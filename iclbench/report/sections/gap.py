@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from iclbench.analysis.target_scores import counts, levelled, main_counts, overall, shifts
+from iclbench.analysis.target_scores import main_counts, overall, related_counts, repeated_over_counts, shifts
 from iclbench.core.formats import fixed
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.data import Slice
@@ -17,7 +17,7 @@ _JOINT_GAP = "Joint log-likelihood per target of the oracle minus that of the mo
 
 
 def section(task: Slice) -> Section | None:
-    lines = task.target_lines[task.target_lines["metric"] == "gap"]
+    lines = task.targets_by_run[task.targets_by_run["metric"] == "gap"]
     if lines.empty:
         return None
     unshifted = lines[lines["shift"] == "none"]
@@ -34,14 +34,14 @@ def section(task: Slice) -> Section | None:
 
 def _against_related(task: Slice, rows: pd.DataFrame) -> list[Block]:
     """A figure against the number of related datasets: a panel for all episodes, then one per stratum."""
-    n_related = counts(rows)
+    n_related = related_counts(rows)
     if len(n_related) < 2:
         return []
     panels = {"all episodes": overall(rows)} | {name: rows[rows["stratum"] == name] for name in _strata(rows)}
     figure = targets.figure(
         task,
-        {title: levelled(in_panel, n_related) for title, in_panel in panels.items() if len(in_panel)},
-        targets.related(n_related),
+        {title: repeated_over_counts(in_panel, n_related) for title, in_panel in panels.items() if len(in_panel)},
+        targets.related_axis(n_related),
         name="gap-related",
         title=f"{task.task}: gap to the oracle against the number of related datasets",
         caption=f"{_GAP} against the number of related datasets. Level lines: models that do not use them.",
@@ -55,9 +55,9 @@ def _against_context(task: Slice, rows: pd.DataFrame) -> list[Block]:
     ends = sorted(float(end) for end in bins["axis_value"].unique())
     if len(ends) < 2:
         return []
-    x_axis = targets.Across("axis_value", "context points, up to", "context points up to", tuple(ends), log=True)
+    x_axis = targets.XAxis("axis_value", "context points, up to", "context points up to", tuple(ends), log=True)
     n_related = main_counts(bins)
-    bins = levelled(bins, n_related)
+    bins = repeated_over_counts(bins, n_related)
     figure = targets.figure(
         task,
         {related_title(n): bins[bins["n_related"] == n] for n in n_related},

@@ -183,7 +183,7 @@ def _not_different_from_guess(contest: Contest, name: str, high: float) -> bool:
     `high`, the upper end of the interval.
     """
     gap = None if contest.guess is None else contest.difference(name, contest.guess)
-    return high >= 0 if gap is None else gap.tied
+    return high >= 0 if gap is None else not gap.is_significant
 
 
 def _reasons(results: Results, contests: Sequence[Contest]) -> dict[tuple[str, str], dict[str, list[str]]]:
@@ -231,7 +231,7 @@ def _score_table(
     """The heat map as a table: a row per family, with the predictor that scores 1."""
     wide = scores.pivot_table("score", index="row", columns="contestant")
     frame = wide.reindex(index=[c.title for c in contests], columns=list(names)).reset_index()
-    frame = frame.assign(one=[c.one for c in contests], metric=[metric(c.metric).label for c in contests])
+    frame = frame.assign(one=[c.reference for c in contests], metric=[metric(c.metric).label for c in contests])
     if (best := scores[scores["contestant"] == BEST]).size:
         frame = frame.merge(best[["row", "reason"]].rename(columns={"reason": "best"}), "left", "row")
     columns = [Column("row", "family"), *(Column(n, n, _two, numeric=True, shade=shade) for n in names)]
@@ -256,7 +256,7 @@ def _separation_table(contests: Sequence[Contest], name: str) -> Table | None:
             "gap": separation.gap,
             "sd": separation.sd,
             "ratio": separation.ratio,
-            "tells": "yes" if separation.tells else "no",
+            "tells": "yes" if separation.is_clear else "no",
         }
         for contest in contests
         if (separation := contest.separation) is not None and not math.isnan(separation.sd)
@@ -284,7 +284,7 @@ def _separation_table(contests: Sequence[Contest], name: str) -> Table | None:
 
 def _related_table(contests: Sequence[Contest], name: str) -> Table | None:
     """The gain from related datasets, as scores on the scale of the heat map."""
-    frames = [normalised.related(c.task).assign(row=c.title) for c in contests if c.evaluator == "targets"]
+    frames = [normalised.related_scores(c.task).assign(row=c.title) for c in contests if c.evaluator == "targets"]
     rows = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
     if rows.empty:
         return None

@@ -21,7 +21,7 @@ _INTRODUCTION = (
 def section(task: Slice) -> Section | None:
     if not accuracies.has_tests(task):
         return None
-    tests = in_order(task.test_lines["evaluator"])
+    tests = in_order(task.accuracies_by_run["evaluator"])
     items = (f"{meaning(t).title}: {meaning(t).asks}; guessing gets {meaning(t).guessing}." for t in tests)
     blocks: list[Block] = [Text(_INTRODUCTION, tuple(items)), accuracy_table(task, tests)]
     if (figure := accuracy.in_training(task)) is not None:
@@ -60,7 +60,7 @@ def accuracy_table(task: Slice, tests: list[str]) -> Table:
         title=f"{task.task}: in context and in weights",
         caption="Accuracy on each test with 95 % intervals over episodes (several seeds: the range of their intervals)"
         + (", and the highest mean ICL accuracy during training" if frame["peak"].notna().any() else "")
-        + f". A dash: not evaluated.{task.without_end}",
+        + f". A dash: not evaluated.{task.diverged_note}",
         frame=frame.drop(columns="order"),
         columns=tuple(c for c in columns if frame[c.key].notna().any()),
         group="kind",

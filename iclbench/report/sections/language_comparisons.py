@@ -26,7 +26,7 @@ _GAINS = (
 
 def gains(language: Language) -> Table | None:
     """Gains of methods by task, at the task's number of demonstrations, and their means over tasks."""
-    rows = language.at_main(language.gains)
+    rows = language.at_main_shots(language.gains)
     rows = rows[rows["shift"] == "none"]
     if rows.empty:
         return None
@@ -129,7 +129,7 @@ def _our_scores(language: Language, name: str, theirs: pd.DataFrame) -> Iterator
     first_token = first_token[first_token["contestant"].isin(differing)]
     scores = pd.concat([complete, first_token.assign(contestant=first_token["contestant"] + ", first token")])
     for n in theirs.loc[theirs["task"] == name, "n_context"].unique():
-        yield (np.nan, language.at_main(scores)) if pd.isna(n) else (float(n), scores[scores["n_context"] == n])
+        yield (np.nan, language.at_main_shots(scores)) if pd.isna(n) else (float(n), scores[scores["n_context"] == n])
 
 
 def _our_data(language: Language, tasks: Sequence[str]) -> str:

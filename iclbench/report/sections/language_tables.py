@@ -36,7 +36,7 @@ _HEADERS = {
 
 def by_model(language: Language) -> list[Table]:
     """A table of tasks x contestants at the number of demonstrations of each task, and one per large family."""
-    rows = language.at_main(_of_backbones(language, HEADLINE))
+    rows = language.at_main_shots(_of_backbones(language, HEADLINE))
     rows = rows[rows["shift"] == "none"].assign(column=lambda r: r["contestant"])
     columns = {name: name for name in language.contestants if name in set(rows["column"])}
     return _by_task(
@@ -49,9 +49,9 @@ def controls(language: Language) -> list[Text | Table]:
     accuracies = _of_backbones(language, HEADLINE)
     is_plain = (accuracies["method"] == "") & (accuracies["shift"] == "none")
     zero_shot = accuracies[is_plain & (accuracies["n_context"] == 0)]
-    main = language.at_main(accuracies)
+    main = language.at_main_shots(accuracies)
     main = main[main["n_context"] > 0]
-    balanced = language.at_main(_of_backbones(language, "balanced_accuracy"))
+    balanced = language.at_main_shots(_of_backbones(language, "balanced_accuracy"))
     balanced = balanced[(balanced["method"] == "") & (balanced["shift"] == "none") & (balanced["n_context"] > 0)]
     methods = main["method"].str.removeprefix("+").where(main["method"] != "", _IN_CONTEXT)
     is_shuffled = main["shift"] == SHUFFLED
@@ -94,7 +94,7 @@ def _place(name: str) -> tuple[bool, bool, str]:
 
 def scores(language: Language) -> Table | None:
     """A row per task and contestant, a column per metric of `_HEADERS`."""
-    rows = language.at_main(language.scores[language.scores["shift"] == "none"])
+    rows = language.at_main_shots(language.scores[language.scores["shift"] == "none"])
     rows = rows[rows["metric"].isin(list(_HEADERS)) & rows["kind"].eq("backbone")].assign(column=lambda r: r["metric"])
     if rows.empty:
         return None

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import pandas as pd
 
-from iclbench.analysis.oracles import beaten
+from iclbench.analysis import oracles
 from iclbench.analysis.scores import COLUMNS, curve_of, in_words, leaderboard
 from iclbench.core.formats import fixed, number, slug
 from iclbench.core.metrics import metric
@@ -36,7 +36,7 @@ def section(task: Slice) -> Section | None:
 
 def remarks(task: Slice, evaluator: str) -> Iterator[Text]:
     """Remarks on a leaderboard: models that were trained on another task, and oracles that are not optimal."""
-    trained_on = task.results.elsewhere
+    trained_on = task.results.other_training_tasks
     if lines := tuple(f"{name}: trained on {trained_on[name]}" for name in sorted(task.kinds) if name in trained_on):
         yield Text("Trained on another task (not in the ranking and the heat map):", lines)
     yield from beaten_oracles(task, evaluator)
@@ -46,7 +46,7 @@ def beaten_oracles(task: Slice, evaluator: str) -> Iterator[Text]:
     """A remark that lists the oracles that are not optimal on the training distribution, if there are any."""
     rows = task.unfailed(task.rows[task.rows["shift"].eq("none") & task.rows["evaluator"].eq(evaluator)])
     rows = rows[rows["kind"].ne("published")]
-    if lines := tuple(oracle.line for oracle in beaten(rows, task.results.errors)):
+    if lines := tuple(oracle.line for oracle in oracles.beaten_oracles(rows, task.results.errors)):
         yield Text("Oracles that are not optimal on these prompts:", lines)
 
 

@@ -16,7 +16,7 @@ MAX_SIZES = 8
 
 
 def section(task: Slice) -> Section | None:
-    lines, means = (rows[rows["shift"] == "none"] for rows in (task.lines, task.curves))
+    lines, means = (rows[rows["shift"] == "none"] for rows in (task.curves_by_run, task.curves))
     blocks: list[Block] = []
     groups = {(str(evaluator), str(name)): group for (evaluator, name), group in lines.groupby(["evaluator", "metric"])}
     for evaluator, name in sorted(groups, key=lambda key: (key[0], _place(lines, key[1]))):

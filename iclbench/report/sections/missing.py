@@ -17,10 +17,10 @@ _UNREADABLE = "Files that could not be read as tables (unchanged):"
 
 def section(results: Results) -> Section:
     blocks: list[Block] = [table for table in (failed(results), _gap_table(results)) if table is not None]
-    if results.skipped:
-        blocks.append(Text(_UNREADABLE, results.skipped))
-    if results.set_aside:
-        blocks.append(Text("Rows that are not comparable with the ones shown:", results.set_aside))
+    if results.skipped_files:
+        blocks.append(Text(_UNREADABLE, results.skipped_files))
+    if results.excluded_rows:
+        blocks.append(Text("Rows that are not comparable with the ones shown:", results.excluded_rows))
     if results.cells["status"].isin(["failed", "diverged"]).any():
         blocks.append(Text("Cells of the sweep without results are listed under Coverage."))
     if not blocks:
@@ -92,7 +92,7 @@ def _missing_evaluations(task: Slice, evaluated: pd.DataFrame) -> Iterator[tuple
     baselines = set(evaluated["contestant"]) - {"chance"}
     diverged = set(task.rows.loc[_in_training(task) & task.rows["status"].eq("failed"), "run"])
     # A method on a backbone (gpt2+deep-thinking) is optional.
-    optional = {*task.results.with_method, *task.results.elsewhere}
+    optional = {*task.results.method_contestants, *task.results.other_training_tasks}
     contestants = sorted(
         name
         for name, kind in task.kinds.items()

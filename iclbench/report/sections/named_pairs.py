@@ -91,7 +91,7 @@ def _verdict(pair: Pair, of_pair: pd.Series, mean: Difference | None) -> str:
         missing = [str(seed) for seed in pair.seeds if seed not in set(of_pair.index)]
         seeds, verb = ("seed", "is") if len(missing) == 1 else ("seeds", "are")
         return f"{seeds} {', '.join(missing)} {verb} missing"
-    if mean.tied:
+    if not mean.is_significant:
         return "not significantly different"
     return f"{pair.a if mean.value > 0 else pair.b} is better"
 

@@ -68,7 +68,7 @@ def _figure(results: Results, name: str, preset: str, by_contest: dict[str, pd.D
     looks = {name: look for name, look in results.looks.items() if name in set(rows["contestant"])}
     data = rows.assign(axis_value=rows["flops"])
     # One line per contestant, with the range over seeds as its band.
-    data = learning.dressed(data, looks, "axis_value").assign(sparse=True, band=data["low"].lt(data["high"]))
+    data = learning.with_look_columns(data, looks, "axis_value").assign(sparse=True, band=data["low"].lt(data["high"]))
     data = data[[*curves.COLUMNS, "axis_value", "run", "steps", "panel", "band"]].reset_index(drop=True)
     lowest, highest = float(data["value"].min()), float(data["value"].max())
     low, high = max(-0.25, lowest), min(1.25, highest)
@@ -83,7 +83,7 @@ def _figure(results: Results, name: str, preset: str, by_contest: dict[str, pd.D
         band="range over seeds",
         log_x=True,
     )
-    return learning.paneled(
+    return learning.panel_figure(
         data,
         list(by_contest),
         axes,
@@ -92,7 +92,7 @@ def _figure(results: Results, name: str, preset: str, by_contest: dict[str, pd.D
         title=f"{preset}: scores over training",
         caption=f"Score against training FLOPs at preset {preset}, mean and range over seeds, a point for each shorter "
         "run and for the full run. Scores outside -0.25 to 1.25 are drawn at the edge.",
-        alt=f"Scores of {learning.named(looks)} against training FLOPs",
+        alt=f"Scores of {learning.name_list(looks)} against training FLOPs",
     )
 
 
@@ -118,7 +118,7 @@ def _at_steps(by_contest: dict[str, pd.DataFrame], shares: Sequence[float], name
         title=f"{preset}: mean scores by share of the training steps",
         caption=f"Mean score and rank of each model at preset {preset} over {_rows_title(by_contest)}, after a share "
         "of the steps."
-        + normalised.left_out(
+        + normalised.not_shown_note(
             (name for rows in by_contest.values() for name in rows["contestant"]), frame["contestant"]
         ),
         frame=frame,

@@ -89,7 +89,7 @@ def in_context(results: Results) -> Table | None:
         final = accuracies.final(task)
         frames.append(final[final["evaluator"].eq("icl")][["contestant", "kind", "value"]].assign(column=task.id))
     rows = pd.concat(frames, ignore_index=True)
-    rows = rows[~rows["contestant"].isin(results.elsewhere.keys())]
+    rows = rows[~rows["contestant"].isin(results.other_training_tasks.keys())]
     if rows.empty:
         return None
     frame = _by_task(results, rows)

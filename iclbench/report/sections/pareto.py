@@ -124,7 +124,7 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
             name,
             f"{preset}: mean score against cost",
             f"Mean score over all tasks of preset {preset} against the geometric mean of a cost. {_MARKS}{note}"
-            + normalised.left_out(*(pd.concat(rows.values())["contestant"] for rows in (by_panel, means))),
+            + normalised.not_shown_note(*(pd.concat(rows.values())["contestant"] for rows in (by_panel, means))),
             pd.concat(means.values(), ignore_index=True),
             [cost.title for cost in means],
         )

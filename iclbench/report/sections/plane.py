@@ -63,7 +63,7 @@ def _blocks(results: Results, family: str, preset: str, tasks: list[Slice]) -> I
         name=f"{name}-numbers",
         title="Numbers behind the figure",
         caption="Accuracy of trained models (mean and range over seeds), and the highest mean ICL accuracy during "
-        "training with the IWL accuracy at that step." + "".join(dict.fromkeys(task.without_end for task in tasks)),
+        "training with the IWL accuracy at that step." + "".join(dict.fromkeys(task.diverged_note for task in tasks)),
         frame=frame,
         columns=tuple(c for c in columns if frame[c.key].notna().any()),
         group="task",

@@ -38,7 +38,7 @@ def _figure(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
     means["panel"] = _panels(means)
     titles = means.drop_duplicates("panel")["panel"].tolist()
     ends = curves.extent(means["axis_value"])
-    looks = learning.cast(task, rows) | {CEILING: ZERO}
+    looks = learning.drawn_looks(task, rows) | {CEILING: ZERO}
     ceiling = pd.DataFrame([{"panel": panel, "axis_value": end, "value": end} for panel in titles for end in ends])
     ceiling = ceiling.assign(contestant=CEILING, kind="baseline", band=False)
     frame = pd.concat([ceiling, means.assign(band=means["runs"] > 1)])
@@ -63,7 +63,7 @@ def _figure(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
         ticks=tuple(sorted(float(m) for m in means["axis_value"].unique())),
     )
     bands = "; bands: range over seeds" if (means["runs"] > 1).any() else ""
-    return learning.paneled(
+    return learning.panel_figure(
         frame,
         titles,
         axes,
@@ -72,7 +72,7 @@ def _figure(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
         title=f"{task.task}: rank of the predictions ({shift_title(shift)})",
         caption="Rank of the matrix of predictions (contexts × queries) against the number of contexts "
         f"({shift_title(shift)}). Dotted: the largest possible rank{bands}.",
-        alt=f"{task.task}: rank of the predictions of {learning.named(looks)} against the number of contexts",
+        alt=f"{task.task}: rank of the predictions of {learning.name_list(looks)} against the number of contexts",
     )
 
 

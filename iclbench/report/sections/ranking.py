@@ -9,7 +9,7 @@ import pandas as pd
 
 from iclbench.analysis import normalised
 from iclbench.analysis.normalised import Contest
-from iclbench.analysis.ranking import among, least_p, ranking, tell
+from iclbench.analysis.ranking import can_differ, ranking, smallest_p, unranked
 from iclbench.core.formats import fixed, integer, number, plural, signed, slug
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results
@@ -18,7 +18,6 @@ _READING = (
     "Models in the order of their mean rank over tasks. Neighbours are compared by Wilcoxon's signed-rank test over "
     "tasks, with p-values corrected by Holm's method."
 )
-_VERDICTS = {"told apart": "significantly different", "tied": "not significantly different"}
 
 
 def section(results: Results) -> Section | None:
@@ -42,10 +41,10 @@ def _of_preset(preset: str, contests: Sequence[Contest]) -> list[Block]:
             title=f"{preset}: ranking of models",
             caption=f"Mean rank and mean score of each model over {plural(tasks, 'task')} of preset {preset}, and on "
             "how many tasks or tests it is better or worse than the model above."
-            + (not tell(tasks, len(frame)))
+            + (not can_differ(tasks, len(frame)))
             * " With so few tasks, no two neighbours can be significantly different (smallest possible p: "
-            f"{min(1.0, least_p(tasks) * (len(frame) - 1)):.2g}).",
-            frame=frame.assign(tied=frame["tied"].replace(_VERDICTS)),
+            f"{min(1.0, smallest_p(tasks) * (len(frame) - 1)):.2g}).",
+            frame=frame,
             columns=(
                 Column("contestant", "model"),
                 Column("rank", "rank", numeric=True),
@@ -62,8 +61,8 @@ def _of_preset(preset: str, contests: Sequence[Contest]) -> list[Block]:
         Text(f"Tasks of the ranking at preset {preset}", (str(frame["named"].iloc[0]),), folded=True),
         _neighbour_table(contests, frame["contestant"].tolist(), name, preset),
     ]
-    if len(unranked := among(contests, frame["contestant"].tolist())):
-        blocks.append(_unranked_table(unranked, name, preset))
+    if len(others := unranked(contests, frame["contestant"].tolist())):
+        blocks.append(_unranked_table(others, name, preset))
     if lacking:
         by_tasks: dict[str, list[str]] = {}
         for contestant, tasks_text in sorted(lacking.items()):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from iclbench.analysis.rate_curves import NEAR, RateCurves, rate_curves
+from iclbench.analysis.rate_curves import WINDOW_TOLERANCE, RateCurves, rate_curves
 from iclbench.core.formats import fixed, plural
 from iclbench.report.blocks import Column, Figure, Section, Table, Text
 from iclbench.report.data import Slice
@@ -55,7 +55,7 @@ def _figure(task: Slice, rate_scores: RateCurves) -> Figure:
     )
     looks_of_lines = {name: look for name, look in all_looks.items() if name in set(rows["contestant"])}
     columns = [*curves.COLUMNS, "band", "panel", "lr", "run"]
-    return learning.paneled(
+    return learning.panel_figure(
         rows.sort_values(["contestant", "lr"], ignore_index=True)[columns],
         [""],
         axes,
@@ -64,7 +64,8 @@ def _figure(task: Slice, rate_scores: RateCurves) -> Figure:
         title=f"{task.task}: score against the learning rate",
         caption=f"{rate_scores.metric.label.capitalize()} against the peak learning rate ({_conditions(rate_scores)}). "
         "Bands: range over seeds; no point: a run diverged.",
-        alt=f"{task.task}: {rate_scores.metric.label} of {learning.named(looks_of_lines)} against the learning rate",
+        alt=f"{task.task}: {rate_scores.metric.label} of {learning.name_list(looks_of_lines)} against the learning "
+        "rate",
     )
 
 
@@ -103,7 +104,8 @@ def _window_table(task: Slice, rate_scores: RateCurves) -> Table:
         name=f"{task.id}-rate-window",
         title="Best learning rates and their windows",
         caption=f"{rate_scores.metric.label.capitalize()} (mean ± standard deviation over seeds) at the best learning "
-        f"rate, and the window of rates within {NEAR:.0%} of it; < and >: open at the end of the tried rates.{note}",
+        f"rate, and the window of rates within {WINDOW_TOLERANCE:.0%} of it; < and >: open at the end of the tried "
+        f"rates.{note}",
         frame=frame,
         columns=(
             Column("contestant", "contestant"),

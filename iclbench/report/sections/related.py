@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from iclbench.analysis.gains import DECIDES, gains
-from iclbench.analysis.target_scores import counts, levelled, overall, shifts
+from iclbench.analysis.gains import NAMED_SHARE, gains
+from iclbench.analysis.target_scores import overall, related_counts, repeated_over_counts, shifts
 from iclbench.core.formats import fixed, signed
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.data import KINDS, Slice, data_note
@@ -15,16 +15,19 @@ from iclbench.report.titles import ADJUSTED, shift_title
 
 def section(task: Slice) -> Section | None:
     published = _published(task)
-    lines = overall(task.target_lines, "log_likelihood")
-    n_related = counts(lines)
+    lines = overall(task.targets_by_run, "log_likelihood")
+    n_related = related_counts(lines)
     if lines.empty or (len(n_related) < 2 and lines["shift"].nunique() < 2):
         return None
     blocks: list[Block] = []
     if len(n_related) > 1:
-        comparable = _adjusted(task.target_lines, lines, published)
+        comparable = _adjusted(task.targets_by_run, lines, published)
         panels = {
             shift_title(shift): pd.concat(
-                [levelled(comparable[comparable["shift"] == shift], n_related), published[published["shift"] == shift]]
+                [
+                    repeated_over_counts(comparable[comparable["shift"] == shift], n_related),
+                    published[published["shift"] == shift],
+                ]
             )
             for shift in shifts(lines)
         }
@@ -32,7 +35,7 @@ def section(task: Slice) -> Section | None:
             targets.figure(
                 task,
                 panels,
-                targets.related(counts(pd.concat(panels.values()))),
+                targets.related_axis(related_counts(pd.concat(panels.values()))),
                 name="related",
                 title=f"{task.task}: log-likelihood against the number of related datasets",
                 caption="Log-likelihood per target (nats, higher is better) against the number of related datasets; "
@@ -72,7 +75,7 @@ def _gain_table(task: Slice) -> Table | None:
             "gain_low": gain.low,
             "gain_high": gain.high,
             "median": gain.median,
-            "largest": gain.largest if abs(gain.largest) >= DECIDES else None,
+            "largest": gain.largest_share if abs(gain.largest_share) >= NAMED_SHARE else None,
         }
         for (name, n), gain in by_contestant.items()
     )
@@ -80,7 +83,7 @@ def _gain_table(task: Slice) -> Table | None:
         name=f"{task.id}-related-gains",
         title="Gains from related datasets",
         caption="Gain in log-likelihood per target (nats) from related datasets, paired over episodes, with 95 % "
-        f"intervals. One episode: share of the sum due to the largest gain or loss, if at least {DECIDES:.0%}.",
+        f"intervals. One episode: share of the sum due to the largest gain or loss, if at least {NAMED_SHARE:.0%}.",
         frame=frame,
         columns=(
             Column("contestant", "contestant"),
@@ -95,7 +98,7 @@ def _gain_table(task: Slice) -> Table | None:
 
 def _likelihoods(task: Slice, contestant: str, n_related: int) -> pd.Series | None:
     """The log-likelihood of each episode, averaged over runs."""
-    lines = overall(task.target_lines, "log_likelihood")
+    lines = overall(task.targets_by_run, "log_likelihood")
     runs = lines.loc[(lines["shift"] == "none") & (lines["contestant"] == contestant), "run"].unique()
     prompt_set = task.target_prompts
     if prompt_set is None:
@@ -121,7 +124,7 @@ def _likelihood_table(task: Slice, rows: pd.DataFrame, published: pd.DataFrame) 
     adjusted = adjusted[adjusted["shift"].isin(theirs["shift"])]
     adjusted = adjusted.assign(contestant=adjusted["contestant"] + ", ceiling-adjusted")
     all_rows = pd.concat([rows, adjusted, theirs], ignore_index=True)
-    n_related = counts(all_rows)
+    n_related = related_counts(all_rows)
     keys = ["shift", "kind", "contestant"]
     frame = all_rows[keys].drop_duplicates()
     for n in n_related:

@@ -95,7 +95,7 @@ def _feature_figure(task: Slice, examples: pd.DataFrame) -> Figure:
         unit="input",
         band="90 % of inputs",
     )
-    return learning.paneled(
+    return learning.panel_figure(
         data[[*curves.COLUMNS, "run", "x1", "panel"]],
         titles,
         axes,
@@ -134,7 +134,7 @@ def _dimension_figure(task: Slice, contestant: str, dimensions: pd.DataFrame, tr
     axes = curves.Axes(
         "input", "dimension (standardised)", curves.extent(data["x1"]), _domain(data["value"]), field="x1", unit="input"
     )
-    return learning.paneled(
+    return learning.panel_figure(
         data[[*curves.COLUMNS, "run", "x1", "panel"]],
         titles,
         axes,

@@ -10,7 +10,7 @@ from iclbench.report.figures import learning
 
 
 def section(task: Slice) -> Section | None:
-    rows = task.lines[~task.lines["shift"].isin(["none", *task.extrapolations])]
+    rows = task.curves_by_run[~task.curves_by_run["shift"].isin(["none", *task.extrapolations])]
     blocks: list[Block] = []
     for (evaluator, name), group in rows.groupby(["evaluator", "metric"]):
         blocks.append(

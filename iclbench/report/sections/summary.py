@@ -31,11 +31,11 @@ def section(results: Results) -> Section:
     columns, rows = heat_map(results, contests)
     glance = Glance(
         name="summary",
-        compared=tuple(compared(results)),
+        scope=tuple(compared(results)),
         preset=preset,
         columns=columns,
         rows=rows[:MAX_ROWS],
-        more=max(0, len(rows) - MAX_ROWS),
+        hidden_rows=max(0, len(rows) - MAX_ROWS),
         findings=tuple(findings(results, contests)),
         missing=tuple(missing_results(results)),
     )
@@ -98,7 +98,7 @@ def findings(results: Results, contests: Sequence[Contest]) -> Iterator[str]:
     for contest in contests:
         for first, second, roles in _pairs(results, contest):
             gap = contest.difference(first, second)
-            if gap is not None and not gap.tied:
+            if gap is not None and gap.is_significant:
                 differences.append((-abs(gap.value), contest.title, _sentence(contest, first, second, roles, gap)))
     by_title: dict[str, str] = {}
     for _, title, sentence in sorted(differences, key=lambda difference: difference[:2]):
@@ -146,7 +146,7 @@ def missing_results(results: Results) -> Iterator[str]:
             yield f"{plural(int(counts[status]), 'cell')} {phrase}."
     if gaps := missing.gaps(results):
         yield f"{plural(len(gaps), 'evaluation')} not computed yet."
-    if results.skipped:
-        yield f"{plural(len(results.skipped), 'file')} could not be read."
-    if results.set_aside:
-        yield f"{plural(len(results.set_aside), 'group')} of rows left out, as they are not comparable."
+    if results.skipped_files:
+        yield f"{plural(len(results.skipped_files), 'file')} could not be read."
+    if results.excluded_rows:
+        yield f"{plural(len(results.excluded_rows), 'group')} of rows left out, as they are not comparable."

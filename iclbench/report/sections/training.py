@@ -34,7 +34,7 @@ def section(task: Slice) -> Section | None:
             field="axis_value",
             unit="step",
         )
-        printed, shown = curves.specifications([("", data)], axes, looks)
+        make_static, make_live = curves.specifications([("", data)], axes, looks)
         blocks.append(
             Figure(
                 name=f"{task.id}-{slug('training', str(name))}",
@@ -43,8 +43,8 @@ def section(task: Slice) -> Section | None:
                 f"{plural(int(group['run'].nunique()), 'run')}.",
                 alt=f"{measure.label} of {', '.join(looks)} against the training step.",
                 data=data,
-                printed=printed,
-                shown=shown,
+                make_static=make_static,
+                make_live=make_live,
                 legend=looks,
             )
         )
