@@ -183,12 +183,13 @@ class Unfinished(SequenceBackbone):
 def test_a_backbone_that_lacks_methods_names_them_when_it_is_made(given: SimpleNamespace) -> None:
     missing = "fork, start, advance, absorb, resume, peek_layers, finish"
     where = "tests.api.test_arguments"
-    line = f"{where}.Unfinished does not write {missing}, which iclbench.backbones.causal_trunk.CausalTrunk asks for"
+    base = "iclbench.backbones.causal_trunk.CausalTrunk"
+    line = f"{where}.Unfinished does not implement {missing}, which {base} requires"
     assert refused(lambda: Unfinished(BackboneSettings(), given.t.shape)) == line
     assert refused(lambda: icl.backbone(f"{where}:Unfinished", given.t)) == line
     recurrent = type("Empty", (RecurrentBackbone,), {})
-    assert "does not write" in refused(lambda: recurrent(BackboneSettings(), given.t.shape, 8, []))
-    with pytest.raises(TypeError, match="must write one of predict_next, predict_targets, query"):
+    assert "does not implement" in refused(lambda: recurrent(BackboneSettings(), given.t.shape, 8, []))
+    with pytest.raises(TypeError, match="must implement one of predict_next, predict_targets, query"):
         type("Empty", (Backbone,), {})
 
 

@@ -243,7 +243,7 @@ def test_bad_json_lines_are_one_clear_line_with_line_and_event(tmp_path, text, m
 def test_a_key_that_is_there_twice_is_refused(tmp_path):
     path = tmp_path / "made.jsonl"
     path.write_text('{"times": [1]}\n{"times": [1], "times": [2]}\n')
-    refused(path, "line 2: the key 'times' is there twice")
+    refused(path, "line 2: .*'times' twice")
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
