@@ -163,7 +163,7 @@ def _contestant(model: Any, task: Task, device: str) -> PredictorContestant | st
     contestant = contestants.in_memory(name, model, device_name, variant=variant_of(model))
     for fitted in trainings(model)[-1:]:
         contestant = replace(contestant, seed=fitted.seed)
-        if contestants.asks_alike(fitted.task, task.config):
+        if contestants.is_same_task(fitted.task, task.config):
             contestants.check_data(fitted.task, task.family)
         else:
             contestant = contestants.trained_elsewhere(contestant, fitted.task)

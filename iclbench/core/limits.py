@@ -68,7 +68,7 @@ def max_line() -> int:
 def check(size: int, what: str) -> None:
     """Raise `TooLargeError` if a file, a table or a model of this size is larger than the limit."""
     if size > max_bytes():
-        raise TooLargeError(f"{what} {nbytes(size)}, but the limit is {nbytes(max_bytes())}; {RAISE}")
+        raise TooLargeError(f"{what} {nbytes(size)}, more than the {nbytes(max_bytes())} allowed; {RAISE}")
 
 
 def beyond(what: str, limit: int) -> TooLargeError:

@@ -86,7 +86,7 @@ class ProbeSet(PromptSet):
     def _split_targets(self, stream: str, tasks: int) -> Episodes:
         """The family gives contexts of exactly k points; its first m + n targets are the queries."""
         shift = self.family.parse_shift(self.shift).with_examples(self.context)
-        prompts = PromptSet(self.task, self.preset, shift.name, self.seed, self.data_dir, self.given)
+        prompts = PromptSet(self.task, self.preset, shift.name, self.seed, self.data_dir, self.built_family)
         drawn = prompts.draw(stream, tasks, self.context)
         targets = drawn.asked.span(0, self.fit + self.test)
         available = int(targets.counts.min())

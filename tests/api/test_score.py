@@ -57,7 +57,7 @@ def test_a_run_on_the_prompts_of_another_task_says_where_it_was_trained(run: Run
     model = ours[ours["kind"].eq("backbone")]
     assert set(model["contestant"]) == {"tnp@linear"} and set(model["trained_on"]) == {"linear"}
     assert "tnp@linear" in icl.plot.learning_curves(ours).to_json(validate=False)
-    with pytest.raises(UsageError, match="run 'tour' cannot be asked the prompts of task 'linear'"):
+    with pytest.raises(UsageError, match=r"'tour'.*'linear'"):
         icl.evaluate(run, icl.task("linear", "smoke", dim=3))
 
 

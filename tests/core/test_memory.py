@@ -90,7 +90,7 @@ def test_commands_say_what_to_make_smaller(
     assert code == 1, "even if other sizes are measured"
 
 
-@pytest.mark.parametrize("where", ["families.tabular.table_file.read_csv", "evaluation.whole_table.out_of_fold"])
+@pytest.mark.parametrize("where", ["families.tabular.table_file.read_csv", "evaluation.full_table.out_of_fold"])
 def test_the_error_of_a_table_too_large_for_the_memory_names_its_options(
     where: str, trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

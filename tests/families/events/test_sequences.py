@@ -106,9 +106,9 @@ def test_a_prompt_set_has_every_sequence_of_the_part_once(tmp_path):
         points=3,
         episodes=200,
     )
-    prompts = PromptSet(task, "smoke", given=family(path).held_out())
+    prompts = PromptSet(task, "smoke", built_family=family(path).held_out())
     assert len(set(prompts.episodes.truth["sequence"].tolist())) == 200
-    few = PromptSet(task, "smoke", given=family(path).validation())
+    few = PromptSet(task, "smoke", built_family=family(path).validation())
     more = replace(few, task=task.model_copy(update={"episodes": 300}))
     assert len(few.episodes) == len(more.episodes) == 200, "an episode that comes twice makes nothing surer"
 

@@ -1,4 +1,4 @@
-"""Which contestants the line of a score goes through where something is missing, equal or in doubt."""
+"""The contestants that score 0 and 1 when others are missing, failed, equal or not significantly better."""
 
 import shutil
 from pathlib import Path
@@ -18,16 +18,16 @@ def reasons(folder: Path, values: Rows) -> set[str]:
     return set() if found is None else set(found["reason"])
 
 
-def failed(one: dict[str, object]) -> dict[str, object]:
-    return one | {"value": None, "low": None, "high": None, "status": "failed", "reason": "out of luck"}
+def failed(row: dict[str, object]) -> dict[str, object]:
+    return row | {"value": None, "low": None, "high": None, "status": "failed", "reason": "out of luck"}
 
 
-def test_the_zero_predictor_and_a_model_alone_have_no_scores(tmp_path: Path) -> None:
+def test_without_other_baselines_or_oracles_there_are_no_scores(tmp_path: Path) -> None:
     assert reasons(tmp_path, areas(zero=("baseline", 0.9), gpt2=("backbone", 0.2))) == set()
-    assert reasons(tmp_path, areas(zero=("baseline", 0.0), knn=("baseline", 0.0))) == set(), "nothing is left to gain"
+    assert reasons(tmp_path, areas(zero=("baseline", 0.0), knn=("baseline", 0.0))) == set(), "no error can be smaller"
 
 
-def test_everything_that_is_wrong_with_the_oracles_is_said_and_of_nobody_else(tmp_path: Path) -> None:
+def test_the_reason_names_failed_and_worse_oracles_only(tmp_path: Path) -> None:
     zero, lost, worse, knn, gpt2 = areas(
         zero=("baseline", 0.9),
         lost=("oracle", 0.1),
@@ -42,44 +42,44 @@ def test_everything_that_is_wrong_with_the_oracles_is_said_and_of_nobody_else(tm
     }
 
 
-def test_a_baseline_whose_interval_reaches_the_zero_predictor_is_not_better_beyond_doubt(tmp_path: Path) -> None:
+def test_a_baseline_whose_interval_reaches_the_zero_predictor_does_not_score_one(tmp_path: Path) -> None:
     zero = areas(zero=("baseline", 0.9))
     first, second = (row(name, "baseline", "next", "auc", value) for name, value in (("first", 0.5), ("second", 0.6)))
     assert reasons(tmp_path / "beyond", [*zero, first, second]) == {"squared_error: 1 is first"}
     for high in (0.9, 0.95):
         found = reasons(tmp_path / str(high), [*zero, first | {"high": high}, second])
-        assert found == {"squared_error: 1 is no error"}, "of the best baseline, whatever is known of another"
+        assert found == {"squared_error: 1 is no error"}, "only the interval of the best baseline counts"
 
 
-def test_a_baseline_that_is_told_what_others_infer_does_not_score_one(tmp_path: Path) -> None:
+def test_a_baseline_with_access_to_the_truth_does_not_score_one(tmp_path: Path) -> None:
     zero, knn = areas(zero=("baseline", 0.9), knn=("baseline", 0.5))
-    told = row("periodic-mean", "baseline", "next", "auc", 0.1)
-    assert reasons(tmp_path, [zero, knn, told]) == {"squared_error: 1 is knn"}
+    periodic_mean = row("periodic-mean", "baseline", "next", "auc", 0.1)
+    assert reasons(tmp_path, [zero, knn, periodic_mean]) == {"squared_error: 1 is knn"}
 
 
-def test_lines_are_those_without_related_datasets_in_whatever_order_rows_come(tmp_path: Path) -> None:
-    known = {("zero", 0): 0.9, ("knn", 3): 0.1, ("knn", 0): 0.5, ("gpt2", 3): 0.3, ("gpt2", 0): 0.7}
+def test_scales_are_without_related_datasets_and_independent_of_the_order_of_rows(tmp_path: Path) -> None:
+    error_values = {("zero", 0): 0.9, ("knn", 3): 0.1, ("knn", 0): 0.5, ("gpt2", 3): 0.3, ("gpt2", 0): 0.7}
     kinds = {"zero": "baseline", "knn": "baseline", "gpt2": "backbone"}
-    rows = [row(run, kinds[run], "targets", "squared_error", v, n_related=n) for (run, n), v in known.items()]
-    for name, order in (("more-first", rows), ("more-last", rows[::-1])):
-        found = scored(tmp_path / name, prompts("targets", "point"), order)
+    rows = [row(run, kinds[run], "targets", "squared_error", v, n_related=n) for (run, n), v in error_values.items()]
+    for name, ordered_rows in (("more-first", rows), ("more-last", rows[::-1])):
+        found = scored(tmp_path / name, prompts("targets", "point"), ordered_rows)
         assert found is not None
-        expected = {asked: (0.9 - error) / 0.4 for asked, error in known.items()}
+        expected = {key: (0.9 - error) / 0.4 for key, error in error_values.items()}
         assert found["value"].to_dict() == pytest.approx(expected)
 
 
-def test_of_equal_baselines_and_oracles_the_first_by_name_gives_its_own(tmp_path: Path) -> None:
-    same = areas(zero=("baseline", 0.9), b=("baseline", 0.5), a=("baseline", 0.5))
-    assert reasons(tmp_path / "baselines", same) == {"squared_error: 1 is a"}
+def test_of_equal_baselines_and_of_equal_oracles_one_is_selected_by_name(tmp_path: Path) -> None:
+    baselines = areas(zero=("baseline", 0.9), b=("baseline", 0.5), a=("baseline", 0.5))
+    assert reasons(tmp_path / "baselines", baselines) == {"squared_error: 1 is a"}
     oracles = areas(zero=("baseline", 0.9), b=("oracle", 0.5), a=("oracle", 0.5), c=("oracle", 0.2))
-    assert reasons(tmp_path / "oracles", oracles) == {"squared_error: 1 is b"}, "which knows least"
+    assert reasons(tmp_path / "oracles", oracles) == {"squared_error: 1 is b"}, "the oracle with the least information"
     touching = areas(zero=("baseline", 0.9), equal=("oracle", 0.9), knn=("baseline", 0.5))
     found = reasons(tmp_path / "touching", touching)
     assert found == {"squared_error: 1 is knn (the oracle equal is no better than zero)"}
 
 
-def test_contestants_whose_rows_are_packed_are_compared_too(tmp_path: Path) -> None:
-    """Of these very prompts only, and not by scores that others led to."""
+def test_contestants_of_packed_results_are_compared_too(tmp_path: Path) -> None:
+    """Only their rows of the same prompt set count, and not their packed scores."""
     zero, knn, better, other = areas(
         zero=("baseline", 0.9), knn=("baseline", 0.5), better=("baseline", 0.4), other=("baseline", 0.1)
     )
@@ -94,10 +94,10 @@ def test_contestants_whose_rows_are_packed_are_compared_too(tmp_path: Path) -> N
 
 
 def likelihoods(oracle: float) -> tuple[Rows, Rows]:
-    """Four episodes in which the zero predictor errs by one, and an oracle of this log-likelihood."""
-    known = {("zero", "squared_error"): 1.0, ("told", "log_likelihood"): oracle, ("knn", "squared_error"): 0.5}
-    kinds = {"zero": "baseline", "told": "oracle", "knn": "baseline"}
-    values = [row(run, kinds[run], "targets", metric, v, n_related=0) for (run, metric), v in known.items()]
+    """Four episodes in which the zero predictor has an error of one, and an oracle with this log-likelihood."""
+    means = {("zero", "squared_error"): 1.0, ("bayes", "log_likelihood"): oracle, ("knn", "squared_error"): 0.5}
+    kinds = {"zero": "baseline", "bayes": "oracle", "knn": "baseline"}
+    values = [row(run, kinds[run], "targets", metric, v, n_related=0) for (run, metric), v in means.items()]
     errors: Rows = [
         {
             "run": run,
@@ -108,7 +108,7 @@ def likelihoods(oracle: float) -> tuple[Rows, Rows]:
             "episode": i,
             "value": v,
         }
-        for (run, metric), v in known.items()
+        for (run, metric), v in means.items()
         for i in range(4)
     ]
     return values, errors
@@ -116,49 +116,49 @@ def likelihoods(oracle: float) -> tuple[Rows, Rows]:
 
 def test_an_oracle_must_be_likelier_than_a_constant_to_score_one(tmp_path: Path) -> None:
     constant = -0.5 * float(np.log(2 * np.pi * np.e))
-    about = prompts("targets", "gaussian")
-    found = scored(tmp_path / "better", about, *likelihoods(constant + 1))
-    assert found is not None and set(found["reason"]) == {"log_likelihood: 1 is told"}
-    for name, worse in (("equal", 0.0), ("less", 1.0)):
-        found = scored(tmp_path / name, about, *likelihoods(constant - worse))
+    prompt_set = prompts("targets", "gaussian")
+    found = scored(tmp_path / "better", prompt_set, *likelihoods(constant + 1))
+    assert found is not None and set(found["reason"]) == {"log_likelihood: 1 is bayes"}
+    for name, difference in (("equal", 0.0), ("less", 1.0)):
+        found = scored(tmp_path / name, prompt_set, *likelihoods(constant - difference))
         assert found is not None and set(found["reason"]) == {"squared_error: 1 is knn"}
 
 
-@pytest.mark.parametrize("missing", ["zero", "told"])
-def test_likelihoods_of_which_episodes_are_not_there_give_no_other_scores(missing: str, tmp_path: Path) -> None:
-    """Packed results may hold less than an evaluation writes."""
+@pytest.mark.parametrize("missing", ["zero", "bayes"])
+def test_without_errors_of_single_episodes_likelihoods_have_no_scores(missing: str, tmp_path: Path) -> None:
+    """Packed results may have fewer rows than an evaluation writes."""
     values, errors = likelihoods(0.0)
     assert scored(tmp_path, prompts("targets", "gaussian"), values, [e for e in errors if e["run"] != missing]) is None
 
 
-def test_packed_rows_of_a_run_that_was_trained_otherwise_here_fill_in_nothing(tmp_path: Path) -> None:
+def test_packed_rows_of_another_run_of_the_same_name_do_not_count(tmp_path: Path) -> None:
     zero, knn, gpt2 = areas(zero=("baseline", 0.9), knn=("baseline", 0.5), gpt2=("backbone", 0.3))
     pack = [gpt2 | {"variant": "old"}]
     tables.write("values", pack, tmp_path / "reference" / tables.packed_name("values", "task", "small"), {})
-    for name, variant, runs in (("otherwise", "new", {"zero", "knn"}), ("alike", "old", {"zero", "knn", "gpt2"})):
+    for name, variant, runs in (("other", "new", {"zero", "knn"}), ("same", "old", {"zero", "knn", "gpt2"})):
         shutil.copytree(tmp_path / "reference", tmp_path / name / "reference")
-        own = failed(gpt2) | {"variant": variant, "metric": "squared_error", "n_context": 3}
-        found = scored(tmp_path / name, NEXT, [zero, knn, own])
+        local_row = failed(gpt2) | {"variant": variant, "metric": "squared_error", "n_context": 3}
+        found = scored(tmp_path / name, NEXT, [zero, knn, local_row])
         assert found is not None and set(found.index.get_level_values("run")) == runs
 
 
-def test_errors_of_targets_are_scored_without_the_oracle_that_failed(tmp_path: Path) -> None:
+def test_errors_of_targets_are_scored_without_a_failed_oracle(tmp_path: Path) -> None:
     values = [
         row("zero", "baseline", "targets", "squared_error", 0.8, n_related=0),
-        failed(row("told", "oracle", "targets", "squared_error", 0.1)),
+        failed(row("bayes", "oracle", "targets", "squared_error", 0.1)),
         row("tnp", "backbone", "targets", "squared_error", 0.4, n_related=0),
     ]
     found = scored(tmp_path, prompts("targets", "gaussian"), values)
-    assert found is not None and set(found["reason"]) == {"squared_error: 1 is no error (the oracle told failed)"}
+    assert found is not None and set(found["reason"]) == {"squared_error: 1 is no error (the oracle bayes failed)"}
 
 
-def test_labels_are_scored_by_tests_alone(tmp_path: Path) -> None:
+def test_labels_are_scored_only_by_tests(tmp_path: Path) -> None:
     values = [row(name, "baseline", "targets", "squared_error", 0.8, n_related=0) for name in ("zero", "knn")]
     assert scored(tmp_path, prompts("targets", "categorical"), values) is None
 
 
-def test_only_the_task_as_it_is_counts_and_no_part_of_it(tmp_path: Path) -> None:
+def test_rows_of_strata_do_not_count(tmp_path: Path) -> None:
     values = accuracies(pixel_1nn=("baseline", 0.9), gpt2=("backbone", 0.7))
-    part = values[0] | {"run": "part", "value": 1.0, "axis": "stratum:easy"}
-    found = of_test(tmp_path, Evaluator(0.5), [*values, part])
+    stratum = values[0] | {"run": "stratum", "value": 1.0, "axis": "stratum:easy"}
+    found = of_test(tmp_path, Evaluator(0.5), [*values, stratum])
     assert found is not None and found["value"].to_dict() == pytest.approx({"pixel-1nn": 1, "gpt2": 0.5})
