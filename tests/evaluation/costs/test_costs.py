@@ -73,9 +73,9 @@ def test_all_phases_have_times_and_the_number_of_episodes(task: TaskConfig, tmp_
     assert timed == {("train_step", task.points), ("condition", 5), ("query", 5), ("update", 5)}
     assert all(value > 0 for value in rows.values())
     found = tables.read("costs", path)
-    parts = found["phase"].isin(["condition", "query", "update"])
-    assert set(found.loc[parts, "n_episodes"]) == {EPISODES}
-    assert found.loc[~parts, "n_episodes"].isna().all(), "a training step is of a whole batch"
+    is_per_episode = found["phase"].isin(["condition", "query", "update"])
+    assert set(found.loc[is_per_episode, "n_episodes"]) == {EPISODES}
+    assert found.loc[~is_per_episode, "n_episodes"].isna().all(), "a training step is of a batch"
     assert set(found["threads"]) == {torch.get_num_threads()}
 
 
@@ -161,7 +161,7 @@ def test_a_baseline_has_a_state_and_no_parameters(task: TaskConfig, tmp_path: Pa
 
 
 def seconds_of_queries(path: Path) -> dict[tuple[int, int], float]:
-    """Seconds of the whole batch by size and batch."""
+    """Seconds of a batch, by number of points and of episodes."""
     found = tables.read("costs", path)
     rows = found[(found["phase"] == "query") & (found["metric"] == "seconds")]
     return {(n, b): value * b for n, b, value in zip(rows["n_points"], rows["n_episodes"], rows["value"], strict=True)}
