@@ -10,7 +10,7 @@ import hashlib
 import re
 from pathlib import Path
 
-# The entry of a parquet footer that holds the digest.
+# The key of the digest in a parquet footer.
 KEY = "iclbench.sha256"
 BLANK = "0" * 64
 # Key, field header, length and value in Thrift's compact protocol, the encoding of parquet footers.

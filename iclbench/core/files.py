@@ -54,8 +54,8 @@ def atomic(path: Path, sync: bool = True) -> Iterator[Path]:
             return
         temporary.chmod(mode)  # safetensors makes files that only the owner can read
         if sync:
-            with temporary.open("rb") as written:
-                os.fsync(written.fileno())
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
         temporary.replace(path)
         if sync:
             _sync_folder(path.parent)

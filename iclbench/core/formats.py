@@ -12,6 +12,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u
 
 
 def text(value: Any) -> str:
+    """The value as a text."""
     return str(value)
 
 

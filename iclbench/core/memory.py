@@ -31,7 +31,7 @@ IN_COSTS = (
 
 
 class OutOfMemoryError(IclbenchError):
-    """The memory is not sufficient."""
+    """The memory of the machine or the device is not sufficient."""
 
     code = "out-of-memory"
 

@@ -17,7 +17,7 @@ class NeighbourSettings(BaseSettings):
 
 
 class NearestNeighbours(Estimator[NeighbourSettings]):
-    """If several points have the distance of the k-th neighbour, not all of them count, as in scikit-learn."""
+    """Exactly min(k, n) points count, even if further points have the same distance, as in scikit-learn."""
 
     Settings = NeighbourSettings
     order = "causal"  # of equally distant points, the first counts
@@ -34,8 +34,8 @@ class NearestNeighbours(Estimator[NeighbourSettings]):
         # because those far from 0 would lose digits.
         x, queries = x - x[:, :1], queries - x[:, :1].unsqueeze(1)
         rank = torch.baddbmm(x.square().sum(-1).unsqueeze(1), queries.flatten(1, 2), x.mT, alpha=-2)
-        later = torch.arange(x.shape[1], device=x.device) >= lengths.unsqueeze(-1)
-        rank.view(len(x), *queries.shape[1:3], -1).masked_fill_(later.unsqueeze(2), math.inf)
+        is_outside = torch.arange(x.shape[1], device=x.device) >= lengths.unsqueeze(-1)
+        rank.view(len(x), *queries.shape[1:3], -1).masked_fill_(is_outside.unsqueeze(2), math.inf)
         k = self.settings.k
         total = torch.zeros_like(rank[..., 0])
         for count in range(min(k, x.shape[1])):

@@ -46,18 +46,18 @@ def episode(context: Points, b: int) -> tuple[np.ndarray, np.ndarray]:
     [(PixelNearestNeighbour, lambda: KNeighborsClassifier(1)), (NearestClassMean, NearestCentroid)],
 )
 def test_answers_equal_scikit_learn(cls: type, reference, context: Points, queries: torch.Tensor) -> None:
-    found = answers(cls, context, queries)
+    prediction = answers(cls, context, queries)
     for b in range(EPISODES):
         x, y = episode(context, b)
         if len(set(y)) > 1:  # scikit-learn refuses a single class
-            np.testing.assert_array_equal(found[b], reference().fit(x, y).predict(queries[b].numpy()))
+            np.testing.assert_array_equal(prediction[b], reference().fit(x, y).predict(queries[b].numpy()))
 
 
 def test_majority_predicts_the_first_of_equally_frequent_labels(context: Points, queries: torch.Tensor) -> None:
-    found = answers(Majority, context, queries)
+    prediction = answers(Majority, context, queries)
     for b in range(EPISODES):
         y = episode(context, b)[1].tolist()
-        assert set(found[b].tolist()) == {Counter(y).most_common(1)[0][0]}  # in order of appearance
+        assert set(prediction[b].tolist()) == {Counter(y).most_common(1)[0][0]}  # in order of appearance
 
 
 def test_of_equal_images_the_first_wins() -> None:

@@ -34,16 +34,16 @@ def draw(episodes: int = EPISODES, events: int = EVENTS, kinds: int = KINDS, see
     return sequences(rng.lognormal(0.2, 0.9, (episodes, events)), rng.integers(kinds, size=(episodes, events)))
 
 
-def assert_equal(found: EventPrediction, expected: EventPrediction, rtol: float = 1e-9) -> None:
+def assert_equal(prediction: EventPrediction, expected: EventPrediction, rtol: float = 1e-9) -> None:
     for name, t in expected.tensors().items():
-        torch.testing.assert_close(found.tensors()[name], t, rtol=rtol, atol=1e-12)
+        torch.testing.assert_close(prediction.tensors()[name], t, rtol=rtol, atol=1e-12)
 
 
 @pytest.mark.parametrize("unit", [0.7, 1e-5, 1e5])
 def test_poisson_has_the_rate_and_the_frequencies_of_each_prefix(unit: float) -> None:
     points = draw()
-    found = estimator("poisson", smoothing=1.5, unit=unit).predict_next(points)
-    assert not found.excited.any() and not found.decay.any()
+    prediction = estimator("poisson", smoothing=1.5, unit=unit).predict_next(points)
+    assert not prediction.excited.any() and not prediction.decay.any()
     for b in range(EPISODES):
         _, marks, times = points.y[b].numpy().T
         for n in range(EVENTS):
@@ -51,37 +51,37 @@ def test_poisson_has_the_rate_and_the_frequencies_of_each_prefix(unit: float) ->
             prior_gap = sorted([unit, total / n / 5, total / n * 5])[1] if n >= 2 else unit
             counts = np.array([(marks[:n] == k).sum() for k in range(KINDS)])
             expected = (n + 1) / (total + prior_gap) * (counts + 0.5) / (n + 1.5)
-            np.testing.assert_allclose(found.base[b, n], expected, rtol=1e-12)
+            np.testing.assert_allclose(prediction.base[b, n], expected, rtol=1e-12)
 
 
 def test_renewal_is_the_lognormal_fit_of_scipy_with_a_prior_of_the_variance() -> None:
     points = draw()
-    found = estimator("renewal").predict_next(points)
-    assert found.logits.shape == (EPISODES, EVENTS, 1)
+    prediction = estimator("renewal").predict_next(points)
+    assert prediction.logits.shape == (EPISODES, EVENTS, 1)
     for b in range(EPISODES):
         gaps, marks, _ = points.y[b].numpy().T
         for n in range(EVENTS):
             shape, _, scale = stats.lognorm.fit(gaps[:n], floc=0) if n > 1 else (0.0, 0.0, gaps[0] if n else 1.0)
             size = max(n, 1)
             spread = np.sqrt((1 + 1 / size) * (3 + size * shape**2) / (size + 1))
-            assert found.locs[b, n].item() == pytest.approx(np.log(scale), rel=1e-6, abs=1e-7)
-            assert found.scales[b, n].item() == pytest.approx(spread, rel=1e-6)  # SciPy's own tolerance
+            assert prediction.locs[b, n].item() == pytest.approx(np.log(scale), rel=1e-6, abs=1e-7)
+            assert prediction.scales[b, n].item() == pytest.approx(spread, rel=1e-6)  # SciPy's own tolerance
             counts = np.array([(marks[:n] == k).sum() for k in range(KINDS)])
-            np.testing.assert_allclose(found.mark_probabilities()[b, n], (counts + 1) / (n + 3), rtol=1e-12)
+            np.testing.assert_allclose(prediction.mark_probabilities()[b, n], (counts + 1) / (n + 3), rtol=1e-12)
 
 
 def test_constant_gaps_have_a_density() -> None:
     points = sequences(np.full((1, 50), 0.1), np.zeros((1, 50)))
-    found = estimator("renewal").predict_next(points)
+    prediction = estimator("renewal").predict_next(points)
     n = np.arange(1, 50)
-    np.testing.assert_allclose(found.scales[0, 1:, 0], np.sqrt(3 / n), rtol=1e-7)
+    np.testing.assert_allclose(prediction.scales[0, 1:, 0], np.sqrt(3 / n), rtol=1e-7)
 
 
 def test_markov_marks_are_the_smoothed_transition_counts() -> None:
     points = draw()
-    found, poisson = (estimator(name).predict_next(points) for name in ("markov-marks", "poisson"))
-    torch.testing.assert_close(found.base.sum(-1), poisson.base.sum(-1))
-    probabilities = found.mark_probabilities().numpy()
+    prediction, poisson = (estimator(name).predict_next(points) for name in ("markov-marks", "poisson"))
+    torch.testing.assert_close(prediction.base.sum(-1), poisson.base.sum(-1))
+    probabilities = prediction.mark_probabilities().numpy()
     for b in range(EPISODES):
         marks = points.y[b, :, 1].long().tolist()
         for n in range(EVENTS):
@@ -127,10 +127,10 @@ def test_a_censored_point_is_a_query_and_not_part_of_a_fit(name: str) -> None:
     y[::2, -1] = torch.tensor([3.0, CENSORED, 99.0], dtype=y.dtype)
     censored = Points.full(points.x, y)
     assert_equal(predictor.predict_next(censored), predictor.predict_next(points))
-    found = predictor.predict_targets(censored, points.x[:, :1])
+    prediction = predictor.predict_targets(censored, points.x[:, :1])
     shorter = predictor.predict_targets(points.span(0, EVENTS - 1), points.x[:, :1])
-    assert_equal(found[::2], shorter[::2])
-    assert_equal(found[1::2], predictor.predict_targets(points, points.x[:, :1])[1::2])
+    assert_equal(prediction[::2], shorter[::2])
+    assert_equal(prediction[1::2], predictor.predict_targets(points, points.x[:, :1])[1::2])
 
 
 @pytest.mark.parametrize(("one", "other"), [(1e-6, 1e-3), (1e3, 1e6)])
@@ -169,20 +169,22 @@ def test_every_score_is_finite(name: str, scale: float, spread: float) -> None:
     gaps = scale * rng.lognormal(0, spread, (4, 30))
     marks = np.minimum(np.arange(30) // 7, 4) * (np.arange(4)[:, None] > 0)
     points = sequences(gaps, marks).to(dtype=torch.float32)
-    found = estimator(name, kinds=6).predict_next(points)
-    assert all(t.dtype == torch.float32 for t in found.tensors().values())
-    for metric, values in found.scores(points.y).items():
+    prediction = estimator(name, kinds=6).predict_next(points)
+    assert all(t.dtype == torch.float32 for t in prediction.tensors().values())
+    for metric, values in prediction.scores(points.y).items():
         assert values.isfinite().all(), metric
-    assert found.log_survival(points.y[..., 0]).isfinite().all()
-    torch.testing.assert_close(found.mark_probabilities().sum(-1), torch.ones(4, 30))
+    assert prediction.log_survival(points.y[..., 0]).isfinite().all()
+    torch.testing.assert_close(prediction.mark_probabilities().sum(-1), torch.ones(4, 30))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_before_the_first_event_the_expected_gap_is_the_unit_and_all_marks_are_equally_likely(name: str) -> None:
-    found = estimator(name, unit=2.5).predict_next(draw(), prefixes=[0])
-    middle = found.locs[..., 0].exp() if name == "renewal" else found.mean()
+    prediction = estimator(name, unit=2.5).predict_next(draw(), prefixes=[0])
+    middle = prediction.locs[..., 0].exp() if name == "renewal" else prediction.mean()
     torch.testing.assert_close(middle, torch.full_like(middle, 2.5))
-    torch.testing.assert_close(found.mark_probabilities(), torch.full((EPISODES, 1, KINDS), 1 / 3, dtype=torch.float64))
+    torch.testing.assert_close(
+        prediction.mark_probabilities(), torch.full((EPISODES, 1, KINDS), 1 / 3, dtype=torch.float64)
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -88,8 +88,8 @@ def _repeat_rows(x: Tensor) -> Tensor:
 def test_least_squares_equals_numpy_at_every_prefix(name: str) -> None:
     points = DATA[name]()
     expected = each_prefix(points, lstsq)
-    found = LeastSquares().predict_next(points).mean
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    prediction = LeastSquares().predict_next(points).mean
+    torch.testing.assert_close(prediction, expected, rtol=1e-6, atol=1e-6)
 
 
 def test_least_squares_recovers_noiseless_functions() -> None:
@@ -101,10 +101,10 @@ def test_least_squares_recovers_noiseless_functions() -> None:
 def test_least_squares_answers_in_a_long_context_with_padding() -> None:
     points = draw(3, 120, 5)
     mask = torch.rand(3, 120, generator=torch.Generator().manual_seed(1)) < 0.7
-    found = LeastSquares().predict_targets(Points(points.x, points.y, mask), points.x[:, :4]).mean
+    prediction = LeastSquares().predict_targets(Points(points.x, points.y, mask), points.x[:, :4]).mean
     for b in range(3):
         w = np.linalg.lstsq(points.x[b][mask[b]].numpy(), points.y[b][mask[b]].numpy(), rcond=None)[0]
-        torch.testing.assert_close(found[b], points.x[b, :4] @ torch.from_numpy(w))
+        torch.testing.assert_close(prediction[b], points.x[b, :4] @ torch.from_numpy(w))
 
 
 @pytest.mark.parametrize("points", [12, 130])
@@ -120,8 +120,8 @@ def test_ridge_with_the_noise_variance_is_the_posterior_mean(points: int) -> Non
             mean, covariance = mean + gain * (b - a @ mean), covariance - np.outer(gain, a @ covariance)
         return float(query @ mean)
 
-    found = Ridge(facts=TaskFacts(noise_to_signal=sigma2)).predict_next(data).mean
-    torch.testing.assert_close(found, each_prefix(data, posterior), rtol=1e-8, atol=1e-8)
+    prediction = Ridge(facts=TaskFacts(noise_to_signal=sigma2)).predict_next(data).mean
+    torch.testing.assert_close(prediction, each_prefix(data, posterior), rtol=1e-8, atol=1e-8)
 
 
 def test_ridge_equals_scikit_learn() -> None:
@@ -131,8 +131,8 @@ def test_ridge_equals_scikit_learn() -> None:
     expected = each_prefix(
         data, lambda x, y, q: Reference(alpha=0.3, fit_intercept=False).fit(x, y).predict(q[None])[0]
     )
-    found = Ridge(RidgeSettings(penalty=0.3)).predict_next(data).mean
-    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8)
+    prediction = Ridge(RidgeSettings(penalty=0.3)).predict_next(data).mean
+    torch.testing.assert_close(prediction, expected, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize("penalty", [1e-10, 1e-14, 1e-18])
@@ -143,8 +143,8 @@ def test_ridge_with_a_tiny_penalty_equals_least_squares_with_its_rows(penalty: f
     def augmented(x: np.ndarray, y: np.ndarray, query: np.ndarray) -> float:
         return float(query @ np.linalg.lstsq(np.vstack([rows, x]), np.concatenate([np.zeros(5), y]), rcond=1e-12)[0])
 
-    found = Ridge(RidgeSettings(penalty=penalty)).predict_next(data).mean
-    torch.testing.assert_close(found, each_prefix(data, augmented), rtol=1e-6, atol=1e-6)
+    prediction = Ridge(RidgeSettings(penalty=penalty)).predict_next(data).mean
+    torch.testing.assert_close(prediction, each_prefix(data, augmented), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("scale", [1e5, 1e7, 1e9])
@@ -159,17 +159,17 @@ def test_ridge_is_exact_with_inputs_of_different_scales(scale: float, penalty: f
         q, r = np.linalg.qr(rows / norms)
         return float(query @ (np.linalg.solve(r, q.T @ np.concatenate([np.zeros(3), y])) / norms))
 
-    found = Ridge(RidgeSettings(penalty=penalty)).predict_next(_with(data, lambda x: scales * x)).mean
+    prediction = Ridge(RidgeSettings(penalty=penalty)).predict_next(_with(data, lambda x: scales * x)).mean
     expected = each_prefix(_with(data, lambda x: scales * x), exact)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(prediction, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_nan_outputs_affect_only_their_episode() -> None:
     data = draw(2, 9, 3)
     y = data.y.clone()
     y[0, 4] = math.nan
-    found = LeastSquares().predict_next(Points.full(data.x, y)).mean
-    assert torch.equal(found[1], LeastSquares().predict_next(data).mean[1]) and found[0, 7].isnan().all()
+    prediction = LeastSquares().predict_next(Points.full(data.x, y)).mean
+    assert torch.equal(prediction[1], LeastSquares().predict_next(data).mean[1]) and prediction[0, 7].isnan().all()
 
 
 def test_ridge_without_noise_is_least_squares() -> None:
@@ -234,15 +234,15 @@ def test_sparse_weights_are_averaged_by_the_density_of_the_labels() -> None:
             answers.append(query[list(support)] @ inputs.T @ np.linalg.solve(covariance, y))
         return float(np.average(answers, weights=densities))
 
-    found = SpikeAndSlab(facts=TaskFacts(family=family, shift=f"noisy-{sigma}")).predict_next(data).mean
-    torch.testing.assert_close(found, each_prefix(data, average), rtol=1e-8, atol=1e-8)
+    prediction = SpikeAndSlab(facts=TaskFacts(family=family, shift=f"noisy-{sigma}")).predict_next(data).mean
+    torch.testing.assert_close(prediction, each_prefix(data, average), rtol=1e-8, atol=1e-8)
 
 
 def test_sparse_weights_without_noise_are_known_after_one_more_point_than_their_number() -> None:
     """With one point, each support explains the label; its weight is the density N(0, |x|²) of its inputs."""
     family, data = sparse(0.0)
-    found = SpikeAndSlab(facts=TaskFacts(family=family)).predict_next(data).mean
-    torch.testing.assert_close(found[:, 3:], data.y[:, 3:], rtol=1e-4, atol=1e-4)
+    prediction = SpikeAndSlab(facts=TaskFacts(family=family)).predict_next(data).mean
+    torch.testing.assert_close(prediction[:, 3:], data.y[:, 3:], rtol=1e-4, atol=1e-4)
     x, y = data.x[:, 0].double().numpy(), data.y[:, 0, 0].double().numpy()
     squares = np.stack([x[:, i] ** 2 + x[:, j] ** 2 for i, j in combinations(range(5), 2)], 1)
     weights = np.exp(-(y[:, None] ** 2) / squares / 2) / np.sqrt(squares)
@@ -251,7 +251,7 @@ def test_sparse_weights_without_noise_are_known_after_one_more_point_than_their_
         for j in support:
             mean[:, j] += weights[:, k] / weights.sum(1) * x[:, j] * y / squares[:, k]
     expected = (mean * data.x[:, 1].numpy()).sum(1)
-    np.testing.assert_allclose(found[:, 1, 0].numpy(), expected, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(prediction[:, 1, 0].numpy(), expected, rtol=1e-3, atol=1e-3)
 
 
 def test_too_many_supports_and_unknown_numbers_of_weights_are_refused() -> None:
@@ -275,14 +275,14 @@ def test_kernel_ridge_is_gaussian_process_regression(lengthscale: str | float) -
         return float(GaussianProcessRegressor(kernel, alpha=0.2, optimizer=None).fit(x, y).predict(query[None])[0])
 
     settings = KernelRidgeSettings(lengthscale=lengthscale, variance=3.0, noise=0.2)
-    found = KernelRidge(settings).predict_next(data).mean
-    torch.testing.assert_close(found, each_prefix(data, reference), rtol=1e-8, atol=1e-8)
+    prediction = KernelRidge(settings).predict_next(data).mean
+    torch.testing.assert_close(prediction, each_prefix(data, reference), rtol=1e-8, atol=1e-8)
 
 
 def test_kernel_ridge_of_many_close_points_works_without_noise() -> None:
     x = torch.linspace(0, 1, 50, dtype=torch.float64)[None, :, None]
-    found = KernelRidge(KernelRidgeSettings(noise=1e-18)).predict_next(Points.full(x, x.sin())).mean
-    torch.testing.assert_close(found[:, 10:], x[:, 10:].sin(), rtol=1e-3, atol=1e-3)
+    prediction = KernelRidge(KernelRidgeSettings(noise=1e-18)).predict_next(Points.full(x, x.sin())).mean
+    torch.testing.assert_close(prediction[:, 10:], x[:, 10:].sin(), rtol=1e-3, atol=1e-3)
 
 
 def test_averaging_is_the_mean_of_the_products() -> None:

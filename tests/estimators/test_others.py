@@ -38,12 +38,12 @@ def test_nearest_neighbours_equal_scikit_learn(k: int) -> None:
     from sklearn.neighbors import KNeighborsRegressor
 
     points = draw(3, 15, 4)
-    found = NearestNeighbours(NeighbourSettings(k=k)).predict_next(points).mean
+    prediction = NearestNeighbours(NeighbourSettings(k=k)).predict_next(points).mean
     for b in range(3):
         for n in range(1, 15):
             model = KNeighborsRegressor(min(k, n)).fit(points.x[b, :n].numpy(), points.y[b, :n].numpy())
             expected = model.predict(points.x[b, n : n + 1].numpy())
-            np.testing.assert_allclose(found[b, n], expected[0], rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(prediction[b, n], expected[0], rtol=1e-5, atol=1e-6)
 
 
 def test_nearest_neighbours_do_not_depend_on_the_origin_of_inputs() -> None:
@@ -145,12 +145,12 @@ def plain_descent(
 def test_gradient_descent_equals_explicit_steps_at_each_prefix(gamma: float, step_size: str) -> None:
     points = draw(2, 14, 5).to(dtype=torch.float64)
     settings = DescentSettings(steps=7, gamma=gamma, step_size=step_size)
-    found = GradientDescent(settings).predict_next(points).mean
+    prediction = GradientDescent(settings).predict_next(points).mean
     for b in range(2):
         x, y = points.x[b].numpy(), points.y[b, :, 0].numpy()
         for n in range(1, 14):
             expected = plain_descent(x[:n], y[:n], x[n], gamma, 7, step_size == "transformed")
-            assert found[b, n, 0].item() == pytest.approx(expected, abs=1e-10)
+            assert prediction[b, n, 0].item() == pytest.approx(expected, abs=1e-10)
             curve = descent_curve(points[b : b + 1].span(0, n), points.x[b : b + 1, n : n + 1], 7, gamma, step_size)
             assert curve[0, 0, -1].item() == pytest.approx(expected, abs=1e-10)
             early = plain_descent(x[:n], y[:n], x[n], gamma, 3, step_size == "transformed")
@@ -164,13 +164,13 @@ def test_masked_points_do_not_change_gradient_descent() -> None:
     assert len(set(mask.sum(1).tolist())) > 1 and not mask[:, 0].all()
     hidden = 50 * (~mask).unsqueeze(-1)
     context = Points(points.x + hidden, points.y - hidden, mask)
-    found = descent_curve(context, targets.x, 7, 2e-3)
+    prediction = descent_curve(context, targets.x, 7, 2e-3)
     squares = []
     for b in range(3):
         x, y = points.x[b][mask[b]].numpy(), points.y[b, :, 0][mask[b]].numpy()
         for q, query in enumerate(targets.x[b].numpy()):
             expected = plain_descent(x, y, query, 2e-3, 7, False)
-            assert found[b, q, -1].item() == pytest.approx(expected, abs=1e-10)
+            assert prediction[b, q, -1].item() == pytest.approx(expected, abs=1e-10)
             squares.append((expected - targets.y[b, q].item()) ** 2)
     _, errors = search_gamma(context, targets, 7, grid=torch.tensor([2e-3], dtype=torch.float64))
     assert errors.item() == pytest.approx(np.mean(squares), abs=1e-10)
@@ -208,9 +208,9 @@ def test_the_grid_of_gamma_is_that_of_the_paper(scale: float) -> None:
     assert errors.shape == (300,)
     assert best == pytest.approx(grid[errors.numpy().argmin()], rel=1e-9)
     for at in (0, 150, 299):
-        found = [
+        prediction = [
             plain_descent(c.x[0].numpy(), c.y[0, :, 0].numpy(), t.x[0, 0].numpy(), grid[at], 5, False)
             for c, t in ((context[b : b + 1], targets[b : b + 1]) for b in range(2))
         ]
-        expected = np.mean((np.array(found) - targets.y[:, 0, 0].numpy()) ** 2)
+        expected = np.mean((np.array(prediction) - targets.y[:, 0, 0].numpy()) ** 2)
         assert errors[at].item() == pytest.approx(expected, rel=1e-6)

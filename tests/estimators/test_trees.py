@@ -66,8 +66,8 @@ def looped(estimator: LibraryEstimator, points: Points, prefixes: list[int]) -> 
 @pytest.mark.parametrize("kind", KINDS)
 def test_trees_are_bitwise_equal_to_scikit_learn(kind: str, settings: dict[str, int]) -> None:
     points, estimator = draw(kind), GreedyTree(TreeSettings(**settings))
-    found = estimator.predict_next(points, prefixes=PREFIXES).mean[..., 0].numpy()
-    np.testing.assert_array_equal(found, looped(estimator, points, PREFIXES))
+    prediction = estimator.predict_next(points, prefixes=PREFIXES).mean[..., 0].numpy()
+    np.testing.assert_array_equal(prediction, looped(estimator, points, PREFIXES))
 
 
 @pytest.mark.parametrize("name", ["xgboost", "xgboost-default", "xgboost-sign"])
@@ -76,8 +76,8 @@ def test_boosting_is_bitwise_equal_to_xgboost(kind: str, name: str) -> None:
     points, card = draw(kind), load_baseline(name)[1]
     estimator = XGBoost(validate(BoostingSettings, card.settings, name))
     prefixes = [0, 1, 2, 9, 39]
-    found = estimator.predict_next(points, prefixes=prefixes).mean[..., 0].numpy()
-    np.testing.assert_array_equal(found, looped(estimator, points, prefixes))
+    prediction = estimator.predict_next(points, prefixes=prefixes).mean[..., 0].numpy()
+    np.testing.assert_array_equal(prediction, looped(estimator, points, prefixes))
 
 
 def test_gains_are_rounded_as_in_xgboost() -> None:
@@ -123,8 +123,8 @@ def test_the_library_fits_more_than_128_points(estimator: LibraryEstimator, monk
         return original(function, jobs, seconds)
 
     monkeypatch.setattr(trees, "over_episodes", over_episodes)
-    found = estimator.predict_next(points, prefixes=prefixes).mean[..., 0].numpy()
-    np.testing.assert_array_equal(found, looped(estimator, points, prefixes))
+    prediction = estimator.predict_next(points, prefixes=prefixes).mean[..., 0].numpy()
+    np.testing.assert_array_equal(prediction, looped(estimator, points, prefixes))
     assert [n for lengths in job_lengths for n in lengths if n > 0] == [129, 130]
 
 
@@ -133,12 +133,12 @@ def test_masked_points_and_empty_contexts() -> None:
     mask = torch.rand(points.mask.shape, generator=torch.Generator().manual_seed(0)) > 0.4
     masked = Points(points.x, points.y, mask)
     for cls in (GreedyTree, XGBoost):
-        found = cls().predict_next(masked, prefixes=[0, 30]).mean
-        assert not found[:, 0].any()
+        prediction = cls().predict_next(masked, prefixes=[0, 30]).mean
+        assert not prediction[:, 0].any()
         for b in range(len(points)):
             valid = mask[b, :30]
             context = Points.full(points.x[b : b + 1, :30][:, valid], points.y[b : b + 1, :30][:, valid])
-            assert torch.equal(cls().predict_targets(context, points.x[b : b + 1, 30:31]).mean[0, 0], found[b, 1])
+            assert torch.equal(cls().predict_targets(context, points.x[b : b + 1, 30:31]).mean[0, 0], prediction[b, 1])
 
 
 @pytest.mark.parametrize("cls", [GreedyTree, XGBoost])
@@ -161,9 +161,9 @@ def test_the_library_fits_with_settings_that_are_not_compiled() -> None:
     points = draw("continuous")
     for other in ({"reg_lambda": 2.0}, {"tree_method": "exact"}, {"min_child_weight": 3.0}, {"max_bin": 8}):
         estimator = XGBoost(BoostingSettings(n_estimators=5, **other))
-        found = estimator.predict_next(points, prefixes=[30]).mean[..., 0].numpy()
-        np.testing.assert_array_equal(found, looped(estimator, points, [30]))
-        assert not np.array_equal(found, looped(XGBoost(BoostingSettings(n_estimators=5)), points, [30]))
+        prediction = estimator.predict_next(points, prefixes=[30]).mean[..., 0].numpy()
+        np.testing.assert_array_equal(prediction, looped(estimator, points, [30]))
+        assert not np.array_equal(prediction, looped(XGBoost(BoostingSettings(n_estimators=5)), points, [30]))
 
 
 def test_code_is_compiled_without_a_folder_for_the_cache() -> None:

@@ -14,8 +14,8 @@ NEXT = prompts("next", "point")
 
 
 def reasons(folder: Path, values: Rows) -> set[str]:
-    found = scored(folder, NEXT, values)
-    return set() if found is None else set(found["reason"])
+    score_rows = scored(folder, NEXT, values)
+    return set() if score_rows is None else set(score_rows["reason"])
 
 
 def failed(row: dict[str, object]) -> dict[str, object]:
@@ -35,8 +35,8 @@ def test_the_reason_names_failed_and_worse_oracles_only(tmp_path: Path) -> None:
         knn=("baseline", 0.5),
         gpt2=("backbone", 0.3),
     )
-    found = reasons(tmp_path, [zero, failed(lost), worse, knn, failed(gpt2)])
-    assert found == {"squared_error: 1 is knn (the oracle lost failed, worse is no better than zero)"}
+    score_rows = reasons(tmp_path, [zero, failed(lost), worse, knn, failed(gpt2)])
+    assert score_rows == {"squared_error: 1 is knn (the oracle lost failed, worse is no better than zero)"}
     assert reasons(tmp_path / "alone", [zero, failed(lost), gpt2]) == {
         "squared_error: 1 is no error (the oracle lost failed)"
     }
@@ -47,8 +47,8 @@ def test_a_baseline_whose_interval_reaches_the_zero_predictor_does_not_score_one
     first, second = (row(name, "baseline", "next", "auc", value) for name, value in (("first", 0.5), ("second", 0.6)))
     assert reasons(tmp_path / "beyond", [*zero, first, second]) == {"squared_error: 1 is first"}
     for high in (0.9, 0.95):
-        found = reasons(tmp_path / str(high), [*zero, first | {"high": high}, second])
-        assert found == {"squared_error: 1 is no error"}, "only the interval of the best baseline counts"
+        score_rows = reasons(tmp_path / str(high), [*zero, first | {"high": high}, second])
+        assert score_rows == {"squared_error: 1 is no error"}, "only the interval of the best baseline counts"
 
 
 def test_a_baseline_with_access_to_the_truth_does_not_score_one(tmp_path: Path) -> None:
@@ -62,10 +62,10 @@ def test_scales_are_without_related_datasets_and_independent_of_the_order_of_row
     kinds = {"zero": "baseline", "knn": "baseline", "gpt2": "backbone"}
     rows = [row(run, kinds[run], "targets", "squared_error", v, n_related=n) for (run, n), v in error_values.items()]
     for name, ordered_rows in (("more-first", rows), ("more-last", rows[::-1])):
-        found = scored(tmp_path / name, prompts("targets", "point"), ordered_rows)
-        assert found is not None
+        score_rows = scored(tmp_path / name, prompts("targets", "point"), ordered_rows)
+        assert score_rows is not None
         expected = {key: (0.9 - error) / 0.4 for key, error in error_values.items()}
-        assert found["value"].to_dict() == pytest.approx(expected)
+        assert score_rows["value"].to_dict() == pytest.approx(expected)
 
 
 def test_of_equal_baselines_and_of_equal_oracles_one_is_selected_by_name(tmp_path: Path) -> None:
@@ -74,8 +74,8 @@ def test_of_equal_baselines_and_of_equal_oracles_one_is_selected_by_name(tmp_pat
     oracles = areas(zero=("baseline", 0.9), b=("oracle", 0.5), a=("oracle", 0.5), c=("oracle", 0.2))
     assert reasons(tmp_path / "oracles", oracles) == {"squared_error: 1 is b"}, "the oracle with the least information"
     touching = areas(zero=("baseline", 0.9), equal=("oracle", 0.9), knn=("baseline", 0.5))
-    found = reasons(tmp_path / "touching", touching)
-    assert found == {"squared_error: 1 is knn (the oracle equal is no better than zero)"}
+    score_rows = reasons(tmp_path / "touching", touching)
+    assert score_rows == {"squared_error: 1 is knn (the oracle equal is no better than zero)"}
 
 
 def test_contestants_of_packed_results_are_compared_too(tmp_path: Path) -> None:
@@ -87,10 +87,12 @@ def test_contestants_of_packed_results_are_compared_too(tmp_path: Path) -> None:
     pack = [better, other | {"prompt_set": "others"}, old, knn | {"value": 0.2}]
     tables.write("values", pack, tmp_path / "reference" / tables.packed_name("values", "task", "small"), {})
     tables.write("values", [other], tmp_path / "reference" / tables.packed_name("values", "another", "small"), {})
-    found = scored(tmp_path, NEXT, [zero, knn])
-    assert found is not None and set(found["reason"]) == {"squared_error: 1 is better"}
-    assert found.droplevel("n_related")["value"].to_dict() == pytest.approx({"zero": 0, "knn": 0.4 / 0.5, "better": 1})
-    assert set(found["metric"]) == {"score"}
+    score_rows = scored(tmp_path, NEXT, [zero, knn])
+    assert score_rows is not None and set(score_rows["reason"]) == {"squared_error: 1 is better"}
+    assert score_rows.droplevel("n_related")["value"].to_dict() == pytest.approx(
+        {"zero": 0, "knn": 0.4 / 0.5, "better": 1}
+    )
+    assert set(score_rows["metric"]) == {"score"}
 
 
 def likelihoods(oracle: float) -> tuple[Rows, Rows]:
@@ -117,11 +119,11 @@ def likelihoods(oracle: float) -> tuple[Rows, Rows]:
 def test_an_oracle_must_be_likelier_than_a_constant_to_score_one(tmp_path: Path) -> None:
     constant = -0.5 * float(np.log(2 * np.pi * np.e))
     prompt_set = prompts("targets", "gaussian")
-    found = scored(tmp_path / "better", prompt_set, *likelihoods(constant + 1))
-    assert found is not None and set(found["reason"]) == {"log_likelihood: 1 is bayes"}
+    score_rows = scored(tmp_path / "better", prompt_set, *likelihoods(constant + 1))
+    assert score_rows is not None and set(score_rows["reason"]) == {"log_likelihood: 1 is bayes"}
     for name, difference in (("equal", 0.0), ("less", 1.0)):
-        found = scored(tmp_path / name, prompt_set, *likelihoods(constant - difference))
-        assert found is not None and set(found["reason"]) == {"squared_error: 1 is knn"}
+        score_rows = scored(tmp_path / name, prompt_set, *likelihoods(constant - difference))
+        assert score_rows is not None and set(score_rows["reason"]) == {"squared_error: 1 is knn"}
 
 
 @pytest.mark.parametrize("missing", ["zero", "bayes"])
@@ -138,8 +140,8 @@ def test_packed_rows_of_another_run_of_the_same_name_do_not_count(tmp_path: Path
     for name, variant, runs in (("other", "new", {"zero", "knn"}), ("same", "old", {"zero", "knn", "gpt2"})):
         shutil.copytree(tmp_path / "reference", tmp_path / name / "reference")
         local_row = failed(gpt2) | {"variant": variant, "metric": "squared_error", "n_context": 3}
-        found = scored(tmp_path / name, NEXT, [zero, knn, local_row])
-        assert found is not None and set(found.index.get_level_values("run")) == runs
+        score_rows = scored(tmp_path / name, NEXT, [zero, knn, local_row])
+        assert score_rows is not None and set(score_rows.index.get_level_values("run")) == runs
 
 
 def test_errors_of_targets_are_scored_without_a_failed_oracle(tmp_path: Path) -> None:
@@ -148,8 +150,10 @@ def test_errors_of_targets_are_scored_without_a_failed_oracle(tmp_path: Path) ->
         failed(row("bayes", "oracle", "targets", "squared_error", 0.1)),
         row("tnp", "backbone", "targets", "squared_error", 0.4, n_related=0),
     ]
-    found = scored(tmp_path, prompts("targets", "gaussian"), values)
-    assert found is not None and set(found["reason"]) == {"squared_error: 1 is no error (the oracle bayes failed)"}
+    score_rows = scored(tmp_path, prompts("targets", "gaussian"), values)
+    assert score_rows is not None and set(score_rows["reason"]) == {
+        "squared_error: 1 is no error (the oracle bayes failed)"
+    }
 
 
 def test_labels_are_scored_only_by_tests(tmp_path: Path) -> None:
@@ -160,5 +164,5 @@ def test_labels_are_scored_only_by_tests(tmp_path: Path) -> None:
 def test_rows_of_strata_do_not_count(tmp_path: Path) -> None:
     values = accuracies(pixel_1nn=("baseline", 0.9), gpt2=("backbone", 0.7))
     stratum = values[0] | {"run": "stratum", "value": 1.0, "axis": "stratum:easy"}
-    found = of_test(tmp_path, Evaluator(0.5), [*values, stratum])
-    assert found is not None and found["value"].to_dict() == pytest.approx({"pixel-1nn": 1, "gpt2": 0.5})
+    score_rows = of_test(tmp_path, Evaluator(0.5), [*values, stratum])
+    assert score_rows is not None and score_rows["value"].to_dict() == pytest.approx({"pixel-1nn": 1, "gpt2": 0.5})
