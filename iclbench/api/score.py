@@ -174,7 +174,7 @@ def _contestant(model: Any, task: Task, device: str) -> PredictorContestant | st
     contestant = contestants.in_memory(name, model, device_name, variant=variant_of(model))
     for training in trainings(model)[-1:]:
         contestant = replace(contestant, seed=training.seed)
-        if contestants.asks_alike(training.task, task.config):
+        if contestants.is_same_task(training.task, task.config):
             contestants.check_data(training.task, task.family)
         else:
             contestant = contestants.trained_elsewhere(contestant, training.task)

@@ -15,8 +15,8 @@ from iclbench.deep_thinking.methods import Method
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.evaluate import evaluate_run as run_evaluation
 from iclbench.evaluation.evaluate import evaluators_of, shifts_of
+from iclbench.evaluation.full_table import remarks as remarks_on
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.evaluation.whole_table import remarks as remarks_on
 from iclbench.families.base import Family
 from iclbench.families.tabular.table_file import Table, read_table
 from iclbench.families.tabular.tabular import Tabular

@@ -1,6 +1,6 @@
-"""Checks of what predictors and families return, where a wrong shape or type would become a wrong number.
+"""Checks of what predictors and families return, so that a wrong shape or type does not become a wrong number.
 
-They look at shapes and types alone, so they cost nothing, and hold for all classes, iclbench's own included.
+The checks only look at shapes and types, which takes no time, and apply to all classes, also those of iclbench.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ from iclbench.core.errors import PluginError, is_ours, shortened
 from iclbench.core.joint import Samples
 from iclbench.core.predictions import Categorical, Prediction
 
-# Axes of the parts of an answer, of several functions one more; a kind of prediction from elsewhere may have others.
+# Number of axes of the fields of a prediction; `Samples` have one more. Predictions of plug-ins may have other fields.
 _AXES = {"mean": 3, "std": 3, "means": 4, "stds": 4, "logits": 3}
 
 
 def check_answer(predictor: Any, method: str, answer: Any, asked: Sequence[int], y: Tensor | None = None) -> None:
-    """Raise `PluginError` unless the answer of a method is a `Prediction` with a floating-point value for every
-    position.
+    """Raise `PluginError` unless a method returned a `Prediction` with floating-point values of the right shape.
 
     Args:
-        asked: `(batch, positions)`, with or without further axes.
-        y: outputs of the task, `(batch, points, ...)`; None: the predictor says how many there are.
+        predictor: the predictor.
+        method: the method that returned the answer.
+        answer: the returned value.
+        asked: shape of the queries, `(batch, positions, ...)`.
+        y: outputs of the task, `(batch, points, ...)` (default: the predictor knows their number).
     """
     cls = _class_of(predictor)
     if not isinstance(answer, Prediction):
@@ -48,23 +50,23 @@ def check_answer(predictor: Any, method: str, answer: Any, asked: Sequence[int],
 
 
 def _class_of(predictor: Any) -> type:
-    """The class of a predictor, of what iclbench wraps (an encoder of images, a window) that of the backbone."""
+    """The class of a predictor, or of its backbone if iclbench has wrapped it (in an image encoder or a window)."""
     while is_ours(type(predictor)) and hasattr(predictor, "backbone"):
         predictor = predictor.backbone
     return type(predictor)
 
 
 def _width(predictor: Any, y: Tensor | None) -> int | None:
-    """The last dimension of a mean, or of logits; None where it is not known."""
+    """The size of the last axis of means or logits; None if it is unknown."""
     if y is not None and y.is_floating_point():
         return int(y.shape[-1])
-    about = getattr(predictor, "shape", None) or getattr(predictor, "facts", None)
-    classes = getattr(about, "classes", None)
-    return classes if classes is not None else getattr(about, "y_dim", None)
+    task = getattr(predictor, "shape", None) or getattr(predictor, "facts", None)
+    classes = getattr(task, "classes", None)
+    return classes if classes is not None else getattr(task, "y_dim", None)
 
 
 def check_loss(backbone: Any, answer: Any) -> None:
-    """Raise `PluginError` unless it is a scalar and a dict of its parts."""
+    """Raise `PluginError` unless a backbone's loss is a pair of a scalar and a dict of its parts."""
     cls = _class_of(backbone)
     if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)):
         raise PluginError.of(
@@ -77,7 +79,7 @@ def check_loss(backbone: Any, answer: Any) -> None:
 
 
 def check_episodes(family: Any, method: str, episodes: Any) -> None:
-    """Raise `PluginError` unless the points of the episodes have the dimensions and types that the family states."""
+    """Raise `PluginError` unless the points of the episodes have the dimensions and types of the family."""
     cls = type(family)
     if not isinstance(episodes, Episodes):
         raise PluginError.of(cls, method, f"returned a {type(episodes).__name__}, expected Episodes")

@@ -1,9 +1,9 @@
-"""A backbone's size, known before it is allocated.
+"""Checks of a backbone's size before its memory is allocated.
 
-Modules are counted while they are registered, so that a card that asks for a billion layers is refused after the
-first thousands. Classes of iclbench are first built on torch's meta device, where tensors have shapes and no memory and
-nothing is drawn: not even one tensor that is too large is made. Code from elsewhere may keep what it makes there, and
-is counted while it is built for good.
+Modules are counted while they are registered, so that a card with a billion layers is refused after the first
+thousands. Classes of iclbench are first built on torch's meta device, where tensors have shapes but no memory and
+weights are not drawn, so that no tensor above the limit is allocated. Other code may store tensors of the meta device,
+so its modules are counted while the model is built.
 """
 
 from __future__ import annotations
@@ -25,25 +25,27 @@ from iclbench.core.task import TaskShape
 
 T = TypeVar("T", bound=nn.Module)
 
-# One module may be there for so many bytes of the limit: 4,096 in 1 GiB. The deepest networks have some hundreds.
-_MODULE = 1 << 18
+# A model may have one module for this number of bytes of the limit: 4,096 modules in 1 GiB. The deepest networks have
+# some hundreds.
+_BYTES_PER_MODULE = 1 << 18
 
-_DRAWN = ("normal_", "uniform_", "kaiming_uniform_", "trunc_normal_", "xavier_uniform_")
+_RANDOM = ("normal_", "uniform_", "kaiming_uniform_", "trunc_normal_", "xavier_uniform_")
 _FILLS = {
-    *(getattr(nn.init, name) for name in (*_DRAWN, "constant_", "zeros_", "ones_")),
+    *(getattr(nn.init, name) for name in (*_RANDOM, "constant_", "zeros_", "ones_")),
     *(getattr(torch.Tensor, name) for name in ("normal_", "uniform_", "exponential_", "fill_", "zero_")),
 }
 
 
 def bounded(build: Callable[[], T], what: str, own: bool) -> T:
-    """The module that `build` makes.
+    """Build a module that is not larger than the limit.
 
     Args:
-        what: the module, for the message.
-        own: whether all of its code is iclbench's.
+        build: builds the module.
+        what: description of the module for the message.
+        own: whether all of its code is part of iclbench.
 
     Raises:
-        TooLargeError: its weights and buffers, or its modules, take more than `limits.max_bytes`.
+        TooLargeError: its weights and buffers are larger than `limits.max_bytes`, or it has too many modules.
     """
     if own:
         measured(build, what, memory=False)
@@ -53,14 +55,16 @@ def bounded(build: Callable[[], T], what: str, own: bool) -> T:
 
 
 def measured(build: Callable[[], T], what: str, memory: bool) -> T:
-    """The same module to ask for its size; drawing its weights moves no random stream.
+    """The module that `build` makes, for its size only; this does not change the state of random streams.
 
     Args:
-        memory: whether its tensors have memory: for code from elsewhere, and for small modules, which are built in less
-            time than torch's meta device takes for their shapes.
+        build: builds the module.
+        what: description of the module for the message.
+        memory: whether its tensors have memory: for code from outside iclbench, and for small modules, which are built
+            faster in memory than on torch's meta device.
 
     Raises:
-        TooLargeError: as `bounded`.
+        TooLargeError: as in `bounded`.
     """
     with exclusive(), torch.random.fork_rng(devices=[]), _counted(what):
         if memory:
@@ -70,9 +74,8 @@ def measured(build: Callable[[], T], what: str, memory: bool) -> T:
 
 
 class _Undrawn(TorchFunctionMode):
-    """Within, initial weights are neither drawn nor filled: for tensors without memory torch would import its compiler,
-    or the reference implementations of its functions, which takes up to two seconds, to find out that there is nothing
-    to fill."""
+    """Skips the initialisation of weights. On the meta device it has no effect, but torch would import its compiler or
+    its reference implementations for it, which takes up to two seconds."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -86,33 +89,33 @@ class _Undrawn(TorchFunctionMode):
 
 @contextmanager
 def _counted(what: str) -> Iterator[None]:
-    """Within, modules that register too much are refused."""
+    """Raise `TooLargeError` in the block when modules register too many bytes or submodules."""
     max_size = limits.max_bytes()
     size = weights = modules = 0
 
     def refuse(excess: str) -> None:
         raise limits.TooLargeError(
-            f"{what}: {excess} at these settings; make layers, width or the like smaller, or {limits.RAISE}"
+            f"{what}: {excess} with these settings; make layers, width or the like smaller, or {limits.RAISE}"
         )
 
-    def tensor(module: nn.Module, name: str, value: Any) -> None:
+    def count_tensor(module: nn.Module, name: str, value: Any) -> None:
         nonlocal size, weights
         if isinstance(value, torch.Tensor):
             numbers = value.numel()
             size, weights = size + numbers * value.element_size(), weights + numbers
             if size > max_size:
-                refuse(f"{count(weights)} weights and more, beyond {nbytes(max_size)},")
+                refuse(f"at least {count(weights)} weights, beyond {nbytes(max_size)},")
 
-    def submodule(module: nn.Module, name: str, value: Any) -> None:
+    def count_module(module: nn.Module, name: str, value: Any) -> None:
         nonlocal modules
         modules += 1
-        if modules > max(1, max_size // _MODULE):
+        if modules > max(1, max_size // _BYTES_PER_MODULE):
             refuse(f"more than {plural(modules - 1, 'module')}")
 
     handles = [
-        hooks.register_module_parameter_registration_hook(tensor),
-        hooks.register_module_buffer_registration_hook(tensor),
-        hooks.register_module_module_registration_hook(submodule),
+        hooks.register_module_parameter_registration_hook(count_tensor),
+        hooks.register_module_buffer_registration_hook(count_tensor),
+        hooks.register_module_module_registration_hook(count_module),
     ]
     try:
         yield
@@ -122,18 +125,19 @@ def _counted(what: str) -> Iterator[None]:
 
 
 def check_task(shape: TaskShape, batch: int, episodes: int, what: str) -> None:
-    """Raise `UsageError` where a training batch, or the evaluation episodes, cannot be held.
+    """Raise `UsageError` if a training batch, or the evaluation episodes, are larger than the limit.
 
     Args:
         shape: the task.
-        batch, episodes: how many there are side by side.
-        what: the task, for the message.
+        batch: episodes of a training batch.
+        episodes: evaluation episodes.
+        what: description of the task for the message.
     """
     numbers = shape.points * (1 + shape.related) * (shape.x_dim + shape.y_dim)
     for name, n_episodes in (("train.batch", batch), ("task.episodes", episodes)):
         if 4 * n_episodes * numbers > limits.max_bytes():
             raise UsageError(
                 f"{what}: {name}={n_episodes:,} episodes of {shape.points:,} points take "
-                f"{nbytes(4 * n_episodes * numbers)}; make "
-                f"one of them smaller, or {limits.RAISE}"
+                f"{nbytes(4 * n_episodes * numbers)}; make one of them smaller, or {limits.RAISE}",
+                code="too-large",
             )

@@ -1,4 +1,4 @@
-"""Where work is done and what it may use: folders, device and threads."""
+"""The folders, the device and the threads of a command."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Context:
-    """Folders, device and threads, the same for all that one command does.
+    """The folders, the device and the threads of one command.
 
     Attributes:
-        results: results folder, where runs and tables lie.
-        data_dir: where families find their data sets; None: each where it looks by itself.
-        device: where models compute, as torch names it.
-        threads: torch threads; set when the process starts, recorded with measurements.
+        results: results folder, with runs and tables.
+        data_dir: folder of data sets; None for the default folder of each family.
+        device: device of models, as torch names it.
+        threads: number of torch threads, set when the process starts and recorded with measurements.
     """
 
     results: Path = Path("results")

@@ -6,5 +6,5 @@ import os
 
 
 def available() -> int:
-    """As many as it was given, by `taskset` or by a scheduler; the machine may have more."""
+    """The number of cores that `taskset` or a scheduler gives to this process; the machine may have more."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

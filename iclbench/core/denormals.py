@@ -1,5 +1,8 @@
-"""Numbers below the least normal one (1.2e-38 in single precision), for which many processors take a hundred times as
-long: products of strong decays and of small probabilities pass through them on their way to 0."""
+"""Flushing of denormal numbers (below 1.2e-38 in single precision) to 0.
+
+Many processors are a hundred times slower with them. Products of strong decays and of small probabilities become
+denormal before they underflow to 0.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,20 @@ from contextlib import contextmanager
 
 import torch
 
-_LEAST = sys.float_info.min
+_SMALLEST_NORMAL = sys.float_info.min
 
 
 @contextmanager
 def flushed() -> Iterator[None]:
-    """They count as 0 in what this thread computes on a CPU meanwhile.
+    """In the block, denormal numbers count as 0 in CPU computations of this thread.
 
     >>> with flushed():
     ...     float(torch.tensor(1e-39) * 0.5)
     0.0
     """
-    before = _LEAST * 0.5 == 0.0
+    was_flushing = _SMALLEST_NORMAL * 0.5 == 0.0
     torch.set_flush_denormal(True)
     try:
         yield
     finally:
-        torch.set_flush_denormal(before)
+        torch.set_flush_denormal(was_flushing)

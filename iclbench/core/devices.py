@@ -1,4 +1,4 @@
-"""Devices: which one is meant, and the names by which the cost table knows them."""
+"""Devices: the choice of the user, and names in the table of costs."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import torch
 
 from iclbench.core.errors import UsageError, shortened
 
-_KNOWN = "auto, cpu, cuda or cuda:N"
+_NAMES = "auto, cpu, cuda or cuda:N"
 
 
 def chosen_device(device: Any) -> str:
-    """The device as torch names it, `auto` being a GPU where there is one.
+    """The name that torch gives to the device; for `auto`, `cuda` if a GPU is available, otherwise `cpu`.
 
     Args:
-        device: what a user gave: a name or a `torch.device`.
+        device: the user's choice, a name or a `torch.device`.
 
     Raises:
-        UsageError: it is none, or there is no such device here.
+        UsageError: it is not a device, or this machine does not have it.
 
     >>> chosen_device(torch.device("cpu"))
     'cpu'
@@ -29,18 +29,21 @@ def chosen_device(device: Any) -> str:
     try:
         parsed = torch.device(name if isinstance(name, str) else "")
     except RuntimeError:
-        raise UsageError(f"{shortened(repr(name))} is not a device; write {_KNOWN}") from None
+        raise UsageError(f"{shortened(repr(name))} is not a device; write {_NAMES}", code="bad-value") from None
     if parsed.type not in ("cpu", "cuda", "mps"):
-        raise UsageError(f"device '{name}' is not supported; write {_KNOWN}")
+        raise UsageError(f"device '{name}' is not supported; write {_NAMES}", code="not-supported")
     if parsed.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError(f"device '{name}': this installation of torch sees no CUDA device; write cpu")
+        raise UsageError(
+            f"device '{name}': this installation of torch sees no CUDA device; write cpu", code="not-supported"
+        )
     if parsed.type == "cuda" and (parsed.index or 0) >= torch.cuda.device_count():
-        raise UsageError(f"device '{name}': there are {torch.cuda.device_count()} CUDA devices, counted from 0")
+        count = torch.cuda.device_count()
+        raise UsageError(f"device '{name}': there are {count} CUDA devices, counted from 0", code="not-supported")
     if parsed.type == "mps" and not torch.backends.mps.is_available():
-        raise UsageError(f"device '{name}' is not available here; write cpu")
+        raise UsageError(f"device '{name}' is not available; write cpu", code="not-supported")
     return str(name)
 
 
 def label(device: str) -> str:
-    """`cpu`, or the accelerator's own name."""
+    """The name of a device in the table of costs: `cpu`, or the model of the GPU."""
     return torch.cuda.get_device_name(device) if device.startswith("cuda") else device

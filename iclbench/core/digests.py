@@ -1,7 +1,7 @@
-"""Digests that detect files which were damaged after they were written, even by one flipped bit.
+"""Digests that detect damaged files.
 
-A parquet table carries the SHA-256 of all its own bytes, those of the digest itself taken as zeros. Weights have
-theirs in a file next to them (`sha256sum -c` reads it), so that their own bytes are those of the tensors alone.
+A parquet table has in its footer the SHA-256 of its bytes, with zeros for the digest itself. The digest of weights is
+in a file next to them, which `sha256sum -c` reads, so that the bytes of the weights depend on the tensors alone.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ import hashlib
 import re
 from pathlib import Path
 
-# The entry of a parquet footer that holds the digest.
+# The key of the digest in a parquet footer.
 KEY = "iclbench.sha256"
 BLANK = "0" * 64
-# As Thrift's compact protocol writes it, which the format prescribes: key, field header, length, value.
+# Key, field header, length and value in Thrift's compact protocol, the encoding of parquet footers.
 _ENTRY = re.compile(re.escape(KEY.encode()) + rb"\x18\x40([0-9a-f]{64})")
 
 
 class DamagedError(ValueError):
-    """A file is not as it was written."""
+    """A file has changed since it was written."""
 
 
 def sealed(parquet: bytes) -> bytes:
-    """A parquet file with its digest in the place of `BLANK`, which its footer holds under `KEY`."""
+    """The parquet file with its digest instead of `BLANK`, the value of `KEY` in its footer."""
     entry = _ENTRY.match(parquet, parquet.rfind(KEY.encode()))
     assert entry is not None
     digest = hashlib.sha256(parquet).hexdigest().encode()
@@ -30,7 +30,7 @@ def sealed(parquet: bytes) -> bytes:
 
 
 def check(parquet: bytes) -> None:
-    """Raise `DamagedError` where a parquet file has no digest, or another one than that of its bytes."""
+    """Raise `DamagedError` if a parquet file has no digest, or if the digest does not match its bytes."""
     start = parquet.rfind(KEY.encode())  # the footer is at the end
     if start < 0:
         raise DamagedError("it has no digest")
@@ -40,10 +40,10 @@ def check(parquet: bytes) -> None:
         digest.update(BLANK.encode())
         digest.update(parquet[entry.end(1) :])
     if entry is None or digest.hexdigest().encode() != entry[1]:
-        raise DamagedError("it is not as it was written: its digest is another")
+        raise DamagedError("its digest does not match its content")
 
 
 def of_file(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal digits."""
+    """The SHA-256 of a file, in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

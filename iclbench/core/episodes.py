@@ -1,7 +1,7 @@
-"""Episodes: the one data type that flows from families to predictors to scores.
+"""Episodes: the data that families sample, predictors read and scores are computed from.
 
-One layout throughout: `(batch, points, dim)` with boolean masks, True = valid. Images are flattened in `x`; the task
-card's `x_shape` says how to unfold them. For classification `y` holds integer labels of shape `(batch, points)`.
+The layout is `(batch, points, dim)` with boolean masks, True = valid. Images are flattened in `x`; the task card has
+their shape in `x_shape`. For classification, `y` holds integer labels of shape `(batch, points)`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Points(TensorRecord):
     Attributes:
         x: inputs, `(..., points, Dx)`.
         y: outputs, `(..., points, Dy)` as floats, or `(..., points)` as integer labels.
-        mask: which points are there, `(..., points)`.
+        mask: the valid points, `(..., points)`.
     """
 
     x: Float[Tensor, "*batch points dx"]
@@ -36,71 +36,71 @@ class Points(TensorRecord):
 
     @property
     def count(self) -> int:
-        """Number of points, padding included."""
+        """Number of points, including padding."""
         return self.x.shape[-2]
 
     @property
     def counts(self) -> Int[Tensor, " *batch"]:
-        """Number of valid points per episode."""
+        """Number of valid points of each episode."""
         return self.mask.sum(-1)
 
     def __len__(self) -> int:
         return self.x.shape[0]
 
     def span(self, start: int, stop: int | None = None) -> Points:
-        """Points `start` to `stop` of every episode, `(batch, points, dim)` layout."""
+        """Points `start` to `stop` of each episode, for the layout `(batch, points, dim)`."""
         return self.map(lambda t: t[:, start:stop])
 
     def append(self, other: Points) -> Points:
-        """These points followed by `other`'s, with their masks."""
+        """These points followed by the points of `other`."""
         return Points(
             torch.cat([self.x, other.x], 1), torch.cat([self.y, other.y], 1), torch.cat([self.mask, other.mask], 1)
         )
 
     def compact(self) -> tuple[Points, Int[Tensor, "batch points"]]:
-        """The valid points of every episode first, in their order, and the permutation that did it.
+        """The points with the valid ones of each episode first, in their order, and the permutation.
 
-        Sequence models need this: a hole in the mask would otherwise be a step of the recurrence.
+        Sequence models need this, because an invalid point between valid ones would be a step of the recurrence.
         """
         order = valid_first(self.mask)
         return self.map(lambda t: take(t, order)), order
 
     def repeat_interleave(self, times: int) -> Points:
+        """Each episode `times` times in a row."""
         return self.map(lambda t: t.repeat_interleave(times, 0))
 
 
 def first_related(related: Points | None, count: int) -> Points | None:
-    """The first `count` of the related datasets, `(batch, sets, points, dim)`; None where none are left."""
+    """The first `count` of the related datasets, `(batch, sets, points, dim)`; None if there are none."""
     return None if related is None or count == 0 else related.map(lambda t: t[:, :count])
 
 
 def valid_first(mask: Bool[Tensor, "batch points"]) -> Int[Tensor, "batch points"]:
-    """Per episode the index list that puts the valid points first, all in their order."""
+    """For each episode, the permutation that puts the valid points first without changing their order."""
     return torch.argsort((~mask).to(torch.uint8), dim=1, stable=True)
 
 
 def take(t: Tensor, order: Int[Tensor, "batch points"]) -> Tensor:
-    """Gather along axis 1 with one index list per episode."""
+    """Index axis 1 with a list of indices for each episode."""
     index = order.reshape(*order.shape, *[1] * (t.dim() - 2))
     return torch.gather(t, 1, index.expand(*order.shape, *t.shape[2:]))
 
 
 @dataclass(frozen=True)
 class Episodes(TensorRecord):
-    """A batch of draws: a function each, its context points, its target points, and what else the family knows.
+    """A batch of episodes. Each is a sampled function with its context points and its queries.
 
     Attributes:
-        context: the points that condition a predictor. For the question `next` this is the whole sequence.
-        targets: for the question `targets`, the points to be predicted from the whole context. For the question
-        `next`, one
-            query per prefix (`targets[:, n]` is asked after the first n context points); None: the context points
-            themselves are the queries.
-        scored: the positions of `asked` that count.
-        related: further datasets of the same process, `(batch, sets, points, dim)`, those that are there first; one
-            that is not there has no valid point.
-        classes: number of classes, None for regression.
-        choices: the labels admitted per episode, `(batch, classes)`.
-        truth: what generated the episode (weights, kernel, class); only oracles may read it.
+        context: the points that a predictor is conditioned on; for the question `next`, the complete sequence.
+        targets: for the question `targets`, the points to predict from the context. For the question `next`, one query
+            per prefix: `targets[:, n]` is predicted from the first n context points; None if the context points are
+            the queries.
+        scored: the positions of `asked` that count in scores.
+        related: further datasets of the same process, `(batch, sets, points, dim)`; episodes with fewer datasets have
+            sets without valid points at the end.
+        classes: number of classes; None for regression.
+        choices: the labels that each episode admits, `(batch, classes)`.
+        truth: the latent variables of the episodes (weights, kernel, class), which only oracles may read.
     """
 
     context: Points
@@ -113,19 +113,19 @@ class Episodes(TensorRecord):
 
     @property
     def asked(self) -> Points:
-        """The points whose outputs are to be predicted."""
+        """The queries: the points whose outputs are predicted."""
         return self.context if self.targets is None else self.targets
 
     def __len__(self) -> int:
         return len(self.context)
 
     def asking_context(self) -> Episodes:
-        """The same episodes of the question `targets`, whose context points are asked and scored behind the others."""
+        """The episodes with their context points as further targets, for the question `targets`."""
         context = self.context
         return replace(self, targets=self.asked.append(context), scored=torch.cat([self.scored, context.mask], 1))
 
     def begun(self, points: int) -> Episodes:
-        """The first `points` points of sequences of the question `next`, with the queries of these prefixes."""
+        """The first `points` points and their queries, for the question `next`."""
         targets = None if self.targets is None else self.targets.span(0, points)
         return replace(self, context=self.context.span(0, points), targets=targets, scored=self.scored[:, :points])
 

@@ -7,15 +7,15 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any, Final
 
-# So many known names still make a line that is read.
-_NAMED = 32
-# So many characters of what the user wrote are echoed: his own words are quoted, or have no blanks.
-_ECHOED = 200
+# An error message lists at most this many known names.
+_MAX_NAMES = 32
+# An error message repeats at most this many characters of the user's input, which is quoted or has no blanks.
+_MAX_ECHO = 200
 _LONG = re.compile(r"(?<!\w)'[^'\n]{199,}'|(?<!\w)\"[^\"\n]{199,}\"|\S{201,}")
 
 
 def brief(text: str) -> str:
-    """The text with every quotation and every word cut to 200 characters, in the middle: names end in what matters.
+    """The text with the middle of each long quotation and each long word cut out, which leaves at most 200 characters.
 
     >>> brief("unknown task '" + 1000 * "a" + "'; known: linear")[140:]
     "aaaaaaaaaaaaa ... aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'; known: linear"
@@ -24,16 +24,16 @@ def brief(text: str) -> str:
 
 
 def brief_line(text: str) -> str:
-    """`brief`, without line breaks and other control characters, which a quoted key of a TOML file may hold."""
+    """`brief` with blanks for line breaks and other control characters, which a quoted key of a TOML file may have."""
     return "".join(c if c.isprintable() else " " for c in brief(text))
 
 
 def shortened(text: str) -> str:
-    """The text, or its beginning and its end where it is longer than what is echoed."""
-    return text if len(text) <= _ECHOED else f"{text[:140]} ... {text[-50:]}"
+    """The text; of a text with more than 200 characters, its beginning and its end."""
+    return text if len(text) <= _MAX_ECHO else f"{text[:140]} ... {text[-50:]}"
 
 
-# What a caller may rely on: messages change, codes do not.
+# Callers may rely on these codes, but not on messages, which change.
 CODES: Final = {
     "failed": "The work failed for another reason.",
     "usage": "The request cannot be carried out for another reason.",
@@ -69,7 +69,7 @@ CODES: Final = {
 
 
 class IclbenchError(Exception):
-    """One line for the user.
+    """An error whose message is one line for the user.
 
     Attributes:
         code: the kind of the error, a key of `CODES`.
@@ -85,29 +85,29 @@ class IclbenchError(Exception):
             self.code = code
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By the finished message and the attributes, whatever arguments a subclass is made from.
+        # Subclasses take other arguments, so unpickling does not call `__init__`.
         return _unpickled, (type(self), self.args), vars(self)
 
 
 class PluginError(IclbenchError):
-    """A class from outside iclbench raised, or a class returned what was not asked for.
+    """A class from outside iclbench raised an error, or a class returned a wrong type or shape.
 
     Attributes:
-        target: the class, as `iclbench check` takes it; empty if it cannot be checked by its own name.
+        target: the class as an argument of `iclbench check`; empty if that command cannot check it.
     """
 
     code = "plugin"
     target = ""
 
     @classmethod
-    def of(cls, faulty: type, method: str, what: str) -> PluginError:
-        """The error of a method, or of the class if it has no such method.
+    def of(cls, faulty: type, method: str, problem: str) -> PluginError:
+        """The error that names the method, or the class if it has no such method.
 
         >>> str(PluginError.of(type("Net", (), {"__module__": "my_net", "loss": None}), "loss", "raised KeyError"))
         'my_net:Net.loss raised KeyError'
         """
         name = f"{faulty.__module__}:{faulty.__qualname__}"
-        error = cls(f"{name}.{method} {what}" if method and hasattr(faulty, method) else f"{name} {what}")
+        error = cls(f"{name}.{method} {problem}" if method and hasattr(faulty, method) else f"{name} {problem}")
         if not is_ours(faulty) and (hasattr(faulty, "Settings") or hasattr(faulty, "Parameters")):
             error.target = name
         return error
@@ -125,21 +125,22 @@ def _unpickled(cls: type[IclbenchError], args: tuple[Any, ...]) -> IclbenchError
 
 
 class UsageError(IclbenchError):
-    """The request cannot be carried out as typed."""
+    """The request cannot be carried out."""
 
     code = "usage"
     exit_code = 2
 
 
 class UnknownNameError(UsageError):
-    """A name that nothing answers to; the message lists the nearest ones.
+    """An unknown name; the message lists similar names, or all known names.
 
     Args:
-        kind: of what is named.
-        name: as it was typed.
-        known: names that something answers to.
-        hint: what else may be written.
-        listed_by: the command that lists them, named where none is near and a line does not hold all.
+        kind: what the name should name, such as "task".
+        name: the name that the user typed.
+        known: the known names.
+        hint: text at the end of the message.
+        listed_by: the command that lists all names. The message refers to it if no name is similar and there are more
+            than 32 names.
 
     >>> str(UnknownNameError("task", "linaer", ["linear", "quadratic"]))
     "unknown task 'linaer'; did you mean 'linear'?"
@@ -152,29 +153,33 @@ class UnknownNameError(UsageError):
         matches = get_close_matches(name, known, n=3, cutoff=0.5)
         if matches:
             advice = "did you mean " + " or ".join(f"'{n}'" for n in matches) + "?"
-        elif listed_by and len(known) > _NAMED:
+        elif listed_by and len(known) > _MAX_NAMES:
             advice = f"{listed_by} names all"
         else:
-            rest_text = f" and {len(known) - _NAMED} more" if len(known) > _NAMED else ""
-            advice = f"known: {', '.join(known[:_NAMED])}{rest_text}" if known else "none are known"
+            rest_text = f" and {len(known) - _MAX_NAMES} more" if len(known) > _MAX_NAMES else ""
+            advice = f"known: {', '.join(known[:_MAX_NAMES])}{rest_text}" if known else "none are known"
         super().__init__(f"unknown {kind} {name!r}; {advice}{' ' + hint if hint else ''}")
 
 
 class NonFiniteError(IclbenchError):
-    """A prediction or a score is NaN or infinite. A mean over the others would flatter a model that fails at some."""
+    """A prediction or a score is NaN or infinite.
+
+    It is not left out of means: they would flatter a model that fails on some episodes.
+    """
 
     code = "not-finite"
 
 
 class Interrupted(IclbenchError):  # noqa: N818
-    """Stopped by a signal; computed results are not lost."""
+    """The process was stopped by a signal; computed results are not lost."""
 
     code = "interrupted"
     exit_code = 130
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, in one line: its first, after its type and cut to 200 characters where it is none of ours.
+    """The first line of an error's message; of an error from outside iclbench, after its type and cut to 200
+    characters.
 
     >>> one_line(IclbenchError("no such file")), one_line(ValueError("3 is odd\\nand more")), one_line(KeyError())
     ('no such file', 'ValueError: 3 is odd', 'KeyError: no message')
@@ -184,7 +189,7 @@ def one_line(error: BaseException) -> str:
 
 
 def said(error: BaseException) -> str:
-    """The first line of an error's own words, cut to 200 characters where it is none of ours.
+    """The first line of an error's message without its type, cut to 200 characters if it is not from iclbench.
 
     >>> said(ValueError("3 is odd\\nand more")), said(KeyError()), len(said(ValueError(99 * "a word ")))
     ('3 is odd', 'no message', 195)
@@ -200,11 +205,11 @@ class DataError(UsageError):
 
 
 class DataChangedError(DataError):
-    """The data are not those that a run was trained on.
+    """The data are not the data of a run's training.
 
     Args:
         then: fingerprint of the data in training.
-        now: fingerprint of the data in the given place.
+        now: fingerprint of the data in the data folder.
     """
 
     code = "data-changed"

@@ -1,13 +1,14 @@
-"""Predictions of the next event of a sequence: when it comes, and with what mark.
+"""Predictions of the time and the mark of the next event of a sequence.
 
-An event is `(gap, mark, time)` in `Points.y`, columns `GAP`, `MARK`, `TIME`: the gap to the event before (to time 0 for
-the first), the mark as a number from 0, the absolute time. There is no x. Likelihoods are densities over the gap, in
-nats, so that they depend on the unit of time: in units c times as long every log-density is log c larger, and one above
-0 only says that gaps are short in this unit.
+An event is `(gap, mark, time)` in `Points.y`, columns `GAP`, `MARK`, `TIME`: the time since the previous event (since
+time 0 for the first event), the mark as a number from 0, and the absolute time. There is no x. Likelihoods are
+densities of the gap, in nats, and depend on the unit of time: in units c times as long, each log-density is log c
+larger. A positive log-density only says that gaps are short in this unit.
 
-A censored point is the open interval after the last event of a window of observation: `(T - t_N, CENSORED, T)`. It is
-the last of its sequence, so no answer has read it. Its log-survival enters the training loss and the likelihood of the
-sequence. Without it a model learns that gaps are short: long ones are cut off by the end of the window more often.
+A censored point is the open interval after the last event of an observation window: `(T - t_N, CENSORED, T)`. It is
+the last point of its sequence, so no prediction depends on it. Its log-survival is part of the training loss and of the
+likelihood of the sequence. Without it, a model learns gaps that are too short, because the end of the window cuts off
+long gaps more often.
 """
 
 from __future__ import annotations
@@ -32,39 +33,40 @@ GAP, MARK, TIME = range(3)
 CENSORED = -1
 
 _LOG_2PI = math.log(2 * math.pi)
-# Quadrature over gaps: panels, nodes on each, and minus the log-probability of a gap beyond the last.
+# Bound of distribution functions in the released code of Meta TPP.
 _RELEASED = 1e-5
-_PANELS, _NODES, _SURVIVING = 14, 8, 30.0
-# What is added to every scale of a log-normal.
-_LEAST_SCALE = 1e-4
+# Quadrature over gaps: number of panels, nodes per panel, and minus the log-survival at the end of the last panel.
+_PANELS, _NODES, _LOG_SURVIVAL = 14, 8, 30.0
+# Added to the scales of log-normals.
+_MIN_SCALE = 1e-4
 _SETTINGS = HeadSettings()
 
 
 def marks_of(y: Float[Tensor, "*shape 3"]) -> Tensor:
-    """Marks as integers; 0 where the point is censored."""
+    """Marks as integers; 0 for censored points."""
     return y[..., MARK].long().clamp_min(0)
 
 
 def open_intervals(points: Points) -> Bool[Tensor, "*batch points"]:
-    """Which points are open intervals and not events."""
+    """A mask of the points that are open intervals, not events."""
     return points.mask & (points.y[..., MARK] == CENSORED)
 
 
 def events_of(points: Points) -> Points:
-    """The points without open intervals, which no model reads."""
+    """The points without open intervals, which models must not read."""
     marks = points.y[..., MARK]
     if not marks.numel() or bool(marks.amin() >= 0):
-        return points  # without another mask, so that a stream takes no memory for it
+        return points  # a stream needs no memory for a second mask
     return replace(points, mask=points.mask & (marks >= 0))
 
 
 @dataclass(frozen=True)
 class EventPrediction(Prediction):
-    """The distribution of the next gap, and of the mark given the history.
+    """The distribution of the next gap and its mark, given the history.
 
-    Scores, per event: `nll_time` and `nll_mark` in nats and their sum `nll`; `squared_error` of the gap against the
-    mean, `absolute_error` against the median; `accuracy` of the likeliest mark given the history alone; whether the gap
-    lies in the central 50 % and 90 % interval.
+    Scores, per event: `nll_time` and `nll_mark` in nats, and their sum `nll`; `squared_error` of the mean gap;
+    `absolute_error` of the median gap; `accuracy` of the most likely mark before the gap is known; and whether the gap
+    is in the central 50 % and 90 % intervals.
     """
 
     metrics: ClassVar[tuple[str, ...]] = (
@@ -81,7 +83,7 @@ class EventPrediction(Prediction):
 
     @abstractmethod
     def log_density(self, gap: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """Log-density of the gap, whatever the mark."""
+        """Log-density of the gap, for all marks together."""
 
     @abstractmethod
     def log_survival(self, gap: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -89,11 +91,11 @@ class EventPrediction(Prediction):
 
     @abstractmethod
     def log_marks(self, gap: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape K"]:
-        """Log-probabilities of the marks of an event that comes after this gap."""
+        """Log-probabilities of the marks of an event after this gap."""
 
     @abstractmethod
     def mark_probabilities(self) -> Float[Tensor, "*shape K"]:
-        """Probabilities of the next mark while its time is not known."""
+        """Probabilities of the next mark before its time is known."""
 
     @abstractmethod
     def mean(self) -> Float[Tensor, "*shape"]:
@@ -101,20 +103,20 @@ class EventPrediction(Prediction):
 
     @abstractmethod
     def quantile(self, level: float) -> Float[Tensor, "*shape"]:
-        """The gap that is not exceeded with this probability, between 0 and 1."""
+        """The gap that the next gap does not exceed with probability `level`, between 0 and 1."""
 
     @abstractmethod
     def sample_gaps(self, n: int, generator: torch.Generator) -> Tensor:
         """Independent draws of the gap, `(n, *shape)`."""
 
     def log_likelihood(self, y: Float[Tensor, "*shape 3"]) -> Float[Tensor, "*shape"]:
-        """Joint log-density of time and mark; of a censored point the log-survival."""
+        """Joint log-density of time and mark; for a censored point, the log-survival."""
         gap, is_event = y[..., GAP], y[..., MARK] >= 0
         event = self.log_density(gap) + self._log_mark(y)
         return event if bool(is_event.all()) else torch.where(is_event, event, self.log_survival(gap))
 
     def released_log_survival(self, gap: Float[Tensor, "*#shape"]) -> Float[Tensor, "*#shape"]:
-        """`log_survival` as the released code of a head computes it, for `nll_published` alone."""
+        """`log_survival` as computed by the released code of a head, only for `nll_published`."""
         return self.log_survival(gap)
 
     def loss(self, y: Tensor) -> Tensor:
@@ -124,14 +126,14 @@ class EventPrediction(Prediction):
         gap = y[..., GAP]
         time, mark = -self.log_density(gap), -self._log_mark(y)
         below = -torch.expm1(self.log_survival(gap))
-        right = self.mark_probabilities().argmax(-1) == marks_of(y)
+        is_right = self.mark_probabilities().argmax(-1) == marks_of(y)
         return {
             "nll": time + mark,
             "nll_time": time,
             "nll_mark": mark,
             "squared_error": (self.mean() - gap).square(),
             "absolute_error": (self.quantile(0.5) - gap).abs(),
-            "accuracy": right.to(time.dtype),
+            "accuracy": is_right.to(time.dtype),
             "covered_50": ((below - 0.5).abs() <= 0.25).to(time.dtype),
             "covered_90": ((below - 0.5).abs() <= 0.45).to(time.dtype),
         }
@@ -139,16 +141,15 @@ class EventPrediction(Prediction):
     def sequence_scores(
         self, y: Float[Tensor, "B N 3"], scored: Bool[Tensor, "B N"], mask: Bool[Tensor, "B N"]
     ) -> dict[str, Float[Tensor, " B"]]:
-        """Two quantities as public code defines them, under names of their own, and the open interval.
+        """Two scores as defined in the released code of Meta TPP (Bae et al. 2023), and the open interval.
 
-        `nll_published` (Meta TPP, Bae et al. 2023): the first event is skipped, the gap before the last one counts as
-        one that is longer, by its log-survival. `squared_sum_error`: the errors of a sequence, without the first event,
-        are added before they are squared; what is published as an RMSE is the root of its mean. Both are divided by
-        the number of all events, and the survival is that of the released code (`released_log_survival`). `nll_open`:
-        minus the log-survival of a censored point, NaN where there is none.
+        `nll_published` skips the first event and scores the last gap by its log-survival (`released_log_survival`).
+        `squared_sum_error` adds the errors of all gaps except the first before squaring; the RMSE in the paper is the
+        square root of its mean. Both are later divided by the number of all events. `nll_open` is minus the
+        log-survival of the censored point, NaN for sequences without one.
         """
         gap, survival = y[..., GAP], -self.log_survival(y[..., GAP])
-        survival = survival.nan_to_num(nan=math.inf, posinf=math.inf)  # NaN: there is no open interval
+        survival = survival.nan_to_num(nan=math.inf, posinf=math.inf)  # NaN means below that there is no open interval
         released = -self.released_log_survival(gap)
         place = scored.cumsum(1)
         is_first, is_last = scored & (place == 1), scored & (place == scored.sum(1, keepdim=True))
@@ -161,11 +162,11 @@ class EventPrediction(Prediction):
         return {"nll_published": published, "squared_sum_error": error.square(), "nll_open": opened}
 
     def point(self) -> Float[Tensor, "*shape 2"]:
-        """Expected gap and likeliest mark."""
+        """Expected gap and most likely mark."""
         return torch.stack([self.mean(), self.mark_probabilities().argmax(-1).to(self.mean().dtype)], -1)
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
-        """Ends of the central interval of the gap, `(*shape, 1)` each."""
+        """The ends of the central interval of the gap, `(*shape, 1)` each."""
         if checked_level(level) == 1:  # beyond what bisection reaches
             median = self.quantile(0.5).unsqueeze(-1)
             return torch.zeros_like(median), torch.full_like(median, math.inf)
@@ -173,13 +174,13 @@ class EventPrediction(Prediction):
         return low, high
 
     def sample(self, n: int, generator: torch.Generator) -> Float[Tensor, "n *shape 2"]:
-        """Gaps and marks, each mark given its gap."""
+        """Draw gaps and marks, each mark given its gap."""
         gaps = self.sample_gaps(n, generator)
-        marks = [_one_of_each(self.log_marks(gap).exp(), generator) for gap in gaps]
+        marks = [_drawn_index(self.log_marks(gap).exp(), generator) for gap in gaps]
         return torch.stack([gaps, torch.stack(marks).to(gaps) if n else gaps], -1)
 
     def columns(self) -> dict[str, Tensor]:
-        """Mean, median and central 90 % interval of the gap, the likeliest mark and the probabilities of all."""
+        """Mean, median and central 90 % interval of the gap, most likely mark, and probabilities of all marks."""
         probabilities = self.mark_probabilities()
         gaps = {
             "gap": self.mean(),
@@ -196,14 +197,14 @@ class EventPrediction(Prediction):
 
 @dataclass(frozen=True)
 class LogNormalEvent(EventPrediction):
-    """A mixture of log-normal gaps and a mark that is independent of the gap given the history (Shchur et al. 2020).
+    """A log-normal mixture of gaps, with marks independent of the gap given the history (Shchur et al. 2020).
 
     Attributes:
-        logits: of the components.
-        locs, scales: of the logarithm of the gap. A network's scale is softplus(raw) + floor + 1e-4. The released code
-            of Meta TPP has softplus(raw) alone; 1e-4 keeps the density of gaps that repeat to the last digit finite
-            where softplus underflows to 0.
-        marks: logits.
+        logits: logits of the components.
+        locs: means of the logarithm of the gap.
+        scales: standard deviations of the logarithm of the gap: softplus(raw) + floor + 1e-4. The released code of Meta
+            TPP has softplus(raw), which underflows to 0; 1e-4 keeps densities of exactly repeated gaps finite.
+        marks: logits of the marks.
     """
 
     logits: Float[Tensor, "*shape C"]
@@ -221,11 +222,11 @@ class LogNormalEvent(EventPrediction):
     ) -> LogNormalEvent:
         c = settings.components
         logits, locs, pre, marks = raw.split([c, c, c, outputs], -1)
-        # In full precision: half a digit of a large gap's logarithm is a factor.
+        # In single precision at least: a rounding error of the logarithm is a factor of the gap.
         logits, locs, pre, marks = (
             t.to(torch.promote_types(t.dtype, torch.float32)) for t in (logits, locs, pre, marks)
         )
-        return cls(logits, locs, F.softplus(pre) + settings.floor + _LEAST_SCALE, marks)
+        return cls(logits, locs, F.softplus(pre) + settings.floor + _MIN_SCALE, marks)
 
     def log_density(self, gap: Tensor) -> Tensor:
         log = _logarithm(gap).unsqueeze(-1)
@@ -238,8 +239,8 @@ class LogNormalEvent(EventPrediction):
         return torch.logsumexp(self.logits.log_softmax(-1) + torch.special.log_ndtr(-z), -1)
 
     def released_log_survival(self, gap: Tensor) -> Tensor:
-        """Meta TPP keeps the distribution function of every component within [1e-5, 1 - 1e-5], so that a last gap costs
-        11.5 nats at most."""
+        """Log-survival with the distribution function of each component clipped to [1e-5, 1 - 1e-5], as in Meta TPP:
+        the last gap contributes at most 11.5 nats."""
         z = (_logarithm(gap).unsqueeze(-1) - self.locs) / self.scales
         below = torch.special.ndtr(z).clamp(_RELEASED, 1 - _RELEASED)
         return torch.logsumexp(self.logits.log_softmax(-1) + torch.log1p(-below), -1)
@@ -251,13 +252,13 @@ class LogNormalEvent(EventPrediction):
         return self.marks.softmax(-1)
 
     def mean(self) -> Tensor:
-        """The mean, in double precision, since heavy tails overflow single precision."""
+        """The mean, in double precision, because heavy tails overflow single precision."""
         locs, scales = self.locs.double(), self.scales.double()
         log_means = self.logits.double().log_softmax(-1) + locs + scales.square() / 2
         return torch.logsumexp(log_means, -1).exp()
 
     def quantile(self, level: float) -> Tensor:
-        """By bisection of the logarithm, to the last bit but a few."""
+        """The quantile, by bisection of the logarithm to a few bits of the float's precision."""
         reach = 40 * self.scales
         low, high = (self.locs - reach).amin(-1), (self.locs + reach).amax(-1)
         weights = self.logits.softmax(-1)
@@ -278,10 +279,11 @@ class LogNormalEvent(EventPrediction):
 
 @dataclass(frozen=True)
 class HazardEvent(EventPrediction):
-    """Events of mark k at the rate base_k + excited_k exp(-decay s), s after the last event, while nothing happens.
+    """Events of mark k with the rate base_k + excited_k exp(-decay s) at time s after the last event.
 
-    All kinds with such a rate have closed forms: homogeneous Poisson (nothing excited), exponential Hawkes with one
-    decay, self-correcting (no base, a negative decay). The rate of all marks stays positive: a next event comes.
+    Processes with such a rate have closed forms: homogeneous Poisson processes (excited = 0), exponential Hawkes
+    processes with one decay, and self-correcting processes (base = 0, negative decay). The total rate must stay
+    positive.
     """
 
     base: Float[Tensor, "*shape K"]
@@ -298,18 +300,18 @@ class HazardEvent(EventPrediction):
         return cls(F.softplus(base) + 1e-6, F.softplus(excited), F.softplus(decay).squeeze(-1) + 1e-6)
 
     def rates(self, gap: Float[Tensor, "*#shape"]) -> Float[Tensor, "*#shape K"]:
-        """Intensities of the marks so long after the last event."""
+        """Rates of the marks at this time after the last event."""
         return self.base + self.excited * torch.exp(-self.decay * gap).unsqueeze(-1)
 
     def compensator(self, gap: Float[Tensor, "*#shape"]) -> Float[Tensor, "*#shape"]:
-        """Integral of the intensity of all marks over the gap: a unit exponential (time rescaling)."""
+        """Integral of the total rate over the gap, which has a unit exponential distribution (time rescaling)."""
         u = self.decay * gap
         # (1 - exp(-u)) / u, whose limit at 0 is 1
         share = torch.where(u == 0, 1.0, -torch.expm1(-u) / torch.where(u == 0, 1.0, u))
         return gap * (self.base.sum(-1) + self.excited.sum(-1) * share)
 
     def log_rates(self, gap: Float[Tensor, "*#shape"]) -> Float[Tensor, "*#shape K"]:
-        """Their logarithms, finite also where a growing rate overflows."""
+        """Logarithms of the rates, finite even if a growing rate overflows."""
         decayed = self.excited.log() - (self.decay * gap).unsqueeze(-1)
         return torch.logaddexp(self.base.log(), decayed)
 
@@ -323,28 +325,28 @@ class HazardEvent(EventPrediction):
         return self.log_rates(gap).log_softmax(-1)
 
     def mark_probabilities(self) -> Tensor:
-        """Averaged over the time of the event."""
-        return self._over_time[1]
+        """Probabilities of the marks, averaged over the time of the event."""
+        return self._integrals[1]
 
     def mean(self) -> Tensor:
-        """The integral of the survival function."""
-        return self._over_time[0]
+        """The mean gap, the integral of the survival function."""
+        return self._integrals[0]
 
     @cached_property
-    def _over_time(self) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape K"]]:
-        """Mean gap and probabilities of the marks, from one walk: every score of an event asks for one of them."""
+    def _integrals(self) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape K"]]:
+        """Mean gap and probabilities of the marks, from one quadrature."""
         mean, marks = torch.zeros_like(self.decay), torch.zeros_like(self.base)
         for gap, width in self._panels():
-            survives = width * self.log_survival(gap).exp()
-            mean = mean + survives
-            marks = marks + survives.unsqueeze(-1) * self.rates(gap)
+            weighted_survival = width * self.log_survival(gap).exp()
+            mean = mean + weighted_survival
+            marks = marks + weighted_survival.unsqueeze(-1) * self.rates(gap)
         return mean, marks / marks.sum(-1, keepdim=True)
 
     def _panels(self) -> Iterator[tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"]]]:
-        """Gaps and weights of Gauss-Legendre quadrature on panels that double in width up to where hardly anything
-        survives, so that rates which change on any scale are met by some of them."""
+        """Gaps and weights of Gauss-Legendre quadrature. The width of panels doubles up to the gap whose log-survival
+        is -30, so that some panels resolve a rate that changes on any scale."""
         nodes, weights = np.polynomial.legendre.leggauss(_NODES)
-        end = self.waited(torch.full_like(self.decay, _SURVIVING))
+        end = self.waited(torch.full_like(self.decay, _LOG_SURVIVAL))
         for panel in range(_PANELS):
             high = 2.0**-panel
             low = 0.0 if panel == _PANELS - 1 else high / 2
@@ -361,23 +363,24 @@ class HazardEvent(EventPrediction):
         return self.waited(-torch.log1p(-uniform))
 
     def waited(self, target: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """The gap over which the intensity integrates to `target`, by bisection to the last bit but a few."""
+        """The gap over which the total rate integrates to `target`, by bisection to a few bits of the float's
+        precision."""
         high = target / self.rates(torch.zeros_like(target)).sum(-1)
         for _ in range(200):
-            short = self.compensator(high) < target
-            if not bool(short.any()):
+            is_short = self.compensator(high) < target
+            if not bool(is_short.any()):
                 break
-            high = torch.where(short, 2 * high, high)
+            high = torch.where(is_short, 2 * high, high)
         return bisected(lambda gap: self.compensator(gap) < target, torch.zeros_like(high), high)
 
 
 @dataclass(frozen=True)
 class MixedEvent(EventPrediction):
-    """A log-normal gap at some positions, a hazard at the others: what an oracle of several kinds answers.
+    """A log-normal prediction at some positions and a hazard at the others, the answer of an oracle of mixed processes.
 
     Attributes:
-        lognormal, hazard: the answers; each is any proper distribution where the other one holds.
-        renewal: where the log-normal one holds.
+        lognormal, hazard: the two predictions; each is an arbitrary proper distribution where the other one is used.
+        renewal: the positions of the log-normal prediction.
     """
 
     lognormal: LogNormalEvent
@@ -386,11 +389,11 @@ class MixedEvent(EventPrediction):
 
     @classmethod
     def raw_dim(cls, outputs: int, settings: HeadSettings = _SETTINGS) -> int:
-        raise NotImplementedError("an oracle's answer is not read off a network")
+        raise NotImplementedError("the answer of an oracle is not read from a network's outputs")
 
     @classmethod
     def from_raw(cls, raw: Tensor, outputs: int, settings: HeadSettings = _SETTINGS) -> MixedEvent:
-        raise NotImplementedError("an oracle's answer is not read off a network")
+        raise NotImplementedError("the answer of an oracle is not read from a network's outputs")
 
     def log_density(self, gap: Tensor) -> Tensor:
         return self._either(self.lognormal.log_density(gap), self.hazard.log_density(gap))
@@ -419,10 +422,10 @@ class MixedEvent(EventPrediction):
 
 
 def _logarithm(gap: Tensor) -> Tensor:
-    """The logarithm, finite for a gap of 0 as in padding: masked values must not make gradients infinite."""
+    """The logarithm, finite for the gap 0 of padding, so that masked values do not make gradients infinite."""
     return gap.clamp_min(torch.finfo(gap.dtype).tiny).log()
 
 
-def _one_of_each(probabilities: Float[Tensor, "*shape K"], generator: torch.Generator) -> Tensor:
-    """One draw from every row."""
+def _drawn_index(probabilities: Float[Tensor, "*shape K"], generator: torch.Generator) -> Tensor:
+    """One draw from each row."""
     return drawn(probabilities.reshape(-1, probabilities.shape[-1]), 1, generator).reshape(probabilities.shape[:-1])

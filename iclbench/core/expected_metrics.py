@@ -1,4 +1,4 @@
-"""Which metrics a cached evaluation has, and which of those that today's code computes it lacks."""
+"""The metrics that a cached evaluation lacks, compared with the metrics that the current code computes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from iclbench.core.predictions import Prediction
 
 
 def lacking(measured: Iterable[str], question: str) -> set[str]:
-    """The metrics that today's code computes together with these, and that are not among them.
+    """The metrics that the current code computes together with `measured` and that are not in it.
 
-    The answers are taken for the kind of prediction with the fewest metrics (`Prediction.metrics`) that has all of
-    these. With a density comes the joint likelihood of targets. What else depends on the data or on the model (areas,
-    scores of whole sequences, of admitted labels) cannot be known without computing it, and is never said to be
-    lacking.
+    The class of predictions is inferred: it is the one with the fewest metrics (`Prediction.metrics`) that has all of
+    `measured`. Predictions with a density also have a joint likelihood of targets. Other metrics depend on the data or
+    the model (areas, scores of sequences or of admitted labels) and are never returned.
 
     Args:
         measured: names of metrics with values.
-        question: of the task.
+        question: question of the task.
 
     >>> from iclbench.core.predictions import Gaussian
     >>> lacking([*Gaussian.metrics, "auc"], "next"), lacking(Gaussian.metrics, "targets")

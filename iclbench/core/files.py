@@ -1,4 +1,4 @@
-"""Writing files so that a crash at any moment leaves the old one or the new one, never half of one."""
+"""Atomic writing of files: after a crash there is the old file or the new one, never a part of one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-# The entry of a safetensors file's metadata that names the file with its digest.
+# The key in the metadata of a safetensors file for the name of the file with its digest.
 DIGEST = "sha256"
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 # Writers on two machines, or in two containers, may have the same process id.
@@ -29,12 +29,17 @@ _WRITER = uuid.uuid4().hex[:8]
 
 @contextmanager
 def atomic(path: Path, sync: bool = True) -> Iterator[Path]:
-    """Yield a temporary path next to `path`; it is synced and renamed to `path` if the block succeeds, removed if
-    not. A block that removes it itself leaves `path` as it is. Links are followed; who may read the file is what the
-    umask says. `sync` is for what cannot be made again in seconds.
+    """Yield a temporary path next to `path`, which replaces `path` if the block succeeds and is removed if not.
+
+    If the block removes the temporary file, `path` does not change. Links are followed, and the umask decides who can
+    read the file.
+
+    Args:
+        path: the file to write.
+        sync: whether to sync the file and its folder, for files that cannot be recomputed in seconds.
 
     Raises:
-        OSError: `path` is something that may not be replaced, like a device or a pipe.
+        OSError: `path` is not a regular file but, for example, a device or a pipe.
     """
     path = path.resolve()
     if path.exists() and not path.is_file():
@@ -47,10 +52,10 @@ def atomic(path: Path, sync: bool = True) -> Iterator[Path]:
         yield temporary
         if not temporary.exists():
             return
-        temporary.chmod(mode)  # safetensors lets nobody but the owner read
+        temporary.chmod(mode)  # safetensors makes files that only the owner can read
         if sync:
-            with temporary.open("rb") as written:
-                os.fsync(written.fileno())
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
         temporary.replace(path)
         if sync:
             _sync_folder(path.parent)
@@ -59,30 +64,36 @@ def atomic(path: Path, sync: bool = True) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str, sync: bool = True) -> None:
-    """Write a text file through `atomic`, in UTF-8, with the same bytes on every system."""
+    """Write a text file atomically, in UTF-8 and with the same line ends on all systems."""
     with atomic(path, sync) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
-def check_replaceable(path: Path, what: str, is_own: Callable[[Path], bool]) -> None:
-    """Raise `UsageError` if writing to `path` would replace a file that is neither empty nor `what` is written."""
-    if path.is_file() and path.stat().st_size and not is_own(path):
-        raise UsageError(f"{path} exists and is not {what}; name another file")
+def check_replaceable(path: Path, kind: str, is_replaceable: Callable[[Path], bool]) -> None:
+    """Raise `UsageError` if `path` is a file that is neither empty nor of the kind that replaces it.
+
+    Args:
+        path: the file to write.
+        kind: the kind of file, such as "a saved state", for the message.
+        is_replaceable: whether an existing file is of this kind.
+    """
+    if path.is_file() and path.stat().st_size and not is_replaceable(path):
+        raise UsageError(f"{path} exists and is not {kind}; name another file", code="exists")
 
 
 def check_state_file(path: Path) -> None:
-    """`check_replaceable` for a saved state: one that says of which weights it is."""
+    """`check_replaceable` for a saved state, whose metadata names its weights."""
     check_replaceable(path, "a saved state", lambda file: '"weights"' in tensors_metadata(file).get("about", ""))
 
 
 def remove(path: Path) -> None:
-    """Remove a file if there is one: where nothing may be written not even the attempt is allowed."""
+    """Remove a file if it exists; without a file, this works in read-only folders too."""
     if path.exists():
         path.unlink(missing_ok=True)
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files of writers that were killed; the caller knows that no writer is at work here."""
+    """Remove the temporary files of writers that were killed. No other process may write to the folder meanwhile."""
     for path in folder.glob(".*.tmp"):
         if _TEMPORARY.fullmatch(path.name):
             path.unlink(missing_ok=True)
@@ -96,10 +107,10 @@ def _make_folder(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make sure that the names in a folder outlive a power failure, where the file system can."""
+    """Sync the names in a folder, which then survive a power failure, if the file system supports it."""
     try:
         handle = os.open(folder, os.O_RDONLY)
-    except PermissionError:  # one that may be written to and not be read
+    except PermissionError:  # a folder that this process may write to but not read
         return
     try:
         os.fsync(handle)
@@ -111,7 +122,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def holds_tensors(path: Path) -> bool:
-    """Whether a safetensors file is there and as long as its header says."""
+    """Whether a safetensors file exists and has the length that its header states."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -122,7 +133,7 @@ def holds_tensors(path: Path) -> bool:
 
 
 def tensors_metadata(path: Path) -> dict[str, str]:
-    """The metadata of a safetensors file; empty if it is not one or has none."""
+    """The metadata of a safetensors file; empty for other files and for files without metadata."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -133,14 +144,14 @@ def tensors_metadata(path: Path) -> dict[str, str]:
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str], digest: bool = False) -> None:
-    """Write a safetensors file atomically; tensors that share memory (tied weights) are written once each.
+    """Write a safetensors file atomically; each of several tensors that share memory (tied weights) is written.
 
-    With `digest`, the file's SHA-256 is written before it, into `PATH.sha256`, as `sha256sum` does, and the metadata
-    names that file, so that a missing digest is detected. As long as the previous file exists, so does its digest, in a
-    further line. If neither changes, they are not written.
+    With `digest`, the file's SHA-256 is written to `PATH.sha256` first, in the format of `sha256sum`, and the metadata
+    names that file, so that a missing digest is detected. Until the new file has replaced the previous one, the digest
+    of the previous file is in a second line. If nothing changes, neither file is written.
 
     Raises:
-        OSError: the file system refuses; safetensors has an exception of its own for that.
+        OSError: the file system reports an error.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -153,7 +164,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, 
         try:
             save_file(copies, temporary, metadata)
         except SafetensorError as error:
-            raise _refusal(str(error)) from error
+            raise _system_error(str(error)) from error
         _sort_metadata(temporary)
         if digest:
             sha256 = digests.of_file(temporary)
@@ -168,8 +179,8 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, 
 
 
 def _sort_metadata(path: Path) -> None:
-    """Put the metadata of a safetensors file in the order of their keys: the library writes them in one of chance, and
-    the same tensors are to be the same bytes."""
+    """Sort the metadata of a safetensors file by key: the library writes them in a random order, but the same tensors
+    should give the same bytes."""
     with path.open("r+b") as file:
         size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size))
@@ -184,7 +195,7 @@ def digest_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.sha256")
 
 
-def _refusal(text: str) -> OSError:
-    """What the file system said, in the words of safetensors: `I/O error: File too large (os error 27)`."""
+def _system_error(text: str) -> OSError:
+    """The system's error in a message of safetensors such as `I/O error: File too large (os error 27)`."""
     code = re.search(r"\b(?:os error|code:) (\d+)", text)
     return OSError(int(code[1]), os.strerror(int(code[1]))) if code else OSError(text)

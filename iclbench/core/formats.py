@@ -1,4 +1,4 @@
-"""How single values and names are written, for people and for file systems."""
+"""Formats of values and names, for readers and for file systems."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,32 +7,33 @@ from typing import Any
 from zlib import crc32
 
 Number = float | int
-# Control characters, marks of direction, separators of lines and paragraphs, halves of characters.
-_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# Control characters, direction marks, separators of lines and paragraphs, and surrogates.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def text(value: Any) -> str:
+    """The value as a text."""
     return str(value)
 
 
 def canonical(name: str) -> str:
-    """The spelling used on the command line: lower case with hyphens."""
+    """The spelling of a name on the command line: lower case with hyphens."""
     return name.strip().lower().replace("_", "-")
 
 
 def printable(text: str) -> str:
-    r"""The text with everything that a terminal or a browser would obey written out: control characters, marks that
-    change the direction of writing, and half characters of names that are not UTF-8. Line breaks and tabs stay. All
-    output to a terminal and to the report goes through here.
+    r"""The text with escapes for control characters, direction marks, and surrogates of names that are not UTF-8.
+
+    Line breaks and tabs stay. All output to a terminal and to the report is passed through this function.
 
     >>> print(printable("a\x1b[31m b\u202e c"))
     a\x1b[31m b\u202e c
     """
-    return _OBEYED.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+    return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def printable_all(value: Any) -> Any:
-    """Dictionaries, lists and texts in them, every text made `printable`."""
+    """The value with `printable` applied to all texts in its dictionaries and lists."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, Mapping):
@@ -40,16 +41,16 @@ def printable_all(value: Any) -> Any:
     return [printable_all(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def in_a_line(text: str, most: int = 80) -> str:
-    r"""A name or a cell of the user's as a part of one line: `printable`, blanks for line breaks, the middle of a long
-    one left out.
+def in_a_line(text: str, max_length: int = 80) -> str:
+    r"""A text of the user as part of one line: `printable`, with blanks for line breaks, and without the middle of a
+    long text.
 
     >>> print(in_a_line("wind\n speed\x07"), in_a_line("abcdefgh", 7))
     wind speed\x07 ab...gh
     """
     line = printable(" ".join(text.split()))
-    half = max(1, (most - 3) // 2)
-    return line if len(line) <= most else f"{line[:half]}...{line[-half:]}"
+    half = max(1, (max_length - 3) // 2)
+    return line if len(line) <= max_length else f"{line[:half]}...{line[-half:]}"
 
 
 def number(value: Number) -> str:
@@ -73,7 +74,7 @@ def number(value: Number) -> str:
 
 
 def fixed(value: Number, decimals: int = 3) -> str:
-    """A fixed number of decimals, so that a column of scores lines up; never minus zero.
+    """A number with a fixed number of decimals, so that a column of scores is aligned; never minus zero.
 
     >>> fixed(0.61549), fixed(-0.00002), fixed(-0.004, 2)
     ('0.615', '0.000', '0.00')
@@ -82,7 +83,7 @@ def fixed(value: Number, decimals: int = 3) -> str:
 
 
 def signed(value: Number) -> str:
-    """Three decimals with a sign: '+0.123'."""
+    """A number with three decimals and its sign, such as '+0.123'."""
     return ("+" if float(fixed(value)) > 0 else "") + fixed(value)
 
 
@@ -91,7 +92,7 @@ def integer(value: Number) -> str:
 
 
 def count(value: Number) -> str:
-    """Parameters and the like.
+    """A large number with a unit prefix.
 
     >>> count(950), count(9_483_265), count(22_400)
     ('950', '9.48 M', '22.4 k')
@@ -140,7 +141,7 @@ def plural(n: int, noun: str) -> str:
 
 
 def assignments(settings: Mapping[str, object]) -> str:
-    """Settings in a line, as a command line has them.
+    """Settings in one line, in the form of command-line options.
 
     >>> assignments({"glyphs": "omniglot", "size": 28, "tables": ["a", "b"]})
     'glyphs=omniglot size=28 tables=a, b'
@@ -160,7 +161,7 @@ def shared_words(names: Sequence[str]) -> str:
 
 
 def slug(*names: str) -> str:
-    """Names as part of a file name and of an HTML id. What had to be changed gets a checksum, so that no two meet.
+    """Names as part of a file name and of an HTML id. A changed name gets a checksum, so that slugs are unique.
 
     >>> slug("linear", "small"), slug("next", "squared_error"), slug("../a b")
     ('linear-small', 'next-squared-error', 'a-b-75e96e29')
@@ -178,5 +179,5 @@ def _scaled(value: Number, base: int, units: tuple[str, ...]) -> str:
 
 
 def _three(value: Number) -> str:
-    """Three significant digits of a value below 1,024, without the dot that '201.' would end in."""
+    """Three significant digits of a value below 1,024, without a final dot as in '201.'."""
     return f"{value:.0f}" if value >= 99.95 else f"{value:#.3g}"

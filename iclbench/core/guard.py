@@ -1,7 +1,7 @@
-"""The guard of public entry points: one known state of torch inside, whatever state the caller is in.
+"""The guard of public functions: inside, the global state of torch is fixed, independent of the caller's state.
 
 Torch has a default dtype, a default device, autocast and gradient modes, which a notebook may have changed. Without the
-guard, samplers and builders follow them, and one name means different prompts and different weights.
+guard they would change prompts and weights that have the same name.
 
 The default dtype and the global random generator belong to the process, the other states to a thread.
 """
@@ -37,7 +37,7 @@ _process = _Process()
 
 
 def _forked() -> None:
-    """A forked child has one thread, and no other thread will release a lock for it."""
+    """A forked child has one thread, and no other thread releases its locks."""
     global _process
     _process = _Process()
 
@@ -48,14 +48,14 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def exclusive() -> Iterator[None]:
-    """One thread at a time runs such a block: for code that seeds torch's global generator or hooks all modules."""
+    """Run the block in one thread at a time, for code that seeds torch's global generator or hooks all modules."""
     with _process.exclusive:
         yield
 
 
 @contextmanager
 def fixed_state() -> Iterator[None]:
-    """Within, the default dtype is float32, the default device the CPU, autocast is off and gradients are on.
+    """In the block, the default dtype is float32, the default device the CPU, autocast is off and gradients are on.
 
     >>> torch.set_default_dtype(torch.float64)
     >>> with fixed_state():
@@ -80,8 +80,7 @@ def fixed_state() -> Iterator[None]:
 
 @contextmanager
 def _float32() -> Iterator[None]:
-    """The first block that is entered, in any thread, stores the caller's dtype; the last one that is left restores
-    it."""
+    """The first block to begin, in any thread, stores the caller's dtype; the last one to end restores it."""
     process = _process
     with process.dtype_lock:
         if process.guards == 0:
@@ -102,7 +101,7 @@ def _set(dtype: torch.dtype) -> None:
 
 
 def guarded(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, which runs in `fixed_state`."""
+    """Decorator: run the function in `fixed_state`."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -1,4 +1,4 @@
-"""The kinds of prediction that a task card may name as its head."""
+"""Heads: the classes of predictions that a task card can choose by name."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Predictions of several positions together: one Gaussian over all of them, or equally likely functions.
+"""Joint predictions of several positions: one Gaussian over all of them, or equally likely functions.
 
-Every one of them also has a distribution for each position on its own (`marginals`), by which it is scored beside
-predictors whose positions are independent. The two likelihoods differ, and both are in print: the mean over points of
-the marginal log-likelihood, which of samples is log-mean-exp at every point, and the joint log-likelihood, which of
-samples is log-mean-exp of the sums over points.
+A joint prediction also has marginal distributions, whose scores can be compared with those of predictors with
+independent positions. Papers report two different likelihoods: the mean over points of the marginal log-likelihood (for
+samples, log-mean-exp at each point), and the joint log-likelihood (for samples, log-mean-exp of the sums over points).
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _SETTINGS = HeadSettings()
 
 @dataclass(frozen=True)
 class _JointPrediction(Prediction):
-    """Base of joint predictions: scores by the distributions of single positions."""
+    """Base of joint predictions, which are scored by their marginal distributions."""
 
     @property
     def marginals(self) -> Gaussian | Mixture:
@@ -44,14 +43,14 @@ class _JointPrediction(Prediction):
 
     @classmethod
     def raw_dim(cls, outputs: int, settings: HeadSettings = _SETTINGS) -> NoReturn:
-        raise NotImplementedError("an answer about several positions is not read off the network's output at each")
+        raise NotImplementedError("a joint prediction is not read from the network's outputs at single positions")
 
     @classmethod
     def from_raw(cls, raw: Tensor, outputs: int, settings: HeadSettings = _SETTINGS) -> NoReturn:
-        raise NotImplementedError("an answer about several positions is not read off the network's output at each")
+        raise NotImplementedError("a joint prediction is not read from the network's outputs at single positions")
 
     def log_likelihood(self, y: Float[Tensor, "B Q dy"]) -> Float[Tensor, "B Q"]:
-        """Marginal log-likelihood of every position."""
+        """Marginal log-likelihood of each position."""
         return self.marginals.log_likelihood(y)
 
     def loss(self, y: Tensor) -> Tensor:
@@ -74,8 +73,8 @@ class _JointPrediction(Prediction):
 class JointGaussian(_JointPrediction):
     """One Gaussian over all positions and outputs of an episode.
 
-    The covariance between output i at position q and output j at position p is sum_r factor[q, i, r] factor[p, j, r],
-    and std² beside it on the diagonal. Picking positions picks rows, and that is what marginalising is.
+    The covariance of output i at position q and output j at position p is sum_r factor[q, i, r] factor[p, j, r], plus
+    std² on the diagonal. Indexing the positions marginalises over the others.
     """
 
     mean: Float[Tensor, "B Q dy"]
@@ -86,7 +85,7 @@ class JointGaussian(_JointPrediction):
 
     @classmethod
     def from_tril(cls, mean: Float[Tensor, "B Q dy"], tril: Float[Tensor, "B QD QD"]) -> JointGaussian:
-        """From a lower triangular factor of the covariance of all outputs, position by position."""
+        """The Gaussian whose covariance has this lower triangular factor; the outputs of a position are adjacent."""
         return cls(mean, tril.unflatten(1, mean.shape[1:]), torch.zeros_like(mean))
 
     @property
@@ -94,24 +93,23 @@ class JointGaussian(_JointPrediction):
         return Gaussian(self.mean, (self.factor.square().sum(-1) + self.std.square()).sqrt())
 
     def covariance(self) -> Float[Tensor, "B QD QD"]:
-        """Covariance of all outputs, position by position."""
+        """Covariance of all outputs; the outputs of a position are adjacent."""
         rows = self.factor.flatten(1, 2)
         return rows @ rows.mT + torch.diag_embed(self.std.square().flatten(1))
 
     def joint_log_likelihood(self, y: Float[Tensor, "B Q dy"], mask: Bool[Tensor, "B Q"]) -> Float[Tensor, " B"]:
-        """Joint log-likelihood in double precision, by a Cholesky factor; NaN if there is none in finite precision."""
-        counted = mask.unsqueeze(-1).expand(self.mean.shape).flatten(1)
-        # A position that does not count is a standard normal that nothing correlates with, at its mean.
-        counted_pairs = counted.unsqueeze(1) & counted.unsqueeze(2)
+        """Joint log-likelihood in double precision; NaN if the covariance has no Cholesky factor in this precision."""
+        is_counted = mask.unsqueeze(-1).expand(self.mean.shape).flatten(1)
+        # A position outside the mask becomes an independent standard normal, at its mean.
+        counted_pairs = is_counted.unsqueeze(1) & is_counted.unsqueeze(2)
         covariance = torch.where(counted_pairs, self.to(dtype=torch.float64).covariance(), 0.0)
-        covariance.diagonal(dim1=1, dim2=2).add_((~counted).double())
-        error = torch.where(counted, (y - self.mean).double().flatten(1), 0.0)
-        factor, failed = torch.linalg.cholesky_ex(covariance)
-        factor = torch.where(failed[:, None, None] > 0, torch.nan, factor)
+        covariance.diagonal(dim1=1, dim2=2).add_((~is_counted).double())
+        error = torch.where(is_counted, (y - self.mean).double().flatten(1), 0.0)
+        factor, info = torch.linalg.cholesky_ex(covariance)
+        factor = torch.where(info[:, None, None] > 0, torch.nan, factor)
         z = torch.linalg.solve_triangular(factor, error.unsqueeze(-1), upper=False).squeeze(-1)
-        normaliser = factor.diagonal(dim1=1, dim2=2).log().sum(1) + 0.5 * math.log(2 * math.pi) * counted.double().sum(
-            1
-        )
+        log_determinant = factor.diagonal(dim1=1, dim2=2).log().sum(1)
+        normaliser = log_determinant + 0.5 * math.log(2 * math.pi) * is_counted.double().sum(1)
         return -0.5 * z.square().sum(1) - normaliser
 
     def sample(self, n: int, generator: torch.Generator) -> Float[Tensor, "n B Q dy"]:
@@ -123,9 +121,9 @@ class JointGaussian(_JointPrediction):
 
 @dataclass(frozen=True)
 class Samples(_JointPrediction):
-    """S equally likely functions, each given by K Gaussians with diagonal covariance at every position.
+    """S equally likely functions, each with a mixture of K Gaussians with diagonal covariance at each position.
 
-    A position on its own has the mixture of all S K Gaussians.
+    The marginal distribution of a position is the mixture of all S K Gaussians.
     """
 
     logits: Float[Tensor, "B Q S K"]
@@ -136,7 +134,7 @@ class Samples(_JointPrediction):
 
     @property
     def functions(self) -> Mixture:
-        """Each of the S functions, `(B, Q, S)`."""
+        """The S functions, `(B, Q, S)`."""
         return Mixture(self.logits, self.means, self.stds)
 
     @property
@@ -148,28 +146,28 @@ class Samples(_JointPrediction):
         return log_mean_exp(summed(log_likelihoods, mask.unsqueeze(1)))
 
     def sample(self, n: int, generator: torch.Generator) -> Float[Tensor, "n B Q dy"]:
-        """Samples of a function that is drawn for every episode and draw."""
+        """Each sample is drawn from one function, which is drawn for each episode."""
         batch, positions, count = self.means.shape[:3]
-        which = torch.randint(count, (n, batch, 1, 1, 1, 1), generator=generator, device=self.means.device)
+        function = torch.randint(count, (n, batch, 1, 1, 1, 1), generator=generator, device=self.means.device)
 
-        def chosen(t: Tensor) -> Tensor:
-            index = which.expand(n, batch, positions, 1, *t.shape[3:])
+        def at_function(t: Tensor) -> Tensor:
+            index = function.expand(n, batch, positions, 1, *t.shape[3:])
             return t.expand(n, *t.shape).gather(3, index).squeeze(3).flatten(0, 1)
 
-        stds, means = chosen(self.stds), chosen(self.means)
-        logits = chosen(self.logits.unsqueeze(-1)).squeeze(-1)
+        stds, means = at_function(self.stds), at_function(self.means)
+        logits = at_function(self.logits.unsqueeze(-1)).squeeze(-1)
         return Mixture(logits, means, stds).sample(1, generator)[0].unflatten(0, (n, batch))
 
 
 @dataclass(frozen=True)
 class Paths(Samples):
-    """Samples that were drawn position by position, each position's Gaussians given what was drawn before it.
+    """Samples drawn one position after another; each position's Gaussians are given the outputs drawn before.
 
-    They are draws of a joint distribution whose density they do not give: who made them does
+    They are samples of a joint distribution whose density they do not contain; the predictor computes it
     (`Predictor.joint_scores`).
 
     Attributes:
-        drawn: the outputs.
+        drawn: the drawn outputs.
     """
 
     drawn: Float[Tensor, "B Q S dy"]
@@ -178,7 +176,7 @@ class Paths(Samples):
         return None
 
     def sample(self, n: int, generator: torch.Generator) -> Float[Tensor, "n B Q dy"]:
-        """The paths in a random order, from the beginning where there are fewer than n."""
+        """The paths in a random order, repeated if there are fewer than n."""
         count = self.drawn.shape[2]
         order = torch.randperm(count, generator=generator, device=self.drawn.device)
         path_index = order[torch.arange(n, device=order.device) % count]
@@ -187,21 +185,21 @@ class Paths(Samples):
 
 @dataclass(frozen=True)
 class SampledEvent(EventPrediction):
-    """S equally likely distributions of the next event.
+    """A mixture of S equally likely distributions of the next event.
 
     Attributes:
-        each: these distributions, with a last axis of length S.
+        each: the S distributions, along the last axis.
     """
 
     each: EventPrediction
 
     @classmethod
     def raw_dim(cls, outputs: int, settings: HeadSettings = _SETTINGS) -> NoReturn:
-        raise NotImplementedError("it is made of several answers")
+        raise NotImplementedError("a mixture of sampled predictions is not read from a network's outputs")
 
     @classmethod
     def from_raw(cls, raw: Tensor, outputs: int, settings: HeadSettings = _SETTINGS) -> NoReturn:
-        raise NotImplementedError("it is made of several answers")
+        raise NotImplementedError("a mixture of sampled predictions is not read from a network's outputs")
 
     def log_density(self, gap: Tensor) -> Tensor:
         return log_mean_exp(self.each.log_density(gap.unsqueeze(-1)))
@@ -213,8 +211,8 @@ class SampledEvent(EventPrediction):
         return log_mean_exp(self.each.released_log_survival(gap.unsqueeze(-1)))
 
     def log_marks(self, gap: Tensor) -> Tensor:
-        """Log-probabilities of marks, each distribution weighted by its density of this gap; infinite gaps are
-        ignored."""
+        """Log-probabilities of marks, with each distribution weighted by its density of this gap; the weights are equal
+        if all densities are 0."""
         density = self.each.log_density(gap.unsqueeze(-1))
         weights = density.clamp_min(torch.finfo(density.dtype).min / 2).log_softmax(-1)
         return (weights.unsqueeze(-1) + self.each.log_marks(gap.unsqueeze(-1))).logsumexp(-2)
@@ -226,7 +224,7 @@ class SampledEvent(EventPrediction):
         return self.each.mean().mean(-1)
 
     def quantile(self, level: float) -> Tensor:
-        """Between the least and the greatest of theirs."""
+        """By bisection between the smallest and the largest quantile of the S distributions."""
         ends = self.each.quantile(level)
         return bisected(lambda gap: -torch.expm1(self.log_survival(gap)) < level, ends.amin(-1), ends.amax(-1))
 
@@ -238,12 +236,14 @@ class SampledEvent(EventPrediction):
 
 @singledispatch
 def over_samples(each: Prediction) -> Prediction:
-    """One prediction, `(B, Q)`, from equally likely functions `(B, Q, S)`: what follows if one of them is true.
+    """The prediction `(B, Q)` that mixes equally likely predictions `(B, Q, S)`.
 
     Raises:
-        UsageError: there is no rule for predictions of this kind.
+        UsageError: predictions of this class cannot be mixed.
     """
-    raise UsageError(f"answers of several samples cannot be one answer of the kind {type(each).__name__}")
+    raise UsageError(
+        f"predictions of class {type(each).__name__} cannot be averaged over samples", code="not-applicable"
+    )
 
 
 @over_samples.register
@@ -272,5 +272,5 @@ def _(each: EventPrediction) -> SampledEvent:
 
 
 def log_mean_exp(values: Float[Tensor, "*shape S"]) -> Float[Tensor, " *shape"]:
-    """Over the last axis."""
+    """The logarithm of the mean of exponentials over the last axis."""
     return values.logsumexp(-1) - math.log(values.shape[-1])

@@ -1,4 +1,4 @@
-"""JSON of the user: every problem is one line with its place."""
+"""Parsing of JSON from the user: each error is one line that names the place."""
 
 from __future__ import annotations
 
@@ -13,30 +13,34 @@ Pairs = list[tuple[str, Any]]
 
 
 def parse_json(text: str, where: str, pairs: Callable[[Pairs], Any] | None = None) -> Any:
-    """The value of a text.
+    """Parse a JSON text.
 
     Args:
         text: the JSON.
-        where: its place, which begins the message of an error.
-        pairs: makes a value of the pairs of an object; None: a dictionary.
+        where: the place of the text, with which an error message begins.
+        pairs: builds the value of an object from its pairs (default: a dictionary).
 
     Raises:
-        DataError: the text is not valid JSON, or an object has a key twice while `pairs` is None.
+        DataError: the text is not valid JSON (code `bad-syntax`), or an object has the same key twice and `pairs` is
+            None (code `duplicate`).
     """
 
-    def without_twins(key_values: Pairs) -> dict[str, Any]:
+    def unique(key_values: Pairs) -> dict[str, Any]:
         value = dict(key_values)
         if len(value) < len(key_values):
             keys = [key for key, _ in key_values]
             duplicate = next(key for key in keys if keys.count(key) > 1)
-            raise DataError(f"{where}: the key '{in_a_line(duplicate)}' is there twice in one object; remove one")
+            raise DataError(
+                f"{where}: an object has the key '{in_a_line(duplicate)}' twice; remove one", code="duplicate"
+            )
         return value
 
     try:
-        return json.loads(text, object_pairs_hook=pairs or without_twins)
+        return json.loads(text, object_pairs_hook=pairs or unique)
     except json.JSONDecodeError as error:
-        raise DataError(f"{where}: not valid JSON ({error.msg}, column {error.colno})") from None
+        problem = f"{error.msg}, column {error.colno}"
     except RecursionError:
-        raise DataError(f"{where}: not valid JSON (nested too deeply)") from None
-    except ValueError as error:  # a number of thousands of digits
-        raise DataError(f"{where}: not valid JSON ({said(error)})") from None
+        problem = "nested too deeply"
+    except ValueError as error:  # a number with thousands of digits
+        problem = said(error)
+    raise DataError(f"{where}: not valid JSON ({problem})", code="bad-syntax")

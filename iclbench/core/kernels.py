@@ -1,17 +1,20 @@
-"""Instruction sets of PyTorch's CPU kernels: with a wider one sums are taken in another order, and values differ in the
-last digits. A cell's row names the set that it was computed with, so that it can be computed with the same again."""
+"""Instruction sets of PyTorch's CPU kernels.
+
+The order of additions depends on the instruction set, so values differ in their last digits. The row of a cell names
+the set that it was computed with, so that the cell can be recomputed with the same set.
+"""
 
 from __future__ import annotations
 
 import os
 
-# Those of x86 as `ATEN_CPU_CAPABILITY` names them, in the order in which processors learned them, and what oneDNN calls
-# them, which computes convolutions for PyTorch.
+# The sets of x86, from the oldest to the newest: the name in `ATEN_CPU_CAPABILITY`, and the name in oneDNN, the library
+# that computes PyTorch's convolutions.
 _X86 = {"default": "SSE41", "avx2": "AVX2", "avx512": "AVX512_CORE"}
 
 
 def current() -> str:
-    """The set that this process uses."""
+    """The instruction set that this process uses."""
     import torch
 
     name = torch.backends.cpu.get_cpu_capability().lower()
@@ -19,7 +22,7 @@ def current() -> str:
 
 
 def like(recorded: str | None) -> str:
-    """The recorded set if this processor has it, otherwise that of this process."""
+    """The recorded instruction set if this processor has it, otherwise the set that this process uses."""
     order, this_process = [*_X86], current()
     if recorded in _X86 and this_process in _X86 and order.index(recorded) <= order.index(this_process):
         return recorded
@@ -27,8 +30,7 @@ def like(recorded: str | None) -> str:
 
 
 def use(kernels: str) -> None:
-    """Keep this process, which has not imported torch yet, to one of the sets of x86 that its processor has; nothing
-    happens for those of other processors."""
+    """Make torch use this instruction set of x86, before it is imported; other sets are ignored."""
     if kernels in _X86:
         os.environ["ATEN_CPU_CAPABILITY"] = kernels
         os.environ["ONEDNN_MAX_CPU_ISA"] = _X86[kernels]

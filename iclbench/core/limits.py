@@ -1,9 +1,9 @@
-"""How large what is read and built may become, so that a small file or card cannot fill the memory.
+"""Limits on the size of files, tables and models, so that a small file or card cannot fill the memory.
 
-One number bounds the bytes of a file once it is unpacked, of a table in memory, and of the weights of a model: 1 GiB,
-unless `--max-bytes` or the environment variable `ICLBENCH_MAX_BYTES` says otherwise. Texts, which take many times
-their size once they are parsed, may have an eighth of it, and a line or a card a thousandth. It stands in the
-environment, so that every process that is started from here inherits it.
+One limit holds for the bytes of an unpacked file, of a table in memory and of the weights of a model: 1 GiB by default,
+or the value of `--max-bytes` or `ICLBENCH_MAX_BYTES`. The limit of a text, whose parsed form is many times larger, is
+an eighth of it; that of a line or a card is 1/1024. The option sets the environment variable, so that worker processes
+inherit the limit.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from iclbench.core.formats import nbytes
 
 VARIABLE = "ICLBENCH_MAX_BYTES"
 DEFAULT = 1 << 30
-# What a text, and a line or a card, may have of the whole.
-_TEXT, _LINE = 8, 1024
+# The limits of a text, and of a line or a card, are the limit of a file divided by these.
+_TEXT_DIVISOR, _LINE_DIVISOR = 8, 1024
 RAISE = f"raise the limit where that is right: --max-bytes 8G or {VARIABLE}=8G"
 
 
@@ -32,7 +32,10 @@ class TooLargeError(DataError):
 
 
 def parse(text: str) -> int:
-    """Bytes from a number with or without a unit.
+    """The number of bytes that a text such as "500M" states.
+
+    Raises:
+        UsageError: the text is not a number with or without a unit.
 
     >>> parse("4096"), parse("1.5G"), parse("64 MiB")
     (4096, 1610612736, 67108864)
@@ -40,42 +43,44 @@ def parse(text: str) -> int:
     match = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,6})?)\s*(?:([KMGT])(?:i?B)?|B)?\s*", text, re.ASCII | re.IGNORECASE)
     size = 0 if match is None else int(float(match[1]) * 1024 ** (" KMGT".index((match[2] or " ").upper())))
     if size < 1:
-        raise UsageError(f"'{text[:40]}' is no number of bytes; write {VARIABLE} or --max-bytes like 500M, 8G")
+        raise UsageError(
+            f"'{text[:40]}' is not a number of bytes; write --max-bytes 500M, or {VARIABLE}=8G", code="bad-value"
+        )
     return size
 
 
 def max_bytes() -> int:
-    """The limit of a file, a table or a model."""
+    """The limit of a file, a table or a model, in bytes."""
     text = os.environ.get(VARIABLE, "")
     return parse(text) if text else DEFAULT
 
 
 def max_text() -> int:
-    """The limit of a file of text that is taken in as a whole."""
-    return max(max_bytes() // _TEXT, 1)
+    """The limit of a text file that is read at once, in bytes."""
+    return max(max_bytes() // _TEXT_DIVISOR, 1)
 
 
 def max_line() -> int:
-    """The limit of one line, and of a card."""
-    return max(max_bytes() // _LINE, 1)
+    """The limit of a line and of a card, in bytes."""
+    return max(max_bytes() // _LINE_DIVISOR, 1)
 
 
 def check(size: int, what: str) -> None:
-    """Raise `TooLargeError` where what is announced is beyond the limit of files, tables and models."""
+    """Raise `TooLargeError` if a file, a table or a model of this size is larger than the limit."""
     if size > max_bytes():
-        raise TooLargeError(f"{what} {nbytes(size)}, more than the {nbytes(max_bytes())} that are allowed; {RAISE}")
+        raise TooLargeError(f"{what} {nbytes(size)}, more than the {nbytes(max_bytes())} allowed; {RAISE}")
 
 
 def beyond(what: str, limit: int) -> TooLargeError:
-    """The error for what goes on beyond a limit."""
+    """The error for something that is longer than its limit."""
     return TooLargeError(f"{what}: more than {nbytes(limit)}, which is too long; {RAISE}")
 
 
 def opened(path: Path) -> BufferedReader:
-    """A file of data, opened for reading.
+    """Open a data file for reading.
 
     Raises:
-        OSError: it cannot be read, or is a pipe, which would wait for a writer.
+        OSError: the file cannot be read, or is a pipe, which would wait for a writer.
     """
     if path.is_fifo():
         raise OSError(errno.ESPIPE, "it is a pipe, not a file", str(path))
@@ -83,7 +88,7 @@ def opened(path: Path) -> BufferedReader:
 
 
 def read_bytes(path: Path, limit: int | None = None) -> bytes:
-    """A whole file, of whatever size it says it is, or `TooLargeError`."""
+    """The content of a file; raises `TooLargeError` if it is longer than `limit` (default: `max_text`)."""
     max_size = max_text() if limit is None else limit
     with opened(path) as file:
         content = file.read(max_size + 1)
@@ -93,14 +98,14 @@ def read_bytes(path: Path, limit: int | None = None) -> bytes:
 
 
 def lines(file: TextIOBase, where: str) -> Iterator[str]:
-    """The lines of a stream without end, each within the limit.
+    """The lines of a stream, each within the limit.
 
     Raises:
-        TooLargeError: a line is too long; no more of it than the limit is read.
+        TooLargeError: a line is longer than `max_line`; not more than that is read of it.
     """
-    most, number = max_line(), 1
-    while line := file.readline(most + 1):
-        if len(line) > most and not line.endswith("\n"):
-            raise beyond(f"{where}, line {number}", most)
+    limit, number = max_line(), 1
+    while line := file.readline(limit + 1):
+        if len(line) > limit and not line.endswith("\n"):
+            raise beyond(f"{where}, line {number}", limit)
         yield line
         number += 1

@@ -1,8 +1,9 @@
-"""Locks that hold between processes, and between machines that share a folder.
+"""Locks between processes, and between machines that share a folder.
 
-The system's own (`flock`) are freed on any death. Some shared file systems do not have them (Lustre without `flock`),
-or have them on every machine for itself (NFS with `nolock`): there a folder is the lock, made by one process alone,
-with its owner in it and a heartbeat. It is stale when the owner is dead, or has not been heard of for `STALE` seconds.
+The system frees its locks (`flock`) when a process ends for any reason. Some shared file systems do not support them
+(Lustre without `flock`), or keep them on each machine (NFS with `nolock`). There, the lock is a folder with a file that
+names its owner and has a heartbeat. It is stale if the owner is dead, or if the heartbeat is older than `STALE`
+seconds.
 """
 
 from __future__ import annotations
@@ -20,49 +21,49 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Protocol, runtime_checkable
 
-# Seconds between two heartbeats, and without one until a lock is taken away from its owner.
+# Seconds between two heartbeats, and the age of the last heartbeat at which a lock is stale.
 BEAT, STALE = 15.0, 120.0
-# Seconds between two tries.
-_PATIENCE = 0.5
-# What `flock` says where there is none.
+# Seconds between two attempts.
+_RETRY_SECONDS = 0.5
+# The error numbers of `flock` on a file system that does not support it.
 _UNSUPPORTED = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK}
-# Set to "folders", all locks are folders.
-_ASKED = "ICLBENCH_LOCKS"
+# If this variable is "folders", all locks are folders.
+_VARIABLE = "ICLBENCH_LOCKS"
 
 
 @runtime_checkable
 class Lock(Protocol):
-    """One lock, taken by `acquire`."""
+    """A lock that one process holds at a time."""
 
     def acquire(self, wait: bool) -> None:
-        """Take it; raises `BlockingIOError` if another process has it and `wait` is False."""
+        """Acquire the lock; raises `BlockingIOError` if another process holds it and `wait` is False."""
 
     @property
     def held(self) -> bool:
-        """Whether what was taken is what lies there now."""
+        """Whether this object holds the lock; False if the lock's file or folder was deleted or replaced."""
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock."""
 
 
 def lock(path: Path) -> Lock:
-    """The lock of a file name, as the file system there allows."""
-    if os.environ.get(_ASKED) == "folders" or not reaches_all_machines(path):
+    """The lock for a path, of the kind that its file system supports."""
+    if os.environ.get(_VARIABLE) == "folders" or not reaches_all_machines(path):
         return FolderLock(path)
     return _FileLock(path)
 
 
 class _FileLock:
-    """`flock` on a file; a folder where it turns out not to be supported."""
+    """`flock` on a file, or a folder if the first attempt shows that `flock` is not supported."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: IO[str] | None = None
-        self._instead: FolderLock | None = None
+        self._fallback: FolderLock | None = None
 
     def acquire(self, wait: bool) -> None:
         while not self.held:
-            if self._instead is None:
+            if self._fallback is None:
                 self.release()
                 self._file = self._path.open("w")
                 try:
@@ -72,28 +73,28 @@ class _FileLock:
                     self.release()
                     if error.errno not in _UNSUPPORTED:
                         raise
-                self._instead = FolderLock(self._path)
-            self._instead.acquire(wait)
+                self._fallback = FolderLock(self._path)
+            self._fallback.acquire(wait)
 
     @property
     def held(self) -> bool:
-        if self._instead is not None:
-            return self._instead.held
+        if self._fallback is not None:
+            return self._fallback.held
         try:
             return self._file is not None and os.path.samestat(os.fstat(self._file.fileno()), self._path.stat())
         except FileNotFoundError:
             return False
 
     def release(self) -> None:
-        if self._instead is not None:
-            self._instead.release()
+        if self._fallback is not None:
+            self._fallback.release()
         if self._file is not None:
             self._file.close()
             self._file = None
 
 
 class FolderLock:
-    """A folder next to the path, with its owner in it."""
+    """A folder next to the path, with a file that names its owner."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.with_name(path.name + ".d")
@@ -106,10 +107,10 @@ class FolderLock:
             try:
                 self._path.mkdir()
             except FileExistsError:
-                if self._stale():
+                if self._is_stale():
                     self._clear()
                 elif wait:
-                    time.sleep(_PATIENCE)
+                    time.sleep(_RETRY_SECONDS)
                 else:
                     raise BlockingIOError(errno.EAGAIN, "another process has the lock", str(self._path)) from None
                 continue
@@ -136,14 +137,14 @@ class FolderLock:
                 if self.held:
                     os.utime(self._owner)
 
-    def _stale(self) -> bool:
-        """Whether its owner is dead, as far as this machine can see, or has not been heard of."""
+    def _is_stale(self) -> bool:
+        """Whether its owner is known to be dead, or its last heartbeat is too old."""
         try:
             about = json.loads(self._owner.read_text())
             if about["machine"] == _machine() and not alive(about["pid"]):
                 return True
         except (OSError, ValueError, KeyError):
-            pass  # it is just being made, or was left half made
+            pass  # another process is creating it, or ended while it did
         path = self._owner if self._owner.exists() else self._path
         try:
             return self._now() - path.stat().st_mtime > STALE
@@ -151,7 +152,7 @@ class FolderLock:
             return False
 
     def _now(self) -> float:
-        """The time of the file system's clock, by which heartbeats are dated."""
+        """The time of the file system's clock, which dates the heartbeats."""
         probe = self._path.with_name(f"{self._path.name}-{uuid.uuid4().hex}")
         try:
             probe.touch()
@@ -160,19 +161,20 @@ class FolderLock:
             probe.unlink(missing_ok=True)
 
     def _clear(self) -> None:
-        """Take a stale folder away."""
-        # Who has judged must not take away what another one has made since: one at a time, and looking once more.
+        """Remove a stale folder."""
+        # Another process may have replaced the stale folder since the check. So only one process removes at a time, and
+        # it checks again.
         guard = self._path.with_name(self._path.name + ".guard")
         try:
             guard.mkdir()
         except FileExistsError:
             with suppress(OSError):
-                if self._now() - guard.stat().st_mtime > STALE:  # its maker died within a moment
+                if self._now() - guard.stat().st_mtime > STALE:  # the process that made it is dead
                     guard.rmdir()
-            time.sleep(_PATIENCE)
+            time.sleep(_RETRY_SECONDS)
             return
         try:
-            if self._stale():
+            if self._is_stale():
                 shutil.rmtree(self._path, ignore_errors=True)
         finally:
             with suppress(OSError):
@@ -180,36 +182,37 @@ class FolderLock:
 
 
 def reaches_all_machines(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
-    """Whether `flock` in this folder is seen by all machines that share it, as far as mount options say."""
+    """Whether `flock` in this folder holds on all machines that share it, according to the mount options."""
     try:
         lines = [line.split() for line in mounts.read_text().splitlines()]
     except OSError:
         return True
     folder = path.resolve()
-    mounted = [line for line in lines if len(line) > 3 and folder.is_relative_to(line[1].replace("\\040", " "))]
-    if not mounted:
+    parents = [line for line in lines if len(line) > 3 and folder.is_relative_to(line[1].replace("\\040", " "))]
+    if not parents:
         return True
-    longest = max(len(line[1]) for line in mounted)
-    _, _, kind, options, *_ = [line for line in mounted if len(line[1]) == longest][-1]  # of several there, the last
+    longest = max(len(line[1]) for line in parents)
+    # A later mount at the same place hides the earlier ones.
+    _, _, file_system, options, *_ = [line for line in parents if len(line[1]) == longest][-1]
     option_set = set(options.split(","))
-    if kind.startswith("nfs"):
+    if file_system.startswith("nfs"):
         return not option_set & {"nolock", "local_lock=all", "local_lock=flock"}
-    if kind == "lustre":
+    if file_system == "lustre":
         return "flock" in option_set
-    return not kind.startswith(("fuse", "cifs", "smb", "9p"))  # buckets and the like
+    return not file_system.startswith(("fuse", "cifs", "smb", "9p"))  # such as mounted buckets
 
 
 def _machine() -> str:
-    """Where process ids are those that this process sees: the host, since it was started, and its container."""
-    parts = [socket.gethostname()]
+    """The host, its boot and the container, within which process ids are unique."""
+    names = [socket.gethostname()]
     for read in (Path("/proc/sys/kernel/random/boot_id").read_text, lambda: str(Path("/proc/self/ns/pid").readlink())):
         with suppress(OSError):
-            parts.append(read().strip())
-    return " ".join(parts)
+            names.append(read().strip())
+    return " ".join(names)
 
 
 def alive(pid: int) -> bool:
-    """Whether a process of this machine is there."""
+    """Whether this machine runs a process with this id."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):

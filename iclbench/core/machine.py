@@ -1,4 +1,4 @@
-"""The machine that computes a cell: device, processor, memory and versions of libraries."""
+"""The machine that computes a cell: device, processor, memory, and versions of libraries."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-# Values of a cell may depend on their versions.
+# The libraries that values of a cell may depend on.
 _LIBRARIES = ("torch", "numpy", "scipy", "scikit-learn", "xgboost")
 
 
 def device(device: str) -> str:
-    """`cpu`, or the accelerator's own name."""
+    """The name of a device in tables, see `devices.label`; torch is imported only for GPUs."""
     if device == "cpu":
         return device
     from iclbench.core.devices import label
@@ -25,9 +25,9 @@ def device(device: str) -> str:
 
 @cache
 def hardware() -> str:
-    """Processor, number of its cores and memory of this machine, as far as it says.
+    """Processor, number of cores and memory of this machine, as far as the system reports them.
 
-    Family and model of the processor belong to it: generations may share a name.
+    Processors of several generations may have the same name, so it is followed by the family and model numbers.
     """
     fields: dict[str, str] = {}
     for path in (Path("/proc/cpuinfo"), Path("/proc/meminfo")):
@@ -43,7 +43,7 @@ def hardware() -> str:
 
 @cache
 def libraries() -> str:
-    """Python and the libraries that values may depend on, with their versions, as JSON."""
+    """The versions of Python and of the libraries that values may depend on, as JSON."""
     versions = {"python": ".".join(str(part) for part in sys.version_info[:3])}
     for name in _LIBRARIES:
         try:

@@ -1,4 +1,4 @@
-"""A test that a family has of its own, in words: what a report says of it, without importing the family."""
+"""The texts of a report about a family's own test, without importing the family."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Meaning:
-    """A test in words; registered under the test's name (entry points `iclbench.tests`).
+    """The texts about a test, registered under the test's name (entry points `iclbench.tests`).
 
     Attributes:
-        title: what it is called in tables and figures.
-        asks: what it asks.
-        chance: the accuracy of guessing; None: it depends on the task.
-        guessing: the same in words.
-        finer: a finer version of another test, left out of tables over several tasks.
+        title: its name in tables and figures.
+        asks: what the test measures.
+        chance: the accuracy of guessing; None if it depends on the task.
+        guessing: the accuracy of guessing, in words.
+        finer: whether it is a finer version of another test, which is not in tables over several tasks.
     """
 
     title: str

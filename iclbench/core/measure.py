@@ -1,4 +1,4 @@
-"""The cost of a piece of work: seconds, and its peak memory beyond what was in use before."""
+"""Measurement of work: seconds, and peak memory beyond the memory in use before."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 class Measure:
-    """`with Measure(device) as cost: ...`, then `cost.seconds` and `cost.bytes`.
+    """Measures a block: `with Measure(device) as cost: ...`, then `cost.seconds` and `cost.bytes`.
 
-    On CUDA the allocator is asked. On Linux the peak of the resident set is reset and read from the kernel, which sees
-    the memory of every library. The C library keeps freed pages for later, where new work would find them unseen;
-    they are handed back before the work begins. What is left of that are parts of pages: below some hundred KiB the
-    figure is a bound from below, and 0 says no more than that; in a process that has done much else before, below some
-    tens of MiB. Pages of files that stay mapped, such as those of code that runs for the first time, are left out. The
-    first call of anything also pays for its thread pools: measure the second. Elsewhere `bytes` is None.
+    On CUDA, `bytes` is the peak of torch's allocator. On Linux, it is the peak of the resident set, which the kernel
+    resets and reports, and includes the memory of all libraries. On other systems, it is None.
+
+    The C library reuses freed pages, which would hide new allocations, so they are returned to the kernel before the
+    block begins. Partly used pages remain. So values below some hundred KiB, or some tens of MiB in a process that has
+    done other work before, are lower bounds, and 0 means little. Pages of mapped files, such as code that runs for the
+    first time, do not count. The first call of a function also starts thread pools: measure the second call.
     """
 
     def __init__(self, device: str) -> None:
@@ -32,48 +33,49 @@ class Measure:
         if self.device.startswith("cuda"):
             _wait_for(self.device)
             torch.cuda.reset_peak_memory_stats(self.device)
-            self._before: int | None = torch.cuda.memory_allocated(self.device)
+            self._bytes_before: int | None = torch.cuda.memory_allocated(self.device)
         else:
-            _hand_back_free_pages()
-            self._before = _reset_resident_peak()
-            self._files = 0 if self._before is None else _resident("RssFile")
-        self._started = time.perf_counter()
+            _return_free_pages()
+            self._bytes_before = _reset_resident_peak()
+            self._file_bytes_before = 0 if self._bytes_before is None else _resident("RssFile")
+        self._start = time.perf_counter()
         return self
 
-    def __exit__(self, *raised: object) -> None:
+    def __exit__(self, *exception: object) -> None:
         _wait_for(self.device)
-        self.seconds = time.perf_counter() - self._started
+        self.seconds = time.perf_counter() - self._start
         self.bytes = self.peak
 
     @property
     def peak(self) -> int | None:
-        """Bytes needed at the peak so far."""
-        if self._before is None:
+        """Peak memory so far, in bytes; None if it is unknown."""
+        if self._bytes_before is None:
             return None
         if self.device.startswith("cuda"):
-            return max(0, torch.cuda.max_memory_allocated(self.device) - self._before)
-        return max(0, _resident("VmHWM") - self._before - max(0, _resident("RssFile") - self._files))
+            return max(0, torch.cuda.max_memory_allocated(self.device) - self._bytes_before)
+        file_bytes = max(0, _resident("RssFile") - self._file_bytes_before)
+        return max(0, _resident("VmHWM") - self._bytes_before - file_bytes)
 
     def restart_peak(self) -> None:
-        """Forget the peak so far, to go on from what is held now."""
+        """Reset the peak to the memory in use now."""
         if self.device.startswith("cuda"):
             torch.cuda.reset_peak_memory_stats(self.device)
         else:
-            _hand_back_free_pages()
+            _return_free_pages()
             _reset_resident_peak()
 
 
 def seconds_of(work: Callable[[], object], device: str) -> float:
-    """How long the work takes, all of it done on the device."""
+    """The time in seconds until the device has finished the work."""
     _wait_for(device)
-    started = time.perf_counter()
+    start = time.perf_counter()
     work()
     _wait_for(device)
-    return time.perf_counter() - started
+    return time.perf_counter() - start
 
 
 def peak_of(work: Callable[[], object], device: str) -> int | None:
-    """Bytes that the work needs at its peak, see `Measure`."""
+    """The peak memory of the work in bytes, see `Measure`."""
     with Measure(device) as cost:
         work()
     return cost.bytes
@@ -84,15 +86,16 @@ def _wait_for(device: str) -> None:
         torch.cuda.synchronize(device)
 
 
-def _hand_back_free_pages() -> None:
-    """What glibc holds of freed memory goes back to the kernel; other C libraries are left as they are."""
+def _return_free_pages() -> None:
+    """Return the free pages of glibc to the kernel; other C libraries have no such function."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def _reset_resident_peak() -> int | None:
-    """Set the kernel's peak to the present resident size and return that; None where there is no such thing."""
+    """Set the kernel's peak to the current resident size, in bytes, and return it; None if the kernel has no such
+    peak."""
     try:
         _CLEAR.write_text("5")
         return _resident("VmRSS")
@@ -101,7 +104,7 @@ def _reset_resident_peak() -> int | None:
 
 
 def _resident(field: str) -> int:
-    """One of the kernel's figures about this process, in bytes."""
+    """A field of the kernel's status of this process, in bytes."""
     for line in _STATUS.read_text().splitlines():
         name, _, value = line.partition(":")
         if name == field:

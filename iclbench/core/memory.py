@@ -1,6 +1,6 @@
-"""Running out of memory, in one line that says what to make smaller.
+"""Errors of insufficient memory, as one line that says what to make smaller.
 
-Every library has its own error for it. Nothing here imports torch: its errors are known by what they say.
+Each library has its own error. This module does not import torch and recognises its errors by their messages.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from iclbench.core.errors import IclbenchError
 from iclbench.core.formats import nbytes
 
-_SAID = re.compile(
+_MESSAGES = re.compile(
     r"out of memory|can(no|')t allocate memory|not enough memory|unable to allocate|bad_alloc|ALLOC_FAILED"
     r"|Storage size calculation overflowed|failed to map segment|can't start new thread",
     re.IGNORECASE,
 )
-_WANTED = re.compile(r"allocate (\d+(?:\.\d+)?) ?(bytes|[KMGTP]i?B)", re.IGNORECASE)
+_REQUEST = re.compile(r"allocate (\d+(?:\.\d+)?) ?(bytes|[KMGTP]i?B)", re.IGNORECASE)
 
 IN_TRAINING = "a smaller -o train.batch, -o backbone.width or --preset"
 IN_EVALUATION = "fewer points (--extrapolate, --shift points-N), or a run of a smaller -o backbone.width or --preset"
@@ -31,31 +31,31 @@ IN_COSTS = (
 
 
 class OutOfMemoryError(IclbenchError):
-    """There is not as much memory as was asked for."""
+    """The memory of the machine or the device is not sufficient."""
 
     code = "out-of-memory"
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether this is how a library says that memory is short.
+    """Whether this is the error of a library for insufficient memory.
 
     >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory"))
     (True, True)
     >>> is_out_of_memory(RuntimeError("shapes differ")), is_out_of_memory(OutOfMemoryError("out of memory"))
     (False, False)
     """
-    if isinstance(error, IclbenchError):  # it says already what to do
+    if isinstance(error, IclbenchError):  # its message already says what to do
         return False
-    return isinstance(error, MemoryError) or bool(_SAID.search(str(error)))
+    return isinstance(error, MemoryError) or bool(_MESSAGES.search(str(error)))
 
 
 def advice(error: BaseException, smaller: str) -> str:
-    """One line: what could not be had, and what to make smaller.
+    """One line with the size of the failed request and with what to make smaller.
 
     >>> advice(RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB."), IN_TRAINING)
     'out of memory (20.00 GiB wanted at once): take a smaller -o train.batch, -o backbone.width or --preset'
     """
-    request = _WANTED.search(str(error))
+    request = _REQUEST.search(str(error))
     size = ""
     if request:
         amount = nbytes(int(request[1])) if request[2].lower() == "bytes" else f"{request[1]} {request[2]}"
@@ -65,11 +65,7 @@ def advice(error: BaseException, smaller: str) -> str:
 
 @contextmanager
 def advised(smaller: str) -> Iterator[None]:
-    """Say what to make smaller where the block runs out of memory.
-
-    Raises:
-        OutOfMemoryError: it did.
-    """
+    """Raise `OutOfMemoryError` if the block runs out of memory; `smaller` is what the message says to make smaller."""
     try:
         yield
     except Exception as error:

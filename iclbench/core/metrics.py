@@ -1,7 +1,6 @@
-"""The metrics of the tables `values` and `costs`: what each is called, which direction is better, how it is drawn,
-printed and normalised.
+"""The metrics of the tables `values` and `costs`: label, unit, direction, axis, format and normalisation.
 
-A new metric is one entry here. One that a plug-in brings without an entry goes by its name, on a linear axis.
+A new metric is one entry here. A metric of a plug-in without an entry is labelled with its name and has a linear axis.
 """
 
 from __future__ import annotations
@@ -19,21 +18,21 @@ class Metric:
     Attributes:
         name: its name in the tables.
         label: its name in figures and captions.
-        unit: what its values are counted in; empty: a plain number.
+        unit: unit of its values; empty for a plain number.
         lower_is_better: whether smaller values are better.
         logarithmic: whether its axis is logarithmic.
         normalised: whether values are divided by the task's normaliser.
-        area: the metric that holds the area under its learning curve; empty: none does.
-        yes_or_no: whether an episode has 1 (right) or 0, so that the mean is a share of episodes.
-        is_share: whether the mean lies between 0 and 1.
-        show: a value as it is printed.
-        per_event: whether it is a sum over a sequence, divided by the mean number of its scored positions.
-        of_sequences: whether curves of it may end early, as those of sequences of events: every event counts as much.
-        of_windows: whether the open interval at the end of a window of observation counts in its sum over a sequence.
-        of_intervals: whether it is about predictive intervals. Observed gaps are shorter than gaps are where windows
-            end: it is not reported there.
+        area: name of the metric for the area under its learning curve; empty if there is none.
+        yes_or_no: whether an episode has the value 1 (right) or 0, so that the mean is a share of episodes.
+        is_share: whether the mean is between 0 and 1.
+        show: formats a value.
+        per_event: whether it is a sum over a sequence, divided by the mean number of scored positions.
+        of_sequences: whether its curves are of event sequences, which differ in length: all events have equal weight.
+        of_windows: whether its sum over a sequence includes the open interval at the end of an observation window.
+        of_intervals: whether it describes predictive intervals. It is not reported for observation windows: the end of
+            a window cuts off long gaps, so that observed gaps are too short.
         of_machine: whether it depends on the machine that measured it.
-        guesses: methods that ignore the context; the best of them scores 0.
+        guesses: baselines that ignore the context; the best of them scores 0.
     """
 
     name: str
@@ -54,7 +53,7 @@ class Metric:
     guesses: tuple[str, ...] = ("zero",)
 
     def normaliser(self, of_task: float) -> float:
-        """What raw values are divided by, where the task's normaliser is `of_task`."""
+        """The divisor of raw values if the task's normaliser is `of_task`."""
         return of_task if self.normalised else 1.0
 
 
@@ -143,17 +142,17 @@ _ENTRIES = (
     _cost("steps", "steps", "", count),
     _cost("encoder_parameters", "parameters of an image encoder", "", count),
 )
-METRICS = {each.name: each for each in _ENTRIES}
-# Methods that ignore the context, for any metric.
-GUESSES = frozenset(name for each in _ENTRIES for name in each.guesses)
+METRICS = {entry.name: entry for entry in _ENTRIES}
+# Baselines that ignore the context, for any metric.
+GUESSES = frozenset(name for entry in _ENTRIES for name in entry.guesses)
 # Baselines with access to the truth that are not optimal: they have no rank and are never the best baseline.
 GIVEN_TRUTH = frozenset({"periodic-mean"})
-# By likelihood where there is one: events are scored by squared errors, too.
-_CURVES = tuple(each.name for each in _ENTRIES if each.area)
+# Likelihoods come first, because events have squared errors, too.
+_CURVES = tuple(entry.name for entry in _ENTRIES if entry.area)
 
 
 def curve_metric(measured: Iterable[str]) -> str:
-    """Of what was measured after every number of points, the metric whose mean height is the column `auc`.
+    """The metric among `measured` whose learning curve has its mean height in the metric `auc`.
 
     >>> curve_metric(["accuracy", "squared_error", "nll"]), curve_metric(["cross_entropy"])
     ('nll', 'squared_error')
@@ -163,8 +162,10 @@ def curve_metric(measured: Iterable[str]) -> str:
 
 
 def metric(name: str) -> Metric:
-    """The metric of this name; an unknown one is plain, better when lower if it is called an error or a loss, and a
-    share of right answers if it is called an accuracy.
+    """The metric of this name.
+
+    An unknown name that ends in "error" or "loss" is better when lower; one that begins with "accuracy" is a share of
+    right answers.
 
     >>> metric("log_likelihood").unit, metric("pinball_loss").label, metric("pinball_loss").lower_is_better
     ('nats', 'pinball loss', True)

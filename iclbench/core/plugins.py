@@ -1,7 +1,7 @@
-"""Errors of classes from outside iclbench, under the name of the class and the method that raised.
+"""Errors of classes from outside iclbench, with the names of the class and the method.
 
-Whatever a plug-in raises becomes one line. Class and method are found in the traceback: the innermost public method,
-inherited or not, that was called on an instance of such a class. Wrong answers are found by `iclbench.core.answers`.
+Each exception of a plug-in becomes an error of one line. The traceback gives class and method: the innermost public
+method, inherited or not, that was called on an instance of such a class. `iclbench.core.answers` checks return values.
 """
 
 from __future__ import annotations
@@ -15,58 +15,62 @@ from typing import Any
 from iclbench.core.errors import IclbenchError, PluginError, UsageError, is_ours, one_line, shortened
 from iclbench.core.memory import is_out_of_memory
 
-# What settings derive from, by the module that asks for them; elsewhere it is `BaseSettings`.
+# Base classes of settings by the module of the class that needs them (default: `BaseSettings`).
 _SETTINGS = {"iclbench.backbones.base": "iclbench.backbones.base.BackboneSettings"}
 
 
 def check_settings(cls: type, target: str) -> None:
-    """Raise `UsageError` where the class behind `target` lacks the class that checks its settings."""
+    """Raise `UsageError` if the class named `target` has no class of settings."""
     for base in filter(is_ours, cls.__mro__):
         for name in {"Settings", "Parameters"} & inspect.get_annotations(base).keys():
             if not hasattr(cls, name):
                 settings = _SETTINGS.get(base.__module__, "iclbench.core.settings.BaseSettings")
-                raise UsageError(f"'{target}' lacks `{name}`: write a subclass of {settings} into the class")
+                raise UsageError(
+                    f"'{target}' has no `{name}`: define a subclass of {settings} in the class", code="plugin"
+                )
 
 
 def blamed(error: BaseException, part: Any = None) -> BaseException:
-    """The `PluginError` that names what raised; the error itself if no class from outside took part, if it says what to
-    do, and if memory is short.
+    """The `PluginError` that names the class and method that raised an error.
+
+    The error itself is returned if no class from outside iclbench took part, and if it is an `IclbenchError` or says
+    that memory is short.
 
     Args:
-        error: as it was caught.
+        error: the caught error.
         part: an object or class to name if no method of a class from outside is in the traceback.
     """
-    # By its name: this module does not import torch.
+    # torch's error is recognised by its name, since this module does not import torch.
     if isinstance(error, IclbenchError) or is_out_of_memory(error) or type(error).__name__ == "OutOfMemoryError":
         return error
-    found, method = _outside(part), ""
+    faulty, method = _plugin_class(part), ""
     for frame, _ in walk_tb(error.__traceback__):
-        called = frame.f_code.co_name
-        for name in ("self", "cls") if called == "__init__" or not called.startswith("_") else ():
-            if cls := _outside(frame.f_locals.get(name)):
-                found, method = cls, called
-    if found is None:
+        function = frame.f_code.co_name
+        for name in ("self", "cls") if function == "__init__" or not function.startswith("_") else ():
+            if cls := _plugin_class(frame.f_locals.get(name)):
+                faulty, method = cls, function
+    if faulty is None:
         return error
     if isinstance(error, Exception):
-        what = f"raised {one_line(error)}"
+        problem = f"raised {one_line(error)}"
     else:
-        what = f"called sys.exit({shortened(repr(getattr(error, 'code', None)))}); raise an exception instead"
-    return PluginError.of(found, method, what)
+        problem = f"called sys.exit({shortened(repr(getattr(error, 'code', None)))}); raise an exception instead"
+    return PluginError.of(faulty, method, problem)
 
 
-def _outside(part: Any) -> type | None:
-    """The class of an object, or the class that it is, if it is from outside and derives from one of iclbench."""
+def _plugin_class(part: Any) -> type | None:
+    """The class of an object, or the class itself, if it is from outside iclbench and derives from a class of it."""
     cls = part if isinstance(part, type) else type(part)
     return cls if not is_ours(cls) and any(map(is_ours, cls.__mro__)) else None
 
 
 @contextmanager
 def named(part: Any) -> Iterator[None]:
-    """Turn an error of a plug-in into its `PluginError` within the block; `part` as in `blamed`."""
+    """Turn an error of a plug-in in the block into a `PluginError`; `part` as in `blamed`."""
     try:
         yield
     except (Exception, SystemExit) as error:
-        found = blamed(error, part)
-        if found is error:
+        plugin_error = blamed(error, part)
+        if plugin_error is error:
             raise
-        raise found from error
+        raise plugin_error from error

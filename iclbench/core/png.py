@@ -1,4 +1,4 @@
-"""PNG images in memory, written and read by Pillow."""
+"""Encoding and decoding of PNG images in memory with Pillow."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from jaxtyping import UInt8
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-# Pixels of the largest image that is read: a few bytes can announce many.
-_MOST = 1 << 24
+# Number of pixels of the largest image that is decoded; a file of a few bytes can announce more.
+_MAX_PIXELS = 1 << 24
 
 
 def encode(image: UInt8[np.ndarray, "height width"] | UInt8[np.ndarray, "height width 3"]) -> bytes:
-    """An 8-bit PNG, grey or red, green and blue; 255 is white."""
+    """An 8-bit PNG file, greyscale or RGB; 255 is white."""
     from PIL import Image
 
     file = BytesIO()
@@ -23,21 +23,22 @@ def encode(image: UInt8[np.ndarray, "height width"] | UInt8[np.ndarray, "height 
     return file.getvalue()
 
 
-# Where the seven passes of an interlaced image begin, and their steps (PNG specification, 8.2).
+# Starts and steps of the seven passes of an interlaced image (PNG specification, 8.2).
 _PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
 
 
-def _expected(data: bytes) -> int:
-    """Bytes of the rows that the header of a greyscale image announces, each behind the number of its filter."""
+def _expected_size(data: bytes) -> int:
+    """Number of bytes of the rows that the header of a greyscale image announces, with the byte of the filter of each
+    row."""
     width, height, bits, interlaced = *struct.unpack(">IIB", data[16:25]), data[28]
     passes = _PASSES if interlaced else ((0, 0, 1, 1),)
     sizes = [(-(-(width - x) // dx), -(-(height - y) // dy)) for x, y, dx, dy in passes]
     return sum(rows * (1 + -(-columns * bits // 8)) for columns, rows in sizes if columns > 0 and rows > 0)
 
 
-def _inflated(data: bytes) -> int:
-    """Bytes of the rows that are there, whose chunks Pillow has verified; not more than are expected are made."""
-    inflater, size_read, offset, expected_size = zlib.decompressobj(), 0, len(SIGNATURE), _expected(data)
+def _inflated_size(data: bytes) -> int:
+    """Number of bytes of the compressed rows, up to the expected number; Pillow has already verified the chunks."""
+    inflater, size_read, offset, expected_size = zlib.decompressobj(), 0, len(SIGNATURE), _expected_size(data)
     while offset + 8 <= len(data) and size_read < expected_size:
         size, kind = struct.unpack(">I4s", data[offset : offset + 8])
         if kind == b"IDAT":
@@ -47,22 +48,22 @@ def _inflated(data: bytes) -> int:
 
 
 def decode(data: bytes) -> UInt8[np.ndarray, "height width"]:
-    """Read a greyscale PNG of at most 8 bits per pixel: 0 and 1 where it has a single bit, else 0 to 255.
+    """Decode a greyscale PNG of at most 8 bits per pixel, to 0 and 1 if it has one bit per pixel, else to 0 to 255.
 
     Raises:
-        ValueError: the data is no such image, damaged, or of more than 16,777,216 pixels.
+        ValueError: the data are not such an image, are damaged, or have more than 16,777,216 pixels.
     """
     from PIL import Image
 
     if not data.startswith(SIGNATURE):
         raise ValueError("not a PNG file")
-    bombs = Image.DecompressionBombError, Image.DecompressionBombWarning  # of images that announce very many pixels
+    bombs = Image.DecompressionBombError, Image.DecompressionBombWarning  # the image announces too many pixels
     try:
         with Image.open(BytesIO(data), formats=["PNG"]) as image:
             width, height, mode = image.width, image.height, image.mode
-            image.verify()  # checksums, which reading the pixels passes over
-        if mode in ("1", "L") and width * height <= _MOST:
-            if _inflated(data) < _expected(data):
+            image.verify()  # checks the checksums, which are ignored when the pixels are read
+        if mode in ("1", "L") and width * height <= _MAX_PIXELS:
+            if _inflated_size(data) < _expected_size(data):
                 raise ValueError("it ends too early")
             with Image.open(BytesIO(data), formats=["PNG"]) as image:
                 return np.array(image, dtype=np.uint8)
@@ -70,5 +71,5 @@ def decode(data: bytes) -> UInt8[np.ndarray, "height width"]:
         reason = "no header" if isinstance(error, Image.UnidentifiedImageError) else error
         raise ValueError(f"a damaged PNG file ({reason})") from None
     if mode in ("1", "L"):
-        raise ValueError(f"a PNG file of {width} x {height} pixels, more than {_MOST:,}")
-    raise ValueError("a PNG file of another kind than greyscale with up to 8 bits per pixel")
+        raise ValueError(f"a PNG file of {width} x {height} pixels, more than {_MAX_PIXELS:,}")
+    raise ValueError("a PNG file that is not greyscale with at most 8 bits per pixel")

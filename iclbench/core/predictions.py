@@ -1,8 +1,8 @@
-"""Predictions are distributions: how each is read off a network, its training loss and its scores live with it.
+"""Predictive distributions, with their network outputs, training losses and scores.
 
-`loss(y)` and every entry of `scores(y)` have one value per asked position, `(batch, positions)`, summed over output
-dimensions. Those of events (a time and a mark) are in `iclbench.core.events`, those of several positions together in
-`iclbench.core.joint`; which a card may name, in `iclbench.core.heads`.
+`loss(y)` and every entry of `scores(y)` have one value per query, `(batch, positions)`, summed over output dimensions.
+Predictions of events (a time and a mark) are in `iclbench.core.events`, joint predictions of several positions in
+`iclbench.core.joint`. `iclbench.core.heads` names the predictions that a task card can choose.
 """
 
 from __future__ import annotations
@@ -25,24 +25,23 @@ _P = TypeVar("_P", bound="Prediction")
 
 _LOG_2PI = math.log(2 * math.pi)
 
-# The share of targets in central intervals: metrics of every prediction that has intervals.
+# Metrics that are the share of targets in a central interval, with the probability of the interval.
 _COVERED = {"covered_50": 0.5, "covered_90": 0.9}
 
-# How a standard deviation is read off a raw output r: variance = softplus(r) + floor², the rule for everybody; exp(r);
-# m + (1 - m) softplus(r), as public code of neural processes has it with m = 0.1 or 0.05.
+# The standard deviation as a function of the raw output r. "floor": variance = softplus(r) + floor² (the default).
+# "exp": exp(r). "bounded-m": m + (1 - m) softplus(r), as in public code of neural processes with m = 0.1 or 0.05.
 Spread = Literal["floor", "exp", "bounded-0.1", "bounded-0.05"]
 
 
 @dataclass(frozen=True)
 class HeadSettings:
-    """How a kind of prediction is read off a network; recorded with every run.
+    """The mapping from raw network outputs to a prediction; recorded with every run.
 
     Attributes:
-        floor: least standard deviation of a Gaussian. It caps the attainable log-likelihood (0.1: at most 1.384 nats
-            per output), so that numbers under different floors do not compare. Only the spread `floor` reads it.
-        components: Gaussians of a mixture.
-        spread: how a standard deviation of a Gaussian or a mixture is read; bounded ones have a least value of their
-            own.
+        floor: smallest standard deviation of a Gaussian. It bounds the log-likelihood (0.1: at most 1.384 nats per
+            output), so likelihoods with different floors cannot be compared. Only the spread `floor` uses it.
+        components: number of Gaussians of a mixture.
+        spread: the standard deviation of a Gaussian or a mixture as a function of the raw output.
     """
 
     floor: float = 0.0
@@ -52,11 +51,14 @@ class HeadSettings:
 
 @dataclass(frozen=True)
 class Prediction(TensorRecord):
-    """A distribution for every asked position.
+    """A predictive distribution for each query.
 
-    Subclasses say how many raw network outputs they need and build themselves from them. `metrics` are the names, in
-    `core.metrics`, of what they are scored by; `headline` is the one that stands for all of them where a cell failed.
-    A `Point` says nothing about its spread: it has no interval, and all its samples are alike.
+    Subclasses state how many raw network outputs they need (`raw_dim`) and build themselves from them (`from_raw`). A
+    `Point` has no spread: it has no interval, and all its samples are equal.
+
+    Attributes:
+        metrics: names of its scores (`iclbench.core.metrics`).
+        headline: the metric of the single row of a failed cell.
     """
 
     metrics: ClassVar[tuple[str, ...]] = ()
@@ -72,11 +74,11 @@ class Prediction(TensorRecord):
     def from_raw(
         cls: type[_P], raw: Float[Tensor, "*shape raw"], outputs: int, settings: HeadSettings = HeadSettings()
     ) -> _P:
-        """Read the distribution off raw network outputs."""
+        """The distribution that raw network outputs describe."""
 
     @property
     def marginals(self) -> Prediction:
-        """The distribution of every position on its own."""
+        """The marginal distributions of the positions."""
         return self
 
     @abstractmethod
@@ -85,50 +87,66 @@ class Prediction(TensorRecord):
 
     @abstractmethod
     def scores(self, y: Tensor) -> dict[str, Float[Tensor, "*shape"]]:
-        """Every metric of `metrics`, per position."""
+        """The values of all `metrics`, per position."""
 
     def scores_within(
         self, y: Tensor, choices: Bool[Tensor, "batch classes"] | None
     ) -> dict[str, Float[Tensor, "batch positions"]]:
-        """`scores`; of class labels also the accuracy among those that each episode admits, where it says which."""
+        """`scores`; for class labels also the accuracy among the labels that each episode admits.
+
+        Args:
+            y: the true outputs.
+            choices: the labels that each episode admits; None if all are admitted.
+        """
         return self.scores(y)
 
     def point(self) -> Tensor:
-        """The one best answer: the mean, `(*shape, dy)`; of classes the likeliest label, `(*shape)`."""
-        raise NotImplementedError(f"{type(self).__name__} does not write point()")
+        """The point prediction: the mean, `(*shape, dy)`, or the most likely class label, `(*shape)`."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement point()")
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor] | None:
-        """Ends of the central interval that holds this much probability (from 0 to 1), per output, `(*shape, dy)`
-        each; None: there is none (a single value, classes). Raises `ValueError` for another level."""
+        """The ends of the central interval with this probability per output, `(*shape, dy)` each; None for
+        predictions without intervals (single values, classes).
+
+        Raises:
+            ValueError: the level is not between 0 and 1.
+        """
         return None
 
     def joint_log_likelihood(self, y: Tensor, mask: Bool[Tensor, "B Q"]) -> Float[Tensor, " B"] | None:
-        """Log-density of the outputs at all positions of an episode together, those outside of the mask left out; None:
-        this says nothing of densities."""
+        """Joint log-density of an episode's outputs at all positions in the mask; None for predictions without a
+        density."""
         return None
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
-        """`n` draws of all positions together, each in the shape of `point()`: `(n, *shape, dy)`, labels `(n, *shape)`;
-        the generator is on the prediction's device. Positions are independent but for those of `core.joint`."""
-        raise NotImplementedError(f"{type(self).__name__} does not write sample()")
+        """Draw `n` joint samples of all positions, `(n, *shape, dy)`, or `(n, *shape)` for labels.
+
+        Positions are independent, except in the joint predictions of `iclbench.core.joint`.
+
+        Args:
+            n: number of samples.
+            generator: a generator on the device of the prediction.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not implement sample()")
 
     def sequence_scores(
         self, y: Tensor, scored: Bool[Tensor, "B N"], mask: Bool[Tensor, "B N"]
     ) -> dict[str, Float[Tensor, " B"]]:
-        """Scores of whole sequences that are no mean over their positions; NaN where a sequence has none. Those whose
-        metric is `per_event` are sums, which are divided by the mean number of scored positions.
+        """Scores of complete sequences that are not means over positions; NaN for sequences without a value.
+
+        Scores whose metric is `per_event` are sums, which are later divided by the mean number of scored positions.
 
         Args:
-            y: outputs of all positions.
+            y: outputs at all positions.
             scored: the positions that count.
-            mask: those that are there.
+            mask: the valid positions.
         """
         return {}
 
     def columns(self) -> dict[str, Float[Tensor, "*shape columns"]]:
-        """Groups of numbers that a stream prints: the mean; where there is a spread, standard deviation and the
-        central 90 % interval; of classes the likeliest one and all probabilities."""
-        raise NotImplementedError(f"{type(self).__name__} does not write columns()")
+        """The columns that `iclbench stream` prints: the mean, with the standard deviation and the central 90 %
+        interval if the prediction has a spread; or the most likely class and the probabilities of all classes."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement columns()")
 
     def at(self: _P, index: slice | Tensor) -> _P:
         """The predictions at some positions (second axis)."""
@@ -169,7 +187,7 @@ class Point(Prediction):
 
 @dataclass(frozen=True)
 class Gaussian(Prediction):
-    """Independent Gaussians per output; variance = softplus(raw) + floor², floor a recorded hyper-parameter."""
+    """Independent Gaussians per output; by default, variance = softplus(raw) + floor²."""
 
     mean: Float[Tensor, "*shape dy"]
     std: Float[Tensor, "*shape dy"]
@@ -196,8 +214,8 @@ class Gaussian(Prediction):
         return self.mean
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
-        half = _half_width(checked_level(level)) * self.std
-        return self.mean - half, self.mean + half
+        half_width = _half_width(checked_level(level)) * self.std
+        return self.mean - half_width, self.mean + half_width
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         return self.mean + self.std * normal((n, *self.mean.shape), self.mean, generator)
@@ -223,8 +241,8 @@ class Gaussian(Prediction):
 class Mixture(Prediction):
     """K Gaussians with diagonal covariance per position; a component may have the logit -inf.
 
-    Scored by its own density and by that of the one Gaussian with its mean and variance, which is what a Gaussian head
-    could attain.
+    It is scored by its density, and by that of the Gaussian with the same mean and variance, which is the best score
+    that a Gaussian head could reach.
     """
 
     logits: Float[Tensor, "*shape k"]
@@ -256,7 +274,7 @@ class Mixture(Prediction):
 
     @property
     def std(self) -> Tensor:
-        """Standard deviation of the whole mixture, per output."""
+        """Standard deviation of the mixture, per output."""
         about_mean = (self.means - self.mean.unsqueeze(-2)).square()
         return self._average(self.stds.square() + about_mean).sqrt()
 
@@ -275,7 +293,7 @@ class Mixture(Prediction):
         return self._average(torch.special.ndtr(z))
 
     def quantile(self, level: float) -> Float[Tensor, "*shape dy"]:
-        """Where the distribution of each output reaches `level`, by bisection to the last bit but a few."""
+        """The quantile of each output, by bisection to a few bits of the float's precision."""
         low = (self.means - 10 * self.stds).amin(-2)
         high = (self.means + 10 * self.stds).amax(-2)
         return bisected(lambda middle: self.cumulative(middle) < level, low, high)
@@ -285,8 +303,8 @@ class Mixture(Prediction):
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         if checked_level(level) == 1:  # beyond what bisection reaches
-            everything = torch.full_like(self.mean, math.inf)
-            return -everything, everything
+            infinity = torch.full_like(self.mean, math.inf)
+            return -infinity, infinity
         return self.quantile(0.5 - level / 2), self.quantile(0.5 + level / 2)
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
@@ -324,7 +342,7 @@ class Mixture(Prediction):
 
 @dataclass(frozen=True)
 class Categorical(Prediction):
-    """A distribution over classes; `choices` restricts the admitted labels per episode when accuracy is counted."""
+    """A distribution over classes."""
 
     logits: Float[Tensor, "*shape classes"]
 
@@ -343,7 +361,7 @@ class Categorical(Prediction):
         return -self.logits.log_softmax(-1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
 
     def within(self, choices: Bool[Tensor, "batch classes"]) -> Categorical:
-        """This distribution with every label outside `choices` excluded."""
+        """The distribution over the labels in `choices`."""
         return Categorical(self.logits.masked_fill(~choices.unsqueeze(1), -torch.inf))
 
     def scores(self, y: Tensor) -> dict[str, Tensor]:
@@ -372,50 +390,50 @@ class Categorical(Prediction):
 
 @cache
 def checked_level(level: float) -> float:
-    """The level of an interval; raises `ValueError` where it is no probability."""
+    """The level of an interval; raises `ValueError` if it is not a probability."""
     if not 0 <= level <= 1:
-        raise ValueError(f"an interval holds a probability from 0 to 1, not {level}")
+        raise ValueError(f"the level of an interval must be a probability from 0 to 1, not {level}")
     return level
 
 
 def drawn(probabilities: Float[Tensor, "P k"], n: int, generator: torch.Generator) -> Int[Tensor, "P n"]:
-    """`n` independent draws from every row; none where n is 0, which torch refuses."""
+    """`n` independent draws from each row; n may be 0, which `torch.multinomial` does not allow."""
     if n == 0:
         return torch.empty(len(probabilities), 0, dtype=torch.long, device=probabilities.device)
     return torch.multinomial(probabilities, n, replacement=True, generator=generator)
 
 
 def _half_width(level: float) -> float:
-    """Half the width of the central interval of a standard normal that holds this much probability."""
+    """Half the width of the central interval of a standard normal with this probability."""
     from scipy.special import ndtri
 
     return float(ndtri(0.5 + level / 2))
 
 
 def bisected(below: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
-    """Between `low` and `high` the place up to which `below` holds, to the last bit but a few."""
+    """The value between `low` and `high` up to which `below` holds, to a few bits of the float's precision."""
     for _ in range(60):
         middle = (low + high) / 2
-        yes = below(middle)
-        low, high = torch.where(yes, middle, low), torch.where(yes, high, middle)
+        is_below = below(middle)
+        low, high = torch.where(is_below, middle, low), torch.where(is_below, high, middle)
     return (low + high) / 2
 
 
 def summed(values: Float[Tensor, "*shape Q"], mask: Bool[Tensor, "*#shape Q"]) -> Float[Tensor, " *shape"]:
-    """The sum over positions, ignoring those outside of the mask."""
+    """The sum over the positions in the mask."""
     return torch.where(mask, values, 0.0).sum(-1)
 
 
 def normal(shape: Sequence[int], like: Tensor, generator: torch.Generator) -> Tensor:
-    """Standard normal numbers of another tensor's type."""
+    """Standard normal numbers with the dtype and device of `like`."""
     return torch.randn(tuple(shape), generator=generator, dtype=like.dtype, device=like.device)
 
 
 def _std(pre: Tensor, settings: HeadSettings) -> Tensor:
-    """Standard deviation as the settings read it."""
+    """The standard deviation for the raw output, see `Spread`."""
     if settings.spread == "exp":
         return pre.exp()
     if settings.spread.startswith("bounded"):
-        least = float(settings.spread.removeprefix("bounded-"))
-        return least + (1 - least) * F.softplus(pre)
+        minimum = float(settings.spread.removeprefix("bounded-"))
+        return minimum + (1 - minimum) * F.softplus(pre)
     return (F.softplus(pre) + settings.floor**2 + 1e-12).sqrt()

@@ -1,7 +1,8 @@
-"""The contract that every contestant fulfils: backbones, estimators and oracles.
+"""The interface of all predictors: backbones, estimators and oracles.
 
-Two questions, three phases. A subclass writes one of `predict_next` and `predict_targets` (or the phases) and gets the
-rest. Every answer is a `Prediction`; everything is batched over episodes and no episode may influence another.
+A predictor answers two questions (`predict_next`, `predict_targets`) in three phases (`condition`, `query`, `update`).
+A subclass implements one of the questions, or the phases, and inherits the rest. Every answer is a `Prediction`. All
+methods are batched over episodes, and no episode may influence another.
 """
 
 from __future__ import annotations
@@ -23,23 +24,22 @@ from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Prediction
 from iclbench.core.records import TensorRecord, cat
 
-_Own = TypeVar("_Own", bound="Predictor")
+_Predictor = TypeVar("_Predictor", bound="Predictor")
 
-# Whoever writes one of these gets the others from the base class.
+# A subclass that implements one of these inherits the others.
 _ONE_OF = ("predict_next", "predict_targets", "query")
 
 
 @dataclass(frozen=True)
 class State(TensorRecord):
-    """The state of a predictor after the points it was conditioned on. Batch-first tensors; can be indexed, saved,
+    """The state of a predictor that was conditioned on points: batch-first tensors that can be indexed, saved and
     measured."""
 
     def log_weight(self) -> Tensor | None:
-        """Logarithm of how large the sums over points are that this state consists of, part by part, batch
-        first.
+        """Logarithms of the sizes of the sums over points in this state, `(batch, ...)`; None if they are unknown.
 
-        What `Predictor.remove` leaves is a difference of such sums: where they fall while points go, rounding errors of
-        the larger ones stay, and a sliding window conditions afresh in time. None: nothing is known of it.
+        `Predictor.remove` subtracts from such sums. If a sum shrinks, the rounding errors of the larger sum remain, so
+        a sliding window conditions again before they matter.
         """
         return None
 
@@ -53,18 +53,17 @@ class StoredPoints(State):
 
 
 class Predictor:
-    """Something that is conditioned on points and answers queries.
+    """A method that is conditioned on points and answers queries.
 
     Attributes:
-        order: "causal" when the answer may depend on the order of the points, "set" when it may not.
-        heads: the kinds of prediction it can give.
-        uses_related: whether related datasets change its answers; of a backbone's class, whether they do on tasks that
-            have them.
-        removes_points: whether `remove` is written: states can forget points again.
-        joint: whether the answer at a target may depend on the inputs of the targets that are asked with it: not at all
-            ("apart"), but not on their order ("exchangeable"), on their order, too ("ordered"). It never depends on
-            their outputs.
-        longest: points of the longest sequence it can take in, the query included; None where there is no limit.
+        order: "causal" if answers may depend on the order of the points, otherwise "set".
+        heads: the heads (`iclbench.core.heads`) whose predictions it can give.
+        uses_related: whether answers depend on related datasets; for the class of a backbone, whether they do on tasks
+            with related datasets.
+        removes_points: whether `remove` is implemented, which removes points from a state.
+        joint: how the answer at a target may depend on the inputs of the other targets: not at all ("apart"), but not
+            on their order ("exchangeable"), or also on their order ("ordered"). It never depends on their outputs.
+        longest: number of points of the longest possible sequence, including the query; None if there is no limit.
     """
 
     order: ClassVar[Literal["causal", "set"]] = "set"
@@ -76,22 +75,24 @@ class Predictor:
 
     def __init_subclass__(cls, abstract: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        written = [getattr(cls, name) is not getattr(Predictor, name) for name in _ONE_OF]
-        if not (abstract or any(written)):
-            raise TypeError(f"{cls.__name__} must write one of {', '.join(_ONE_OF)}")
+        is_implemented = [getattr(cls, name) is not getattr(Predictor, name) for name in _ONE_OF]
+        if not (abstract or any(is_implemented)):
+            raise TypeError(f"{cls.__name__} must implement one of {', '.join(_ONE_OF)}")
 
-    def __new__(cls: type[_Own], *args: Any, **kwargs: Any) -> _Own:
-        # Here, since a `torch.nn.Module` is no `abc.ABC`: of its subclasses Python makes instances without a method.
+    def __new__(cls: type[_Predictor], *args: Any, **kwargs: Any) -> _Predictor:
+        # A `torch.nn.Module` is not an `abc.ABC`, so Python would create instances of abstract subclasses.
         if missing := abstract_methods(cls):
-            asking = " and ".join(dict.fromkeys(owner for owner, _ in missing))
+            owners = " and ".join(dict.fromkeys(owner for owner, _ in missing))
             raise UsageError(
-                f"{cls.__module__}.{cls.__qualname__} does not write {', '.join(name for _, name in missing)}, which "
-                f"{asking} asks for"
+                f"{cls.__module__}.{cls.__qualname__} does not implement {', '.join(name for _, name in missing)}, "
+                f"which {owners} requires",
+                code="plugin",
             )
         return super().__new__(cls)
 
     def too_long(self, examples: int) -> str | None:
-        """Why nothing can be asked after so many examples, as the row says that is skipped; None: it can."""
+        """Why the predictor cannot answer after this number of examples, for the row of a skipped cell; None if it
+        can."""
         if self.longest is None or examples < self.longest:
             return None
         return f"it takes in at most {self.longest - 1} examples and a query"
@@ -104,16 +105,16 @@ class Predictor:
         x_query: Float[Tensor, "batch points dx"] | None = None,
         prefixes: Sequence[int] | None = None,
     ) -> Prediction:
-        """For every prefix length n, predict the output at `x_query[:, n]` from the first n points.
+        """For each prefix length n, predict the output at `x_query[:, n]` from the first n points.
 
         Args:
             points: `(batch, points, dim)`.
             related: further datasets, `(batch, sets, points, dim)`.
-            x_query: one query per prefix; None asks for the next point itself, `points.x`.
-            prefixes: the prefix lengths to answer, ascending; None: 0 to points - 1.
+            x_query: one query per prefix (default: the next point, `points.x`).
+            prefixes: the prefix lengths, ascending (default: 0 to points - 1).
 
         Returns:
-            Predictions of shape `(batch, len(prefixes))`. At a position whose point is masked the answer means nothing.
+            Predictions of shape `(batch, len(prefixes))`, arbitrary at positions whose point is masked.
         """
         x_query = points.x if x_query is None else x_query
         lengths = range(points.count) if prefixes is None else prefixes
@@ -123,7 +124,7 @@ class Predictor:
     def predict_targets(
         self, context: Points, x_target: Float[Tensor, "batch targets dx"], related: Points | None = None
     ) -> Prediction:
-        """Predict the outputs at all `x_target` from one context; no target sees another's output.
+        """Predict the outputs at all `x_target` from the context; no answer depends on the output of another target.
 
         Returns:
             Predictions of shape `(batch, targets)`.
@@ -139,7 +140,7 @@ class Predictor:
         related: Points | None,
         counts: Sequence[int],
     ) -> Iterator[Prediction]:
-        """`predict_targets` with only the first n related datasets, for each n of `counts`, ascending."""
+        """`predict_targets` with the first n related datasets for each n in `counts`, ascending."""
         for count in counts:
             yield self.predict_targets(context, x_target, first_related(related, count))
 
@@ -151,7 +152,7 @@ class Predictor:
         generator: torch.Generator,
         related: Points | None = None,
     ) -> Tensor:
-        """`n` draws of the outputs at all targets together, `(n, batch, targets, dy)`, from what is predicted."""
+        """Draw `n` joint samples of the predicted outputs at all targets, `(n, batch, targets, dy)`."""
         answer = self.predict_targets(context, x_target, related)
         check_answer(self, "predict_targets", answer, x_target.shape)
         return answer.sample(n, generator)
@@ -164,25 +165,27 @@ class Predictor:
         scored: Bool[Tensor, "batch targets"],
         related: Points | None = None,
     ) -> dict[str, Float[Tensor, " batch"]]:
-        """Scores of the outputs at all targets together, per target that counts: the joint log-likelihood where there
-        is one. Who knows a joint density that its answer does not give writes its own.
+        """Joint scores of the outputs at all targets, divided by the number of scored targets.
+
+        By default this is the joint log-likelihood if the answer has one. A predictor overrides it if it can compute a
+        joint density that its answers do not have.
 
         Args:
-            answer: what `predict_targets` has answered.
-            context: the points that it was given.
-            targets: what was asked, and what is true.
+            answer: the answer of `predict_targets`.
+            context: the context points of that call.
+            targets: the targets with their true outputs.
             scored: the targets that count.
-            related: the related datasets that it was given.
+            related: the related datasets of that call.
         """
         joint = answer.joint_log_likelihood(targets.y, scored)
         return {} if joint is None else {"log_likelihood_joint": joint / scored.sum(1)}
 
     def informed(self, truth: dict[str, Tensor]) -> Predictor:
-        """The predictor for exactly the episodes whose latent truth this is: itself, but for an oracle."""
+        """The predictor for the episodes with this latent truth; only an oracle is not the predictor itself."""
         return self
 
     def ask(self, episodes: Episodes, question: str, prefixes: Sequence[int] | None = None) -> Prediction:
-        """Put `question` ("next" or "targets") about these episodes; nothing but the points is shown."""
+        """Answer the question "next" or "targets" about these episodes from their points alone."""
         context, queries, related = episodes.context, episodes.asked, episodes.related
         if question == "next":
             x_query = None if episodes.targets is None else queries.x
@@ -195,27 +198,29 @@ class Predictor:
         return answer
 
     def condition(self, context: Points, related: Points | None = None) -> State:
-        """Take in the context (possibly empty) and keep what later queries need."""
+        """The state after the context points; the context may be empty."""
         return StoredPoints(context, related)
 
     def query(self, state: Any, x: Float[Tensor, "batch targets dx"]) -> Prediction:
-        """Answer every query from the state, each on its own; the state does not change."""
+        """Answer each query independently from the state, which does not change."""
         return self.predict_targets(state.context, x, state.related)
 
     def update(self, state: Any, points: Points) -> State:
-        """The state after further points; equals conditioning on all of them at once."""
+        """The state after further points; it equals conditioning on all points at once."""
         return StoredPoints(state.context.append(points), state.related)
 
     def remove(self, state: Any, points: Points) -> State:
-        """The state without points that were learned before, for a predictor that `removes_points`.
+        """The state without some of its points, for predictors that can forget points (`removes_points`).
 
         Raises:
-            UsageError: this one cannot.
+            UsageError: this predictor cannot forget points.
         """
-        raise UsageError(f"{type(self).__name__} cannot forget points; condition on the points that should stay")
+        raise UsageError(
+            f"{type(self).__name__} cannot forget points; condition on the remaining points", code="not-applicable"
+        )
 
     def _targets_by_next(self, context: Points, x_target: Tensor, related: Points | None) -> Prediction:
-        """Each target becomes the last point of its own copy of the context."""
+        """Answer each target as the last point of a copy of the context."""
         batch, targets = x_target.shape[:2]
         copies = context.repeat_interleave(targets)
         x = x_target.reshape(batch * targets, 1, x_target.shape[-1])
@@ -228,14 +233,14 @@ class Predictor:
 
 
 class Oracle(Predictor, abstract=True):
-    """A predictor that may read how the episodes were made."""
+    """A predictor with access to the latent truth of the episodes."""
 
     def informed(self, truth: dict[str, Tensor]) -> Predictor:
         raise NotImplementedError
 
 
 def abstract_methods(cls: type) -> list[tuple[str, str]]:
-    """The methods that a class has yet to write, each behind the class that asks for it, in their order there."""
+    """The abstract methods of a class as pairs of the class that declares the method and its name, in their order."""
     return [
         (f"{base.__module__}.{base.__qualname__}", name)
         for base in cls.__mro__
@@ -245,34 +250,35 @@ def abstract_methods(cls: type) -> list[tuple[str, str]]:
 
 
 def join_positions(answers: Sequence[Prediction]) -> Prediction:
-    """Predictions for consecutive positions as one prediction, joined along axis 1; what was asked apart has no joint
-    distribution."""
+    """Join predictions for consecutive positions along axis 1; the result has no joint distribution over them."""
     if len(answers) == 1:
         return answers[0]
     flipped = [answer.marginals.map(lambda t: t.transpose(0, 1)) for answer in answers]
     return cat(flipped).map(lambda t: t.transpose(0, 1))
 
 
-# How many threads use a module that is in training mode otherwise.
+# Number of threads in `as_used` for each module whose own mode is training.
 _USES: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
 _USES_LOCK = Lock()
 
 
 @contextmanager
 def as_used(predictor: Predictor) -> Iterator[None]:
-    """A module is in eval mode within, as runs are, and in the mode that it was in afterwards: one that is evaluated
-    while it trains is left as it was. Of threads that use one model, the last one restores the mode."""
+    """Put a model in eval mode in the block and restore its mode afterwards.
+
+    If several threads use a model, the last one restores the mode.
+    """
     modules = list(predictor.modules()) if isinstance(predictor, nn.Module) else []
     with _USES_LOCK:
-        used = [module for module in modules if module.training or module in _USES]
-        for module in used:
+        training_modules = [module for module in modules if module.training or module in _USES]
+        for module in training_modules:
             _USES[module] = _USES.get(module, 0) + 1
             module.training = False
     try:
         yield
     finally:
         with _USES_LOCK:
-            for module in used:
+            for module in training_modules:
                 _USES[module] -= 1
                 if not _USES[module]:
                     del _USES[module]

@@ -11,12 +11,12 @@ from rich.segment import Segment
 
 from iclbench.core.formats import printable
 
-# Called with the number of steps done and a text next to it.
+# Called with the number of finished steps and the text next to the bar.
 Update = Callable[[int, str], None]
 
 
 class PrintableConsole(Console):
-    """A console that writes out what a terminal would obey in names and texts of the user."""
+    """A console that escapes control characters in names and texts of the user."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
@@ -25,13 +25,13 @@ class PrintableConsole(Console):
 
 @contextmanager
 def step_bar(console: Console, label: str, total: int, done: int = 0) -> Iterator[Update]:
-    """Draw a bar while the block runs.
+    """Draw a progress bar while the block runs.
 
     Args:
         console: a terminal.
-        label: text before it, literally.
+        label: text before the bar, without markup.
         total: number of steps.
-        done: steps that are done already.
+        done: number of steps that are finished already.
     """
     columns = (
         TextColumn("{task.description}", markup=False),

@@ -1,8 +1,7 @@
 """Records of batch-first tensors: indexed along the batch, moved between devices, measured in bytes, saved and loaded.
 
-Episodes, predictions and the states of predictors are all frozen dataclasses of tensors (or of further records, tuples
-and dicts of them). What they share lives here, once. Files are safetensors with a JSON skeleton in the metadata:
-loading one never executes code.
+Episodes, predictions and the states of predictors are frozen dataclasses of tensors, or of records, tuples and dicts
+of tensors. A file is in the safetensors format with a JSON skeleton in its metadata: loading it never executes code.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from iclbench.core import limits
-from iclbench.core.errors import DataError
+from iclbench.core.errors import DataError, one_line
 from iclbench.core.files import check_replaceable, save_tensors, tensors_metadata
 
 _Record = TypeVar("_Record", bound="TensorRecord")
@@ -43,11 +42,11 @@ class TensorRecord:
         return self.map(lambda t: t[index])
 
     def to(self: _Record, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> _Record:
-        """Moved to `device`; floating-point tensors cast to `dtype`."""
+        """The record on `device`, with floating-point tensors cast to `dtype`."""
         return self.map(lambda t: t.to(device=device, dtype=dtype if t.is_floating_point() else None))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor under its dotted path."""
+        """All tensors by their dotted paths."""
         flat: dict[str, Tensor] = {}
         _skeleton(self, "", flat)
         return flat
@@ -57,8 +56,15 @@ class TensorRecord:
         return sum(t.numel() * t.element_size() for t in self.tensors().values())
 
     def save(self, path: Path | str, about: Mapping[str, str] | None = None) -> None:
-        """Write to one safetensors file; `about` is what `read_about` returns. A saved record is replaced; any other
-        file raises `UsageError`."""
+        """Write the record to one safetensors file.
+
+        Args:
+            path: the file; a saved record there is replaced.
+            about: texts that `read_about` returns.
+
+        Raises:
+            UsageError: the file exists and is not a saved record (code `exists`).
+        """
         check_replaceable(Path(path), "a saved record", lambda file: "record" in tensors_metadata(file))
         flat: dict[str, Tensor] = {}
         skeleton = _skeleton(self, "", flat)
@@ -66,22 +72,26 @@ class TensorRecord:
 
     @classmethod
     def load(cls: type[_Record], path: Path | str, device: torch.device | str = "cpu") -> _Record:
-        """Read a file written by `save`; raises `DataError` when it holds something else."""
+        """Read a file that `save` wrote.
+
+        Raises:
+            DataError: the file is missing or does not hold a saved record, or the record is of another class.
+        """
         from safetensors import SafetensorError, safe_open
 
         try:
-            limits.opened(Path(path)).close()  # a pipe would be waited for
+            limits.opened(Path(path)).close()  # `safe_open` would wait for the writer of a pipe
             with safe_open(str(path), framework="pt", device=str(device)) as file:
                 record = _rebuild(json.loads((file.metadata() or {})["record"]), file.get_tensor)
         except (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            raise DataError(f"{path} does not hold a saved {cls.__name__} ({error})") from error
+            raise _unreadable(path, cls.__name__, error) from error
         if not isinstance(record, cls):
             raise DataError(f"{path} holds a {type(record).__name__}, not a {cls.__name__}")
         return record
 
 
 def read_about(path: Path | str) -> dict[str, str]:
-    """The `about` that a record was saved with; raises `DataError` if the file is not a record."""
+    """The texts `about` of a saved record; raises `DataError` if the file is not a saved record."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -90,15 +100,20 @@ def read_about(path: Path | str) -> dict[str, str]:
             about = json.loads((file.metadata() or {}).get("about", "{}"))
             return {str(key): str(value) for key, value in about.items()}
     except (SafetensorError, OSError, ValueError, AttributeError, RecursionError) as error:
-        raise DataError(f"{path} does not hold a saved record ({error})") from error
+        raise _unreadable(path, "record", error) from error
+
+
+def _unreadable(path: Path | str, kind: str, error: Exception) -> DataError:
+    code = "missing-file" if isinstance(error, FileNotFoundError) else "unreadable-file"
+    return DataError(f"{path} does not hold a saved {kind} ({one_line(error)})", code=code)
 
 
 def cat(records: list[_Record]) -> _Record:
-    """Concatenate records of one structure along the batch axis."""
+    """Concatenate records of the same structure along the batch axis."""
     if len(records) == 1:
         return records[0]
-    parts = [list(r.tensors().values()) for r in records]
-    joined = iter([torch.cat(group) for group in zip(*parts, strict=True)])
+    tensor_lists = [list(r.tensors().values()) for r in records]
+    joined = iter([torch.cat(tensors) for tensors in zip(*tensor_lists, strict=True)])
     return records[0].map(lambda _: next(joined))
 
 
@@ -115,19 +130,19 @@ def _map(value: Any, fn: Callable[[Tensor], Tensor]) -> Any:
 
 
 def _skeleton(value: Any, path: str, flat: dict[str, Tensor]) -> Any:
-    """A JSON description of `value` in which every tensor is replaced by its path in `flat`."""
+    """A JSON description of `value` with the path in `flat` for each tensor."""
     if isinstance(value, Tensor):
         flat[path] = value
         return {"tensor": path}
-    join = f"{path}." if path else ""
+    prefix = f"{path}." if path else ""
     if isinstance(value, TensorRecord):
         name = f"{type(value).__module__}.{type(value).__qualname__}"
-        fields = {f.name: _skeleton(getattr(value, f.name), join + f.name, flat) for f in dataclasses.fields(value)}
+        fields = {f.name: _skeleton(getattr(value, f.name), prefix + f.name, flat) for f in dataclasses.fields(value)}
         return {"record": name, "fields": fields}
     if isinstance(value, tuple):
-        return {"tuple": [_skeleton(v, f"{join}{i}", flat) for i, v in enumerate(value)]}
+        return {"tuple": [_skeleton(v, f"{prefix}{i}", flat) for i, v in enumerate(value)]}
     if isinstance(value, dict):
-        return {"dict": {k: _skeleton(v, join + k, flat) for k, v in value.items()}}
+        return {"dict": {k: _skeleton(v, prefix + k, flat) for k, v in value.items()}}
     return {"value": value}
 
 

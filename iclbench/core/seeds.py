@@ -1,7 +1,7 @@
-"""Independent named random streams, spawned from one seed.
+"""Independent named random streams, derived from one seed.
 
-A stream is a counter: `generator(seed, "data", step)` gives the same numbers wherever and whenever it is asked, so that
-nothing random needs to be saved to resume a run exactly.
+`generator(seed, "data", step)` gives the same numbers for the same step, so a run can be resumed exactly without saved
+random states.
 """
 
 import zlib
@@ -21,15 +21,16 @@ def stream_seed(seed: int, name: str, *counter: int) -> int:
 
 
 def generator(seed: int, name: str, *counter: int, device: torch.device | str = "cpu") -> torch.Generator:
-    """A torch generator at the start of one stream."""
+    """A torch generator for the `counter`-th draw of the stream `name`."""
     return torch.Generator(device=device).manual_seed(stream_seed(seed, name, *counter))
 
 
 @contextmanager
 def global_stream(seed: int, name: str) -> Iterator[None]:
-    """Run a block whose library calls draw from torch's global generator (weight initialisation) on one stream.
+    """Seed torch's global generator with a stream in the block, for libraries that draw from it (initial weights).
 
-    Threads take turns, and the block runs in `fixed_state`: what is drawn depends on seed and name alone.
+    Only one thread at a time is in such a block, and the block runs in `fixed_state`: draws depend only on seed and
+    name.
     """
     with exclusive(), fixed_state(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(seed, name))
@@ -38,7 +39,8 @@ def global_stream(seed: int, name: str) -> Iterator[None]:
 
 @contextmanager
 def global_draws(generator: torch.Generator) -> Iterator[None]:
-    """Run a block whose layers draw from torch's global generators (dropout) on one seed that `generator` gives."""
+    """Seed torch's global generators with a number from `generator` in the block, for layers that draw from them
+    (dropout)."""
     seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
     with exclusive(), torch.random.fork_rng():
         torch.manual_seed(seed)

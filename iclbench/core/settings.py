@@ -1,4 +1,4 @@
-"""Settings that users write: their base class, the roles of keys, types of numbers, and one line for every mistake."""
+"""Settings that users write: base class, roles of keys, types of numbers, and validation with errors of one line."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from functools import cache
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 from iclbench.core.errors import UnknownNameError, UsageError, brief_line, shortened
 from iclbench.core.formats import plural
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
-# Sizes stop where no machine follows, so that a slip of the finger is an error of the card and not of the allocator.
+# The upper bound is beyond any machine: a mistyped size is an error of the card and not of the memory allocator.
 PositiveInt = Annotated[int, Field(gt=0, le=1_000_000_000)]
 SeedInt = Annotated[int, Field(ge=0, lt=2**63)]
 PositiveFloat = Annotated[float, Field(gt=0)]
@@ -24,14 +25,14 @@ NonNegativeFloat = Annotated[float, Field(ge=0)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 
-# Heads whose answers have several components.
+# Heads whose predictions have several components.
 MIXTURES = ("mixture", "event")
 
 
 def _once(value: list[Any]) -> list[Any]:
     for item in value:
         if value.count(item) > 1:
-            raise ValueError(f"{item!r} is listed twice")
+            raise PydanticCustomError("duplicate", "{item} is listed twice", {"item": repr(item)})
     return value
 
 
@@ -42,16 +43,16 @@ Once = AfterValidator(_once)
 class Role(Enum):
     """What depends on a key of a configuration: `points: Annotated[PositiveInt, Role.TRAINED]`."""
 
-    TRAINED = auto()  # the weights depend on it
-    EVALUATED = auto()  # so do the numbers of an evaluation
-    TYPED = auto()  # `-o task.protocol.KEY` sets it; the default is the card's, or its preset's
+    TRAINED = auto()  # the weights
+    EVALUATED = auto()  # the values of an evaluation
+    TYPED = auto()  # `-o task.protocol.KEY` sets the key; the default is in the card or its preset
     MONITORING = auto()  # only how often training is evaluated, logged and saved
-    LOCATION = auto()  # where files are; their content is identified by a fingerprint
-    REPORTING = auto()  # no number: it describes them, or names what a report compares them with
+    LOCATION = auto()  # only where files are; a fingerprint identifies their content
+    REPORTING = auto()  # no values: the key describes them, or names what a report compares them with
 
 
 class BaseSettings(BaseModel):
-    """Base of everything a user can write: unknown keys, wrong types, NaN and infinities are errors."""
+    """Base class of settings: unknown keys, wrong types, NaN and infinities are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
@@ -63,26 +64,40 @@ class BaseSettings(BaseModel):
 
 
 class NoSettings(BaseSettings):
-    """Settings of what has nothing to set."""
+    """The settings of a class that has none."""
 
 
 def validate(model: type[_Model], data: Any, where: str) -> _Model:
-    """Build `model` from `data`; the first problem becomes one line: where, key, expected and got."""
+    """Build `model` from `data`.
+
+    Args:
+        model: class of the settings.
+        data: the user's values.
+        where: the place of the values, with which an error message begins.
+
+    Raises:
+        UsageError: a key is unknown (code `unknown-name`), missing (`missing-value`), has a list with the same item
+            twice (`duplicate`) or another wrong value (`bad-value`). The message is about the first problem.
+    """
     try:
         return model.model_validate(data)
     except ValidationError as error:
         problems = error.errors(include_url=False)
-        # A mistyped key is both unknown and missing; the first says what to do.
+        # A mistyped key is unknown, and the right one is missing; the message about the unknown key says what to do.
         problem = next((e for e in problems if e["type"] == "extra_forbidden"), problems[0])
     place = tuple(part for part in problem["loc"] if part != "[key]")
     key = shortened(brief_line(".".join(str(part) for part in place)))
     if problem["type"] == "extra_forbidden":
-        raise UsageError(f"{where}: {_unknown_key(model, place)}")
+        raise UsageError(f"{where}: {_unknown_key(model, place)}", code="unknown-name")
     if problem["type"] == "missing":
-        raise UsageError(f"{where}: {key}: expected {_meaning(model, place)}, but the key is missing")
+        raise UsageError(
+            f"{where}: {key}: expected {_meaning(model, place)}, but the key is missing", code="missing-value"
+        )
     prefix = f"{where}: {key}: " if key else f"{where}: "
+    if problem["type"] == "duplicate":
+        raise UsageError(prefix + brief_line(problem["msg"]), code="duplicate")
     if problem["type"] == "value_error":
-        raise UsageError(prefix + brief_line(problem["msg"].removeprefix("Value error, ")))
+        raise UsageError(prefix + brief_line(problem["msg"].removeprefix("Value error, ")), code="bad-value")
     if problem["type"] in ("model_type", "dict_type"):
         expected = "expected a table of keys"
     elif problem["type"] in ("tuple_type", "list_type"):
@@ -92,28 +107,28 @@ def validate(model: type[_Model], data: Any, where: str) -> _Model:
         expected = f"expected at least {plural(problem['ctx']['min_length'], 'item')}"
     else:
         expected = re.sub(r"^\w+ should (be |have |match )?", "expected ", problem["msg"])
-    raise UsageError(f"{prefix}{brief_line(expected)}, got {reprlib.repr(problem['input'])}")
+    raise UsageError(f"{prefix}{brief_line(expected)}, got {reprlib.repr(problem['input'])}", code="bad-value")
 
 
 def _nested(model: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:
-    """The model that describes the table at `location`."""
+    """The class of settings of the table at `location`."""
     for key in location:
         field = model.model_fields.get(str(key))
         inner = _models_in(field.annotation) if field else []
-        # A step without a field is an index or a preset's name: still within the model that the step before led to.
+        # A step without a field is an index or the name of a preset, which does not change the class.
         model = inner[0] if inner else model
     return model
 
 
 def _unknown_key(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
-    """The unknown key with its near matches in its table."""
+    """The message about an unknown key, with similar keys of its table."""
     prefix = brief_line("".join(f"{step}." for step in location[:-1]))
     known_keys = [prefix + key for key in _nested(model, location[:-1]).model_fields]
     return str(UnknownNameError("key", prefix + brief_line(str(location[-1])), known_keys))
 
 
 def _meaning(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
-    """What a missing key should hold: its description, or the kind of value."""
+    """The description of a missing key, or the type of its value."""
     field = _nested(model, location[:-1]).model_fields.get(str(location[-1]))
     if field is None:
         return "a value"

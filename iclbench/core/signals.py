@@ -1,4 +1,4 @@
-"""Signals that are deferred, and signals with the same handler."""
+"""Handling of signals: deferred, ignored, remembered, and SIGTERM as Ctrl-C."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-# How often a process looks whether its parent is still there.
+# Seconds between two checks whether the parent process still runs.
 _WATCH_SECONDS = 0.5
 
 
 @contextmanager
 def held_back(*signals: signal.Signals) -> Iterator[None]:
-    """These signals reach this thread only after the block, and processes that are started within not at all: they
-    inherit it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    """Defer these signals of this thread to the end of the block. Processes that the block starts never receive them,
+    because they inherit the mask."""
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
 
 @contextmanager
 def ctrl_c_ignored() -> Iterator[None]:
-    """Ctrl-C does nothing within the block, whichever thread gets it: for short ends of libraries that would take the
-    process down without a word."""
+    """Ignore Ctrl-C in the block, in all threads: for the shutdown of libraries that would end the process without a
+    message."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous)
 
 
 _heard = False
@@ -45,10 +45,10 @@ _heard = False
 
 @contextmanager
 def ctrl_c_heard() -> Iterator[None]:
-    """Ctrl-C raises `KeyboardInterrupt` as ever, and within the block `heed_ctrl_c` knows that it came.
+    """In the block, Ctrl-C raises `KeyboardInterrupt` as usual and is remembered for `heed_ctrl_c`.
 
-    What is raised does not always arrive: Python makes a `RuntimeError` of it where a class is made (`__set_name__`),
-    libraries other errors or none.
+    The exception can get lost: Python turns it into a `RuntimeError` while it creates a class (`__set_name__`), and
+    libraries replace it by another error or by none.
     """
     global _heard
     is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -70,15 +70,14 @@ def ctrl_c_heard() -> Iterator[None]:
 
 
 def heed_ctrl_c(error: BaseException | None = None) -> None:
-    """Raise `KeyboardInterrupt` where Ctrl-C came before, whatever became of the first one: `error`, or nothing."""
+    """Raise `KeyboardInterrupt`, with `error` as its cause, if the user has pressed Ctrl-C in `ctrl_c_heard`."""
     if _heard:
         raise KeyboardInterrupt from error
 
 
 @contextmanager
 def sigterm_like_ctrl_c() -> Iterator[None]:
-    """SIGTERM does within the block what Ctrl-C does: `KeyboardInterrupt`, and so whatever is
-    saved or tidied up then."""
+    """In the block, SIGTERM raises `KeyboardInterrupt`, so that it has the same clean-up as Ctrl-C."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -91,7 +90,7 @@ def sigterm_like_ctrl_c() -> Iterator[None]:
 
 
 def end_with_parent(parent: int) -> None:
-    """From now on this process ends when that one does, whose child it is, and leaves no locks behind."""
+    """End this process when its parent process ends, so that it does not keep locks."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -102,7 +101,8 @@ def end_with_parent(parent: int) -> None:
 
 
 def leave_at_once(which: signal.Signals, code: int) -> None:
-    """From now on this signal ends the process with an exit code: it is on its way out, and all is said."""
+    """From now on, this signal ends the process at once with this exit code, without a message."""
     signal.signal(which, lambda number, frame: os._exit(code))
-    # Python gives all signals but ignored ones back to the system before libraries are taken down, which takes longest.
+    # Before the shutdown of libraries, which takes longest, Python restores the default of all signals except ignored
+    # ones.
     atexit.register(signal.signal, which, signal.SIG_IGN)

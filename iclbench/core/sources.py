@@ -1,6 +1,6 @@
-"""What a plug-in's code is, by a hash of its sources: edited code must not answer in the name of what was trained.
+"""A hash of a plug-in's source code, so that results of edited code are not mistaken for those of the trained run.
 
-Files are read, never imported. Comments, docstrings and layout do not count.
+Files are read and never imported. Comments, docstrings and layout do not count.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
-from iclbench.core.errors import UsageError
+from iclbench.core.errors import UsageError, said
 
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -21,8 +21,8 @@ _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 def source_hash(target: str) -> str:
     """A hash of the code that `package.module:Class` may depend on, as 12 hexadecimal digits.
 
-    Of a package all `.py` files, of a single module its file and what it imports, directly or not, from the same
-    folder.
+    For a package, these are all its `.py` files; for a single module, its file and the modules of the same folder that
+    it imports, directly or not.
 
     Raises:
         UsageError: there is no such module, or one of its files cannot be read as Python.
@@ -32,7 +32,7 @@ def source_hash(target: str) -> str:
 
 @lru_cache(maxsize=64)
 def _hash(files: tuple[tuple[str, Path, int], ...]) -> str:
-    """The hash of one version of the files, read once per process."""
+    """The hash of the files; their modification times are part of the cache's key."""
     digest = hashlib.sha256()
     for name, path, _ in files:
         digest.update(f"{name}\0{_code(path)}\0".encode())
@@ -40,47 +40,50 @@ def _hash(files: tuple[tuple[str, Path, int], ...]) -> str:
 
 
 def _files(target: str) -> list[tuple[str, Path]]:
-    """The files by the names that they have wherever the package is installed."""
+    """The files, with names that do not depend on where the package is installed."""
     top = target.partition(":")[0].partition(".")[0]
-    # Last the current folder, as `trust` has it.
-    spec = PathFinder.find_spec(top) or _found_otherwise(top) or PathFinder.find_spec(top, [""])
+    # The current folder comes last, as in `trust`.
+    spec = PathFinder.find_spec(top) or _spec_of_other_finders(top) or PathFinder.find_spec(top, [""])
     if spec is None:
         raise UsageError(
-            f"cannot load '{target}': no module '{top}' here; install its package, or go to its "
-            f"folder and give --trust {top}"
+            f"cannot load '{target}': no module '{top}'; install its package, or go to its folder and give --trust "
+            f"{top}",
+            code="unknown-name",
         )
     folders = [Path(folder) for folder in spec.submodule_search_locations or []]
     if folders:
         return [(p.relative_to(folder).as_posix(), p) for folder in folders for p in folder.rglob("*.py")]
     if not (spec.origin or "").endswith(".py"):
-        raise UsageError(f"cannot load '{target}': module '{top}' has no Python source that could identify it")
+        raise UsageError(
+            f"cannot load '{target}': module '{top}' has no Python source to identify it by", code="not-supported"
+        )
     return list(_with_neighbours(Path(str(spec.origin))))
 
 
-def _found_otherwise(top: str) -> ModuleSpec | None:
-    """Where a finder of its own has a package, as that of one installed in editable mode."""
+def _spec_of_other_finders(top: str) -> ModuleSpec | None:
+    """The module as a further finder has it, such as the finder of a package in editable mode."""
     try:
         return find_spec(top)
-    except Exception:  # whatever a finder of somebody else raises
+    except Exception:  # such a finder may raise anything
         return None
 
 
 def _with_neighbours(start: Path) -> Iterator[tuple[str, Path]]:
-    """A module's file and those of the same folder that it imports, directly or not."""
-    waiting, seen = [start], {start}
-    while waiting:
-        path = waiting.pop()
+    """A module's file, and the files of the same folder that it imports, directly or not."""
+    queue, queued = [start], {start}
+    while queue:
+        path = queue.pop()
         yield path.relative_to(start.parent).as_posix(), path
-        for name in _imported(path):
-            beside = start.parent / name
-            found = [beside.with_suffix(".py"), *sorted(beside.rglob("*.py"))]
-            new = [p for p in found if p.is_file() and p not in seen]
-            seen.update(new)
-            waiting += new
+        for name in _imports(path):
+            module = start.parent / name
+            candidates = [module.with_suffix(".py"), *sorted(module.rglob("*.py"))]
+            new_files = [p for p in candidates if p.is_file() and p not in queued]
+            queued.update(new_files)
+            queue += new_files
 
 
-def _imported(path: Path) -> set[str]:
-    """The top-level names of all modules that a file imports, wherever the import stands."""
+def _imports(path: Path) -> set[str]:
+    """The top-level names of all modules that a file imports, also inside functions."""
     names: set[str] = set()
     for node in ast.walk(_parsed(path)):
         if isinstance(node, ast.Import):
@@ -91,12 +94,12 @@ def _imported(path: Path) -> set[str]:
 
 
 def _code(path: Path) -> str:
-    """What a file's code says: its syntax tree without docstrings, and so without comments and layout."""
+    """The syntax tree of a file without docstrings as text; it has no comments and no layout."""
     return _plain(_parsed(path))
 
 
 def _plain(node: object) -> str:
-    """A syntax tree as text that is the same for all versions of Python: `ast.dump` is not, as to what is empty."""
+    """A syntax tree as text. `ast.dump` treats empty fields differently in different versions of Python."""
     if isinstance(node, list):
         return f"[{','.join(map(_plain, node))}]"
     if isinstance(node, ast.Constant):
@@ -106,12 +109,13 @@ def _plain(node: object) -> str:
     fields = {name: getattr(node, name, None) for name in node._fields}
     if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
         fields["body"] = node.body[1:]
-    said = [f"{name}={_plain(value)}" for name, value in fields.items() if value is not None and value != []]
-    return f"{type(node).__name__}({','.join(said)})"
+    texts = [f"{name}={_plain(value)}" for name, value in fields.items() if value is not None and value != []]
+    return f"{type(node).__name__}({','.join(texts)})"
 
 
 def _parsed(path: Path) -> ast.Module:
     try:
         return ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path} cannot be read as Python: {str(error).splitlines()[0]}") from error
+        code = "unreadable-file" if isinstance(error, OSError) else "bad-syntax"
+        raise UsageError(f"{path} cannot be read as Python: {said(error)}", code=code) from error

@@ -1,4 +1,4 @@
-"""Columns brought to mean 0 and standard deviation 1, and back: the one rule for tables and their targets."""
+"""Standardisation of columns of tables to mean 0 and standard deviation 1, and its inverse."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-# A column is constant if its values differ by rounding errors only, relative to the largest of them.
+# A column is constant if its values differ only by rounding errors, relative to the largest absolute value.
 _ROUNDING = 8 * np.finfo(np.float64).eps
 
 
 @dataclass(frozen=True)
 class Standard:
-    """Mean and standard deviation of every column. In every unit and from every origin it gives the same numbers.
+    """Mean and standard deviation of each column; standardised values do not depend on the unit and the origin.
 
-    Values are brought to [0, 1] first, so that huge and tiny units neither overflow nor vanish. A constant column has
-    no scale: all values become 0, and 0 becomes the constant again.
+    Values are first scaled to [0, 1], so that very large and very small units do not overflow or underflow. A constant
+    column has no scale: all its values become 0, and the inverse of 0 is the constant.
 
     Attributes:
-        size: the largest absolute value.
-        low, width: the smallest value and the range, in units of `size`; the width is 0 if the column is constant.
-        mean, std: of the values in [0, 1].
+        size: largest absolute value.
+        low, width: smallest value and range, divided by `size`; the width is 0 if the column is constant.
+        mean, std: mean and standard deviation of the values in [0, 1].
 
     >>> import numpy as np
     >>> price = Standard.of(np.array([[1.0], [3.0], [5.0], [7.0]]))
@@ -37,7 +37,7 @@ class Standard:
 
     @classmethod
     def of(cls, values: Float[np.ndarray, "rows columns"]) -> Standard:
-        """The standard of these columns."""
+        """The mean and standard deviation of these columns."""
         size = np.maximum(np.abs(values).max(0), np.finfo(np.float64).tiny)
         low = (values / size).min(0)
         width = (values / size - low).max(0)
@@ -46,18 +46,18 @@ class Standard:
         return cls(size, low, width, unit.mean(0), unit.std(0))
 
     def apply(self, values: Float[np.ndarray, "rows columns"]) -> Float[np.ndarray, "rows columns"]:
-        """Values of these columns in standard units."""
-        varies = self.width > 0
-        with np.errstate(over="ignore"):  # of values far beyond the range
-            unit = (values / self.size - self.low) / np.where(varies, self.width, 1.0)
-            standard: np.ndarray = (unit - self.mean) / np.where(varies, self.std, 1.0)
-        return np.where(varies, standard, 0.0)
+        """The standardised values."""
+        is_varying = self.width > 0
+        with np.errstate(over="ignore"):  # values far outside the range
+            unit = (values / self.size - self.low) / np.where(is_varying, self.width, 1.0)
+            standard: np.ndarray = (unit - self.mean) / np.where(is_varying, self.std, 1.0)
+        return np.where(is_varying, standard, 0.0)
 
     def undo(self, standard: Float[np.ndarray, "rows columns"]) -> Float[np.ndarray, "rows columns"]:
-        """The values that `apply` turns into these."""
+        """The inverse of `apply`."""
         return np.where(self.width > 0, (standard * self.std + self.mean) * self.width + self.low, self.low) * self.size
 
     @property
     def deviation(self) -> Float[np.ndarray, " columns"]:
-        """Standard deviation of the values, 0 of a constant column."""
+        """Standard deviation of the values; 0 for a constant column."""
         return np.where(self.width > 0, self.std * self.width, 0.0) * self.size

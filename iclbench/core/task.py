@@ -1,4 +1,4 @@
-"""Facts of the task that a predictor gets: a backbone when it is built, an estimator when it is fitted."""
+"""Facts of the task: what a backbone is built for, and what an estimator may use in a fit."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from iclbench.core.predictions import HeadSettings, Prediction
 
 @dataclass(frozen=True)
 class TaskShape:
-    """What a backbone must know of the task to be built.
+    """The properties of a task that a backbone is built for.
 
     Attributes:
         x_dim: input dimension Dx.
-        points: points of the longest training sequence, the query of the question `next` included; for the question
-            `targets` those of the largest context.
+        points: number of points of the longest training sequence, including the query of the question `next`; for the
+            question `targets`, of the largest context.
         y_dim: output dimension Dy of a regression task.
         classes: number of classes; None for regression.
-        marks: number of marks of events (`iclbench.core.events`); None where there are none.
-        x_shape: how to unfold x into an image; None for plain vectors.
-        head: name of the kind of prediction.
-        question: what is trained: `next` or `targets`.
-        related: the largest number of related datasets.
-        related_points: points of the largest of them.
-        floor: least standard deviation of a Gaussian head.
-        components: Gaussians of a mixture head.
-        encoded: whether x are features of images, from an encoder in front of this backbone.
+        marks: number of marks of events (`iclbench.core.events`); None for other tasks.
+        x_shape: shape of the image that x is unfolded into; None for plain vectors.
+        head: name of the head (`iclbench.core.heads`).
+        question: the trained question, `next` or `targets`.
+        related: largest number of related datasets.
+        related_points: number of points of the largest related dataset.
+        floor: smallest standard deviation of a Gaussian head.
+        components: number of Gaussians of a mixture head.
+        encoded: whether x holds features from an image encoder in front of this backbone.
     """
 
     x_dim: int
@@ -46,20 +46,20 @@ class TaskShape:
 
     @property
     def inputs(self) -> Literal["features", "images", "events"]:
-        """What a model reads: rows of features, images or events."""
+        """The kind of inputs: rows of features, images or events."""
         if self.marks is not None:
             return "events"
         return "features" if self.x_shape is None else "images"
 
     @property
     def longest(self) -> int:
-        """Points of the longest dataset that is read in training, with the query or the separator behind it."""
-        own_points = self.points + (self.question == "targets")
-        return max(own_points, self.related_points + 1) if self.related else own_points
+        """Number of points of the longest dataset in training, including the query or the separator after it."""
+        context_points = self.points + (self.question == "targets")
+        return max(context_points, self.related_points + 1) if self.related else context_points
 
     @property
     def outputs(self) -> int:
-        """What a raw output is about: output dimensions, classes or marks."""
+        """Number of output dimensions, classes or marks."""
         if self.marks is not None:
             return self.marks
         return self.y_dim if self.classes is None else self.classes
@@ -80,18 +80,19 @@ class TaskShape:
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """What an estimator may know of the task in addition to the points.
+    """The properties of a task that an estimator may use in addition to the points.
 
     Attributes:
-        noise_to_signal: label noise variance over the prior variance of a weight; the Bayes-optimal ridge penalty.
-        hidden_width: width of the task's own networks.
-        family: the family itself; only its oracles may ask it.
-        shift: the change of the distribution that is evaluated.
-        classes: number of classes, None for regression.
-        marks: number of marks of events, None where there are none.
-        mean_gap: mean time per event of the sequences trained on, in the time of the task; None: there are none,
-            episodes come from a process.
-        mean_first_gap: the same of the time from the start of an observation to its first event.
+        noise_to_signal: label noise variance divided by the prior variance of a weight: the Bayes-optimal ridge
+            penalty.
+        hidden_width: hidden width of the networks that the task samples.
+        family: the family; only its oracles may use it.
+        shift: name of the evaluated shift.
+        classes: number of classes; None for regression.
+        marks: number of marks of events; None for other tasks.
+        mean_gap: mean gap between events of the training data, in the task's unit of time; None if a family samples
+            the events.
+        mean_first_gap: mean time from the start of an observation to its first event; None as for `mean_gap`.
     """
 
     noise_to_signal: float = 0.0

@@ -1,11 +1,11 @@
-"""Whose code may be imported: that of iclbench, of installed plug-ins, and of modules that the user trusts.
+"""Permission to import code: iclbench, installed plug-ins, and modules that the user trusts.
 
-A card, or the configuration of a run, can name any class as `package.module:Class`, and importing it runs its code. So
-one that came from elsewhere is asked for first: `--trust MODULE`, the environment variable `ICLBENCH_TRUST` (several
-modules, separated by commas or colons), or a question on a terminal. What is typed as an argument (`iclbench train
-linear my_net:MyNet`) is the user's own word, and so is a module that his program has imported already.
+A card or the configuration of a run can name any class as `package.module:Class`, and importing it runs its code. Other
+modules are imported only if the user trusts them: with `--trust MODULE`, with the environment variable `ICLBENCH_TRUST`
+(several modules are separated by commas or colons), or by a "yes" on a terminal. A class that the user types as an
+argument (`iclbench train linear my_net:MyNet`) is trusted, and so is a module that the program has already imported.
 
-What is trusted stands in the environment, so that every process that is started from here inherits it.
+Trusted modules are stored in the environment variable, so that child processes inherit them.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ from iclbench.core.errors import UsageError
 log = logging.getLogger("iclbench")
 
 VARIABLE = "ICLBENCH_TRUST"
-GROUPS = tuple(f"iclbench.{of}" for of in ("backbones", "variants", "mixers", "families", "estimators", "readers"))
+_REGISTRIES = ("backbones", "variants", "mixers", "families", "estimators", "readers")
+GROUPS = tuple(f"iclbench.{registry}" for registry in _REGISTRIES)
 
-# Puts the question whether a target may be loaded; None: nobody is there to be asked.
+# Asks the user whether a target may be loaded; None without a terminal.
 ask: Callable[[str], bool] | None = None
 _refused: set[str] = set()
 
 
 class UntrustedError(UsageError):
-    """Something names a class whose module nobody has trusted; the message says how to."""
+    """A card or run names a class of a module that the user does not trust; the message says how to trust it."""
 
     code = "untrusted"
     exit_code = 1
 
 
 def package_of(target: str) -> str:
-    """The top-level package of `package.module:Class`: importing any part of it runs all on the way.
+    """The top-level package of `package.module:Class`: importing a module also runs the packages above it.
 
     >>> package_of("my_package.net:MyNet")
     'my_package'
@@ -49,31 +50,33 @@ def package_of(target: str) -> str:
 
 
 def trust(*names: str) -> None:
-    """Trust modules and what is below them, in this process and those it starts.
+    """Trust modules and their submodules, in this process and its child processes.
 
     Args:
-        names: of modules; several in one word are separated by commas or colons.
+        names: names of modules; a string may have several, separated by commas or colons.
 
     Raises:
-        UsageError: one is no name of a module.
+        UsageError: a name is not the name of a module.
     """
-    found = dict.fromkeys(_words([os.environ.get(VARIABLE, ""), *names]))
-    for name in found:
+    modules = dict.fromkeys(_words([os.environ.get(VARIABLE, ""), *names]))
+    for name in modules:
         if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", name):
-            raise UsageError(f"'{name[:80]}' cannot be trusted: write the name of a module, like --trust my_package")
-    if found:
-        os.environ[VARIABLE] = ",".join(found)
-    for package in {package_of(name) for name in found}:
-        if not _installed(package) and (path := _here(package)):
+            raise UsageError(
+                f"'{name[:80]}' is not the name of a module; write it like --trust my_package", code="bad-syntax"
+            )
+    if modules:
+        os.environ[VARIABLE] = ",".join(modules)
+    for package in {package_of(name) for name in modules}:
+        if not _is_installed(package) and (path := _in_current_folder(package)):
             sys.path.append(str(Path.cwd()))
             log.info("'%s' is taken from the current folder: %s", package, path)
 
 
 def typed(name: str) -> None:
-    """Trust the package of a target that the user typed; a registered name needs nothing.
+    """Trust the package of a class that the user typed; registered names need no trust.
 
     Raises:
-        UsageError: it names a file, or a class in another spelling; the line says how it is written.
+        UsageError: the name is that of a file, or of a class in another spelling; the message has the right one.
     """
     place, _, cls = name.partition(":")
     file = Path(place)
@@ -81,33 +84,33 @@ def typed(name: str) -> None:
         module = (
             file.stem if file.is_absolute() else ".".join(part for part in file.with_suffix("").parts if part != "..")
         )
-        raise UsageError(f"'{name}' names a file; write the module: {module}:{cls or 'CLASS'}")
+        raise UsageError(f"'{name}' names a file; write the module: {module}:{cls or 'CLASS'}", code="bad-syntax")
     module, _, last = name.rpartition(".")
     if ":" not in name and module and _exists(package_of(name)):
-        raise UsageError(f"'{name}' is no name of a class; write {module}:{last}")
+        raise UsageError(f"'{name}' is not a class; write {module}:{last}", code="bad-syntax")
     if ":" in name:
         trust(package_of(name))
 
 
 def is_ours(target: str) -> bool:
-    """Whether a target is in iclbench or in a package with installed plug-ins."""
+    """Whether a class is in iclbench or in a package with installed plug-ins."""
     return package_of(target) == "iclbench" or package_of(target) in _plugins()
 
 
 def is_trusted(target: str) -> bool:
-    """Whether a target may be loaded without a question."""
+    """Whether a class may be loaded without asking the user."""
     module = target.partition(":")[0]
-    trusted = _words([os.environ.get(VARIABLE, "")])
+    trusted_modules = _words([os.environ.get(VARIABLE, "")])
     return (
         is_ours(target)
         or module in sys.modules
-        or any(module == name or module.startswith(f"{name}.") for name in trusted)
-        or not _exists(package_of(target))  # nothing to be run: loading it says so
+        or any(module == name or module.startswith(f"{name}.") for name in trusted_modules)
+        or not _exists(package_of(target))  # loading it raises an error and runs nothing
     )
 
 
 def require(target: str) -> None:
-    """Raise `UntrustedError` unless a target may be loaded; where somebody can be asked, the answer counts."""
+    """Raise `UntrustedError` unless a class may be loaded, after asking the user on a terminal."""
     if is_trusted(target):
         return
     package = package_of(target)
@@ -123,19 +126,19 @@ def require(target: str) -> None:
 
 
 def _exists(package: str) -> bool:
-    return _installed(package) or _here(package) is not None
+    return _is_installed(package) or _in_current_folder(package) is not None
 
 
-def _here(package: str) -> Path | None:
-    """The module or package in the current folder, where `python` looks and an installed command does not."""
+def _in_current_folder(package: str) -> Path | None:
+    """The module or package in the current folder, which `python` searches and an installed command does not."""
     try:
-        found = [path for path in (Path.cwd() / package, Path.cwd() / f"{package}.py") if path.exists()]
-    except OSError:  # the current folder is gone
+        paths = [path for path in (Path.cwd() / package, Path.cwd() / f"{package}.py") if path.exists()]
+    except OSError:  # the current folder was deleted
         return None
-    return next((path for path in found if path.is_dir() or path.suffix), None)
+    return next((path for path in paths if path.is_dir() or path.suffix), None)
 
 
-def _installed(package: str) -> bool:
+def _is_installed(package: str) -> bool:
     try:
         return find_spec(package) is not None
     except (ImportError, ValueError):
@@ -148,5 +151,5 @@ def _words(texts: Iterable[str]) -> list[str]:
 
 @cache
 def _plugins() -> frozenset[str]:
-    """Packages that register something: whoever installed them let their code in."""
+    """Installed packages with registered plug-ins, which are trusted because the user installed them."""
     return frozenset(package_of(point.value) for group in GROUPS for point in entry_points(group=group))

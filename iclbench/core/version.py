@@ -1,8 +1,8 @@
-"""The version and the commit of the code that runs.
+"""The version and the commit of the running code.
 
-In a checkout `pyproject.toml` names the version, and git is asked for the commit at run time. An installed package has
-the version in its metadata and the commit in `_commit.txt`, which `hatch_build.py` writes. That hook loads this file by
-its path, so nothing but the standard library is imported here.
+In a checkout, the version is in `pyproject.toml`, and git returns the commit at run time. An installed package has the
+version in its metadata and the commit in `_commit.txt`, which `hatch_build.py` writes. That hook loads this file by its
+path, so this file imports only the standard library.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from functools import cache
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-# Where `hatch_build.py` writes the commit, inside the package.
+# The file in the package to which `hatch_build.py` writes the commit.
 COMMIT_FILE = "_commit.txt"
-# Changes in other files of a checkout do not make it dirty: they change no value.
+# The files of a checkout that values depend on; changes of other files do not make it dirty.
 _CODE = ("iclbench", "tasks", "baselines", "grids", "pyproject.toml")
 
 
@@ -33,13 +33,13 @@ def version() -> str:
 
 @cache
 def commit() -> str | None:
-    """The commit of the code, followed by `-dirty` if files of it differ from that commit; None if it is not known.
+    """The commit of the code, with `-dirty` at the end if the code differs from that commit; None if it is unknown.
 
-    Git is asked once per process.
+    Git is called once per process.
     """
     root = checkout()
     if root is not None and (root / ".git").exists():
-        return _of_git(root)
+        return _git_commit(root)
     try:
         return (_PACKAGE / COMMIT_FILE).read_text(encoding="utf-8").strip() or None
     except OSError:
@@ -47,19 +47,18 @@ def commit() -> str | None:
 
 
 def provenance() -> dict[str, object]:
-    """Version and commit as columns of a row of values."""
+    """Version and commit as columns of a row of the table `values`."""
     return {"version": version(), "commit": commit()}
 
 
 def checkout() -> Path | None:
-    """The root of the checkout (or of the unpacked source distribution) that this package lies in; None if it is
-    installed."""
+    """The root of the checkout (or of the unpacked source distribution) of this package; None if it is installed."""
     return None if _project() is None else _PACKAGE.parent
 
 
 @cache
 def _project() -> dict[str, object] | None:
-    """The table `project` of our `pyproject.toml`; None if there is none, or that of another project."""
+    """The table `project` of iclbench's `pyproject.toml`; None if there is no such file."""
     try:
         text = (_PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8")
         project: dict[str, object] = tomllib.loads(text)["project"]
@@ -68,18 +67,18 @@ def _project() -> dict[str, object] | None:
     return project if project.get("name") == "iclbench" else None
 
 
-def _of_git(root: Path) -> str | None:
-    # The folder is named, so that git neither looks into the folders above nor follows the variables of a git hook.
+def _git_commit(root: Path) -> str | None:
+    # With explicit folders and without GIT_ variables, git uses neither a parent folder nor the repository of a hook.
     command = ["git", f"--git-dir={root / '.git'}", f"--work-tree={root}", "--no-optional-locks"]
     command += ["status", "--porcelain=v2", "--branch", "--", *_CODE]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
-        found = subprocess.run(
+        process = subprocess.run(
             command, cwd=root, env=environment, capture_output=True, text=True, check=True, timeout=60
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    lines = found.stdout.splitlines()
-    own = next((line.split()[-1] for line in lines if line.startswith("# branch.oid ")), "(initial)")
-    dirty = any(not line.startswith("#") for line in lines)
-    return None if own == "(initial)" else f"{own}{'-dirty' * dirty}"
+    lines = process.stdout.splitlines()
+    head = next((line.split()[-1] for line in lines if line.startswith("# branch.oid ")), "(initial)")
+    is_dirty = any(not line.startswith("#") for line in lines)
+    return None if head == "(initial)" else f"{head}{'-dirty' * is_dirty}"

@@ -1,1 +1,1 @@
-"""Estimators: classical methods fitted inside each episode, one file each; what they share is in `base`."""
+"""Estimators: classical methods fitted in each episode, one method per file; `base` has their base classes."""

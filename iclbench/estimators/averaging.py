@@ -10,9 +10,9 @@ from iclbench.estimators.base import Estimator, at_lengths
 
 
 class Averaging(Estimator[NoSettings]):
-    """Unbiased for x ~ N(0, I). A mean loses nothing in the points' own precision, so it stays there."""
+    """Unbiased for x ~ N(0, I)."""
 
-    dtype = None
+    dtype = None  # a mean does not need a higher precision than that of the points
 
     def answer(
         self,

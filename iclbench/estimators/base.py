@@ -1,7 +1,7 @@
-"""What an estimator is: a predictor without weights that is fitted inside each episode, for every prefix at once.
+"""Base classes of estimators: predictors without trained weights that are fitted in each episode, on all prefixes.
 
-Masks, prefixes, shifted queries and several outputs are dealt with here, so that a method writes one function,
-`answer`, that fits on the leading points of every episode. A method whose fit is a weight vector writes `weights`
+The base classes handle masks, prefixes, shifted queries and several outputs. A method implements one function,
+`answer`, which fits on the first points of each episode. A method whose fit is a weight vector implements `weights`
 instead.
 """
 
@@ -26,13 +26,14 @@ _Settings = TypeVar("_Settings", bound=BaseSettings)
 
 
 class FittedPredictor(Predictor, Generic[_Settings], abstract=True):
-    """A classical method, of numbers or of class labels.
+    """A classical method for numbers, class labels or events.
 
     Attributes:
-        Settings: what a baseline card may set.
-        libraries: those whose versions the answers may depend on.
-        dtype: what it computes in; None: whatever the points are in.
-        episodes_at_once: episodes fitted together, which bounds memory and keeps the arrays in the cache.
+        Settings: class of the settings on a baseline card.
+        libraries: libraries on whose versions the answers may depend.
+        dtype: dtype of the computation; None for that of the points.
+        episodes_at_once: number of episodes that are fitted together. It bounds the memory and keeps the arrays in the
+            processor's cache.
     """
 
     Settings: ClassVar[type[BaseSettings]] = NoSettings
@@ -49,8 +50,10 @@ class FittedPredictor(Predictor, Generic[_Settings], abstract=True):
     def _ask(
         self, points: Points, full: bool, lengths: Int[Tensor, "#B P"], queries: Float[Tensor, "B P Q Dx"]
     ) -> Prediction:
-        """Answers `(B, P, Q)` of P fits per episode, on its first `lengths[:, p]` valid points; `full` says that none
-        is masked, and then all episodes share one row of lengths."""
+        """Answers `(B, P, Q)` of P fits per episode, on its first `lengths[:, p]` valid points.
+
+        If `full`, no point is masked and all episodes share one row of lengths.
+        """
 
     def predict_next(
         self,
@@ -79,7 +82,7 @@ class FittedPredictor(Predictor, Generic[_Settings], abstract=True):
 
 
 class Estimator(FittedPredictor[_Settings], abstract=True):
-    """A method that predicts numbers. The answer from an empty context is 0."""
+    """A method that predicts numbers; from an empty context, it predicts 0."""
 
     @abstractmethod
     def answer(
@@ -91,15 +94,16 @@ class Estimator(FittedPredictor[_Settings], abstract=True):
     ) -> Float[Tensor, "B P Q"]:
         """Fit P times per episode, on its first `lengths[:, p]` points, and answer Q queries with each fit.
 
-        N >= 1. Where no point is masked all episodes share one row of lengths. What is returned for a length of 0
-        does not matter.
+        N >= 1. If no point is masked, all episodes share one row of lengths. Answers for a length of 0 are not used.
         """
 
     def _ask(
         self, points: Points, full: bool, lengths: Int[Tensor, "#B P"], queries: Float[Tensor, "B P Q Dx"]
     ) -> Point:
         if not points.y.is_floating_point():
-            raise UsageError(f"{type(self).__name__} predicts numbers; this task asks for class labels")
+            raise UsageError(
+                f"{type(self).__name__} predicts numbers; this task asks for class labels", code="not-applicable"
+            )
         mean = points.y.new_zeros(*queries.shape[:3], points.y.shape[-1])
         if points.count == 0 or mean.numel() == 0:
             return Point(mean)
@@ -118,7 +122,7 @@ class LinearEstimator(Estimator[_Settings], abstract=True):
 
     @abstractmethod
     def weights(self, x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"]) -> Float[Tensor, "B N Dx"]:
-        """The weight vectors fitted on the first 1, 2, ..., N points."""
+        """The weight vectors of fits on the first 1, 2, ..., N points."""
 
     def answer(
         self,
@@ -132,7 +136,7 @@ class LinearEstimator(Estimator[_Settings], abstract=True):
 
 
 def at_lengths(fitted: Float[Tensor, "B N *K"], lengths: Int[Tensor, "#B P"]) -> Float[Tensor, "B P *K"]:
-    """The fits on `lengths` points from the fits on 1 to N points (0 picks an arbitrary fit, which is not used)."""
+    """Select the fits on `lengths` points from the fits on 1 to N points (for 0, an arbitrary fit)."""
     index = (lengths - 1).clamp_min(0)
     if len(index) == 1:
         return fitted.index_select(1, index[0])
@@ -140,7 +144,7 @@ def at_lengths(fitted: Float[Tensor, "B N *K"], lengths: Int[Tensor, "#B P"]) ->
 
 
 def leading(points: Points) -> Points:
-    """The valid points of every episode first, then zeros."""
+    """The valid points of each episode first, followed by zeros."""
     points, _ = points.compact()
     valid = points.mask
     invalid = ~valid.reshape(*valid.shape, *[1] * (points.y.dim() - 2))
@@ -148,4 +152,5 @@ def leading(points: Points) -> Points:
 
 
 def slices(total: int, size: int) -> Iterator[slice]:
+    """Consecutive slices of at most `size` that cover `total` items."""
     return (slice(start, start + size) for start in range(0, total, size))

@@ -1,8 +1,8 @@
-"""Classifiers without weights, which only compare the pixels of labelled images.
+"""Classifiers without training, which compare the pixels of labelled images.
 
-Each answers with the label of one context point, the nearest by its own measure; ties go to the point met first. A
-label that wins has the logit log 0.99 and the others share what is left, so that the cross-entropy is finite wherever
-the answer is wrong. From an empty context every class is as likely as any other.
+Each predicts the label of the nearest context point by its own distance; of equal distances, the first point wins. The
+predicted label has probability 0.99, and the others share the rest, so that the cross-entropy of a wrong prediction is
+finite. From an empty context, all classes are equally likely.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from iclbench.core.predictions import Categorical
 from iclbench.core.settings import NoSettings
 from iclbench.estimators.base import FittedPredictor, leading, slices
 
-# Probability of the label that is answered.
-_SURE = 0.99
+# Probability of the predicted label.
+_CONFIDENCE = 0.99
 
 
 class Classifier(FittedPredictor[NoSettings], abstract=True):
-    """A method whose answer is the label of the nearest context point."""
+    """A method that predicts the label of the nearest context point."""
 
-    order = "causal"  # of points, or labels, that are equally near the one met first
+    order = "causal"  # of equally near points or labels, the first wins
     heads = ("categorical",)
 
     @abstractmethod
@@ -38,15 +38,17 @@ class Classifier(FittedPredictor[NoSettings], abstract=True):
         valid: Bool[Tensor, "B P N"],
         queries: Float[Tensor, "B P Q Dx"],
     ) -> Float[Tensor, "B P #Q N"]:
-        """Distances of every query to (the class of) every context point, given only the points that are `valid`;
-        what is returned for the others does not matter."""
+        """Distances of all queries to all context points (or their classes), given only the `valid` points; distances
+        to the other points are not used."""
 
     def _ask(
         self, points: Points, full: bool, lengths: Int[Tensor, "#B P"], queries: Float[Tensor, "B P Q Dx"]
     ) -> Categorical:
         classes = self.facts.classes
         if classes is None or points.y.is_floating_point():
-            raise UsageError(f"{type(self).__name__} predicts class labels; this task asks for numbers")
+            raise UsageError(
+                f"{type(self).__name__} predicts class labels; this task asks for numbers", code="not-applicable"
+            )
         logits = points.x.new_zeros(*queries.shape[:3], classes)
         if points.count == 0 or logits.numel() == 0:
             return Categorical(logits)
@@ -54,18 +56,18 @@ class Classifier(FittedPredictor[NoSettings], abstract=True):
         dtype = self.dtype or points.x.dtype
         valid = torch.arange(points.count, device=lengths.device) < lengths.unsqueeze(-1)
         valid = valid.expand(len(points), -1, -1)
-        log_rest = math.log((1 - _SURE) / max(1, classes - 1))
+        log_rest = math.log((1 - _CONFIDENCE) / max(1, classes - 1))
         for chunk in slices(len(points), self.episodes_at_once):
             x, query = points.x[chunk].to(dtype), queries[chunk].to(dtype)
             distances = self.distance(x, points.y[chunk], valid[chunk], query)
             nearest = distances.masked_fill(~valid[chunk].unsqueeze(2), math.inf).argmin(-1).expand(query.shape[:3])
             answer = points.y[chunk].gather(1, nearest.flatten(1)).view(nearest.shape)
-            logits[chunk].fill_(log_rest).scatter_(-1, answer.unsqueeze(-1), math.log(_SURE))
+            logits[chunk].fill_(log_rest).scatter_(-1, answer.unsqueeze(-1), math.log(_CONFIDENCE))
         return Categorical(logits.masked_fill_((lengths == 0)[..., None, None], 0))
 
 
 class PixelNearestNeighbour(Classifier):
-    """The label of the context image at the least Euclidean distance over pixels."""
+    """Predicts the label of the context image with the smallest Euclidean distance over pixels."""
 
     def distance(
         self,
@@ -78,7 +80,8 @@ class PixelNearestNeighbour(Classifier):
 
 
 class NearestClassMean(Classifier):
-    """The label whose context images have the nearest mean (Rocchio; with learned features: prototypical networks)."""
+    """Predicts the label whose context images have the nearest mean (Rocchio; prototypical networks without learned
+    features)."""
 
     def distance(
         self,
@@ -93,7 +96,7 @@ class NearestClassMean(Classifier):
 
 
 class Majority(Classifier):
-    """The most frequent label of the context, whatever the query."""
+    """Predicts the most frequent label of the context for all queries."""
 
     def distance(
         self,
@@ -106,10 +109,10 @@ class Majority(Classifier):
 
 
 def _same_class(y: Int[Tensor, "B N"], valid: Bool[Tensor, "B P N"]) -> Bool[Tensor, "B P N N"]:
-    """Which valid points have the label of each point."""
+    """For each point, a mask of the valid points with the same label."""
     return (y.unsqueeze(2) == y.unsqueeze(1)).unsqueeze(1) & valid.unsqueeze(2)
 
 
 def _distances(a: Float[Tensor, "*batch Q Dx"], b: Float[Tensor, "*batch N Dx"]) -> Float[Tensor, "*batch Q N"]:
-    """Euclidean distances by their definition: equal images are at distances that are equal to the last bit."""
+    """Euclidean distances without matrix products, so that distances to equal images are exactly equal."""
     return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")

@@ -1,12 +1,13 @@
-"""Boosted trees as XGBoost's `hist` grows them for squared error, on every prefix of every episode, bit for bit.
+"""Boosted trees on all prefixes of all episodes, bitwise equal to XGBoost's `hist` with squared error.
 
-What equality takes: a bin per distinct value of the prefix, and so cuts that are values: what is below one goes left.
-The cut of a split is the next larger value in the prefix, not in the node. Sums of gradients are float64; their
-squares, the quotients that are gains, the sum of both sides' and its difference to the parent's are float32 each, and
-only a larger gain replaces the best one, so that the lower coordinate and the lower cut win ties. A right child's sum
-is the parent's less the left one's. Predictions are float32 sums over trees, from the mean of the outputs on.
+Equality requires the following. There is a bin for each distinct value of the prefix, and cuts are values: points below
+a cut are on its left. The cut of a split is the next larger value of the prefix, not of the node. Sums of gradients are
+float64. Their squares, the gains (quotients), the sum of the gains of both sides and its difference from the parent's
+gain are rounded to float32 each. Only a larger gain replaces the best one, so that the lower coordinate and the lower
+cut win ties. The sum of a right child is that of the parent minus that of the left child. Predictions are float32 sums
+over trees, starting from the mean of the outputs.
 
-Points stay sorted by every coordinate, partitioned by node. Quotients are taken only where the gain may be the best.
+Points are sorted by each coordinate and partitioned by node. Quotients are computed only if the gain may be the best.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import numpy as np
 
 from iclbench.estimators.compiling import compiled
 
-# XGBoost's defaults, which the cards pin: reg_lambda, and the gain that a split has to exceed (kRtEps).
+# XGBoost's defaults, which the cards pin: reg_lambda, and the smallest gain of a split (kRtEps).
 _LAMBDA = 1.0
-_LEAST = np.float32(1e-6)
-# Screening by reciprocals errs by what float32 rounds off.
+_MIN_GAIN = np.float32(1e-6)
+# Margin for the rounding errors of screening by reciprocals, in float32.
 _SCREEN = 1 - 1e-6
 
 
@@ -28,11 +29,11 @@ _SCREEN = 1 - 1e-6
 @compiled
 @no_type_check
 def answer_all(x, y, order, lengths, queries, trees, depth, rate, out):
-    """Boost on the first `lengths[b, p]` points of each episode, none for 0, and answer `queries` `(B, P, Q, Dx)` into
-    `out` `(B, P, Q)`.
+    """Boost on the first `lengths[b, p]` points of each episode (not for 0), and write the answers to `queries`
+    `(B, P, Q, Dx)` to `out` `(B, P, Q)`.
 
-    x `(B, N, Dx)`, y `(B, N)`, queries, rate and out in float32, order `(B, N, Dx)` the points sorted by each
-    coordinate. NaN where sums of gradients are not exact: XGBoost adds them in an order that is not followed here.
+    x `(B, N, Dx)`, y `(B, N)`, queries, rate and out are float32; order `(B, N, Dx)` has the points sorted by each
+    coordinate. Answers are NaN if sums of gradients are not exact, because XGBoost adds them in another order.
     """
     episodes, points, dim = x.shape
     ranks = np.empty((dim, points), np.int64)
@@ -100,8 +101,8 @@ def answer_all(x, y, order, lengths, queries, trees, depth, rate, out):
 @compiled
 @no_type_check
 def _bin(x, order, b, f, n, by_value, ranks, cuts):
-    """Of one coordinate of the first n points: `by_value` the points sorted, `ranks` each point's bin, `cuts` where
-    each bin ends."""
+    """For one coordinate of the first n points, write the sorted points to `by_value`, the bin of each point to
+    `ranks`, and the upper end of each bin to `cuts`."""
     points = x.shape[1]
     k, rank = 0, 0
     for j in range(points):
@@ -144,7 +145,7 @@ def _grow(
     total = 0.0
     for i in range(n):
         total += gradient[i]
-    # What waits: first and last point, depth, node; and its sum of gradients.
+    # The stack has first and last point, depth and node; `sums` has the sums of gradients.
     stack[0, 0], stack[0, 1], stack[0, 2], stack[0, 3] = 0, n, 0, 0
     sums[0] = total
     top, node_count = 1, 1
@@ -153,7 +154,7 @@ def _grow(
         start, end, level, node = stack[top, 0], stack[top, 1], stack[top, 2], stack[top, 3]
         total = sums[top]
         count = end - start
-        best, best_feature, best_at, best_sum = _LEAST, -1, 0, 0.0
+        best, best_feature, best_at, best_sum = _MIN_GAIN, -1, 0, 0.0
         if level < depth and count > 1:
             parent = _gain(total, count)
             screen = parent * _SCREEN
@@ -185,7 +186,7 @@ def _grow(
         thresholds[node] = cuts[best_feature, ranks[best_feature, rows[best_feature, best_at - 1]]]
         for k in range(start, end):
             goes_left[rows[best_feature, k]] = k < best_at
-        # Leaves only need their points.
+        # Leaves need the points of one coordinate only.
         for f in range(dim if level + 1 < depth else 1):
             left_end, right_count = start, 0
             for k in range(start, end):
@@ -216,24 +217,26 @@ def _weight(total, count):
 @compiled
 @no_type_check
 def _gain(total, count):
-    """What a node takes off the loss, with the roundings that tell ties apart there: the square, then the quotient."""
+    """The reduction of the loss by a node, rounded to float32 after the square and after the quotient as in XGBoost,
+    which decides ties."""
     return np.float32(total * total) / np.float32(count + _LAMBDA)
 
 
 @compiled
 @no_type_check
 def _sums_are_exact(gradient, n):
-    """Whether float64 holds every sum of any of the gradients: they are multiples of 2^-53 of a bound of the sums."""
+    """Whether float64 represents each sum of gradients exactly: they are multiples of 2^-53 times a bound of the
+    sums."""
     largest = 0.0
     for i in range(n):
         largest = max(largest, abs(np.float64(gradient[i])))
     if largest == 0:
         return True
     bound = 2.0 ** np.ceil(np.log2(largest * n))
-    # What is added to 1.5 times the bound is rounded to 2^-52 of the bound.
-    far = 1.5 * bound
+    # A number added to 1.5 times the bound is rounded to a multiple of 2^-52 times the bound.
+    offset = 1.5 * bound
     for i in range(n):
         g = np.float64(gradient[i])
-        if (far + g) - far != g:
+        if (offset + g) - offset != g:
             return False
     return True

@@ -1,17 +1,17 @@
-"""Maximum likelihood of exponential Hawkes processes on every prefix of every episode, in compiled loops.
+"""Maximum likelihood of exponential Hawkes processes on all prefixes of all episodes, in compiled loops.
 
-With the decay beta fixed, the log-likelihood is concave in base rates and branching matrix, and falls apart into one
-problem per mark: maximise over x >= 0
+With a fixed decay beta, the log-likelihood is concave in the base rates and the branching matrix, and separates into
+one problem per mark: maximise over x >= 0
 
     sum over the events of the mark of log(phi_n · x)  +  a log x_0  -  c · x,
 
-phi_n = (1, beta S_1(n), ..., beta S_D(n)), S_j(n) the decayed number of events of mark j before event n. Newton steps
-on the coordinates that are not 0 solve it, one coordinate more at a time where the gradient asks for it (as Lawson and
-Hanson 1974 solve least squares), down to rounding. What is left is a curve over log beta alone, which may have several
-peaks: a grid finer than they are wide finds them, golden sections climb each. So the answer is the highest of them, and
-depends neither on a start nor on which other prefixes are asked.
+phi_n = (1, beta S_1(n), ..., beta S_D(n)), where S_j(n) is the decayed number of events of mark j before event n. An
+active-set method solves it down to rounding: Newton steps on the coordinates that are not 0, with one more coordinate
+at a time if its gradient is positive (as in Lawson and Hanson 1974 for least squares). The maximum as a function of
+log beta may have several peaks. A grid finer than their width finds them, and a golden-section search climbs each. So
+the answer is the highest peak, and depends neither on a starting point nor on other prefixes.
 
-Time is counted in mean gaps of the prefix, so that scales of 1e-6 and of 1e6 see the same numbers.
+Time is in units of the mean gap of the prefix, so that the scale of the gaps does not matter.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import numpy as np
 
 from iclbench.estimators.compiling import compiled
 
-# Newton ends with the step that promises less than this, in nats; a coordinate enters where its gradient promises more
-# than this share of what it costs.
-_GAIN = 1e-11
-_ENTERS = 1e-9
-# So exact is the value that is maximised, relative to itself.
+# Newton's method ends with a step whose expected gain is below _MIN_GAIN nats. A coordinate is added if its gradient is
+# above this share of its cost.
+_MIN_GAIN = 1e-11
+_MIN_SLOPE = 1e-9
+# Relative rounding error of the maximised value.
 _ROUNDING = 1e-14
 _STEPS = 100
-# Kernels are similar if their decays differ by less than a factor of about e: no peak over log beta is narrower.
+# Kernels are similar if their decays differ by less than a factor of about e, so no peak over log beta is narrower.
 _STRIDE = 0.35
 _GRID = 100
 _GOLDEN = (np.sqrt(5) - 1) / 2
@@ -40,8 +40,8 @@ _SECTIONS = 32
 @compiled
 @no_type_check
 def answer_all(gaps, marks, lengths, fewest, kinds, smoothing, penalty, fastest, base, excited, decay):
-    """Fit a process to the first `lengths[b, p]` events of each episode, to none where there are fewer than `fewest`,
-    and write what it says of the next event into base `(B, P, K)`, excited `(B, P, K)` and decay `(B, P)`.
+    """Fit a process to the first `lengths[b, p]` events of each episode if there are at least `fewest`, and write the
+    rates of the next event to base `(B, P, K)`, excited `(B, P, K)` and decay `(B, P)`.
 
     gaps `(B, N)` in float64, marks `(B, N)` from 0 to kinds - 1; smoothing, penalty and fastest as in `fit`.
     """
@@ -71,17 +71,18 @@ def answer_all(gaps, marks, lengths, fewest, kinds, smoothing, penalty, fastest,
 @compiled
 @no_type_check
 def fit(gaps, marks, kinds, smoothing, penalty, fastest, open_after):
-    """The most likely process of one sequence, observed from 0 to T, `open_after` after its last event.
+    """The process of maximum penalised likelihood for one sequence, observed until T, `open_after` after its last
+    event.
 
-    The penalised log-likelihood adds, for each of the K marks, (smoothing / K) log mu_k - (smoothing · T / n) mu_k (so
-    many further events, spread evenly over the marks, at the mean rate), and takes off penalty times every entry of the
-    branching matrix. The decay lies between 1 / T and fastest / (geometric mean of the gaps), or where that is less is
-    1 / T.
+    The penalised log-likelihood adds, for each of the K marks, (smoothing / K) log mu_k - (smoothing · T / n) mu_k
+    (`smoothing` further events at the mean rate, spread evenly over the marks), and subtracts `penalty` times each
+    entry of the branching matrix. The decay is between 1 / T and fastest / (geometric mean of the gaps), or 1 / T if
+    that is larger.
 
     Returns:
-        The marks that occur, `(D,)` in order of appearance; their base rates `(D,)` and branching matrix `(D, D)`,
-        rows: mark of the child; the decay; the base rate of every other mark, whose other parameters are unknown; and
-        the value that was maximised, of the D marks and with time in mean gaps.
+        The marks that occur, `(D,)`, in order of appearance; their base rates `(D,)` and branching matrix `(D, D)` with
+        the mark of the child in rows; the decay; the base rate of each other mark, whose other parameters are unknown;
+        and the maximum, for the D marks and with time in mean gaps.
     """
     n = len(gaps)
     unit = gaps.sum() / n
@@ -141,8 +142,8 @@ def fit(gaps, marks, kinds, smoothing, penalty, fastest, open_after):
 @compiled
 @no_type_check
 def _by_mark(gaps, marks, kinds, unit):
-    """Gaps in the unit; each event's place when events are sorted by mark, and its mark's number among the marks that
-    occur; the end of each mark's places; the marks, in order of appearance."""
+    """Gaps in the unit; for each event, its position when sorted by mark, and the number of its mark among the marks
+    that occur; the end of the positions of each mark; the marks in order of appearance."""
     n = len(gaps)
     number, kind, counts = np.full(kinds, -1), np.empty(n, np.int64), np.zeros(n + 1, np.int64)
     present, d = np.empty(n, np.int64), 0
@@ -164,7 +165,7 @@ def _by_mark(gaps, marks, kinds, unit):
 @compiled
 @no_type_check
 def _profile(log_beta, tau, tail, kind, place, ends, weight, smoothing, penalty, phi, cost, x):
-    """The maximum over base rates and branching matrix at one decay, from x `(D, D + 1)`, which it replaces."""
+    """The maximum over base rates and branching matrix at one decay, starting from x `(D, D + 1)`, which it updates."""
     n, d = len(tau), len(ends) - 1
     beta = np.exp(log_beta)
     state = np.zeros(d)
@@ -189,8 +190,8 @@ def _profile(log_beta, tau, tail, kind, place, ends, weight, smoothing, penalty,
 @compiled
 @no_type_check
 def _solve(phi, cost, weight, x):
-    """Maximise the sum of log(phi · x) + weight log x_0 - cost · x over x >= 0, from a feasible x, which it
-    replaces."""
+    """Maximise the sum of log(phi · x) + weight log x_0 - cost · x over x >= 0, starting from a feasible x, which it
+    updates."""
     n, d = phi.shape
     rates, slope, next_rates = np.empty(n), np.empty(d), np.empty(n)
     free = np.empty(d, np.int64)
@@ -203,13 +204,13 @@ def _solve(phi, cost, weight, x):
             share = 1 / rates[i]
             for j in range(d):
                 slope[j] += phi[i, j] * share
-        size, enters, most = 0, -1, _ENTERS
+        size, enters, max_slope = 0, -1, _MIN_SLOPE
         for j in range(d):
             if x[j] > 0:
                 free[size] = j
                 size += 1
-            elif slope[j] > most * cost[j]:
-                enters, most = j, slope[j] / cost[j]
+            elif slope[j] > max_slope * cost[j]:
+                enters, max_slope = j, slope[j] / cost[j]
         if enters >= 0:
             free[size] = enters
             size += 1
@@ -217,7 +218,7 @@ def _solve(phi, cost, weight, x):
             step = _newton(phi, rates, slope, weight, x, free[:size])
             if enters < 0 or step[size - 1] > 0:
                 break
-            size, enters = size - 1, -1  # it would leave again at once
+            size, enters = size - 1, -1  # the new coordinate would return to 0 at once
         expected_gain, reach, blocks = 0.0, 1.0, -1
         for k in range(size):
             j = free[k]
@@ -236,7 +237,7 @@ def _solve(phi, cost, weight, x):
             reach, blocks = reach / 2, -1
         value = next_value
         rates, next_rates = next_rates, rates
-        if not expected_gain > _GAIN:
+        if not expected_gain > _MIN_GAIN:
             break
     return value
 
@@ -244,7 +245,7 @@ def _solve(phi, cost, weight, x):
 @compiled
 @no_type_check
 def _value(phi, cost, weight, x, rates):
-    """What `_solve` maximises, -inf where an event or the base rate is impossible; writes phi · x into `rates`."""
+    """The value that `_solve` maximises, -inf if an event or the base rate is impossible; writes phi · x to `rates`."""
     value = 0.0
     if weight > 0:
         if x[0] <= 0:
@@ -266,8 +267,8 @@ def _value(phi, cost, weight, x, rates):
 @compiled
 @no_type_check
 def _newton(phi, rates, slope, weight, x, free):
-    """The Newton step of the free coordinates: by Cholesky, a little of the diagonal added where columns of phi are
-    alike."""
+    """The Newton step of the free coordinates, by a Cholesky factor with a small addition to the diagonal for similar
+    columns of phi."""
     size = len(free)
     root = np.zeros((size, size))
     for i in range(len(phi)):

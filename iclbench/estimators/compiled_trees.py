@@ -1,9 +1,9 @@
-"""Regression trees as `sklearn.tree.DecisionTreeRegressor` 1.9 grows them, on every prefix of every episode.
+"""Regression trees on all prefixes of all episodes, equal to `sklearn.tree.DecisionTreeRegressor` 1.9.
 
-The algorithm is scikit-learn's step by step (squared error, best splits): coordinates are tried in the order that its
-xorshift generator draws, the first of equal gains wins, sums run over the points in the order in which sorting left
-them. What falls by a tie or by a rounding there falls the same way here. Its sorting is repeated only where values
-are tied, and its quotients are taken only where the gain may be the best.
+Each step is that of scikit-learn (squared error, best splits), so that ties and rounding errors have the same effect:
+coordinates are tried in the order of its xorshift generator, the first of equal gains wins, and sums are over the
+points in the order after sorting. Its sorting algorithm is used only for tied values, and quotients are computed only
+if the gain may be the best.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 
 from iclbench.estimators.compiling import compiled
 
-# Values no further apart are one value; impurities no larger are none (scikit-learn's FEATURE_THRESHOLD and EPSILON).
+# Largest difference of equal values, and largest impurity of a leaf (scikit-learn's FEATURE_THRESHOLD and EPSILON).
 _CLOSE = np.float32(1e-7)
 _PURE = float(np.finfo(np.float64).eps)
-# So few are sorted by insertion.
+# Largest number of values that are sorted by insertion.
 _SMALL = 15
-# Screening by reciprocals errs by a few units of the last place.
+# Margin for the rounding errors of screening by reciprocals.
 _SCREEN = 1 - 1e-14
 
 
@@ -32,11 +32,11 @@ def seed_of(random_state: int) -> int:
 @compiled
 @no_type_check
 def answer_all(x, y, order, lengths, queries, depth, seed, out):
-    """Fit a tree on the first `lengths[b, p]` points of each episode, none for 0, and answer `queries` `(B, P, Q, Dx)`
-    into `out` `(B, P, Q)`.
+    """Fit a tree on the first `lengths[b, p]` points of each episode (not for 0), and write the answers to `queries`
+    `(B, P, Q, Dx)` to `out` `(B, P, Q)`.
 
-    x `(B, N, Dx)` and queries in float32, y `(B, N)` in float64, order `(B, N, Dx)` the points sorted by each
-    coordinate, depth the largest one, seed the generator's state.
+    x `(B, N, Dx)` and queries are float32, y `(B, N)` is float64; order `(B, N, Dx)` has the points sorted by each
+    coordinate, depth is the largest depth, and seed is the generator's state.
     """
     episodes, points, dim = x.shape
     columns = np.empty((dim, points), np.float32)
@@ -79,8 +79,8 @@ def answer_all(x, y, order, lengths, queries, depth, seed, out):
 def _grow(columns, y, n, rows, tied, depth, state, reciprocal, nodes, thresholds, values):
     """Grow one tree on the first n points, depth first and left first.
 
-    columns `(Dx, N)`: inputs; rows `(Dx, N)`: the points sorted by each coordinate, partitioned on the way; nodes
-    `(2N, 3)`: coordinate (-1 in a leaf), left and right child.
+    columns `(Dx, N)` has the inputs; rows `(Dx, N)` the points sorted by each coordinate, which are partitioned by
+    node; nodes `(2N, 3)` the coordinate (-1 in a leaf), the left and the right child.
     """
     dim = len(columns)
     features = np.arange(dim)
@@ -89,7 +89,8 @@ def _grow(columns, y, n, rows, tied, depth, state, reciprocal, nodes, thresholds
     sorted_values = np.empty(n, np.float32)
     goes_left = np.empty(n, np.bool_)
     spare = np.empty(n, np.int64)
-    # What waits: first and last point, depth, parent, which child, constant coordinates; and the impurity.
+    # The stack has first and last point, depth, parent, side (left or right child) and the number of constant
+    # coordinates; `impurities` has the impurities.
     stack = np.empty((n + 1, 6), np.int64)
     impurities = np.empty(n + 1)
     stack[0] = (0, n, 0, -1, 0, 0)
@@ -116,8 +117,8 @@ def _grow(columns, y, n, rows, tied, depth, state, reciprocal, nodes, thresholds
         if level >= depth or count < 2 or impurity <= _PURE:
             continue
 
-        # Coordinates without replacement: [0, drawn) are known to be constant and drawn, [known, constants) found to
-        # be constant here, [constants, left) not tried yet.
+        # Coordinates are drawn without replacement: [0, drawn) are drawn and known to be constant, [n_known,
+        # n_known + n_new) were found to be constant in this node, and those up to untried_end are not tried yet.
         best, best_at, best_feature, threshold = -np.inf, end, 0, 0.0
         screen = -np.inf
         untried_end, drawn, n_new, visited = dim, 0, 0, 0
@@ -158,7 +159,7 @@ def _grow(columns, y, n, rows, tied, depth, state, reciprocal, nodes, thresholds
                 value = columns[f, rows[f, k]]
                 if value <= before + _CLOSE:
                     continue
-                # From whichever end is nearer, as there: the rounding of the sums depends on it.
+                # The sum starts from the nearer end, as in scikit-learn, which determines its rounding errors.
                 if k - summed_to == 1:
                     on_left += y[rows[f, summed_to]]
                 elif k - summed_to <= end - k:
@@ -219,7 +220,7 @@ def _grow(columns, y, n, rows, tied, depth, state, reciprocal, nodes, thresholds
         stack[top + 1] = (start, best_at, level + 1, node, 1, constants)
         impurities[top + 1] = left_impurity
         top += 2
-        if level + 1 < depth and count > 2:  # or both children are leaves
+        if level + 1 < depth and count > 2:  # otherwise both children are leaves
             for k in range(start, end):
                 goes_left[samples[k]] = k < best_at
             for f in range(dim):
@@ -230,7 +231,8 @@ def _grow(columns, y, n, rows, tied, depth, state, reciprocal, nodes, thresholds
 @compiled
 @no_type_check
 def _partition(rows, f, start, end, goes_left, spare):
-    """Move the points that go left to the front, of those sorted by one coordinate; either side keeps its order."""
+    """Move the points of the left child to the front, in the list sorted by one coordinate; the order within both
+    children does not change."""
     left_end, right_count = start, 0
     for k in range(start, end):
         r = rows[f, k]
@@ -245,7 +247,7 @@ def _partition(rows, f, start, end, goes_left, spare):
 @compiled
 @no_type_check
 def _random(state):
-    """The next number of the generator, xorshift of 32 bits, below 2^31."""
+    """The next number of the 32-bit xorshift generator, below 2^31."""
     s = state[0] if state[0] != 0 else np.uint32(1)
     s = np.uint32(s ^ np.uint32(s << np.uint32(13)))
     s = np.uint32(s ^ np.uint32(s >> np.uint32(17)))
@@ -257,9 +259,9 @@ def _random(state):
 @compiled
 @no_type_check
 def _sort(values, rows, start, end, stack):
-    """Sort both by value: quicksort in three parts, heap sort where it turns quadratic, insertion sort when few.
+    """Sort both arrays by value: three-way quicksort, heap sort if it becomes quadratic, insertion sort for few values.
 
-    Equal values end in an order of their own, which only the very same sort gives. `stack` is room for what waits.
+    The order of equal values depends on the algorithm, which is that of scikit-learn. `stack` is working memory.
     """
     stack[0, 0], stack[0, 1], stack[0, 2] = start, end, 2 * np.int64(np.log2(end - start))
     top = 1
@@ -330,7 +332,7 @@ def _heap_sort(values, rows, start, end):
 @compiled
 @no_type_check
 def _sift(values, rows, start, root, count):
-    """Let the value at `root` sink in the heap of so many values from `start`."""
+    """Let the value at `root` sink in the heap of `count` values from `start`."""
     while True:
         child, largest = 2 * root + 1, root
         if child < count and values[start + largest] < values[start + child]:

@@ -1,4 +1,4 @@
-"""Machine code for the loops of trees, compiled by numba at the first call and cached on disk for the next process."""
+"""Compilation of loops by numba at the first call, with a cache on disk for later processes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from numba import njit
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` as machine code that gives up the GIL. No fast mathematics: equality with the libraries hangs on
-    every rounding, and so nothing is reordered or fused on any processor.
+    """Compile a function to machine code that releases the GIL.
 
-    The code is cached next to the source, or in the user's cache folder (`NUMBA_CACHE_DIR` names another). Where no
-    such folder can be written each process compiles for itself.
+    Operations are not reordered or fused (no fast mathematics), because equality with the libraries depends on each
+    rounding. The code is cached next to the source, or in the user's cache folder (`NUMBA_CACHE_DIR` sets another). If
+    these folders are read-only, each process compiles again.
     """
     try:
         return njit(cache=True, nogil=True, error_model="numpy")(function)

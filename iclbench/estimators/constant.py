@@ -1,4 +1,4 @@
-"""The two predictors that every curve is read against: always 0, and the mean of the outputs so far."""
+"""Two trivial baselines of learning curves: always 0, and the mean of the outputs so far."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from iclbench.estimators.base import Estimator, at_lengths
 
 
 class Zero(Estimator[NoSettings]):
-    """Always 0: scores 1 on noiseless families, by the choice of the normaliser."""
+    """Always predicts 0. Its normalised squared error is 1 on noiseless families."""
 
     dtype = None
 
@@ -26,7 +26,7 @@ class Zero(Estimator[NoSettings]):
 
 
 class Mean(Estimator[NoSettings]):
-    """The mean of the outputs so far, whatever the query."""
+    """Predicts the mean of the outputs so far for all queries."""
 
     def answer(
         self,

@@ -1,13 +1,11 @@
-"""What an estimator of events is: fitted to the events so far of one sequence, it answers when the next one comes, and
-with what mark.
+"""Base class of estimators of events, which are fitted to the events of a sequence and predict the next event.
 
-Masks, prefixes and censored points are dealt with here, so that a method writes one function, `answer`. Only gaps and
-marks are read: absolute times are their sums. A method's prior counts in the mean gaps of the training data, so that in
-another unit of time all answers are the same; where there are no such data it counts in `unit`, until it has seen as
-many gaps as its docstring says.
+The base class handles masks, prefixes and censored points. A method implements one function, `answer`, which reads only
+gaps and marks. Priors are in units of the mean gap of the training data, so that answers do not depend on the unit of
+time. Without training data, they are in units of `unit`, until there are as many gaps as the method's docstring says.
 
-A fit ends at the last event of a prefix. An open interval comes after all prefixes: no fit of a prefix can use it. It
-counts in the mean gaps of the training data, and in the fit of a whole sequence (`hawkes_mle.fit`).
+A fit ends at the last event of a prefix. An open interval comes after all prefixes, so no fit of a prefix uses it. It
+is part of the mean gaps of the training data, and of the fit of a complete sequence (`hawkes_mle.fit`).
 """
 
 from __future__ import annotations
@@ -29,11 +27,12 @@ from iclbench.estimators.base import FittedPredictor, leading, slices
 
 
 class EventSettings(BaseSettings):
-    """The prior of every method.
+    """The priors of all methods.
 
-    `smoothing`: so many further events are counted, spread evenly over the marks, where frequencies of marks are taken;
-    3 of them with three marks are Laplace's rule of succession. `unit`: the gap that is expected beforehand, where no
-    training data say it (`TaskFacts.mean_gap`).
+    Attributes:
+        smoothing: number of additional events, spread evenly over the marks, in frequencies of marks; 3 events for
+            three marks are Laplace's rule of succession.
+        unit: expected gap, if the task has no mean gap of training data (`TaskFacts.mean_gap`).
     """
 
     smoothing: PositiveFloat = 3.0
@@ -53,22 +52,25 @@ class EventEstimator(FittedPredictor[_Settings], abstract=True):
     def answer(
         self, gaps: Float[Tensor, "B N"], marks: Int[Tensor, "B N"], lengths: Int[Tensor, "B P"]
     ) -> EventPrediction:
-        """Fit P times per episode, on its first `lengths[:, p]` events (0 to N), and answer `(B, P)` what comes next.
+        """Fit P times per episode, on its first `lengths[:, p]` events (0 to N), and predict the next event, `(B, P)`.
 
-        Gaps and marks beyond an episode's last event are 1 and 0.
+        After an episode's last event, gaps are 1 and marks are 0.
         """
 
     @property
     def expected(self) -> tuple[float, float]:
-        """The first gap and any later gap that are expected beforehand."""
+        """The prior expectations of the first gap and of later gaps."""
         first, later = self.facts.mean_first_gap, self.facts.mean_gap
         return (self.settings.unit if first is None else first), (self.settings.unit if later is None else later)
 
     @property
     def kinds(self) -> int:
-        """The number of marks K; raises `UsageError` where the task asks for something else than events."""
+        """The number of marks K; raises `UsageError` if the task is not one of events."""
         if self.facts.marks is None:
-            raise UsageError(f"{type(self).__name__} predicts events; this task asks for numbers or class labels")
+            raise UsageError(
+                f"{type(self).__name__} predicts events; this task asks for numbers or class labels",
+                code="not-applicable",
+            )
         return self.facts.marks
 
     def _ask(
@@ -76,9 +78,12 @@ class EventEstimator(FittedPredictor[_Settings], abstract=True):
     ) -> EventPrediction:
         kinds, y = self.kinds, points.y
         if y.shape[2:] != (3,):
-            raise UsageError(f"{type(self).__name__} reads events (gap, mark, time), not y of shape {tuple(y.shape)}")
+            raise UsageError(
+                f"{type(self).__name__} reads events (gap, mark, time), not y of shape {tuple(y.shape)}",
+                code="not-applicable",
+            )
         points = points if full else leading(points)
-        # A censored point is the last one; asked it may be, but nothing is learned from it.
+        # A censored point, which is the last one, may be a query, but is not part of a fit.
         is_event = points.mask & (points.y[..., MARK] >= 0)
         lengths = torch.minimum(lengths.expand(len(points), -1), is_event.sum(1, keepdim=True))
         gaps = points.y[..., GAP].to(self.dtype).masked_fill(~is_event, 1)
@@ -96,7 +101,7 @@ class EventEstimator(FittedPredictor[_Settings], abstract=True):
 def frequencies(
     counted: Bool[Tensor, "B P N"], marks: Int[Tensor, "B N"], kinds: int, smoothing: float
 ) -> Float[Tensor, "B P K"]:
-    """Probabilities of the marks: their share of the events that are counted and of `smoothing` further ones, which are
+    """Probabilities of the marks: their shares of the counted events and of `smoothing` further events, which are
     spread evenly over the marks."""
     weights = counted.to(torch.float64)
     counts = weights @ F.one_hot(marks, kinds).to(weights.dtype)
@@ -104,7 +109,7 @@ def frequencies(
 
 
 def in_prefix(lengths: Int[Tensor, "B P"], points: int) -> Bool[Tensor, "B P N"]:
-    """Which of N events belong to each prefix."""
+    """For each prefix, a mask of its events."""
     return torch.arange(points, device=lengths.device) < lengths.unsqueeze(-1)
 
 

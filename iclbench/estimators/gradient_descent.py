@@ -1,8 +1,8 @@
 """Gradient descent on the weights, and GD++ (von Oswald et al. 2023; Grazzi et al. 2024, appendix on probing).
 
 From w = 0, t steps of size eta on the mean squared error (1/2k)|y - Xw|² give w_t = V [eta sum over i < t of (1 - eta
-L)^i] V'b with X'X/k = V L V' and b = X'y/k: every step is read off one eigendecomposition. GD++ first maps all
-inputs, context and query, by I - gamma X'X (not divided by k), which has the same eigenvectors: it only changes the
+L)^i] V'b with X'X/k = V L V' and b = X'y/k. So one eigendecomposition gives all steps. GD++ first maps all inputs of
+context and queries by I - gamma X'X (not divided by k), which has the same eigenvectors and changes only the
 eigenvalues.
 """
 
@@ -19,12 +19,18 @@ from iclbench.core.settings import BaseSettings, NonNegativeFloat, PositiveInt
 from iclbench.estimators.base import Estimator, at_lengths, slices
 
 StepSize = Literal["raw", "transformed"]
-# Numbers of all prefixes' X'X at once: those of 64 episodes of 160 points in 20 dimensions, or of few in many.
+# Numbers in a batch of the matrices X'X of all prefixes: 64 episodes of 160 points in 20 dimensions.
 _NUMBERS = 2**22
 
 
 class DescentSettings(BaseSettings):
-    """`gamma` > 0 is GD++. `step_size`: 2/(L + mu) of the covariance of the raw or of the transformed inputs."""
+    """Settings of gradient descent.
+
+    Attributes:
+        steps: number of steps.
+        gamma: strength of the map of GD++; 0 is plain gradient descent.
+        step_size: whether 2/(L + mu) is of the covariance of the raw or of the transformed inputs.
+    """
 
     steps: PositiveInt = 24
     gamma: NonNegativeFloat = 0.0
@@ -32,7 +38,7 @@ class DescentSettings(BaseSettings):
 
 
 class GradientDescent(Estimator[DescentSettings]):
-    """The answer after `steps` steps."""
+    """Predicts with the weights after `steps` steps."""
 
     Settings = DescentSettings
 
@@ -59,7 +65,7 @@ class GradientDescent(Estimator[DescentSettings]):
 def _decompose(
     gram: Float[Tensor, "B P Dx Dx"], moment: Float[Tensor, "B P Dx"], queries: Float[Tensor, "B P Q Dx"]
 ) -> tuple[Float[Tensor, "B P Dx"], Float[Tensor, "B P Q Dx"]]:
-    """Eigenvalues of X'X, and (V'X'y) times (V'q) coordinate by coordinate."""
+    """The eigenvalues of X'X, and the elementwise product of V'X'y and V'q."""
     eigenvalues, basis = torch.linalg.eigh(gram)
     return eigenvalues.clamp_min(0), (moment.unsqueeze(-2) @ basis) * (queries @ basis)
 
@@ -67,12 +73,12 @@ def _decompose(
 def _gain(
     eigenvalues: Float[Tensor, "B P Dx"], lengths: Int[Tensor, "#B P"], steps: int, gamma: float, step_size: StepSize
 ) -> Float[Tensor, "B P Dx steps"]:
-    """What 1, 2, ..., `steps` steps make of each eigendirection."""
+    """The factor of each eigendirection after 1, 2, ..., `steps` steps."""
     count = lengths.clamp_min(1).unsqueeze(-1)
     shrink = (1 - gamma * eigenvalues).square()
     transformed = shrink * eigenvalues / count
     measured = eigenvalues / count if step_size == "raw" else transformed
-    # With fewer points than dimensions the smallest eigenvalue, mu, is 0 of itself.
+    # With fewer points than dimensions, the smallest eigenvalue mu is 0.
     extremes = measured.amin(-1, keepdim=True) + measured.amax(-1, keepdim=True)
     size = 2 / extremes.clamp_min(1e-300)
     powers = (1 - size * transformed).unsqueeze(-1).repeat_interleave(steps, -1)
@@ -87,14 +93,14 @@ def descent_curve(
     gamma: float = 0.0,
     step_size: StepSize = "raw",
 ) -> Float[Tensor, "B Q steps"]:
-    """Answers of GD (`gamma` = 0) or GD++ from the whole context after 1, 2, ..., `steps` steps, in float64.
+    """Answers of GD (`gamma` = 0) or GD++ from the complete context after 1, 2, ..., `steps` steps, in float64.
 
     Args:
-        context: one output dimension.
-        x_target: raw inputs.
-        steps: gradient steps.
+        context: context points with one output dimension.
+        x_target: inputs of the queries, before the map of GD++.
+        steps: number of steps.
         gamma: strength of the map I - gamma X'X.
-        step_size: whose extreme eigenvalues L and mu set the step 2/(L + mu).
+        step_size: the inputs, "raw" or "transformed", whose extreme eigenvalues L and mu give the step 2/(L + mu).
     """
     eigenvalues, products, counts = _decompose_context(context, x_target)
     return (products @ _gain(eigenvalues, counts, steps, gamma, step_size)).squeeze(1)
@@ -107,14 +113,14 @@ def search_gamma(
     step_size: StepSize = "raw",
     grid: Float[Tensor, " G"] | None = None,
 ) -> tuple[float, Float[Tensor, " G"]]:
-    """The gamma of the smallest mean squared error on `targets` after the last step.
+    """The gamma with the smallest mean squared error on `targets` after the last step.
 
     Args:
-        context: what is descended on, one output dimension.
-        targets: what is scored.
-        steps: gradient steps.
+        context: context points with one output dimension.
+        targets: points on which the error is computed.
+        steps: number of steps.
         step_size: as in `descent_curve`.
-        grid: candidates; None: 300 from 1e-6 to 1e-3, evenly in the logarithm, as in the paper's code.
+        grid: candidates (default: 300 from 1e-6 to 1e-3, evenly spaced in the logarithm, as in the paper's code).
 
     Returns:
         The best gamma, and the error of every candidate.
@@ -133,7 +139,7 @@ def search_gamma(
 def _decompose_context(
     context: Points, x_target: Float[Tensor, "B Q Dx"]
 ) -> tuple[Float[Tensor, "B 1 Dx"], Float[Tensor, "B 1 Q Dx"], Int[Tensor, "B 1"]]:
-    """The decomposition for one fit per episode, on all its points."""
+    """`_decompose` for one fit per episode, on all its points."""
     x, y = context.x.double(), context.y.double()
     if not bool(context.mask.all()):
         x, y = (t.masked_fill(~context.mask.unsqueeze(-1), 0) for t in (x, y))

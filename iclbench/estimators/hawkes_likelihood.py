@@ -1,9 +1,9 @@
 """The likelihood of a multivariate exponential Hawkes process, its gradient and its observed information.
 
-Events of mark k come at the rate mu_k + sum over the events before, of marks j, of A_kj beta exp(-beta (t - t_j)):
-A_kj is the expected number of children of mark k per event of mark j. With S_j the sum of the exponentials, which one
-step per event keeps up to date (Ogata 1981), everything here is linear in the number of events. Observation begins at
-0 and ends `open_after` after the last event, by default with it.
+The rate of events of mark k is mu_k plus the sum of A_kj beta exp(-beta (t - t_j)) over the previous events, of marks
+j. A_kj is the expected number of children of mark k per event of mark j. The sums of exponentials are updated with each
+event (Ogata 1981), so that all computations are linear in the number of events. The observation starts at 0 and ends
+`open_after` after the last event (default: at the last event).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Hawkes:
-    """A process, or something of each of its parameters (a derivative, a standard error).
+    """The parameters of a process, or their derivatives or standard errors.
 
     Attributes:
-        base: mu `(K,)`, events per unit of time.
-        branching: A `(K, K)`, rows: mark of the child.
-        decay: beta, per unit of time.
+        base: base rates mu, `(K,)`, per unit of time.
+        branching: branching matrix A, `(K, K)`, with the mark of the child in rows.
+        decay: decay beta, per unit of time.
     """
 
     base: np.ndarray
@@ -39,25 +39,25 @@ class Hawkes:
 
 
 def log_likelihood(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_after: float = 0.0) -> float:
-    """Log-density of a sequence, `gaps` `(n,)` and `marks` `(n,)` from 0, in nats."""
+    """Log-density in nats of a sequence with `gaps` `(n,)` and `marks` `(n,)` from 0."""
     states = _States.of(gaps, marks, process, open_after)
     integral = process.base.sum() * (gaps.sum() + open_after) + process.branching.sum(0) @ states.reached
     return float(np.log(states.rates).sum() - integral)
 
 
 def gradient(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_after: float = 0.0) -> Hawkes:
-    """Derivatives of `log_likelihood` by every parameter."""
+    """Derivatives of `log_likelihood` with respect to all parameters."""
     states = _States.of(gaps, marks, process, open_after)
     observed = float(gaps.sum()) + open_after
     return Hawkes.of_vector(states.log_slopes(marks, process).sum(0) - states.integral_slopes(observed, process))
 
 
 def observed_information(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_after: float = 0.0) -> np.ndarray:
-    """Minus the matrix of second derivatives of `log_likelihood`, in the order of `Hawkes.vector`."""
+    """Minus the matrix of second derivatives of `log_likelihood`, with parameters in the order of `Hawkes.vector`."""
     states, kinds = _States.of(gaps, marks, process, open_after), len(process.base)
     slopes = states.log_slopes(marks, process)
     information = slopes.T @ slopes
-    # What bends: rates are linear in mu and A for a given beta.
+    # Rates are linear in mu and A, so only second derivatives with beta are not 0.
     inverse = 1 / states.rates
     mixed = np.zeros((kinds, kinds))
     np.add.at(mixed, marks, (states.counts - process.decay * states.ages) * inverse[:, None])
@@ -72,19 +72,19 @@ def observed_information(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, o
 def standard_errors(
     gaps: np.ndarray, marks: np.ndarray, process: Hawkes, fastest: float = 10.0, open_after: float = 0.0
 ) -> Hawkes:
-    """Standard errors of the parameters of a process fitted to a sequence, from the inverse observed information.
+    """Standard errors of the parameters of a fitted process, from the inverse observed information.
 
-    A parameter at 0 is at the end of its range, where there is none: NaN, and it counts as known for the others. So
-    does the decay where nothing excites anything, and at the ends of its own range, of which `fastest` is that of the
-    fit. NaN for all where the information is not positive definite: the
-    process is no maximum, or the sequence too short.
+    A parameter at 0, the end of its range, has the standard error NaN and counts as known for the other parameters. The
+    same holds for the decay if the branching matrix is 0, and at the ends of its range, of which `fastest` is the
+    setting of the fit. All are NaN if the information is not positive definite: then the process is not a maximum, or
+    the sequence is too short.
     """
     values = process.vector()
     free = values > 0
     ends = np.array([1 / (gaps.sum() + open_after), fastest / np.exp(np.log(gaps).mean())])
     free[-1] &= process.branching.any() and not np.isclose(process.decay, ends, rtol=1e-6, atol=0).any()
     information = observed_information(gaps, marks, process, open_after)[np.ix_(free, free)]
-    # Scaled, so that the unit of time makes no difference to the rounding.
+    # Scaled, so that rounding errors do not depend on the unit of time.
     scale = values[free]
     errors = np.full(len(values), np.nan)
     try:
@@ -97,14 +97,14 @@ def standard_errors(
 
 @dataclass(frozen=True)
 class _States:
-    """What is summed over the past, for n events and K marks.
+    """Sums over previous events, for n events and K marks.
 
     Attributes:
-        counts, ages, squared_ages: `(n, K)`, before each event the sums of exp(-beta a), a exp(-beta a) and
-            a² exp(-beta a) over the events before, a their ages, by their marks.
-        rates: `(n,)`, intensity of each event's own mark.
-        reached, reached_slope, reached_bend: `(K,)`, by mark the sums over all events of 1 - exp(-beta a), a the time
-            that is left, and of its first and second derivative by beta.
+        counts, ages, squared_ages: for each event, `(n, K)`, the sums of exp(-beta a), a exp(-beta a) and
+            a² exp(-beta a) over the previous events of each mark, where a is their age.
+        rates: rate of the mark of each event, `(n,)`.
+        reached, reached_slope, reached_bend: for each mark, `(K,)`, the sums over all events of 1 - exp(-beta a), where
+            a is the remaining time, and of its first and second derivatives with respect to beta.
     """
 
     counts: np.ndarray
@@ -134,7 +134,7 @@ class _States:
         return cls(counts, ages, squares, rates, *sums)
 
     def log_slopes(self, marks: np.ndarray, process: Hawkes) -> np.ndarray:
-        """Derivatives of the logarithm of every event's rate by the parameters, `(n, K + K² + 1)`."""
+        """Derivatives of the logarithm of each event's rate with respect to the parameters, `(n, K + K² + 1)`."""
         n, kinds = self.counts.shape
         slopes = np.zeros((n, kinds + kinds * kinds + 1))
         slopes[np.arange(n), marks] = 1
@@ -143,7 +143,7 @@ class _States:
         return slopes / self.rates[:, None]
 
     def integral_slopes(self, observed: float, process: Hawkes) -> np.ndarray:
-        """Derivatives of the integral of all rates over the observed time, `(K + K² + 1,)`."""
+        """Derivatives of the integral of the total rate over the observed time, `(K + K² + 1,)`."""
         kinds = len(process.base)
         of_decay = process.branching.sum(0) @ self.reached_slope
         return np.concatenate([np.full(kinds, observed), np.tile(self.reached, kinds), [of_decay]])

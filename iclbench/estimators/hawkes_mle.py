@@ -1,8 +1,8 @@
-"""Exponential Hawkes processes, multivariate with one decay, by maximum likelihood on each prefix.
+"""Multivariate exponential Hawkes processes with one decay, fitted by maximum likelihood on each prefix.
 
-Events excite later ones (`iclbench.estimators.hawkes_likelihood` has the likelihood): after Ogata 1978 and 1981. A few
-events say little about K + K² + 1 parameters, and the maximum of the likelihood alone predicts worse than a constant
-rate until it has seen some twenty: hence a weak penalty, which also keeps every mark possible.
+Events excite later events; `iclbench.estimators.hawkes_likelihood` has the likelihood (Ogata 1978, 1981). A few events
+say little about K + K² + 1 parameters: without a penalty, predictions are worse than those of a constant rate until
+there are about twenty events. So the likelihood has a weak penalty, which also gives all marks a positive rate.
 """
 
 from __future__ import annotations
@@ -25,17 +25,20 @@ from iclbench.estimators.workers import in_threads
 
 __all__ = ["FEWEST", "HawkesMLE", "HawkesSettings", "fit", "standard_errors"]
 
-# Prefixes of fewer events are answered as `Poisson` answers them.
+# For prefixes with fewer events, the answer is that of `Poisson`.
 FEWEST = 4
-# Between two calls of compiled code Ctrl-C is heard.
+# Number of episodes per call of compiled code, which Ctrl-C cannot interrupt.
 _EPISODES = 16
 
 
 class HawkesSettings(EventSettings):
-    """`smoothing`: so many further events, spread evenly over the marks, count as base events at the mean rate so far.
-    `penalty`: is taken off the log-likelihood for every expected child of an event of each mark: 1 is as if every mark
-    had come once more and no child had followed. `fastest`: the largest decay, per typical (geometric mean) gap; the
-    smallest is one per observed time.
+    """Settings of the penalised likelihood.
+
+    Attributes:
+        smoothing: number of additional base events at the mean rate so far, spread evenly over the marks.
+        penalty: subtracted from the log-likelihood for each expected child of an event of each mark; 1 corresponds to
+            one further event of each mark without children.
+        fastest: largest decay per geometric mean gap; the smallest decay is one per observed time.
     """
 
     penalty: NonNegativeFloat = 1.0
@@ -43,8 +46,8 @@ class HawkesSettings(EventSettings):
 
 
 class HawkesMLE(EventEstimator[HawkesSettings]):
-    """The penalised maximum over all parameters, the decay included, found by search over the whole range of decays
-    and not from a start: what is answered for a prefix depends on nothing but its events."""
+    """Maximises the penalised likelihood over all parameters. The search covers the full range of decays and has no
+    starting point, so the answer for a prefix depends only on its events."""
 
     Settings = HawkesSettings
     order = "causal"
@@ -76,17 +79,22 @@ def fit(
     penalty: float = 0.0,
     fastest: float = 10.0,
 ) -> Hawkes:
-    """The most likely process of one sequence; `standard_errors` says how well its parameters are known.
+    """Fit a process to one sequence by maximum likelihood; `standard_errors` has the errors of its parameters.
 
     Args:
-        gaps: `(n,)`, between events, n >= 1; the first from the beginning of the observation.
-        marks: `(n,)`, from 0 to kinds - 1.
+        gaps: times between events, `(n,)`, n >= 1; the first from the start of the observation.
+        marks: marks from 0 to kinds - 1, `(n,)`.
         kinds: number of marks K.
-        open_after: how long the observation went on after the last event.
-        smoothing, penalty, fastest: as in `HawkesSettings`; nothing is smoothed or penalised when they are not given.
+        open_after: observed time after the last event.
+        smoothing: as in `HawkesSettings` (default: no smoothing).
+        penalty: as in `HawkesSettings` (default: no penalty).
+        fastest: as in `HawkesSettings`.
 
     Returns:
         The process, in the unit of the gaps.
+
+    Raises:
+        UsageError: numba is not installed.
     """
     gaps, marks = np.ascontiguousarray(gaps, np.float64), np.ascontiguousarray(marks, np.int64)
     solution = _compiled().fit(gaps, marks, kinds, smoothing, penalty, fastest, open_after)
@@ -100,5 +108,7 @@ def _compiled() -> ModuleType:
     try:
         from iclbench.estimators import compiled_hawkes
     except ImportError as error:
-        raise UsageError(f"hawkes-mle is fitted in compiled loops: {one_line(error)} (pip install -U numba)") from error
+        raise UsageError(
+            f"hawkes-mle needs numba: {one_line(error)} (pip install -U numba)", code="missing-package"
+        ) from error
     return compiled_hawkes

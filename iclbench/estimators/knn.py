@@ -1,4 +1,4 @@
-"""k nearest neighbours: plain mean of the outputs of the min(k, n) nearest context points, Euclidean distance."""
+"""k nearest neighbours: the mean of the outputs of the min(k, n) nearest context points by Euclidean distance."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class NeighbourSettings(BaseSettings):
 
 
 class NearestNeighbours(Estimator[NeighbourSettings]):
-    """Equally distant points: one of them counts, as in scikit-learn."""
+    """Exactly min(k, n) points count, even if further points have the same distance, as in scikit-learn."""
 
     Settings = NeighbourSettings
-    order = "causal"  # of equally distant points the one met first
+    order = "causal"  # of equally distant points, the first counts
     episodes_at_once = 32
 
     def answer(
@@ -30,16 +30,16 @@ class NearestNeighbours(Estimator[NeighbourSettings]):
         lengths: Int[Tensor, "#B P"],
         queries: Float[Tensor, "B P Q Dx"],
     ) -> Float[Tensor, "B P Q"]:
-        # |q|² is the same for all points, so the ranking needs only |x|² - 2 q·x; inputs are told from the first one,
-        # or those far from 0 would lose their digits.
+        # |q|² is the same for all points, so the ranking needs only |x|² - 2 q·x. Inputs are relative to the first one,
+        # because those far from 0 would lose digits.
         x, queries = x - x[:, :1], queries - x[:, :1].unsqueeze(1)
         rank = torch.baddbmm(x.square().sum(-1).unsqueeze(1), queries.flatten(1, 2), x.mT, alpha=-2)
-        later = torch.arange(x.shape[1], device=x.device) >= lengths.unsqueeze(-1)
-        rank.view(len(x), *queries.shape[1:3], -1).masked_fill_(later.unsqueeze(2), math.inf)
+        is_outside = torch.arange(x.shape[1], device=x.device) >= lengths.unsqueeze(-1)
+        rank.view(len(x), *queries.shape[1:3], -1).masked_fill_(is_outside.unsqueeze(2), math.inf)
         k = self.settings.k
         total = torch.zeros_like(rank[..., 0])
         for count in range(min(k, x.shape[1])):
-            # k minima beat one topk: k is small and the rows are short.
+            # For small k and short rows, k minima are faster than topk.
             nearest = rank.min(-1).indices
             has_neighbour = (count < lengths).repeat_interleave(queries.shape[2], 1)
             total += torch.gather(y, 1, nearest).masked_fill(~has_neighbour, 0)

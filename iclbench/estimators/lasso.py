@@ -1,8 +1,8 @@
-"""The Lasso, (1/2n)|y - Xw|² + alpha |w|_1 without intercept, exact for every prefix of every episode.
+"""The Lasso, (1/2n)|y - Xw|² + alpha |w|_1 without intercept, exact for all prefixes of all episodes.
 
-Coordinate descent as usually run (scikit-learn, default tolerance) is not converged for alpha <= 1e-3, so curves
-computed with it are wrong there. Here the exact path is followed, and every solution is checked against the
-optimality (KKT) conditions.
+Coordinate descent with scikit-learn's default tolerance does not converge for alpha <= 1e-3, so its learning curves are
+wrong there. This implementation follows the exact path and checks each solution against the optimality (KKT)
+conditions.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from iclbench.estimators.homotopy import homotopy
 
 log = logging.getLogger("iclbench")
 
-# The penalties of the papers. One path gives them all at no extra cost.
+# The penalties of the papers; one path has the solutions for all of them.
 ALPHAS = (1.0, 0.1, 0.01, 0.001, 0.0001)
-# Largest violation of the optimality conditions, in units of min(1, max |b|): absolute at the usual scale of the data;
-# and in units of max |b|, of which no more than rounding can be asked where the data are large.
+# Largest violation of the optimality conditions in units of min(1, max |b|), and for large data, where rounding errors
+# exceed it, in units of max |b|.
 KKT, ROUNDING = 1e-8, 1e-13
-# Numbers per batch of Gram matrices: what stays in the cache.
+# Numbers in a batch of Gram matrices, which fits into the processor's cache.
 _CHUNK = 2**19
-# Answers that are cached, and their bytes: those of a hundred times 64 episodes of a hundred points.
-_MOST, _MOST_BYTES = 256, 2**25
+# Largest number of cached answers, and of their bytes (a hundred times 64 episodes of a hundred points).
+_MAX_ANSWERS, _MAX_BYTES = 256, 2**25
 
 
 class LassoSettings(BaseSettings):
@@ -39,7 +39,7 @@ class LassoSettings(BaseSettings):
 
 
 class Lasso(Estimator[LassoSettings]):
-    """One alpha; answers for all of `ALPHAS` to a recent question are cached, so that five baselines share one path."""
+    """The Lasso with one penalty. Recent answers for all `ALPHAS` are cached, so that five baselines share one path."""
 
     Settings = LassoSettings
     _recent: ClassVar[OrderedDict[bytes, Tensor]] = OrderedDict()
@@ -58,13 +58,13 @@ class Lasso(Estimator[LassoSettings]):
         else:
             w, _ = lasso_path(x, y, alphas, lengths)
             self._recent[key] = torch.einsum("bpkd,bpqd->kbpq", w, queries).cpu()
-            self._forget()
+            self._drop_oldest()
         return self._recent[key][alphas.index(self.settings.alpha)].to(x.device)
 
-    def _forget(self) -> None:
-        """Drop the oldest answers, except the last, while there are too many."""
+    def _drop_oldest(self) -> None:
+        """Remove the oldest answers from the cache until it is within its limits or has one answer."""
         size = sum(answers.nbytes for answers in self._recent.values())
-        while len(self._recent) > 1 and (len(self._recent) > _MOST or size > _MOST_BYTES):
+        while len(self._recent) > 1 and (len(self._recent) > _MAX_ANSWERS or size > _MAX_BYTES):
             size -= self._recent.popitem(last=False)[1].nbytes
 
 
@@ -80,10 +80,11 @@ def lasso_path(
         x: inputs, float64.
         y: outputs, float64.
         alphas: K penalties, in any order.
-        lengths: prefix lengths; None: 1 to N. A length of 0 gives some unused solution.
+        lengths: prefix lengths (default: 1 to N). The solution for a length of 0 is arbitrary.
 
     Returns:
-        The weights, and how many of them scikit-learn had to solve because the path failed the optimality check.
+        The weights, and the number of solutions that scikit-learn computed because those of the path failed the
+        optimality check.
     """
     batch, n, d = x.shape
     if lengths is None:
@@ -112,8 +113,8 @@ def lasso_path(
 def kkt_violation(
     gram: Float[Tensor, "P D D"], moment: Float[Tensor, "P D"], alphas: Float[Tensor, " K"], w: Float[Tensor, "P K D"]
 ) -> Float[Tensor, "P K"]:
-    """Largest violation of b - Gw = alpha sign(w) (|.| <= alpha where w = 0), in units of min(1, max |b|), or where
-    that is more of `ROUNDING` / `KKT` times max |b|."""
+    """Largest violation of b - Gw = alpha sign(w) (|.| <= alpha where w = 0), in units of the larger one of
+    min(1, max |b|) and `ROUNDING` / `KKT` times max |b|."""
     correlation = moment.unsqueeze(1) - w @ gram
     alpha = alphas.unsqueeze(1)
     violation = torch.where(w != 0, (correlation - alpha * w.sign()).abs(), correlation.abs() - alpha)
@@ -125,7 +126,7 @@ def kkt_violation(
 def _moments(
     x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"], lengths: Int[Tensor, "B P"]
 ) -> tuple[Float[Tensor, "BP Dx Dx"], Float[Tensor, "BP Dx"]]:
-    """X'X/n and X'y/n of the asked prefixes."""
+    """X'X/n and X'y/n of the prefixes."""
     count = lengths.clamp_min(1).flatten()
     shared = lengths[:1] if bool((lengths == lengths[:1]).all()) else lengths
     outer = (x.unsqueeze(3) * x.unsqueeze(2)).cumsum_(1)

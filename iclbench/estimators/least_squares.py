@@ -1,9 +1,9 @@
-"""Minimum-norm least squares without intercept, exact for every prefix of every episode at once.
+"""Minimum-norm least squares without intercept, exact for all prefixes of all episodes.
 
-Up to d points the minimum-norm solutions are read off one triangular factor. From then on, least squares is Bayesian
-regression whose prior is what the first d points say, N(w_d, (X'X)⁻¹) with unit noise, so that the same identity goes
-on in blocks. Episodes whose inputs lie in a subspace are first rotated into it. The few that are still too badly
-conditioned for squared condition numbers are solved prefix by prefix.
+For up to d points, one triangular factor gives the minimum-norm solutions. For more points, least squares is Bayesian
+regression with unit noise and the prior N(w_d, (X'X)⁻¹) from the first d points, which is solved in blocks. Episodes
+with inputs in a subspace are first rotated into it. The few episodes that are too badly conditioned for squared
+condition numbers are solved for each prefix.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from iclbench.core.settings import NoSettings
 from iclbench.estimators.base import LinearEstimator
 from iclbench.estimators.recursive import minimum_norm, posterior_means
 
-# Directions below this fraction of the largest are rounding noise: inputs usually come in float32 (rounding 6e-8).
+# Singular values below this fraction of the largest are rounding errors: inputs are usually float32 (rounding 6e-8).
 RCOND = 1e-6
 # Below this squared sine of the angle to the earlier rows, factors of X X' lose more than half of float64's digits.
 SMALLEST_PIVOT = 1e-8
-# Where the squared distance of one of the first d rows from the span of those before it is below this fraction of the
-# longest row's squared length, what it says of w and what later rows say cannot be weighed in float64.
+# Smallest squared distance of one of the first d rows from the span of the earlier rows, relative to the squared length
+# of the longest row. Below it, float64 cannot represent the weights of this row and of later rows.
 SHORTEST_PIVOT = 1e-10
 
 
@@ -34,32 +34,33 @@ class LeastSquares(LinearEstimator[NoSettings]):
 
 def least_squares(x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"]) -> Float[Tensor, "B N Dx"]:
     """Minimum-norm least squares on the first 1, 2, ..., N points; singular values below `RCOND` count as 0."""
-    w, sound = _full_rank(x, y)
-    if bool(sound.all()):
+    w, is_accurate = _full_rank(x, y)
+    if bool(is_accurate.all()):
         return w
-    poor = (~sound).nonzero().squeeze(1)
-    w[poor] = _any_rank(x[poor], y[poor])
+    inaccurate = (~is_accurate).nonzero().squeeze(1)
+    w[inaccurate] = _any_rank(x[inaccurate], y[inaccurate])
     return w
 
 
 def _full_rank(
     x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"]
 ) -> tuple[Float[Tensor, "B N Dx"], Bool[Tensor, " B"]]:
-    """The solutions, if the first min(N, Dx) points are safely independent, and for which episodes they are."""
+    """The solutions for linearly independent first min(N, Dx) points, and a mask of the episodes in which they are
+    accurate."""
     d = x.shape[2]
     leading = x[:, :d]
-    w, pivots, trusted = minimum_norm(leading, y[:, :d], SMALLEST_PIVOT)
-    sound = trusted[:, -1]
+    w, pivots, is_accurate_prefix = minimum_norm(leading, y[:, :d], SMALLEST_PIVOT)
+    is_accurate = is_accurate_prefix[:, -1]
     if x.shape[1] > d:
         w = torch.cat([w, posterior_means(x[:, d:], y[:, d:], leading.mT @ leading, w[:, -1])], 1)
         longest = x.square().sum(-1).amax(1)
-        overflown = y.isfinite().all(1) & ~w.isfinite().flatten(1).all(1)
-        sound = sound & (pivots.amin(1) > SHORTEST_PIVOT * longest) & ~overflown
-    return w, sound
+        has_overflow = y.isfinite().all(1) & ~w.isfinite().flatten(1).all(1)
+        is_accurate = is_accurate & (pivots.amin(1) > SHORTEST_PIVOT * longest) & ~has_overflow
+    return w, is_accurate
 
 
 def _any_rank(x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"]) -> Float[Tensor, "B N Dx"]:
-    """Within the row space of each episode the points are of full rank, as a rule from the first of them on."""
+    """The solutions in the row space of each episode, in which the points have full rank."""
     _, singular, basis = torch.linalg.svd(x, full_matrices=False)
     rank = (singular > RCOND * singular[:, :1]).sum(1)
     w = torch.zeros_like(x)
@@ -68,14 +69,15 @@ def _any_rank(x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"]) -> Float[Tens
             continue
         episodes = (rank == r).nonzero().squeeze(1)
         rows = basis[episodes, :r]
-        coefficients, sound = _full_rank(x[episodes] @ rows.mT, y[episodes])
+        coefficients, is_accurate = _full_rank(x[episodes] @ rows.mT, y[episodes])
         w[episodes] = coefficients @ rows
-        w[episodes[~sound]] = _prefix_by_prefix(x[episodes[~sound]], y[episodes[~sound]])
+        inaccurate = episodes[~is_accurate]
+        w[inaccurate] = _prefix_by_prefix(x[inaccurate], y[inaccurate])
     return w
 
 
 def _prefix_by_prefix(x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"]) -> Float[Tensor, "B N Dx"]:
-    """Nothing shared and nothing squared: a singular value decomposition for every prefix."""
+    """The solutions by a singular value decomposition for each prefix."""
     solve = torch.linalg.lstsq
     solutions = [
         solve(x[:, :n].cpu(), y[:, :n, None].cpu(), rcond=RCOND, driver="gelsd").solution.squeeze(-1)

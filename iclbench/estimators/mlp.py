@@ -1,9 +1,9 @@
-"""A two-layer ReLU network per episode and prefix, trained from scratch on the prefix (Garg et al. 2022).
+"""A two-layer ReLU network for each episode and prefix, trained from scratch on the prefix (Garg et al. 2022).
 
-All networks of a group of prefixes advance in one batched product per layer, with the gradient written out and Adam
-fused. Deviation: the loss is the mean over a network's own points. Garg's code averages over the batch of prompts
-too, which divides every gradient by the batch size, so that (through Adam's epsilon) a prediction depends on how many
-others it is made with.
+The networks of a group of prefixes are trained together, with one batched product per layer, explicit gradients and
+fused Adam. Deviation from the paper: the loss is the mean over a network's points. The code of Garg et al. also
+averages over the batch of prompts, which divides gradients by the batch size, so that (because of Adam's epsilon) a
+prediction depends on the batch size.
 """
 
 from __future__ import annotations
@@ -18,14 +18,20 @@ from iclbench.core.seeds import generator
 from iclbench.core.settings import BaseSettings, PositiveFloat, PositiveInt
 from iclbench.estimators.base import Estimator
 
-# Networks trained side by side: enough to fill a core, few enough for their activations to stay in the cache.
+# Networks that are trained together: enough for the speed of batches, and few enough for the processor's cache.
 _NETWORKS = 64
 
 Network = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class NetworkSettings(BaseSettings):
-    """`width` of the hidden layer: that of the task's own networks when not given. CoQE: 50 steps. Full batches."""
+    """Settings of the training with full batches.
+
+    Attributes:
+        width: width of the hidden layer (default: that of the networks that the task samples).
+        steps: number of steps (50 in the CoQE paper).
+        lr: learning rate.
+    """
 
     width: PositiveInt | None = None
     steps: PositiveInt = 100
@@ -33,7 +39,7 @@ class NetworkSettings(BaseSettings):
 
 
 class TwoLayerNetwork(Estimator[NetworkSettings]):
-    """One hidden layer, Adam, full batches. The n-th network starts from the same weights in every episode."""
+    """A network with one hidden layer, trained by Adam. Initial weights depend only on the prefix length."""
 
     Settings = NetworkSettings
     libraries = ("torch",)
@@ -48,7 +54,7 @@ class TwoLayerNetwork(Estimator[NetworkSettings]):
     ) -> Float[Tensor, "B P Q"]:
         lengths = lengths.expand(len(x), -1)
         answers = queries.new_zeros(queries.shape[:3])
-        # In order of length, so that those trained side by side need little padding.
+        # Sorted by length, so that a group needs little padding.
         order = lengths.flatten().argsort(stable=True)
         order = order[lengths.flatten()[order] > 0]
         for start in range(0, len(order), _NETWORKS):
@@ -77,7 +83,7 @@ class TwoLayerNetwork(Estimator[NetworkSettings]):
 
 
 def forward(network: Network, x: Float[Tensor, "M N Dx"]) -> Float[Tensor, "M N"]:
-    """Outputs of M networks, each on its own inputs."""
+    """Outputs of M networks, each for its own inputs."""
     hidden, bias, output, offset = network
     return torch.baddbmm(offset, torch.baddbmm(bias, x, hidden).relu_(), output).squeeze(2)
 
@@ -90,21 +96,21 @@ def train(
     steps: int,
     lr: float,
 ) -> Network:
-    """Train M networks, each on the mean squared error over its own first `counts` points, by `steps` of Adam.
+    """Train M networks by Adam, each on the mean squared error over its first `counts` points.
 
     Args:
         network: hidden weights `(M, Dx, H)`, biases `(M, 1, H)`, output weights `(M, H, 1)` and offset `(M, 1, 1)`.
         x: inputs.
         y: outputs.
-        counts: how many of the N points belong to each network.
-        steps: full-batch steps.
+        counts: number of points of each network.
+        steps: number of full-batch steps.
         lr: learning rate.
 
     Returns:
         The trained weights, in the same shapes.
     """
     hidden, bias, output, offset = network
-    # The bias as one more input that is always 1: its gradient comes with the product.
+    # The bias is the weight of an input of 1, so that its gradient is part of the product.
     inner = torch.cat([hidden, bias], 1)
     outer, offset = output.clone(), offset.clone()
     adam = torch.optim.Adam([inner, outer, offset], lr=lr, fused=True)
@@ -116,7 +122,7 @@ def train(
         active = torch.bmm(ones, inner).relu_()
         error = torch.baddbmm(offset, active, outer).sub_(target).mul_(coefficient)
         outer.grad, offset.grad = active.mT @ error, error.sum(1, keepdim=True)
-        # The gradient of relu is 1 where its output is positive; `active` is used up here.
+        # The gradient of relu is 1 where its output is positive; `active` is overwritten.
         back = active.gt_(0).mul_(error).mul_(outer.mT)
         inner.grad = ones.mT @ back
         adam.step()

@@ -1,4 +1,4 @@
-"""Homogeneous Poisson processes: events at a constant rate, marks as frequent as so far or as the last one tells."""
+"""Homogeneous Poisson processes: a constant rate, and marks by their frequencies or by the last mark."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from torch import Tensor
 from iclbench.core.events import HazardEvent
 from iclbench.estimators.event_estimator import EventEstimator, EventSettings, frequencies, in_prefix, sums
 
-# A unit that is further than this factor from the mean gap is some other unit of time.
-_FAR = 5
+# Largest factor between the prior gap and the mean gap of two or more events.
+_MAX_FACTOR = 5
 
 
 class Poisson(EventEstimator[EventSettings]):
-    """The rate of the episode so far (`rates`), and smoothed frequencies of the marks."""
+    """A Poisson process with the rate so far (`rates`), and smoothed frequencies of the marks."""
 
     Settings = EventSettings
 
@@ -28,10 +28,10 @@ class Poisson(EventEstimator[EventSettings]):
 
 
 class MarkovMarks(Poisson):
-    """The time as `Poisson`, the mark by what followed the earlier events with the mark of the last one.
+    """The rate of `Poisson`, with marks by the frequencies of transitions from the last mark.
 
-    The transitions from every mark are smoothed as the frequencies of `Poisson` are; where nothing has followed the
-    last mark so far, all marks are equally likely.
+    Frequencies of transitions are smoothed as in `Poisson`. If no event has followed the last mark so far, all marks
+    are equally likely.
     """
 
     order = "causal"
@@ -46,16 +46,21 @@ class MarkovMarks(Poisson):
 
 
 def rates(gaps: Float[Tensor, "B N"], lengths: Int[Tensor, "B P"], first: float, unit: float) -> Float[Tensor, "B P"]:
-    """Rates of Poisson processes from their first n events, the last of them at t: 1 / `first` without any event, then
-    (n + 1) / (t + u).
+    """Rates of Poisson processes given their first n events, the last one at time t: 1 / `first` for n = 0, and
+    (n + 1) / (t + u) for n > 0.
 
-    One event after a gap of u = `unit` is counted beforehand: the posterior mean under a Gamma prior of shape 1. From
-    two events on u is at most five times their mean gap t / n and at least a fifth of it, so that the rate follows the
-    unit of time wherever `unit` is far off. From one event it is `unit` whatever they say: any rate c / t after one
-    event loses infinitely many nats in the mean.
+    This is the posterior mean under a Gamma prior of shape 1, which counts as one more event after a gap of u = `unit`.
+    For n > 1, u is limited to between a fifth and five times the mean gap t / n, so that the rate follows the data if
+    `unit` is another unit of time. For n = 1, u is not limited, because any rate c / t has an infinite expected loss.
+
+    Args:
+        gaps: times between events.
+        lengths: numbers of events n.
+        first: expected time of the first event.
+        unit: expected gap between events.
     """
     elapsed = sums(gaps, lengths)
     mean = elapsed / lengths.clamp_min(1)
-    bounded_unit = torch.full_like(mean, unit).clamp(mean / _FAR, mean * _FAR)
+    bounded_unit = torch.full_like(mean, unit).clamp(mean / _MAX_FACTOR, mean * _MAX_FACTOR)
     prior_gap = torch.where(lengths < 2, unit, bounded_unit)
     return (lengths + 1) / (elapsed + torch.where(lengths == 0, first, prior_gap))

@@ -1,8 +1,8 @@
-"""Weight vectors at every prefix from triangular factors instead of one solve per prefix.
+"""Weight vectors for all prefixes from triangular factors, without a separate solution for each prefix.
 
-The factor of a leading block is the leading block of the factor. With X P X' + s I = L L', V = L⁻¹ X P and
-z = L⁻¹ (y - X m), the posterior mean of w after n points, from the prior N(m, P) and noise of variance s, is
-m + sum over i < n of V_i z_i: a cumulative sum. s = 0 and P = I is the minimum-norm solution of n <= d equations.
+The Cholesky factor of a leading block is the leading block of the factor. With X P X' + s I = L L', V = L⁻¹ X P and
+z = L⁻¹ (y - X m), the posterior mean of w after n points, with the prior N(m, P) and noise of variance s, is the
+cumulative sum m + sum over i < n of V_i z_i. For s = 0 and P = I, it is the minimum-norm solution of n <= d equations.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-# Rows per factor: far below n for long contexts (cost n d b instead of n³), far above 1 for short loops.
+# Rows per factor: small enough for long contexts (n d b operations instead of n³), large enough for few iterations.
 BLOCK = 40
 
 
@@ -55,15 +55,16 @@ def minimum_norm(
     """The minimum-norm solutions of the first 1, 2, ..., N equations, N <= Dx.
 
     Returns:
-        The solutions; every row's squared distance from the span of the rows before it; and which solutions to trust:
-        False from the first row on at which that is below `smallest` times the row's squared length.
+        The solutions; the squared distance of each row from the span of the previous rows; and a mask of the accurate
+        solutions, which is False from the first row whose squared distance is below `smallest` times its squared
+        length.
     """
     gram = x @ x.mT
     factor, failed_at = torch.linalg.cholesky_ex(gram)
     solved = torch.linalg.solve_triangular(factor, torch.cat([x, y.unsqueeze(-1)], -1), upper=False)
     pivots = factor.diagonal(dim1=1, dim2=2).square()
-    # Where there was no factor any more, what is left of the matrix stands there, of either sign.
+    # After the row at which the factorisation failed, the factor has arbitrary entries.
     rows = torch.arange(1, x.shape[1] + 1, device=x.device)
-    factored = (failed_at.unsqueeze(1) == 0) | (rows < failed_at.unsqueeze(1))
-    sound = (factored & (pivots > smallest * gram.diagonal(dim1=1, dim2=2))).cumprod(1).bool()
-    return (solved[..., :-1] * solved[..., -1:]).cumsum(1), pivots, sound
+    is_factored = (failed_at.unsqueeze(1) == 0) | (rows < failed_at.unsqueeze(1))
+    is_accurate = (is_factored & (pivots > smallest * gram.diagonal(dim1=1, dim2=2))).cumprod(1).bool()
+    return (solved[..., :-1] * solved[..., -1:]).cumsum(1), pivots, is_accurate

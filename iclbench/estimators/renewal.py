@@ -1,4 +1,4 @@
-"""Renewal processes with log-normal gaps: whatever came before, the next gap is one more draw."""
+"""Renewal processes with log-normal gaps, which are independent of each other."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from iclbench.estimators.event_estimator import EventEstimator, EventSettings, f
 class Renewal(EventEstimator[EventSettings]):
     """A log-normal fitted to the gaps so far, and smoothed frequencies of the marks.
 
-    Conjugate and plugged in (Gelman et al. 2013, section 3.3): with m the mean of n log-gaps and S the sum of their
-    squared distances from it, the logarithm of the next gap is N(m, (1 + 1/n) (S + 3) / (n + 1)). The last factor is
-    the posterior mean of the variance under an inverse Gamma prior of shape 2 and mean 1.5 and a flat prior of m, and
-    1 + 1/n is for what is not known of m. The spread is never below sqrt(3 / n), so that a clock has a density. No gap
-    is answered as a single one of the expected first gap is.
+    With the mean m of n log-gaps and the sum S of their squared distances from m, the logarithm of the next gap is
+    N(m, (1 + 1/n) (S + 3) / (n + 1)) (conjugate prior, Gelman et al. 2013, section 3.3). The last factor is the
+    posterior mean of the variance under an inverse Gamma prior of shape 2 and mean 1.5, with a flat prior of m; the
+    factor 1 + 1/n is for the uncertainty of m. The standard deviation is at least sqrt(3 / n), so that constant gaps
+    have a density. Without a gap, the answer is that for a single gap, the expected first one.
     """
 
     Settings = EventSettings
@@ -28,7 +28,7 @@ class Renewal(EventEstimator[EventSettings]):
         self, gaps: Float[Tensor, "B N"], marks: Int[Tensor, "B N"], lengths: Int[Tensor, "B P"]
     ) -> LogNormalEvent:
         logs = gaps.log()
-        # Distances from the first gap: squares of large logarithms would cost half the digits.
+        # Relative to the first gap, because squares of large logarithms would lose half of the digits.
         origin = logs[:, :1].sum(1, keepdim=True)
         n = lengths.clamp_min(1)
         mean = sums(logs - origin, lengths) / n

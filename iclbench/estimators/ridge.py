@@ -1,8 +1,8 @@
-"""Ridge regression and its kernel form for every prefix from one triangular factor.
+"""Ridge regression and kernel ridge regression for all prefixes from one triangular factor.
 
-Kernel ridge is the posterior mean of Gaussian process regression: with K + noise I = L L', z = L⁻¹ y and U = L⁻¹ k(X,
-q), the answer to the query q after n points is the sum over i < n of U_i z_i (Rasmussen and Williams 2006, equation
-2.25, which the nested factors turn into a cumulative sum).
+Kernel ridge is the posterior mean of Gaussian process regression. With K + noise I = L L', z = L⁻¹ y and
+U = L⁻¹ k(X, q), the answer to the query q after n points is the cumulative sum over i < n of U_i z_i (Rasmussen and
+Williams 2006, equation 2.25, with nested factors).
 """
 
 from __future__ import annotations
@@ -21,20 +21,25 @@ from iclbench.estimators.base import Estimator, LinearEstimator
 from iclbench.estimators.least_squares import least_squares
 from iclbench.estimators.recursive import posterior_means
 
-# Of the squared length of the longest input: below it a squared condition number takes too many digits.
+# Smallest penalty relative to the squared length of the longest input; below it, squared condition numbers lose too
+# many digits.
 SMALLEST_PENALTY = 1e-9
-# Of the variance of a kernel.
+# Smallest noise relative to the variance of a kernel.
 SMALLEST_NOISE = 1e-10
 
 
 class RidgeSettings(BaseSettings):
-    """`penalty`: lambda of |y - Xw|² + lambda |w|², or "noise": the task's noise-to-signal ratio (Bayes-optimal)."""
+    """Settings of ridge regression.
+
+    Attributes:
+        penalty: lambda in |y - Xw|² + lambda |w|², or "noise" for the task's noise-to-signal ratio (Bayes-optimal).
+    """
 
     penalty: NonNegativeFloat | Literal["noise"] = "noise"
 
 
 class Ridge(LinearEstimator[RidgeSettings]):
-    """No intercept. A penalty of 0 is minimum-norm least squares, the limit."""
+    """Ridge regression without intercept. With a penalty of 0, it is minimum-norm least squares, the limit."""
 
     Settings = RidgeSettings
 
@@ -47,7 +52,7 @@ class Ridge(LinearEstimator[RidgeSettings]):
         identity = torch.eye(d, dtype=x.dtype, device=x.device).expand(batch, d, d)
         if penalty < SMALLEST_PENALTY * x.square().sum(-1).max():
             return _prefix_by_prefix(x, y, math.sqrt(penalty) * identity)
-        # |y - Xw|² + lambda |w|² is the posterior of w ~ N(0, I / lambda) under unit noise.
+        # The minimum of |y - Xw|² + lambda |w|² is the posterior mean for w ~ N(0, I / lambda) with unit noise.
         precision = penalty * identity
         return posterior_means(x, y, precision, x.new_zeros(batch, d))
 
@@ -55,8 +60,8 @@ class Ridge(LinearEstimator[RidgeSettings]):
 def _prefix_by_prefix(
     x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"], rows: Float[Tensor, "B Dx Dx"]
 ) -> Float[Tensor, "B N Dx"]:
-    """Least squares on these rows, whose output is 0, and the first 1, 2, ..., N points: nothing shared and nothing
-    squared, and whatever the scale of an input."""
+    """Least squares on these rows, with output 0, and on the first 1, 2, ..., N points, by a QR decomposition for each
+    prefix, which is accurate for all scales of inputs."""
     solutions = []
     for n in range(1, x.shape[1] + 1):
         all_rows = torch.cat([rows, x[:, :n]], 1)
@@ -68,16 +73,20 @@ def _prefix_by_prefix(
 
 
 class FeatureRidge(Ridge):
-    """Ridge on the features in which every function of the family is linear, given access to them. With penalty "noise"
-    it is Bayes-optimal where their weights are drawn from N(0, v I), v the family's `weight_variance`."""
+    """Ridge regression on the family's features, in which its functions are linear.
+
+    With the penalty "noise", it is Bayes-optimal if the weights are from N(0, v I), where v is the family's
+    `weight_variance`.
+    """
 
     def __init__(self, settings: RidgeSettings | None = None, facts: TaskFacts | None = None, seed: int = 0) -> None:
         super().__init__(settings, facts, seed)
         family = self.facts.family
         if family is None or family.features(torch.zeros(1, family.x_dim)) is None:
             raise UsageError(
-                f"{type(self).__name__} answers tasks whose functions are linear in known features only, such as "
-                "combination and quadratic; choose another baseline"
+                f"{type(self).__name__} needs a task whose functions are linear in known features, such as combination "
+                "and quadratic; choose another baseline",
+                code="not-applicable",
             )
 
     def answer(
@@ -95,10 +104,13 @@ class FeatureRidge(Ridge):
 
 
 class KernelRidgeSettings(BaseSettings):
-    """An RBF kernel variance * exp(-|a - b|² / (2 lengthscale²)), with observation noise of variance `noise`.
+    """An RBF kernel variance * exp(-|a - b|² / (2 lengthscale²)) with observation noise.
 
-    `lengthscale`: a number, or "sqrt-dim" for the square root of the input dimension, which is the typical distance
-    (up to sqrt 2) of standardised inputs and 1 in one dimension. `noise`: a ten-billionth of the variance at least.
+    Attributes:
+        lengthscale: a number, or "sqrt-dim" for the square root of the input dimension, which is 1 for one dimension
+            and, up to a factor of sqrt 2, the typical distance of standardised inputs.
+        variance: variance of the kernel.
+        noise: variance of the observation noise; at least 1e-10 times `variance` is used.
     """
 
     lengthscale: PositiveFloat | Literal["sqrt-dim"] = "sqrt-dim"
@@ -107,7 +119,7 @@ class KernelRidgeSettings(BaseSettings):
 
 
 class KernelRidge(Estimator[KernelRidgeSettings]):
-    """Gaussian process regression with fixed settings: no marginal likelihood is maximised. Prior mean 0."""
+    """Gaussian process regression with prior mean 0 and fixed settings (the marginal likelihood is not maximised)."""
 
     Settings = KernelRidgeSettings
     episodes_at_once = 16
@@ -120,7 +132,7 @@ class KernelRidge(Estimator[KernelRidgeSettings]):
         queries: Float[Tensor, "B P Q Dx"],
     ) -> Float[Tensor, "B P Q"]:
         covariance = self.kernel(x, x)
-        # Less than that is lost to rounding, and a kernel of points close together is singular.
+        # Smaller noise would be lost to rounding, and the kernel matrix of close points would be singular.
         covariance.diagonal(dim1=1, dim2=2).add_(max(self.settings.noise, SMALLEST_NOISE * self.settings.variance))
         factor = torch.linalg.cholesky(covariance)
         cross = self.kernel(x, queries.flatten(1, 2))

@@ -1,9 +1,9 @@
-"""The posterior mean of a linear function with few non-zero weights: an average over all supports.
+"""The posterior mean of a sparse linear function, averaged over all supports.
 
-Under every support of s of the d weights the problem is Bayesian regression on s inputs, whose posterior is updated
-point by point; the density of each label given the labels before it is the evidence for the support (Mitchell and
-Beauchamp 1988, Bayesian variable selection in linear regression, with the number of non-zero weights known). Exact, in
-time proportional to the number of supports.
+Given a support of s of the d weights, the problem is Bayesian regression on s inputs, whose posterior is updated with
+each point. The densities of the labels given the previous labels are the evidence for the support (Mitchell and
+Beauchamp 1988, Bayesian variable selection in linear regression, with a known number of non-zero weights). The result
+is exact, and the time is proportional to the number of supports.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from iclbench.core.settings import NoSettings
 from iclbench.core.task import TaskFacts
 from iclbench.estimators.base import LinearEstimator
 
-# Entries of one episode's covariances: 10,260 for 3 of 20 weights, 387,600 for 5 of 20.
-MOST_ENTRIES = 400_000
-# Of one weight's standard deviation. Labels without noise are taken to have this much, which is above the rounding of
-# float32 and still tells supports apart by the first label that one of them cannot explain.
-LEAST_NOISE = 1e-5
+# Largest number of entries of an episode's covariances: 10,260 for 3 of 20 weights, 387,600 for 5 of 20.
+MAX_ENTRIES = 400_000
+# Smallest standard deviation of the noise, relative to that of a weight. It is assumed for labels without noise. It is
+# above the rounding of float32, and small enough to exclude a support by the first label that it cannot explain.
+MIN_NOISE = 1e-5
 
 
 class SpikeAndSlab(LinearEstimator[NoSettings]):
-    """Bayes-optimal where the support is uniform over all of its size and the weights in it are from N(0, v), with
-    noise or without."""
+    """Bayes-optimal for a uniform prior over supports of the known size and weights from N(0, v), with or without
+    noise."""
 
     episodes_at_once = 16
 
@@ -39,13 +39,14 @@ class SpikeAndSlab(LinearEstimator[NoSettings]):
         sparsity = getattr(getattr(family, "parameters", None), "sparsity", None)
         if sparsity is None:
             raise UsageError(
-                f"{type(self).__name__} answers tasks with a known number of non-zero weights only, such as "
-                "sparse-linear; choose another baseline"
+                f"{type(self).__name__} needs a task with a known number of non-zero weights, such as sparse-linear; "
+                "choose another baseline",
+                code="not-applicable",
             )
         self.sparsity = int(sparsity)
         shift = family.parse_shift(self.facts.shift)
         self.slab = float(shift.value("weight-scale", 1.0))
-        self.noise = max(float(shift.value("noisy", family.noise)), LEAST_NOISE * self.slab)
+        self.noise = max(float(shift.value("noisy", family.noise)), MIN_NOISE * self.slab)
 
     def weights(self, x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"]) -> Float[Tensor, "B N Dx"]:
         supports = self._supports(x.shape[2]).to(x.device)
@@ -68,9 +69,10 @@ class SpikeAndSlab(LinearEstimator[NoSettings]):
 
     def _supports(self, dim: int) -> Int[Tensor, "supports s"]:
         number, s = math.comb(dim, self.sparsity), self.sparsity
-        if number * s**2 > MOST_ENTRIES:
+        if number * s**2 > MAX_ENTRIES:
             raise UsageError(
-                f"there are {number:,} supports of {s} of {dim} weights and it averages over {MOST_ENTRIES // s**2:,} "
-                "of this size; leave it out with --baseline"
+                f"{type(self).__name__} averages over at most {MAX_ENTRIES // s**2:,} supports, but there are "
+                f"{number:,} of {s} of {dim} weights; choose other baselines with --baseline",
+                code="too-large",
             )
         return torch.tensor(list(combinations(range(dim), s)))

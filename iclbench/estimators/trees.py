@@ -1,8 +1,8 @@
-"""Greedy regression trees (scikit-learn) and gradient-boosted trees (XGBoost), fitted once per episode and prefix.
+"""Greedy regression trees (scikit-learn) and gradient-boosted trees (XGBoost), fitted for each episode and prefix.
 
-Nothing is shared between prefixes, so the answers are those of the library called alone. On up to 128 points compiled
-loops give the same answers to the last bit, many times as fast, because on so few points a library does little but
-check its arguments. One thread per fit.
+Each prefix has its own fit, so the answers are those of the library. On up to 128 points, compiled loops give bitwise
+the same answers and are many times faster, because a library spends most of its time on checks of its arguments there.
+Each fit has one thread.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from iclbench.estimators.workers import fit_prefixes, in_threads, over_episodes
 
 log = logging.getLogger("iclbench")
 
-# Fits on more points are the library's: it bins values there, and its own loops are as fast.
+# Largest number of points for compiled loops. On more points, XGBoost bins values, and the libraries are as fast.
 LIMIT = 128
 
-# Episodes that one compiled call answers: between two calls Ctrl-C is heard.
+# Number of episodes per call of compiled code, which Ctrl-C cannot interrupt.
 _EPISODES = 16
 
-# What fits: on episodes x `(B, N, Dx)`, y `(B, N)`, with each coordinate's order of the points, the lengths `(B, P)`
-# (0: no fit) and queries `(B, P, Q, Dx)`; answers `(B, P, Q)`, NaN where the library has to be asked.
+# A compiled method: from x `(B, N, Dx)`, y `(B, N)`, the points sorted by each coordinate, the lengths `(B, P)` (0: no
+# fit) and the queries `(B, P, Q, Dx)`, it computes answers `(B, P, Q)`, with NaN for fits that the library has to do.
 Compiled = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
@@ -43,10 +43,11 @@ _Settings = TypeVar("_Settings", bound="TreeSettings | BoostingSettings")
 class LibraryEstimator(Estimator[_Settings], abstract=True):
     """A method of a library with `fit` and `predict`.
 
-    Splits of equal gain differ by rounding, which depends on the order of the points, so the order is "causal".
+    The order is "causal", because rounding errors that depend on the order of the points decide between splits of equal
+    gain.
 
     Attributes:
-        seconds: what one fit of the library takes, roughly; decides whether worker processes are worth starting.
+        seconds: approximate time of one fit of the library, which decides whether worker processes are started.
     """
 
     order = "causal"
@@ -60,14 +61,14 @@ class LibraryEstimator(Estimator[_Settings], abstract=True):
 
     @abstractmethod
     def compiled(self) -> Compiled | None:
-        """The compiled method; None if it is not compiled with these settings.
+        """The compiled method; None if there is none for these settings.
 
         Raises:
-            ImportError: numba is not installed, or does not fit the version of NumPy.
+            ImportError: numba is not installed or not compatible with the version of NumPy.
         """
 
     def features(self, x: Float[Tensor, "*shape Dx"]) -> Float[Tensor, "*shape Dx"]:
-        """The inputs as the model sees them."""
+        """The features of the model."""
         return x
 
     def answer(
@@ -81,12 +82,12 @@ class LibraryEstimator(Estimator[_Settings], abstract=True):
         inputs, outputs, fit_lengths, query_arrays = (np.ascontiguousarray(t.cpu().numpy()) for t in tensors)
         answers = np.zeros(query_arrays.shape[:3])
         method = self._compiled()
-        # What is not finite is refused (or taken for missing) by the library.
+        # The library refuses infinite values and NaN, or treats them as missing.
         if method is not None and all(np.isfinite(array).all() for array in (inputs, outputs, query_arrays)):
             small_lengths = np.where(fit_lengths <= LIMIT, fit_lengths, 0)
             try:
                 answers = answer_compiled(method, inputs, outputs, small_lengths, query_arrays)
-            except OSError as error:  # from the folder where the compiled code is kept
+            except OSError as error:  # from the folder with the cached machine code
                 _warn_once(str(error))
                 answers[small_lengths > 0] = np.nan
             unanswered = (fit_lengths > LIMIT) | np.isnan(answers).any(2)
@@ -132,9 +133,12 @@ Backend = Literal["auto", "library"]
 
 
 class TreeSettings(BaseSettings):
-    """`max_depth`: unlimited when not given. `random_state`: the order in which coordinates are tried.
+    """Settings of scikit-learn's tree.
 
-    `backend`: `auto` fits on up to 128 points in compiled loops, with equal answers; `library` never does.
+    Attributes:
+        max_depth: largest depth (default: unlimited).
+        random_state: seed of the order in which coordinates are tried.
+        backend: "auto" uses compiled loops on up to 128 points, with the same answers; "library" does not.
     """
 
     max_depth: PositiveInt | None = None
@@ -177,11 +181,15 @@ def _trees(
 
 
 class BoostingSettings(BaseSettings):
-    """What is not given is left to the library. `sign`: see sign(x) only, for functions with thresholds at 0.
+    """Settings of XGBoost; those that are not given have the library's defaults.
 
-    `tree_method`, `max_bin`, `reg_lambda` and `min_child_weight` are the library's defaults, pinned: on few points
-    `exact` answers most queries differently. The base score is the mean of the outputs. `backend`: `auto` fits on up to
-    128 points in compiled loops, with equal answers, if these four are left alone; `library` never does.
+    `tree_method`, `max_bin`, `reg_lambda` and `min_child_weight` are the library's defaults, pinned here: on few
+    points, `exact` predicts most queries differently. The base score is the mean of the outputs.
+
+    Attributes:
+        sign: whether the features are sign(x), for functions with thresholds at 0.
+        backend: "auto" uses compiled loops on up to 128 points, with the same answers, if the four pinned settings have
+            their defaults; "library" does not.
     """
 
     n_estimators: PositiveInt | None = None
@@ -195,12 +203,12 @@ class BoostingSettings(BaseSettings):
     backend: Backend = "auto"
 
 
-# Other values of these settings have no compiled code.
-_NOT_COMPILED = ("tree_method", "max_bin", "reg_lambda", "min_child_weight", "backend")
+# The compiled code supports only the defaults of these settings.
+_PINNED = ("tree_method", "max_bin", "reg_lambda", "min_child_weight", "backend")
 
 
 class XGBoost(LibraryEstimator[BoostingSettings]):
-    """`xgboost.XGBRegressor`, nothing subsampled."""
+    """`xgboost.XGBRegressor` without subsampling."""
 
     Settings = BoostingSettings
     libraries = ("xgboost",)
@@ -214,11 +222,11 @@ class XGBoost(LibraryEstimator[BoostingSettings]):
         return XGBRegressor(**arguments, n_jobs=1, random_state=0)
 
     def compiled(self) -> Compiled | None:
-        if any(getattr(self.settings, key) != BoostingSettings.model_fields[key].default for key in _NOT_COMPILED):
+        if any(getattr(self.settings, key) != BoostingSettings.model_fields[key].default for key in _PINNED):
             return None
         from iclbench.estimators.compiled_boosting import answer_all
 
-        # The library's own defaults.
+        # The library's defaults.
         trees, depth = self.settings.n_estimators or 100, self.settings.max_depth or 6
         rate = np.float32(0.3 if self.settings.learning_rate is None else self.settings.learning_rate)
         return partial(_boosted, answer_all, trees, depth, rate)

@@ -1,8 +1,8 @@
-"""One function over many episodes in worker processes, for libraries that cannot be batched.
+"""Parallel calls of a function for many episodes: in processes for libraries, in threads for compiled loops.
 
-Small work stays in this process; so does work whose workers die (killed, out of memory), which is then done again
-here. The answers are the same either way. `ICLBENCH_WORKERS` sets the number of processes; 1 means none. Compiled loops
-run in as many threads instead. No torch here: workers import this module, and hardly anything else of the package.
+Small work is done in this process, and so is work whose worker processes die (killed, out of memory). The answers are
+the same. `ICLBENCH_WORKERS` sets the number of processes or threads; with 1 there are none. This module does not import
+torch, because worker processes import it and little else of the package.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ log = logging.getLogger("iclbench")
 
 _Answer = TypeVar("_Answer")
 
-# Starting the workers and their imports takes some seconds, once per session.
-_WORTH_SECONDS = 15.0
+# Smallest estimated time for which worker processes are started, which takes some seconds.
+_MIN_SECONDS = 15.0
 
 
 def over_episodes(function: Callable[..., _Answer], jobs: Sequence[tuple[Any, ...]], seconds: float) -> list[_Answer]:
-    """`[function(*job) for job in jobs]`, spread over processes when the estimated `seconds` are worth it."""
+    """`[function(*job) for job in jobs]`, in worker processes if the estimated `seconds` are long enough."""
     workers = min(_available(), len(jobs))
-    if workers > 1 and seconds > _WORTH_SECONDS:
+    if workers > 1 and seconds > _MIN_SECONDS:
         from concurrent.futures import BrokenExecutor
 
         from joblib import Parallel, delayed, parallel_config
 
         try:
-            # One thread each: on fits this small, threads cost many times what they bring.
+            # One thread per process: for fits this small, more threads are many times slower.
             with parallel_config("loky", inner_max_num_threads=1):
                 return list(Parallel(n_jobs=workers)(delayed(function)(*job) for job in jobs))
         except (BrokenExecutor, OSError) as error:
-            log.warning("worker processes failed (%s); going on without them", type(error).__name__)
+            log.warning("worker processes failed (%s); continuing without them", type(error).__name__)
     return [function(*job) for job in jobs]
 
 
 def in_threads(function: Callable[[slice], _Answer], chunks: Sequence[slice]) -> list[_Answer]:
-    """`[function(part) for part in parts]`, in threads where there are cores: for functions that give up the GIL."""
+    """`[function(chunk) for chunk in chunks]` in threads, for functions that release the GIL."""
     workers = min(_available(), len(chunks))
     if workers <= 1:
         return [function(chunk) for chunk in chunks]
@@ -52,13 +52,13 @@ def in_threads(function: Callable[[slice], _Answer], chunks: Sequence[slice]) ->
         futures = [pool.submit(function, chunk) for chunk in chunks]
         try:
             return [future.result() for future in futures]
-        except BaseException:  # Ctrl-C among them
+        except BaseException:  # including Ctrl-C
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
 def fit_prefixes(model: Any, x: np.ndarray, y: np.ndarray, lengths: np.ndarray, queries: np.ndarray) -> np.ndarray:
-    """Fit `model` afresh on every prefix of one episode; `queries` `(P, Q, Dx)` -> answers `(P, Q)`, 0 for length 0."""
+    """Fit `model` on each prefix of one episode; `queries` `(P, Q, Dx)` -> answers `(P, Q)`, 0 for length 0."""
     answers = np.zeros(queries.shape[:2])
     for p, n in enumerate(lengths):
         if n > 0:

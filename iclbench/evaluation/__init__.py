@@ -1,1 +1,1 @@
-"""Evaluation: every contestant on the same frozen prompts, with intervals, summaries and paired per-episode errors."""
+"""Evaluation of all contestants on the same prompt sets: scores with intervals, errors of single episodes, costs."""

@@ -1,7 +1,7 @@
-"""Bootstrap intervals of means over episodes, for a whole curve at once.
+"""Bootstrap intervals of means over episodes, for all positions of a curve at once.
 
-How often each episode is drawn is all that a resample is, and the resampled means of all positions are one product of
-these counts with the error matrix: no resampled copy of the errors is ever made.
+A resample is determined by how often it has each episode. So the resampled means of all positions are the product of
+these counts and the matrix of errors, and the errors are not copied for each resample.
 """
 
 import math
@@ -37,7 +37,7 @@ def bootstrap_interval(
 
 
 def resampled_counts(episodes: int, seed: int = 0, resamples: int = RESAMPLES) -> np.ndarray:
-    """How often each episode is drawn, `(resamples, episodes)`."""
+    """How often each resample has each episode, `(resamples, episodes)`."""
     picks = np.random.default_rng(seed).integers(episodes, size=(resamples, episodes))
     picks += episodes * np.arange(resamples)[:, None]
     counts = np.bincount(picks.ravel(), minlength=resamples * episodes)
@@ -45,15 +45,19 @@ def resampled_counts(episodes: int, seed: int = 0, resamples: int = RESAMPLES) -
 
 
 def percentiles(resampled: np.ndarray, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
-    """Ends of the central interval over resamples, `(resamples, positions)`, of every position."""
+    """The ends of the central interval over resamples `(resamples, positions)`, `(positions,)` each."""
     tail = (1 - level) / 2
     low, high = np.quantile(resampled, [tail, 1 - tail], axis=0)
     return low, high
 
 
 def summaries(scores: np.ndarray, seed: int) -> list[dict[str, object]]:
-    """Columns `value`, `low`, `high` and `n_episodes` of a table: mean and interval of every column of
-    `(episodes, columns)`, NaN where not asked. A single episode has no interval: its ends are NaN."""
+    """Mean and interval of each column of the scores, as columns `value`, `low`, `high` and `n_episodes` of a table.
+
+    Args:
+        scores: `(episodes, columns)`, NaN where there is no score. The interval of a single episode is NaN.
+        seed: as in `bootstrap_interval`.
+    """
     counts = np.isfinite(scores).sum(0)
     low, high = (np.where(counts > 1, end, np.nan) for end in bootstrap_interval(scores, seed))
     means = np.nansum(scores, 0) / np.maximum(counts, 1)
@@ -64,23 +68,22 @@ def summaries(scores: np.ndarray, seed: int) -> list[dict[str, object]]:
 
 
 def ratio_summary(totals: np.ndarray, counts: np.ndarray, seed: int) -> dict[str, object]:
-    """The same columns of a sum per event, sum(totals) / sum(counts) over episodes: episodes are drawn, with their
-    totals and with their counts.
+    """The columns of `summaries` for a sum per event, sum(totals) / sum(counts); episodes are resampled with both.
 
     Args:
-        totals: `(episodes,)`.
-        counts: events of every episode, `(episodes,)`.
+        totals: sums over the events of each episode, `(episodes,)`.
+        counts: number of events of each episode, `(episodes,)`.
         seed: as in `bootstrap_interval`.
     """
-    mean = counts.mean()  # per mean count, so that equal counts are 1 and the ratio a plain mean
+    mean = counts.mean()  # divided by it, equal counts are 1 and the ratio is a plain mean
     sums, weights = (totals / mean)[:, None], (counts / mean)[:, None]
-    drawn = resampled_counts(len(totals), seed)
+    resamples = resampled_counts(len(totals), seed)
     with np.errstate(invalid="ignore", divide="ignore"):
-        low, high = percentiles((drawn @ sums) / (drawn @ weights))
-    several = len(totals) > 1
+        low, high = percentiles((resamples @ sums) / (resamples @ weights))
+    has_interval = len(totals) > 1
     return {
         "value": float(sums.sum(0)[0] / weights.sum()),
-        "low": float(low[0]) if several else math.nan,
-        "high": float(high[0]) if several else math.nan,
+        "low": float(low[0]) if has_interval else math.nan,
+        "high": float(high[0]) if has_interval else math.nan,
         "n_episodes": len(totals),
     }

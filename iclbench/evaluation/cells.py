@@ -1,12 +1,12 @@
-"""Evaluation cells: one contestant on one prompt set, computed once and cached.
+"""Evaluation cells: the scores of one contestant on one prompt set, computed once and cached.
 
-A cell is a few files, `RESULTS/tables/PROMPT_SET/CONTESTANT.{examples,errors,costs,values}.parquet`, each written
-atomically and `values` last. It is done when the metadata of `values` carries the hash of all that it depends on and
-the files that `values` names as written beside it are of the same cell, and when it lacks no metric that today's code
-would compute: it names those of the code that computed it (`metrics`). A failed cell is a row with a reason and is
-tried again on the next call; one that failed at some context sizes has such a row for each of them, and for every mean
-over them, and keeps the others. What a contestant does not take (`Predictor.longest`) is skipped: a row with a reason
-that is kept, beside all others.
+A cell is a few files, `RESULTS/tables/PROMPT_SET/CONTESTANT.{examples,errors,costs,values}.parquet`. Each is written
+atomically, `values` last. A cell is done if the metadata of `values` has the hash of everything that the cell depends
+on, if the other files have the same hash, and if no metric is missing that the current code computes.
+
+A failed cell has a row with a reason, and is recomputed on the next call. If it fails at some context sizes, it has
+such a row for each of them and for each mean over them, and keeps its other values. If a context is longer than the
+contestant allows (`Predictor.longest`), it is skipped: a row with a reason, which is cached with the other rows.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ Tables = dict[tables.TableName, Rows | pd.DataFrame]
 
 @runtime_checkable
 class AnyPromptSet(Protocol):
-    """A frozen prompt set of any kind: `card` is the hash of the task's card, `headline` the metric that a failed cell
-    is missing."""
+    """The properties of all prompt sets, also those of language tasks: `card` is the hash of the task's card,
+    `headline` the metric of the row of a failed cell."""
 
     @property
     def id(self) -> str: ...
@@ -78,15 +78,15 @@ P = TypeVar("P", bound=AnyPromptSet)
 
 @dataclass(frozen=True)
 class CellResult(Generic[P]):
-    """One cell of an evaluation, as it is reported while the evaluation runs.
+    """The outcome of one cell, reported while an evaluation runs.
 
     Attributes:
-        contestant: whose cell it is.
+        contestant: the contestant.
         prompts: the prompt set.
-        cached: it was there already.
-        reason: why it failed; None: it did not.
-        note: how its answers were found, where that is not plain.
-        shipped: the packed results that it was taken from; empty: computed here.
+        cached: whether the cell was done already.
+        reason: why it failed; None if it did not.
+        note: a remark on how the answers were computed.
+        shipped: name of the packed results from which it was copied; empty if it was computed.
     """
 
     contestant: Contestant
@@ -98,23 +98,23 @@ class CellResult(Generic[P]):
 
 
 def cell_path(results: Path, contestant: Contestant, prompts: AnyPromptSet, table: str = "values") -> Path:
+    """The file of one table of a cell."""
     return results / "tables" / prompts.id / f"{contestant.run}.{table}.parquet"
 
 
 def cell_hash(contestant: Contestant, prompts: AnyPromptSet) -> str:
-    """Hash of everything the cell's values depend on."""
+    """Hash of everything that the values of a cell depend on."""
     family = prompts.task.family if isinstance(prompts, PromptSet) else None
     return identity.score_id(contestant, prompts.id, family)
 
 
 def is_done(results: Path, contestant: Contestant, prompts: AnyPromptSet) -> bool:
-    """Whether the cell's value table and its other tables exist, are intact, and are of exactly this contestant."""
+    """Whether all tables of the cell exist, are intact, have its hash, and have all metrics."""
     path = cell_path(results, contestant, prompts)
     expected, metadata = cell_hash(contestant, prompts), tables.metadata(path)
     other_paths = [cell_path(results, contestant, prompts, name) for name in metadata.get("beside", "").split()]
-    if metadata.get("cell") != expected or any(
-        tables.metadata(other_path).get("cell") != expected for other_path in other_paths
-    ):
+    hashes = [metadata.get("cell"), *(tables.metadata(other_path).get("cell") for other_path in other_paths)]
+    if any(cell != expected for cell in hashes):
         return False
     if not all(map(tables.is_intact, other_paths)):
         return False
@@ -126,9 +126,14 @@ def is_done(results: Path, contestant: Contestant, prompts: AnyPromptSet) -> boo
 
 
 def lacks(values: Rows | pd.DataFrame, prompts: AnyPromptSet, known_metrics: str = "") -> set[str]:
-    """The metrics of an evaluation that today's code would compute and that are neither in its rows nor, separated by
-    blanks, `known_metrics` to the code that computed it."""
-    if not isinstance(prompts, PromptSet):  # of other prompt sets the hash says which code answers
+    """The metrics that the current code computes and that an evaluation lacks.
+
+    Args:
+        values: rows of the evaluation.
+        prompts: the prompt set.
+        known_metrics: further metrics of the code that computed the rows, separated by blanks.
+    """
+    if not isinstance(prompts, PromptSet):  # the hash of other prompt sets includes a version of the code
         return set()
     return lacking(_measured(values), prompts.task.question) - set(known_metrics.split())
 
@@ -141,7 +146,7 @@ def _measured(values: Rows | pd.DataFrame) -> set[str]:
 
 
 def shipped_from(results: Path, contestant: Contestant, prompts: AnyPromptSet) -> str:
-    """The packed results that a cached cell was taken from; empty: it was computed here."""
+    """Name of the packed results from which a cached cell was copied; empty if it was computed."""
     return tables.metadata(cell_path(results, contestant, prompts)).get("from", "")
 
 
@@ -149,10 +154,16 @@ def shipped_from(results: Path, contestant: Contestant, prompts: AnyPromptSet) -
 def computed(
     contestant: Contestant, prompts: AnyPromptSet, shared: dict[str, object], work: Callable[[], Tables]
 ) -> tuple[Tables, str | None]:
-    """The tables of one cell, in memory, and the reason if the work failed.
+    """Compute the tables of one cell in memory.
 
-    `shared` is what a row of a failed cell says besides the reason. Work that failed in part gives failed rows among
-    its values; they are kept, and the cell is not done.
+    Args:
+        contestant: the contestant.
+        prompts: the prompt set.
+        shared: columns of the row of a failed cell.
+        work: computes the tables; its values may have failed rows.
+
+    Returns:
+        The tables, and the reason if the work failed, even in part.
     """
     try:
         computed_tables = work()
@@ -166,7 +177,7 @@ def computed(
 def compute_cell(
     results: Path, contestant: Contestant, prompts: AnyPromptSet, shared: dict[str, object], work: Callable[[], Tables]
 ) -> str | None:
-    """Do the work of one cell and write its tables, see `computed`; returns the reason if the work failed."""
+    """Compute one cell and write its tables, see `computed`; returns the reason if the work failed."""
     computed_tables, reason = computed(contestant, prompts, shared, work)
     write(results, contestant, prompts, computed_tables, reason)
     return reason
@@ -175,74 +186,75 @@ def compute_cell(
 def write(
     results: Path, contestant: Contestant, prompts: AnyPromptSet, cell_tables: Tables, reason: str | None
 ) -> None:
-    """Write the tables of a cell, `values` last; with a `reason` it failed, and is not done."""
+    """Write the tables of a cell; with a `reason` for a failure, the cell is not done."""
     libraries = {f"library.{name}": version for name, version in contestant.libraries.items()}
     if reason is None:
-        keep(results, contestant, prompts, cell_tables, libraries)
+        write_finished(results, contestant, prompts, cell_tables, libraries)
     else:
-        _write(results, contestant, prompts, cell_tables, libraries)
+        _write_tables(results, contestant, prompts, cell_tables, libraries)
 
 
-def keep(
-    results: Path, contestant: Contestant, prompts: AnyPromptSet, cell_tables: Tables, about: dict[str, str]
+def write_finished(
+    results: Path, contestant: Contestant, prompts: AnyPromptSet, cell_tables: Tables, metadata: dict[str, str]
 ) -> None:
-    """Write the tables of a finished cell, `values` last; `about` says in their metadata how they were found."""
-    _write(results, contestant, prompts, cell_tables, {"cell": cell_hash(contestant, prompts)} | about)
+    """Write the tables of a finished cell; `metadata` says how they were computed."""
+    _write_tables(results, contestant, prompts, cell_tables, {"cell": cell_hash(contestant, prompts)} | metadata)
 
 
-def _write(
+def _write_tables(
     results: Path,
     contestant: Contestant,
     prompts: AnyPromptSet,
     cell_tables: Tables,
     metadata: dict[str, str],
 ) -> None:
-    """Write the tables of a cell and remove others, which another contestant of this name may have left.
+    """Write the tables of a cell, `values` last, and remove other tables of a contestant with the same name.
 
     Raises:
-        IclbenchError: the run was deleted meanwhile; nothing is left of the cell.
+        IclbenchError: the run was deleted meanwhile; no table of the cell remains.
     """
-    about_values = {"beside": " ".join(sorted(cell_tables.keys() - {"values"}))}
+    values_metadata = {"beside": " ".join(sorted(cell_tables.keys() - {"values"}))}
     if isinstance(prompts, PromptSet):
         names = _measured(cell_tables["values"]) | lacks(cell_tables["values"], prompts)
-        about_values["metrics"] = " ".join(sorted(names))
+        values_metadata["metrics"] = " ".join(sorted(names))
     with writing(results):
         _forget_rows(results, contestant, prompts, metadata.get("cell"))
         for name in {*tables.SCHEMAS} - {*cell_tables}:
             cell_path(results, contestant, prompts, name).unlink(missing_ok=True)
         for name in sorted(cell_tables, key=lambda name: name == "values"):
-            file_metadata = metadata | about_values if name == "values" else metadata
+            file_metadata = metadata | values_metadata if name == "values" else metadata
             tables.write(name, cell_tables[name], cell_path(results, contestant, prompts, name), file_metadata)
-        # After writing: a run that is deleted later takes its tables along.
+        # After writing, because the tables of a run that is deleted later are deleted with it.
         if contestant.folder is not None and not contestant.folder.is_dir():
             for name in cell_tables:
                 cell_path(results, contestant, prompts, name).unlink(missing_ok=True)
-            raise IclbenchError(f"run '{contestant.folder.name}' was deleted while this command evaluated it")
+            raise IclbenchError(
+                f"run '{contestant.folder.name}' was deleted while this command evaluated it", code="missing-file"
+            )
 
 
 def _forget_rows(results: Path, contestant: Contestant, prompts: AnyPromptSet, cell_id: str | None) -> None:
-    """Remove the rows of sweeps which say that the cell's values, about to be those of another, are what they found."""
+    """Remove the rows of sweeps that refer to the cell's files if these are about to be replaced by another cell's."""
     path = cell_path(results, contestant, prompts)
     if tables.metadata(path).get("cell", cell_id) == cell_id:
         return
     quoted = json.dumps(path.relative_to(results).as_posix())
-    run_pattern = glob.escape(contestant.run.partition("+")[0])  # without the method that was applied
-    for row in results.glob(
-        f"cells/{glob.escape(f'{prompts.task_name}-{prompts.preset}')}/{run_pattern}.*.cells.parquet"
-    ):
+    folder = glob.escape(f"{prompts.task_name}-{prompts.preset}")
+    run_pattern = glob.escape(contestant.run.partition("+")[0])  # without the suffix of a method
+    for sweep_row in results.glob(f"cells/{folder}/{run_pattern}.*.cells.parquet"):
         with suppress(tables.TableError):
-            if tables.read("cells", row)["files"].str.contains(quoted, regex=False).any():
-                row.unlink(missing_ok=True)
+            if tables.read("cells", sweep_row)["files"].str.contains(quoted, regex=False).any():
+                sweep_row.unlink(missing_ok=True)
 
 
 def _first_reason(values: Rows | pd.DataFrame) -> str | None:
-    """Why the first failed row failed; None: all rows are good."""
+    """The reason of the first failed row; None if there is none."""
     rows = values.to_dict("records") if isinstance(values, pd.DataFrame) else values
     return next((str(row["reason"]) for row in rows if row["status"] == "failed"), None)
 
 
 def row(contestant: Contestant, prompts: AnyPromptSet, evaluator: str) -> dict[str, object]:
-    """Columns that all rows of a cell share."""
+    """The columns that all rows of a cell share."""
     return {
         "run": contestant.run,
         "task": prompts.task_name,
@@ -279,33 +291,38 @@ def skipped(prompts: AnyPromptSet, shared: dict[str, object], reason: str) -> Ta
 def error_rows(
     contestant: Contestant, prompts: AnyPromptSet, scores: dict[str, np.ndarray], **sizes: np.ndarray
 ) -> pd.DataFrame:
-    """One row per metric and finite score of `(episodes, positions)`; `sizes` are further columns of the table by
-    position, `(positions,)`, or by episode and position."""
+    """Rows of the table `errors`, one per metric and finite score.
+
+    Args:
+        contestant: the contestant.
+        prompts: the prompt set.
+        scores: scores by metric, `(episodes, positions)`.
+        sizes: further columns, `(positions,)` or `(episodes, positions)`.
+    """
     frames = []
     for name, values in scores.items():
-        at = np.nonzero(np.isfinite(values))
+        finite_index = np.nonzero(np.isfinite(values))
         columns = {
             "run": contestant.run,
             "prompt_set": prompts.id,
             "metric": name,
-            **{column: np.broadcast_to(size, values.shape)[at] for column, size in sizes.items()},
-            "episode": at[0],
-            "value": values[at],
+            **{column: np.broadcast_to(size, values.shape)[finite_index] for column, size in sizes.items()},
+            "episode": finite_index[0],
+            "value": values[finite_index],
         }
         frames.append(pd.DataFrame(columns))
     return pd.concat(frames, ignore_index=True) if frames else tables.frame("errors", [])
 
 
 def cost_rows(contestant: PredictorContestant, prompts: PromptSet, cost: Measure) -> Rows:
-    """Seconds and peak memory; only where the distribution is the task's own, since a shift or a test costs the
-    same."""
+    """Rows of the table `costs` with seconds and peak memory, without shifts and tests, which cost the same."""
     if prompts.evaluator or prompts.distribution != "none":
         return []
     return measured_rows(contestant, prompts, cost, prompts.context_points)
 
 
 def measured_rows(contestant: Contestant, prompts: AnyPromptSet, cost: Measure, n_points: int) -> Rows:
-    """Cost rows of the evaluation of a cell."""
+    """Rows of the table `costs` for the evaluation of a cell."""
     shared: dict[str, object] = {
         "run": contestant.run,
         "task": prompts.task_name,
@@ -317,6 +334,6 @@ def measured_rows(contestant: Contestant, prompts: AnyPromptSet, cost: Measure, 
         "threads": torch.get_num_threads(),
         "version": __version__,
     }
-    # No growth seen means that what the allocator already held was enough, not that none was needed.
+    # A peak of 0 means that free memory of the allocator was sufficient, not that no memory was used.
     measured = {"seconds": cost.seconds, "bytes": cost.bytes}
     return [shared | {"metric": name, "value": float(v)} for name, v in measured.items() if v]

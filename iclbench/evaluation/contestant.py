@@ -1,4 +1,4 @@
-"""A contestant, as the result tables identify it."""
+"""A contestant with the columns that identify it in result tables."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Contestant:
-    """A method or a model that is evaluated.
+    """An evaluated model or method.
 
     Attributes:
-        name: the contestant column.
-        run: the run column; for baselines and language models the name again.
+        name: value of the column `contestant`.
+        run: value of the column `run`; for baselines and language models, the name.
         kind: backbone, baseline or oracle.
-        identity: hash of everything its answers depend on besides the prompt set.
-        seed: seed of the run, None where nothing was trained.
-        variant: what was trained, the same for all seeds; None where nothing was.
-        tuned: whether it was trained at the learning rate chosen for it; None: not known, or nothing was trained.
-        trained_on: the task that it was trained on, where the prompts are of another.
-        model_name: the contestant without method and without the task that it was trained on; of a baseline its name
-            without a number at the end (lasso of lasso-1e-2); None: the name.
-        applied: the method that is applied to it, as its name ends; None: none.
-        device: where it computes.
-        libraries: versions that its answers may depend on, recorded in the file.
-        folder: the folder of its run; if it is gone, nothing is written about it. None: it is not a run.
+        identity: hash of everything that its answers depend on, except the prompt set.
+        seed: seed of the run; None for untrained methods.
+        variant: hash of the training without its seed; None for untrained methods.
+        tuned: whether it was trained at the learning rate in the table of chosen rates; None if this is not known, and
+            for untrained methods.
+        trained_on: the task of its training, if it is not the task of the prompts.
+        model_name: the name without the suffixes for a method and for the task of the training; for a baseline, without
+            a number at the end ("lasso" for "lasso-1e-2"). None if it is the name.
+        applied: suffix of the method that is applied to the model; None without a method.
+        device: device on which it computes.
+        libraries: versions of libraries that its answers may depend on, recorded in its files.
+        folder: folder of its run, whose results are not written if it is deleted; None for other contestants.
     """
 
     name: str
@@ -43,6 +44,6 @@ class Contestant:
 
     @property
     def order(self) -> str | None:
-        """Whether a backbone's answer may depend on the order of the points ("causal") or not ("set"); None: not
-        known, as of language models."""
+        """ "causal" if a backbone's answers may depend on the order of the points, otherwise "set"; None if this is not
+        known, as for language models."""
         return None

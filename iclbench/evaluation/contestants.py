@@ -1,4 +1,4 @@
-"""Contestants: predictors under the name and kind by which the tables know them."""
+"""Contestants made from predictors: runs, baselines, and models in memory."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from iclbench.registry import ESTIMATORS
 from iclbench.store import identity
 from iclbench.store.runs import Run
 
-# What a head answers with; the others, numbers.
-_ANSWERS = {"categorical": "class labels", "event": "events"}
-# The number that ends a baseline's name: knn-3, lasso-1e-2.
+# The kind of outputs of heads (default: numbers).
+_OUTPUTS = {"categorical": "class labels", "event": "events"}
+# The number at the end of a baseline's name: knn-3, lasso-1e-2.
 _NUMBER = re.compile(r"-\d[\d.]*(e-?\d+)?$")
 
 
@@ -44,9 +44,9 @@ class PredictorContestant(Contestant):
     """A predictor as a contestant.
 
     Attributes:
-        predictor: what answers.
-        episodes: how many episodes of a prompt set are asked, from the first; None for all.
-        branches: by their steps the shorter trainings that branched off from its own, read when they are asked.
+        predictor: the predictor.
+        episodes: number of episodes of a prompt set on which it is evaluated, from the first; None for all.
+        branches: functions that load the branches of the training, by their numbers of steps.
     """
 
     predictor: Predictor = field(kw_only=True)
@@ -67,15 +67,15 @@ def in_memory(
     seed: int | None = None,
     variant: str | None = None,
 ) -> PredictorContestant:
-    """A predictor of a notebook, which is already on the device; no cell of a results folder is ever taken for its.
+    """A predictor of a notebook as a contestant, with an identity that no cell of a results folder has.
 
     Args:
-        name: of the contestant.
-        predictor: what answers.
-        device: where it is.
-        model: what it is, where its name says something else.
-        seed: that it was trained from.
-        variant: hash of what was trained.
+        name: name of the contestant.
+        predictor: the predictor, which is already on the device.
+        device: device of the predictor.
+        model: name of the model (default: `name`).
+        seed: seed of its training.
+        variant: hash of its training without the seed.
     """
     return PredictorContestant(
         name,
@@ -97,7 +97,7 @@ def backbone(run: Run, device: str = "cpu", data_dir: Path | None = None) -> Pre
 
 def of_run(run: Run, model: Backbone, device: str) -> PredictorContestant:
     """The contestant of a run whose model is already loaded on the device."""
-    # Loading has checked that the digest is that of the file.
+    # The digest was checked when the model was loaded.
     model_id = identity.model_id(run.hash, run.digest, run.branch_digests)
     contestant = _contestant_of(run.name, run.config, model, model_id, device)
     branches = {steps: partial(_branch, run, steps, model) for steps in run.branch_steps}
@@ -106,18 +106,18 @@ def of_run(run: Run, model: Backbone, device: str) -> PredictorContestant:
 
 
 def _is_tuned(config: RunConfig, results: Path) -> bool:
-    """Whether a run was trained at the learning rate that a table of rates has for it."""
+    """Whether a run was trained at the learning rate in the table of chosen rates."""
     rates = Rates.of(config.preset, config.task.name, config.task.card, results)
     return rates.is_chosen(config.backbone.name, config.train.model_dump(mode="json"))
 
 
 def _branch(run: Run, steps: int, model: Backbone) -> Backbone:
-    """A branch of a run whose own model is there already."""
+    """The model of a branch of a run; `model` is the model of the run."""
     return run.load_branch(steps, copy.deepcopy(model)).eval()
 
 
 def untrained(run: str, config: RunConfig, device: str = "cpu", data_dir: Path | None = None) -> PredictorContestant:
-    """The backbone that a run starts from, under the run's name: for whatever does not depend on weights."""
+    """The untrained backbone of a run under the run's name, for values that do not depend on weights."""
     model = config.build(config.task.build(data_dir)).to(device).eval()
     return _contestant_of(run, config, model, identity.unweighted_id(config), device)
 
@@ -138,67 +138,73 @@ def _contestant_of(run: str, config: RunConfig, model: Backbone, model_id: str, 
 
 
 def on_other_task(model: PredictorContestant, run: Run, task: TaskConfig, family: Family) -> PredictorContestant:
-    """The backbone of a run on the prompts of a task that it was not trained on, under a name that says so; as it is
-    where they are those of its own.
+    """The backbone of a run on the prompts of `task`, under a name with the task of its training if that is another.
 
     Raises:
-        DataChangedError: it is the run's own task on other data.
+        DataChangedError: it is the task of the training with other data.
         UsageError: the task has other inputs, outputs, classes, head or related datasets, or more examples.
     """
-    own_family, trained = run.config.task.build(), run.config.task
-    if asks_alike(trained, task):
+    trained_family, trained = run.config.task.build(), run.config.task
+    if is_same_task(trained, task):
         check_data(trained, family)
         return model
     shapes = {
-        "input dimensions": (own_family.x_dim, family.x_dim),
-        "output dimensions": (own_family.y_dim, family.y_dim),
-        "classes": (own_family.classes, family.classes),
-        "marks": (own_family.marks, family.marks),
-        "image shape": (own_family.x_shape, family.x_shape),
+        "input dimensions": (trained_family.x_dim, family.x_dim),
+        "output dimensions": (trained_family.y_dim, family.y_dim),
+        "classes": (trained_family.classes, family.classes),
+        "marks": (trained_family.marks, family.marks),
+        "image shape": (trained_family.x_shape, family.x_shape),
         "head": (trained.head, task.head),
     }
-    differs = [
-        f"{name} {other} there, {own_value} here" for name, (own_value, other) in shapes.items() if own_value != other
+    differences = [
+        f"its {name}: {value}, in training: {trained_value}"
+        for name, (trained_value, value) in shapes.items()
+        if trained_value != value
     ]
     if task.points > trained.points:
-        differs.append(f"{task.points} examples there, trained with {trained.points}")
-    if model.predictor.uses_related and family.related_sets > own_family.related_sets:
-        differs.append(f"{family.related_sets} related datasets there, trained with {own_family.related_sets}")
-    if differs:
-        raise UsageError(f"run '{run.name}' cannot be asked the prompts of task '{task.name}': {differs[0]}")
+        differences.append(f"its examples: {task.points}, in training: {trained.points}")
+    if model.predictor.uses_related and family.related_sets > trained_family.related_sets:
+        differences.append(f"its related datasets: {family.related_sets}, in training: {trained_family.related_sets}")
+    if differences:
+        raise UsageError(
+            f"run '{run.name}' cannot be evaluated on task '{task.name}' ({differences[0]})", code="not-applicable"
+        )
     return trained_elsewhere(model, trained)
 
 
-def asks_alike(task: TaskConfig, other: TaskConfig) -> bool:
-    """Whether two tasks are one as far as a model is concerned that was trained on one of them."""
+def is_same_task(task: TaskConfig, other: TaskConfig) -> bool:
+    """Whether two tasks are the same for a model that was trained on one of them."""
     fields = ("name", "family", "parameters", "question", "points")
     return all(getattr(task, key) == getattr(other, key) for key in fields)
 
 
 def check_data(trained: TaskConfig, family: Family) -> None:
-    """Raise `DataChangedError` where the family of a task has other data than a model was trained on; a family with
-    what a run has learned has been checked before."""
+    """Raise `DataChangedError` if a family has other data than those of a model's training. Families with facts learned
+    in a training have been checked already."""
     if not family.learned:
         family.check_data(trained.learned)
 
 
 def trained_elsewhere(model: PredictorContestant, task: TaskConfig) -> PredictorContestant:
-    """The contestant under a name that says on which task it was trained."""
+    """The contestant under a name with the task of its training."""
     return replace(model, name=f"{model.name}@{task.name}", trained_on=task.name)
 
 
 def thinking(plain: PredictorContestant, method: Method) -> PredictorContestant:
-    """The backbone of a run as a further contestant that thinks over its contexts.
+    """The backbone of a run with deep thinking, as a further contestant.
 
     Raises:
-        UsageError: the method is none for runs, or not defined for this backbone.
+        UsageError: the method is not one for runs, or not defined for this backbone.
     """
     if not method.settings.thinks or not isinstance(plain.predictor, Backbone):
-        raise UsageError(f"--method {method.name} is for language models (iclbench lm eval); runs take deep-thinking")
+        raise UsageError(
+            f"--method {method.name} is for language models (iclbench lm eval); for runs, write deep-thinking",
+            code="not-applicable",
+        )
     try:
         predictor = ThinkingBackbone(plain.predictor, method.settings.thinking())
     except UsageError as error:
-        raise UsageError(f"run '{plain.run}': {error}") from None
+        raise UsageError(f"run '{plain.run}': {error}", code=error.code) from None
     return replace(
         plain,
         name=plain.name + method.suffix,
@@ -212,7 +218,7 @@ def thinking(plain: PredictorContestant, method: Method) -> PredictorContestant:
 
 
 def baselines(prompts: PromptSet, names: Iterable[str] | None = None) -> list[PredictorContestant]:
-    """The baselines and oracles of the task (or just `names`), given the facts of the task under this shift."""
+    """The baselines and oracles of the task (or only `names`), with the facts of the task under the prompts' shift."""
     task = prompts.task
     baseline_names = list(dict.fromkeys([*task.oracles, *task.baselines])) if names is None else list(names)
     facts = prompts.family.facts(prompts.shift)
@@ -220,57 +226,56 @@ def baselines(prompts: PromptSet, names: Iterable[str] | None = None) -> list[Pr
 
 
 def _estimator(estimator: str, baseline: str) -> Any:
-    """The class that a baseline's card names; raises `UsageError` when it is something else."""
+    """The estimator that the card of a baseline names; raises `UsageError` if the class is not an estimator."""
     cls = ESTIMATORS.get(estimator)
     if not (isinstance(cls, type) and issubclass(cls, Predictor)):
         raise UsageError(
-            f"baseline '{baseline}': '{estimator}' is no estimator: it must be a subclass of "
-            f"{FittedPredictor.__module__}.{FittedPredictor.__name__}"
+            f"baseline '{baseline}': '{estimator}' is not an estimator: it must be a subclass of "
+            f"{FittedPredictor.__module__}.{FittedPredictor.__name__}",
+            code="plugin",
         )
     return cls
 
 
 def misfit(name: str, task: TaskConfig) -> str | None:
-    """Why a baseline, by name or path, cannot answer what the task asks for, labels, events or numbers; None: it
+    """Why a baseline, by name or path, cannot predict the outputs of the task (labels, events or numbers); None if it
     can."""
     name, card = load_baseline(name)
-    heads = _estimator(card.estimator, name).heads
-    predicts, asked_kinds = (
-        {_ANSWERS.get(head, "numbers") for head in head_names} for head_names in (heads, [task.head])
-    )
-    if asked_kinds & predicts:
+    predicted = {_OUTPUTS.get(head, "numbers") for head in _estimator(card.estimator, name).heads}
+    required = _OUTPUTS.get(task.head, "numbers")
+    if required in predicted:
         return None
-    return f"baseline '{name}' predicts {' or '.join(sorted(predicts))}, task '{task.name}' asks for {min(asked_kinds)}"
+    return f"baseline '{name}' predicts {' or '.join(sorted(predicted))}, task '{task.name}' asks for {required}"
 
 
 def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts) -> PredictorContestant:
     problem, (name, card) = misfit(name, task), load_baseline(name)
     if problem is not None:
         available = ", ".join(baseline for baseline in task.baselines if baseline != name) or "none"
-        raise UsageError(f"{problem}; its baselines: {available}")
+        raise UsageError(f"{problem}; its baselines: {available}", code="not-applicable")
     cls = _estimator(card.estimator, name)
     settings = validate(cls.Settings, card.settings, f"baseline '{name}': settings")
     with named(cls):
         predictor = cls(settings, facts, seed=prompts.seed)
-    # Asked of their metadata: importing them takes a second, and most estimators are our own.
+    # The versions are read from metadata, because importing the libraries takes a second and few estimators need them.
     libraries = {"torch": torch.__version__} | {name: version(name) for name in ("scikit-learn", "xgboost")}
-    oracle = name in task.oracles
-    loses_oracle = oracle and not prompts.family.keeps_oracle(name, prompts.shift)
+    is_oracle = name in task.oracles
+    loses_oracle = is_oracle and not prompts.family.keeps_oracle(name, prompts.shift)
     gaps = [gap for gap in (facts.mean_gap, facts.mean_first_gap) if gap is not None]
-    depends_on = identity.baseline_id(
+    baseline_id = identity.baseline_id(
         card,
         [facts.noise_to_signal, facts.hidden_width, *gaps],
-        # Our own algorithms are exact whatever the version.
+        # Answers of iclbench's own algorithms do not depend on the versions of libraries.
         {name: libraries[name] for name in cls.libraries},
         is_oracle=not loses_oracle,
     )
-    kind = "oracle" if oracle and not loses_oracle else "baseline"
+    kind = "oracle" if is_oracle and not loses_oracle else "baseline"
     episodes = getattr(settings, "episodes", None) or None
     return PredictorContestant(
         name,
         name,
         kind,
-        depends_on,
+        baseline_id,
         model_name=_NUMBER.sub("", name),
         episodes=episodes,
         libraries=libraries,

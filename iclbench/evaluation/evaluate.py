@@ -1,4 +1,4 @@
-"""Evaluation of contestants on a prompt set in memory, and of runs with the task's baselines in files."""
+"""Evaluation of contestants in memory, and of runs with the baselines of their task to files."""
 
 from __future__ import annotations
 
@@ -29,16 +29,19 @@ from iclbench.families.base import Family
 from iclbench.families.shifts import Shift
 from iclbench.store.runs import Run, writing
 
-# The axis of rows of shorter trainings. Rows of the axis train_step are of the training itself while it goes on, whose
-# rate has not fallen: at the same step they are others, and made by training.
+# The axis of rows of branches, whose learning rate has decayed. Rows with the axis train_step are of the running
+# training, before its rate decays, and differ from those at the same step.
 BRANCH = "branch"
-# What scores a contestant on a prompt set, by the question of its task.
+# The functions that score a contestant on a prompt set, by the question of the task.
 _SCORED_BY = {"next": score_next, "targets": targets.score_targets}
 
 
 def evaluate(contestants: Iterable[PredictorContestant], prompts: PromptSet) -> pd.DataFrame:
-    """Score contestants on a prompt set in memory: the rows of the table `values`, as the files of a results folder
-    hold them, what follows from all contestants together (`COMPARING`) included. What fails is a row with a reason.
+    """Evaluate contestants on a prompt set in memory.
+
+    Returns:
+        The rows of the table `values`, as in a results folder, including the metrics that compare contestants
+        (`COMPARING`). A failed contestant has a row with a reason.
 
     >>> from iclbench.config.resolution import resolve_run
     >>> from iclbench.evaluation.contestants import baselines, in_memory
@@ -70,7 +73,7 @@ def _union(kind: tables.TableName, all_tables: Sequence[cells.Tables]) -> pd.Dat
 
 
 def _scored(contestant: PredictorContestant, prompts: PromptSet) -> tuple[cells.Tables, str | None]:
-    """All tables of a cell, with rows of its branches, and the reason if it failed, be it at one context size."""
+    """All tables of a cell, including its branches, and the reason if it failed, even at one context size."""
     shared = cells.row(contestant, prompts, prompts.question)
     score = _SCORED_BY[prompts.task.question]
     with as_used(contestant.predictor):
@@ -88,13 +91,13 @@ def _scored(contestant: PredictorContestant, prompts: PromptSet) -> tuple[cells.
 
 
 def _of_branch(values: cells.Rows | pd.DataFrame, steps: int) -> pd.DataFrame:
-    """The rows of a branch without those of parts of the episodes, by its steps as a further coordinate."""
+    """The rows of a branch over all episodes, with its number of steps on the axis `BRANCH`."""
     rows = tables.frame("values", values)
     return rows[rows["axis"].isna()].assign(axis=BRANCH, axis_value=float(steps))
 
 
 def evaluate_cell(results: Path, contestant: PredictorContestant, prompts: PromptSet) -> str | None:
-    """Score one contestant on a prompt set and write its cell; returns the reason if it failed, even at one context
+    """Evaluate one contestant on a prompt set and write its cell; returns the reason if it failed, even at one context
     size."""
     computed_tables, reason = _scored(contestant, prompts)
     cells.write(results, contestant, prompts, computed_tables, reason)
@@ -103,44 +106,54 @@ def evaluate_cell(results: Path, contestant: PredictorContestant, prompts: Promp
 
 @dataclass(frozen=True)
 class Shipped:
-    """A cell as packed results hold it: its tables, and where they come from (`source`, `libraries`)."""
+    """A cell of packed results: their name, its tables, and the versions of libraries that computed it."""
 
     source: str
     tables: cells.Tables
     libraries: dict[str, str]
 
 
-# Looks a cell up in packed results; None: they do not hold this very one.
+# Finds a cell in packed results; returns None if they do not have it.
 Lookup = Callable[[PredictorContestant, PromptSet], Shipped | None]
-# Called with every cell before it is worked on.
+# Called with each cell before it is computed.
 Begins = Callable[[PredictorContestant, PromptSet], None]
 
 
 def named_shifts(task: TaskConfig, names: Sequence[str]) -> list[str]:
-    """The shifts of these names; `all` means those of the card."""
+    """The canonical names of these shifts; `all` means all shifts of the card."""
     family = task.build()
     shifts = (shift for name in names for shift in (task.shifts if name == "all" else [name]))
     return list(dict.fromkeys(family.parse_shift(shift).name for shift in shifts))
 
 
 def shifts_of(run: Run, requested: Sequence[str], extrapolate: int | None, task: TaskConfig | None = None) -> list[str]:
-    """The shifts to evaluate: in-distribution always, those that are asked, `extrapolate` adds `points-N`; those of
-    another `task` where the run is evaluated on its prompts."""
+    """The shifts to evaluate, which always include "none".
+
+    Args:
+        run: the evaluated run.
+        requested: names of shifts; `all` means all shifts of the card.
+        extrapolate: number of examples N of a further shift `points-N`.
+        task: the task of the prompts (default: the task of the run).
+
+    Raises:
+        UsageError: `extrapolate` is not larger than the number of examples in training.
+    """
     names = ["none", *named_shifts(task or run.config.task, requested)]
     if extrapolate is not None:
         trained = run.config.task.points
         if extrapolate <= trained:
             raise UsageError(
                 f"--extrapolate {extrapolate} is not beyond the trained length of run '{run.name}' ({trained} "
-                "examples); give a larger number, or none for 4x"
+                "examples); give a larger number, or none for 4x",
+                code="bad-value",
             )
         names.append(Shift().with_examples(extrapolate).name)
     return list(dict.fromkeys(names))
 
 
 def evaluators_of(run: Run, requested: Sequence[str], task: TaskConfig | None = None) -> list[str]:
-    """The family's own tests to evaluate: `requested`, in either spelling, or those of the card where none are; those
-    of another `task` as in `shifts_of`."""
+    """The family's own tests to evaluate: `requested`, in either spelling (default: those of the card); `task` as in
+    `shifts_of`."""
     task = task or run.config.task
     return task.tests(task.build(), requested or task.evaluators)
 
@@ -162,43 +175,42 @@ def evaluate_run(
     begins: Begins | None = None,
     data_changed: bool = False,
 ) -> Iterator[CellResult]:
-    """Evaluate a run and its baselines under each shift and by each evaluator, yielding every cell when it is done.
+    """Evaluate a run and its baselines under each shift and by each evaluator, and yield each finished cell.
 
     Args:
-        context: results folder, data sets, and the device of the backbone; baselines stay on the CPU.
+        context: results folder, data sets, and the device of the backbone; baselines run on the CPU.
         run: a finished run.
-        shifts: from `shifts_of`.
-        evaluators: from `evaluators_of`; None: those of the task.
+        shifts: shifts from `shifts_of`.
+        evaluators: evaluators from `evaluators_of` (default: those of the task).
         seed: evaluation seed; prompt sets of different seeds are independent.
-        task: evaluate on the prompts of this task instead of the run's own ...
-        family: ... whose episodes this family gives, made to measure for the run (the user's own table).
-        baseline_names: instead of the card's baselines and oracles.
-        method: evaluate the run once more, taking in its context in this way.
-        summaries: also write what follows from all contestants of a prompt set; a sweep does so when all are done.
-        lookup: where cells of baselines are looked for before they are computed.
-        fresh: compute also what an earlier evaluation took from there.
-        begins: called with every cell before it is worked on.
-        data_changed: whether the data may be others than those that the run was trained on.
+        task: the task of the prompts (default: the task of the run).
+        family: the family that samples the prompts of `task`, adapted to the run (for the user's own table).
+        baseline_names: baselines and oracles (default: those of the card).
+        method: also evaluate the run with this method of reading its context.
+        summaries: whether to write gaps and scores, which compare the contestants; a sweep writes them at its end.
+        lookup: finds finished cells of baselines in packed results.
+        fresh: whether to recompute cells that an earlier evaluation copied from packed results.
+        begins: called with each cell before it is computed.
+        data_changed: whether the data may differ from those of the training.
 
     Raises:
-        DataChangedError: they are, and may not be.
-        UsageError: the run is not finished, or cannot take in a context in this way, or nothing of the task's shape;
-            nothing is computed.
+        DataChangedError: the data differ from those of the training.
+        UsageError: the run is not finished, does not support the method, or does not fit the task.
     """
     results, data_dir = context.results, context.data_dir
     model = contestants.backbone(run, context.device, data_dir)
     task = task or run.config.task
     if family is None:
-        family = task.build_held_out(data_dir, data_changed)  # one for all prompt sets: it holds the data
+        family = task.build_held_out(data_dir, data_changed)  # shared by all prompt sets, because it holds the data
         model = contestants.on_other_task(model, run, task, family)
     write_published(results, task)
     tests = task.tests(family, task.evaluators) if evaluators is None else evaluators
     remaining = prompt_sets(task, run.config.preset, shifts, tests, seed, data_dir, family)
     models = [model] if method is None else [model, contestants.thinking(model, method)]
     while remaining:
-        prompts = remaining.pop(0)  # and its episodes go when it is done
-        competitors = [*models, *contestants.baselines(prompts, baseline_names)]
-        yield from evaluate_cells(results, prompts, competitors, lookup, fresh, begins)
+        prompts = remaining.pop(0)  # removed from the list, so that the memory of its episodes is freed
+        all_contestants = [*models, *contestants.baselines(prompts, baseline_names)]
+        yield from evaluate_cells(results, prompts, all_contestants, lookup, fresh, begins)
         if summaries:
             summarise(results, prompts)
 
@@ -213,7 +225,7 @@ def evaluate_baseline(
     *,
     seed: int = 0,
 ) -> Iterator[CellResult]:
-    """Evaluate one baseline or oracle of a task without any run beside it; summaries are left to the caller."""
+    """Evaluate one baseline or oracle of a task without a run; the caller writes the summaries."""
     family = task.build_held_out(context.data_dir)
     remaining = prompt_sets(task, preset, shifts, evaluators, seed, context.data_dir, family)
     while remaining:
@@ -238,13 +250,13 @@ def prompt_sets(
 def evaluate_cells(
     results: Path,
     prompts: PromptSet,
-    field: Sequence[PredictorContestant],
+    prompt_contestants: Sequence[PredictorContestant],
     lookup: Lookup | None = None,
     fresh: bool = False,
     begins: Begins | None = None,
 ) -> Iterator[CellResult]:
     """Evaluate contestants on a prompt set, one after the other; finished cells are not recomputed."""
-    for contestant in field:
+    for contestant in prompt_contestants:
         heed_ctrl_c()
         if begins is not None:
             begins(contestant, prompts)
@@ -256,18 +268,20 @@ def evaluate_cells(
         packed_cell = lookup(contestant, prompts) if lookup is not None else None
         if packed_cell is not None:
             metadata = {"from": packed_cell.source} | {f"library.{k}": v for k, v in packed_cell.libraries.items()}
-            cells.keep(results, contestant, prompts, packed_cell.tables, metadata)
+            cells.write_finished(results, contestant, prompts, packed_cell.tables, metadata)
             yield CellResult(contestant, prompts, cached=False, shipped=packed_cell.source)
             continue
         yield CellResult(contestant, prompts, cached=False, reason=evaluate_cell(results, contestant, prompts))
 
 
 def summarise(results: Path, prompts: PromptSet) -> None:
-    """Write what follows from all contestants of a prompt set together: a function of their tables, in any order. Once
-    more where another process has added to them meanwhile, whatever it has written of this itself."""
-    before = None
-    while before != (current := _contestants(results, prompts)):
-        before = current
+    """Write the gaps, scores and examples of a prompt set, which are functions of the tables of all contestants.
+
+    If another process has written tables meanwhile, they are recomputed.
+    """
+    previous_files = None
+    while previous_files != (current_files := _contestant_files(results, prompts)):
+        previous_files = current_files
         prompt_rows = PromptSetRows(results, prompts)
         if prompts.evaluator:
             targets.write_chance(results, prompts)
@@ -279,8 +293,8 @@ def summarise(results: Path, prompts: PromptSet) -> None:
         scores.write_scores(prompt_rows)
 
 
-def _contestants(results: Path, prompts: PromptSet) -> set[tuple[str, int]]:
-    """Which tables of contestants there are, and when each was written."""
+def _contestant_files(results: Path, prompts: PromptSet) -> set[tuple[str, int]]:
+    """The names of the contestants' tables with their times of modification."""
     files = set()
     for path in (results / "tables" / prompts.id).glob("*.values.parquet"):
         with suppress(FileNotFoundError):
@@ -289,7 +303,7 @@ def _contestants(results: Path, prompts: PromptSet) -> set[tuple[str, int]]:
 
 
 def write_published(results: Path, task: TaskConfig) -> None:
-    """The published numbers of a task, at whatever preset they belong to, as rows of their own."""
+    """Write the published numbers of a task, of all presets, as rows of the table `values`."""
     rows: list[dict[str, object]] = [
         {
             "run": f"published-{p.contestant}",

@@ -1,4 +1,4 @@
-"""A few episodes of a prompt set and their predictions, stored for the figures of a report."""
+"""A few episodes of a prompt set with their predictions, for the figures of a report."""
 
 from __future__ import annotations
 
@@ -20,14 +20,21 @@ from iclbench.evaluation.prompts import PromptSet
 from iclbench.store.runs import writing
 
 EPISODES = 4
-# Samples of all outputs together, of the first episode at every so many inputs: noise between neighbours is seen.
+# Number of joint samples of the first episode, and the spacing of their inputs, which makes independent noise visible.
 DRAWS, SPACING = 5, 3
 
 
 def predicted(contestant: PredictorContestant, prompts: PromptSet, failed: Collection[int] = ()) -> pd.DataFrame:
-    """Rows `predicted` at the family's display inputs, with no, one and all related datasets where they are used, but
-    not with as many as `failed`; none where a context is longer than the contestant takes. Over inputs of one dimension
-    also rows `drawn`: samples of what is predicted for the first episode without related datasets.
+    """Rows of the table `examples` for the predictions of a contestant at the family's display inputs.
+
+    If the contestant uses related datasets, there are predictions with no, one and all of them. For one input
+    dimension, there are also rows `drawn`: samples for the first episode without related datasets. There are no rows if
+    a context is longer than the contestant allows.
+
+    Args:
+        contestant: the contestant.
+        prompts: the prompt set.
+        failed: numbers of related datasets to skip.
 
     Raises:
         NonFiniteError: an answer is NaN or infinite.
@@ -41,8 +48,8 @@ def predicted(contestant: PredictorContestant, prompts: PromptSet, failed: Colle
         return tables.frame("examples", [])
     informed = predictor.informed(episodes.truth)
     informed_first = predictor.informed(episodes[:1].truth)
-    most = prompts.family.related_sets if predictor.uses_related else 0
-    counts = sorted({0, min(1, most), most} - set(failed))
+    max_count = prompts.family.related_sets if predictor.uses_related else 0
+    counts = sorted({0, min(1, max_count), max_count} - set(failed))
     x = inputs.to(contestant.device).expand(len(episodes), -1, -1)
     shared = _shared(prompts) | {
         "run": contestant.run,
@@ -58,7 +65,7 @@ def predicted(contestant: PredictorContestant, prompts: PromptSet, failed: Colle
             mean, ends = answer.point(), answer.interval(0.9)
             band = {} if ends is None else dict(zip(("low", "high"), ends, strict=True))
             if not all(values.isfinite().all() for values in (mean, *band.values())):
-                raise NonFiniteError(f"an answer to be drawn is not finite, with {count} related datasets")
+                raise NonFiniteError(f"an answer for the figures is not finite, with {count} related datasets")
             frames.append(_rows(shared | {"role": "predicted", "n_related": count}, x, mean, **band))
             if not count and band and x.shape[-1] == 1:
                 sparse_inputs = x[:1, ::SPACING]
@@ -73,7 +80,7 @@ def predicted(contestant: PredictorContestant, prompts: PromptSet, failed: Colle
 
 
 def write_prompts(results: Path, prompts: PromptSet) -> None:
-    """The points of the episodes themselves; nothing where the family does not say at which inputs to draw."""
+    """Write the points of the episodes to the table `examples`, if the family has display inputs."""
     inputs = prompts.family.display_inputs()
     path = results / "tables" / prompts.id / "prompts.examples.parquet"
     if inputs is None or tables.is_intact(path):

@@ -1,16 +1,16 @@
-"""The gap to the oracle: how much log-likelihood a contestant leaves on the table, paired per episode. Of events
-(question `next`) after every number of them.
+"""The gap to the oracle: the log-likelihood of the oracle minus that of a contestant, paired by episode.
 
-The oracle knows what the contestants have to infer, so the gap is what its knowledge is worth plus what the contestant
-makes of the data; the gap of a Bayes-optimal predictor that has to infer it, too, is its first part. So that the two
-can be set off against each other, all gaps of a prompt set are over the episodes that every oracle was asked.
+For events (question `next`), there is a gap after each number of events.
 
-A joint log-likelihood has a gap of its own (`gap_joint`): what is lost by predictors whose targets are independent of
-one another, too.
+The oracle has access to latent variables that contestants must infer. So the gap has two parts: the value of this
+information, and the contestant's own error. The gap of a Bayes-optimal predictor without the information is the first
+part. To make the two comparable, all gaps on a prompt set are over the episodes that all oracles predicted.
 
-A prompt set has a ceiling of its own, which strays from that of the task. Where the family knows the latter, a score
-is also given adjusted to it, minus the set's ceiling plus the task's: it can be compared with a number that was
-published for other draws. That is the task's ceiling minus the gap.
+The gap of the joint log-likelihood (`gap_joint`) also includes the loss of predictors with independent targets.
+
+The oracle's mean likelihood on a prompt set (its ceiling) differs from its expectation over the task. If the family
+knows the latter, there are also adjusted scores: the task's ceiling minus the gap. They can be compared with published
+numbers, which are for other samples.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from iclbench.store.runs import writing
 from iclbench.tables.curves import heights
 
 ADJUSTED = "log_likelihood_adjusted"
-# Likelihoods of the question `targets`, and what the gap to the oracle's is called.
+# The metrics of gaps, by the likelihoods of the question `targets`.
 GAPS = dict(zip(tables.LIKELIHOODS, ("gap", "gap_joint"), strict=True))
 _SHARED = [
     "run",
@@ -64,7 +64,7 @@ _SHARED = [
 
 
 def write_gaps(prompt_rows: PromptSetRows) -> None:
-    """Write the gaps of all contestants of a prompt set; no file where there are none."""
+    """Write the gaps of all contestants on a prompt set, or remove their file if there are none."""
     results, prompts = prompt_rows.results, prompt_rows.prompts
     path = results / "tables" / prompts.id / "summary" / "gaps.values.parquet"
     rows_of = next_gap_rows if prompts.task.question == "next" else gap_rows
@@ -80,14 +80,15 @@ def write_gaps(prompt_rows: PromptSetRows) -> None:
 
 
 def gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet) -> list[dict[str, object]]:
-    """Rows `gap` of all contestants of a prompt set: mean log-likelihood of the task's first oracle minus theirs, on
-    the episodes that all oracles were asked; none where the task has no oracle or it was not asked. An oracle that
-    uses related datasets is compared at the same number of them. Rows `gap_joint` by the joint log-likelihood.
+    """Rows `gap`, `gap_joint` and `log_likelihood_adjusted` of all contestants on a prompt set.
 
-    Rows `log_likelihood_adjusted` where the family knows what the oracle scores on average over the whole task.
+    The gap is the mean log-likelihood of the task's first oracle minus that of the contestant, on the episodes that all
+    oracles predicted. An oracle that uses related datasets is compared at the same number of them. There are no rows if
+    the task has no oracle or it was not evaluated, and no adjusted rows if the family does not know the oracle's
+    expected score.
 
     Args:
-        values: the rows of all contestants on these prompts.
+        values: rows of all contestants on these prompts.
         errors: their scores of single episodes.
         prompts: the prompt set.
     """
@@ -100,16 +101,16 @@ def gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet) -> 
 def _gap_rows(
     values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet, likelihood: str
 ) -> list[dict[str, object]]:
-    """The gaps by one likelihood, and the adjusted rows of marginal ones."""
+    """The gaps by one likelihood, and the adjusted rows of the marginal likelihood."""
     errors = errors[errors["metric"] == likelihood]
     oracle = prompts.task.oracles[0]
     ceiling = _by_episode(errors[errors["run"] == oracle], len(prompts.episodes))
     if not len(ceiling.columns):
         return []
-    known_on_average = prompts.family.ceiling(oracle, prompts.context_points, prompts.shift)
+    task_ceiling = prompts.family.ceiling(oracle, prompts.context_points, prompts.shift)
     if likelihood != "log_likelihood":
-        known_on_average = None
-    asked_of_all = _asked_of_all(errors, prompts)
+        task_ceiling = None
+    is_common = _is_predicted_by_all_oracles(errors, prompts)
     values = values[values["status"].eq("ok") & values["metric"].eq(likelihood)]
     rows: list[dict[str, object]] = []
     for run, run_errors in errors.groupby("run"):
@@ -120,25 +121,25 @@ def _gap_rows(
             "normaliser": 1.0
         }
         if run == oracle:
-            rows += [] if known_on_average is None else [shared | _of_the_task(known_on_average)]
+            rows += [] if task_ceiling is None else [shared | _oracle_row(task_ceiling)]
             continue
         scores = _by_episode(run_errors, len(prompts.episodes))
         counts = tuple(int(n) for n in scores.columns)
         best = ceiling.reindex(columns=counts) if len(ceiling.columns) > 1 else ceiling
-        gaps = np.where(asked_of_all[:, None], best.to_numpy() - scores.to_numpy(), np.nan)
+        gaps = np.where(is_common[:, None], best.to_numpy() - scores.to_numpy(), np.nan)
         gap_means = mean_rows(shared | {"metric": GAPS[likelihood]}, prompts, counts, gaps)
         rows += gap_means
-        if known_on_average is not None:
-            rows += [_adjusted(row, known_on_average) for row in gap_means if "axis" not in row]
+        if task_ceiling is not None:
+            rows += [_adjusted(row, task_ceiling) for row in gap_means if "axis" not in row]
     return rows
 
 
 def next_gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet) -> list[dict[str, object]]:
-    """Rows `gap` of all contestants of a prompt set of events: their negative log-likelihood after n events minus that
-    of the task's first oracle, and the mean height of this curve; the other arguments as in `gap_rows`.
+    """Rows `gap` of all contestants on a prompt set of events, with the arguments of `gap_rows`.
 
-    Of an oracle that is packed the mean height alone is known. Contestants that are packed have no rows here: their
-    gaps are packed, too, and do not depend on contestants that are evaluated later.
+    The gap after n events is the negative log-likelihood of the contestant minus that of the task's first oracle.
+    Another row has the mean height of this curve, which is the only gap if the oracle is packed. Packed contestants
+    have no rows here, because packed results have their gaps.
     """
     curves = errors[errors["metric"].eq("nll") & errors["n_context"].notna()]
     run_values = values[values["status"].eq("ok") & values["metric"].eq("nll")].drop_duplicates("run").set_index("run")
@@ -160,47 +161,44 @@ def next_gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet
         if oracle in wide:
             gaps = wide[run] - wide[oracle]
             columns = zip(gaps.columns, summaries(gaps.to_numpy(float), prompts.seed), strict=True)
-            rows += [shared | {"n_context": int(n)} | run_rows for n, run_rows in columns if run_rows["n_episodes"]]
+            rows += [shared | {"n_context": int(n)} | summary for n, summary in columns if summary["n_episodes"]]
             height = heights(gaps)
         else:
             height = heights(wide[run]) - packed.set_index("episode")["value"].astype(float).reindex(episodes)
-        rows += [
-            shared | run_rows
-            for run_rows in summaries(height.to_numpy(float)[:, None], prompts.seed)
-            if run_rows["n_episodes"]
-        ]
+        height_summaries = summaries(height.to_numpy(float)[:, None], prompts.seed)
+        rows += [shared | summary for summary in height_summaries if summary["n_episodes"]]
     return rows
 
 
 def _is_oracle(values: pd.DataFrame, prompts: PromptSet) -> bool:
-    """Whether the task's first oracle was asked, and is one on these prompts."""
+    """Whether the task's first oracle was evaluated, and is an oracle on these prompts."""
     is_first = values["run"].isin(prompts.task.oracles[:1])
     return bool((is_first & values["kind"].eq("oracle")).any())
 
 
-def _asked_of_all(errors: pd.DataFrame, prompts: PromptSet) -> np.ndarray:
-    """Which episodes every oracle was asked that has any likelihood."""
+def _is_predicted_by_all_oracles(errors: pd.DataFrame, prompts: PromptSet) -> np.ndarray:
+    """Mask of the episodes with a likelihood of each oracle that has likelihoods."""
     episodes = range(len(prompts.episodes))
     episodes_of_oracles = [
         run_errors["episode"] for run, run_errors in errors.groupby("run") if run in prompts.task.oracles
     ]
-    return np.all([np.isin(episodes, run_errors) for run_errors in episodes_of_oracles], axis=0)
+    return np.all([np.isin(episodes, oracle_episodes) for oracle_episodes in episodes_of_oracles], axis=0)
 
 
-def _of_the_task(ceiling: Ceiling) -> dict[str, object]:
-    """The row of the oracle itself: what it scores on average over the whole task."""
-    half = 1.96 * ceiling.error
-    ends = {"value": ceiling.value, "low": ceiling.value - half, "high": ceiling.value + half}
+def _oracle_row(ceiling: Ceiling) -> dict[str, object]:
+    """The row of the oracle: its expected score over the task."""
+    half_width = 1.96 * ceiling.error
+    ends = {"value": ceiling.value, "low": ceiling.value - half_width, "high": ceiling.value + half_width}
     return {"metric": ADJUSTED, "n_related": 0, **ends}
 
 
 def _adjusted(gap: Mapping[str, Any], ceiling: Ceiling) -> dict[str, object]:
-    """The score that has this gap under the task's ceiling."""
+    """The row of the adjusted score for a row of a gap."""
     ends = {"value": gap["value"], "low": gap["high"], "high": gap["low"]}
     return {**gap, "metric": ADJUSTED, **{name: ceiling.value - end for name, end in ends.items()}}
 
 
 def _by_episode(errors: pd.DataFrame, episodes: int) -> pd.DataFrame:
-    """Episodes x numbers of related datasets; NaN where not asked."""
+    """Scores by episode and number of related datasets; NaN without a score."""
     wide = errors.pivot_table(values="value", index="episode", columns="n_related")
     return wide.reindex(range(episodes)).astype(float)

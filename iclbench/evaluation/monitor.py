@@ -1,8 +1,8 @@
-"""Evaluation while training: the family's own tests, every so many steps, on the episodes that `iclbench eval` asks.
+"""Evaluation during training by the family's own tests, on the same episodes as in `iclbench eval`.
 
-What a model does in its context can come and go while the loss only falls (Chan et al. 2022, figure 7; transience), so
-that the last step alone says little. Nothing of training is disturbed: the model is in eval mode, no random stream of
-training is touched, and the weights are the same bit for bit with and without.
+In-context learning can emerge and disappear while the loss only falls (transience; Chan et al. 2022, figure 7), so the
+last step alone says little. The evaluation does not change the training: the model is in eval mode, random streams of
+the training are not used, and the weights are bitwise the same with and without it.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from iclbench.evaluation.scoring import target_scores
 from iclbench.families.base import Family
 from iclbench.training.fit import Training
 
-# As many as tell 0.7 from 0.5 with ease: the standard error of an accuracy is 0.03 at most.
+# The standard error of an accuracy is at most 0.03, so that 0.7 is significantly above 0.5.
 EPISODES = 256
 
 Rows = list[dict[str, Any]]
 
 
 class Monitor:
-    """A callback of training that scores the model by the tests which a run is to be watched by.
+    """A callback of training that evaluates the model by the family's own tests.
 
     Args:
-        config: names the tests, and how often.
-        family: the family that is trained on.
-        watch: called with the accuracy by test whenever the model was scored.
+        config: configuration of the run, with the tests and the interval between evaluations.
+        family: the family of the training data.
+        watch: called with the accuracies by test after each evaluation.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Monitor:
         self._task, self._preset, self._watch = config.task, config.preset, watch
 
     def __call__(self, training: Training) -> None:
-        """Add what is found to the progress.
+        """Evaluate the model if it is due, and add the rows to the progress.
 
         Raises:
             TrainingDivergedError: a score is NaN or infinite.
@@ -62,7 +62,7 @@ class Monitor:
                 self._watch(accuracies(rows))
 
     def score(self, backbone: Backbone, step: int, device: str = "cpu") -> Rows:
-        """Rows of the table `values`: those of its columns that differ between them.
+        """Evaluate the model: rows of the table `values`, without the columns that are the same in all rows.
 
         Raises:
             NonFiniteError: a score is NaN or infinite.
@@ -72,12 +72,11 @@ class Monitor:
 
     def _score(self, backbone: Backbone, name: str, step: int, device: str) -> Rows:
         all_prompts = self._prompts(name, self._task.episodes)
-        first_prompts = self._prompts(
-            name, min(EPISODES, self._task.episodes)
-        )  # a larger prompt set begins with the smaller
-        result_scores = target_scores(backbone, first_prompts, device)
-        if result_scores.problem is not None:
-            raise NonFiniteError(result_scores.problem)
+        # The first episodes of a prompt set are those of the smaller one.
+        first_prompts = self._prompts(name, min(EPISODES, self._task.episodes))
+        target = target_scores(backbone, first_prompts, device)
+        if target.problem is not None:
+            raise NonFiniteError(target.problem)
         return [
             {
                 "evaluator": name,
@@ -88,15 +87,15 @@ class Monitor:
                 "prompt_set": all_prompts.id,
                 **summary,
             }
-            for metric, scores in result_scores.scores.items()
-            for n, summary in zip(result_scores.n_related, summaries(scores, first_prompts.seed), strict=True)
+            for metric, scores in target.scores.items()
+            for n, summary in zip(target.n_related, summaries(scores, first_prompts.seed), strict=True)
         ]
 
     def _prompts(self, name: str, episodes: int) -> PromptSet:
         task = self._task.model_copy(update={"episodes": episodes})
-        return PromptSet(task, self._preset, given=self._held_out, evaluator=name)
+        return PromptSet(task, self._preset, built_family=self._held_out, evaluator=name)
 
 
 def accuracies(rows: Rows) -> dict[str, float]:
-    """The accuracy by test of one time that the model was scored, of all rows the last."""
+    """The accuracies by test; of several evaluations, the last."""
     return {row["evaluator"]: row["value"] for row in rows if row["metric"] == "accuracy_within_choices"}

@@ -1,4 +1,4 @@
-"""The rows of all contestants on a prompt set: those of a results folder first, then packed ones."""
+"""The rows of all contestants on a prompt set, from the results folder and from packed results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from iclbench.tables.runs import replaced_rows
 
 
 class PromptSetRows:
-    """The rows of all contestants of a prompt set; every table is read when it is first asked for, and once.
+    """The rows of all contestants on a prompt set; each table is read once, at its first use.
 
     Args:
         results: results folder.
@@ -25,33 +25,33 @@ class PromptSetRows:
 
     @cached_property
     def values(self) -> pd.DataFrame:
-        """Values, without those that compare contestants with each other: these follow from all others."""
+        """Rows of `values`, without the metrics that compare contestants, which are computed from the other rows."""
         packed = self.packed_values[~self.packed_values["run"].isin(self._trained_otherwise)]
-        rows = tables.union("values", [self._own_values, packed])
+        rows = tables.union("values", [self._local_values, packed])
         return rows[~rows["metric"].isin(tables.COMPARING)]
 
     @cached_property
     def errors(self) -> pd.DataFrame:
-        """Scores of single episodes. Packed ones are of curves mean heights, and under a shift there only where
-        likelihoods are compared with an oracle's."""
+        """Rows of `errors`. Packed rows of curves are mean heights; packed results of shifts have rows only if
+        likelihoods are compared with those of an oracle."""
         packed = self._packed("errors")
-        return tables.union("errors", [self._own("errors"), packed[~packed["run"].isin(self._trained_otherwise)]])
+        return tables.union("errors", [self._local("errors"), packed[~packed["run"].isin(self._trained_otherwise)]])
 
     @cached_property
     def packed_values(self) -> pd.DataFrame:
-        """All packed values."""
+        """All packed rows of `values`."""
         return self._packed("values")
 
     @cached_property
-    def _own_values(self) -> pd.DataFrame:
-        return self._own("values")
+    def _local_values(self) -> pd.DataFrame:
+        return self._local("values")
 
     @cached_property
     def _trained_otherwise(self) -> set[str]:
-        """The packed runs under whose names others were trained here: no row of theirs fills in what these lack."""
-        return set(replaced_rows(self.packed_values, self._own_values)["run"])
+        """The packed runs whose names are those of other runs in the results folder, which must not be mixed."""
+        return set(replaced_rows(self.packed_values, self._local_values)["run"])
 
-    def _own(self, table: tables.TableName) -> pd.DataFrame:
+    def _local(self, table: tables.TableName) -> pd.DataFrame:
         return tables.read_all(table, self.results / "tables" / self.prompts.id)
 
     def _packed(self, table: tables.TableName) -> pd.DataFrame:

@@ -1,8 +1,8 @@
-"""Frozen prompt sets: the episodes of (task, shift, seed) that every contestant is scored on.
+"""Frozen prompt sets: the episodes of a task, a shift and a seed on which all contestants are evaluated.
 
-A prompt set is a function of the family, its parameters, the sizes, the shift and the evaluation seed; its name
-carries a hash of all of them. It is drawn in blocks, each from its own stream, so that the first 64 episodes of a
-larger set are the smaller set.
+A prompt set is determined by the family, its parameters, the sizes, the shift and the evaluation seed; its name has a
+hash of them. It is sampled in blocks, each from its own random stream, so that the first 64 episodes of a larger set
+are the smaller set.
 """
 
 from __future__ import annotations
@@ -31,15 +31,17 @@ BLOCK = 64
 
 @dataclass(frozen=True)
 class PromptSet:
-    """What defines a set of frozen episodes; the episodes themselves are drawn when first asked for.
+    """The definition of a set of frozen episodes, which are sampled at their first use.
 
     Attributes:
         task: the task at one preset.
-        preset: its preset, part of the readable name only.
-        shift: the named change of the distribution.
-        evaluator: the family's own test that the episodes are made for; empty: they are further draws of the task.
+        preset: the preset, which is only part of the readable name.
+        shift: name of the shift.
         seed: evaluation seed.
-        data_dir: where the family finds its data sets.
+        data_dir: folder of data sets.
+        built_family: the family, if it is already built.
+        evaluator: the family's own test that samples the episodes; empty for samples of the task.
+        stream: name of the random stream.
     """
 
     task: TaskConfig
@@ -47,27 +49,27 @@ class PromptSet:
     shift: str = "none"
     seed: int = 0
     data_dir: Path | None = None
-    given: Family | None = field(default=None, compare=False)
+    built_family: Family | None = field(default=None, compare=False)
     evaluator: str = ""
     stream: ClassVar[str] = "prompts"
 
     @cached_property
     def family(self) -> Family:
-        return self.given or self.task.build_held_out(self.data_dir)
+        return self.built_family or self.task.build_held_out(self.data_dir)
 
     @property
     def group_size(self) -> int:
-        """Neighbouring episodes that count as one, also in bootstraps."""
+        """Number of consecutive episodes that count as one, also in bootstraps."""
         return self.family.evaluators()[self.evaluator].group_size if self.evaluator else 1
 
     @property
     def evaluation(self) -> str:
-        """The evaluation in a word: its evaluator, or its shift."""
+        """The name of the evaluation: its evaluator, or its shift."""
         return self.evaluator or self.shift
 
     @property
     def question(self) -> str:
-        """The column `evaluator` of its rows: the family's own test, or the question of the task."""
+        """Value of the column `evaluator`: the family's own test, or the question of the task."""
         return self.evaluator or self.task.question
 
     @property
@@ -77,17 +79,17 @@ class PromptSet:
 
     @property
     def extrapolated_to(self) -> int | None:
-        """The number of examples that the shift sets; None: none, the task's own holds."""
+        """The number of examples that the shift sets; None if it does not set one."""
         return self.family.parse_shift(self.shift).examples
 
     @property
     def distribution(self) -> str:
-        """The shift but for the number of examples."""
+        """The shift without its number of examples."""
         return self.family.parse_shift(self.shift).distribution
 
     @property
     def related_from(self) -> str | None:
-        """The process that related datasets come from, where the shift sets it."""
+        """The process of the related datasets, if the shift sets it."""
         kinds = self.family.shift_kinds
         parts = self.family.parse_shift(self.shift).parts
         return next((kinds[part.kind].related_from for part in parts if part.kind in kinds), None)
@@ -102,15 +104,15 @@ class PromptSet:
 
     @property
     def data(self) -> str | None:
-        """The data that episodes are made of; None: no data set. With their fingerprint where the run was trained on
-        other data."""
+        """The data of the episodes, with their fingerprint if the run was trained on other data; None without a data
+        set."""
         if self.trained_data is None:
             return self.task.data
         return self.task.data_with(fingerprint=self.family.training_fingerprint)
 
     @property
     def trained_data(self) -> str | None:
-        """Fingerprint of the data that the run was trained on, where episodes are made of other data."""
+        """Fingerprint of the run's training data, if the episodes have other data."""
         return self.family.trained_data
 
     @property
@@ -131,15 +133,14 @@ class PromptSet:
 
     @cached_property
     def episodes(self) -> Episodes:
-        """The frozen episodes, on the CPU: whole groups, where several count together; as many as there are, where the
-        family has no end of them as many as the task says."""
+        """The frozen episodes, on the CPU: complete groups, and not more than the task says or the family has."""
         groups = max(1, self.task.episodes // self.group_size)
         number = min(groups * self.group_size, self.family.most_prompts or groups * self.group_size)
         return self.draw(self.stream, number, self.task.point_count(self.context_points))
 
     @guarded
     def draw(self, stream: str, episodes: int, points: int) -> Episodes:
-        """Episodes of the named stream, block by block, with as many related datasets as the family ever gives."""
+        """Sample episodes in blocks from the named stream, with the family's largest number of related datasets."""
         sizes = [min(BLOCK, episodes - start) for start in range(0, episodes, BLOCK)]
         return cat([self._block(size, points, generator(self.seed, stream, n), n) for n, size in enumerate(sizes)])
 
@@ -147,9 +148,9 @@ class PromptSet:
         method = "sample_test" if self.evaluator else "sample_prompts"
         with named(self.family):
             if self.evaluator:
-                drawn = self.family.sample_test(self.evaluator, episodes, draw)
+                block = self.family.sample_test(self.evaluator, episodes, draw)
             else:
                 request = Request(episodes, points, draw, shift=self.shift, before=BLOCK * number)
-                drawn = self.family.sample_prompts(request)
-        check_episodes(self.family, method, drawn)
-        return drawn
+                block = self.family.sample_prompts(request)
+        check_episodes(self.family, method, block)
+        return block

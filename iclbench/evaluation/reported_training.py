@@ -1,4 +1,4 @@
-"""Training a run with reports: a progress bar, the accuracies of its evaluations, and trackers."""
+"""Training of a run with a progress bar, the accuracies of its evaluations, and trackers."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ def train_reported(
 
     Args:
         run: the run.
-        context: where to train, and where families find their data sets.
-        update: called with the steps done and what there is to say: the loss, the accuracies of the last evaluation.
-        log: names of trackers that log the same values.
-        processes: this process among those that train the run together.
+        context: device and data sets.
+        update: called with the number of finished steps, and a text with the loss and the accuracies of the last
+            evaluation.
+        log: names of the trackers that log the same values.
+        processes: the group of processes that train the run.
     """
     if not processes.leads:
         train(run, context, monitor=Monitor, processes=processes)

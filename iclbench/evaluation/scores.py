@@ -1,25 +1,24 @@
-"""Normalised scores: one number per contestant and prompt set that families of any kind can be compared by.
+"""Normalised scores: one number per contestant and prompt set, comparable between families.
 
-A score is a straight line through two points, told in the columns `score_of` and `score_one` and measured on the same
-episodes as the contestant; it may be negative or above 1. The column `normaliser` holds how far apart the points
-are in units of the metric.
+A score is a linear function of a metric with two fixed points, 0 and 1, measured on the same episodes as the
+contestant. It may be negative or above 1. The columns `score_of` and `score_one` name the metric and what scores 1; the
+column `normaliser` is the distance of the two points in units of the metric.
 
-- Question `next`, by the area under the learning curve of the squared error: 0 is the zero predictor, 1 the oracle (of
-  several the one that knows least) or, without one, the best baseline on these very prompts. An oracle that failed, or
-  is no better than the zero predictor, is none, and the row says so. Of events, by that of the
-  negative log-likelihood: 0 is the Poisson process with the rate and the frequencies of marks so far.
-- Question `targets` where an oracle predicts distributions, by mean log-likelihood: 0 is the zero predictor, given the
-  constant variance that suits it best in hindsight (as are all predictors of single values), 1 the oracle without
-  related datasets. Of several oracles that is the one which knows least: an oracle given the kernel does better than
-  any predictor that has to infer it. All are scored on the episodes that every oracle was asked. What related
-  datasets add is read on the same line, which scores beyond 1 belong to.
-- Question `targets` otherwise, by squared error: as for `next`, but that 0 is the mean of the images that are trained
-  on (`mean-image`) where it is better than the zero predictor, so that a predictor without context cannot score above
-  0. Where no baseline is significantly better than what scores 0 (by its interval), 1 is an error of zero, which
-  cannot be reached.
-- A family's own tests, by accuracy among the admitted labels: 0 is guessing, 1 the best baseline where the context
-  holds the answer, and being always right where only training can have taught it. No score where neither of two answers
-  is the better one.
+- Question `next`: the area under the learning curve of the squared error. 0 is the zero predictor. 1 is the oracle (of
+  several oracles, the one with the least information) or, without an oracle, the best baseline on these prompts. An
+  oracle that failed or is not better than the zero predictor is not used, and the row says so. For events, the metric
+  is the negative log-likelihood, and 0 is a Poisson process with the rate and the mark frequencies so far.
+- Question `targets` with an oracle of distributions: the mean log-likelihood on the episodes that all oracles
+  predicted. 0 is the zero predictor with the constant variance that is best in hindsight, which all predictors of
+  single values get. 1 is the oracle without related datasets; of several oracles, the one with the least information,
+  because an oracle given the kernel is better than any predictor that has to infer it. Scores with related datasets are
+  on the same scale and can exceed 1.
+- Question `targets` otherwise: the squared error as for `next`. 0 is the mean of the training images (`mean-image`) if
+  it is better than the zero predictor, so that a predictor without context cannot score above 0. If no baseline is
+  significantly better than 0 (by its interval), 1 is an error of zero, which cannot be reached.
+- A family's own tests: the accuracy among the admitted labels. 0 is guessing. 1 is the best baseline if the context has
+  the answer, and an accuracy of 1 if only training can teach the answer. There is no score if none of two answers is
+  better than the other.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ import pandas as pd
 from iclbench import tables
 from iclbench.core.files import remove
 from iclbench.core.metrics import GIVEN_TRUTH
-from iclbench.core.metrics import metric as of
+from iclbench.core.metrics import metric as metric_of
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.prompt_set_rows import PromptSetRows
 from iclbench.evaluation.prompts import PromptSet
@@ -45,28 +44,35 @@ _ACCURACY = "accuracy_within_choices"
 
 
 @dataclass(frozen=True)
-class Line:
-    """A line from raw values of a metric to scores: `nothing` scores 0, `best` scores 1 and is what `name` says."""
+class Scale:
+    """The linear map from values of a metric to scores.
+
+    Attributes:
+        metric: name of the metric.
+        zero: value that scores 0.
+        one: value that scores 1.
+        name: name of what scores 1.
+    """
 
     metric: str
-    nothing: float
-    best: float
+    zero: float
+    one: float
     name: str
 
-    def of(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """Score rows from rows with value and interval in the metric's units."""
-        ends = ("low", "high") if self.best > self.nothing else ("high", "low")
-        span = self.best - self.nothing
+    def score_rows(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Rows of scores from rows with values and intervals in units of the metric."""
+        ends = ("low", "high") if self.one > self.zero else ("high", "low")
+        span = self.one - self.zero
         columns = {
-            name: (rows[source] - self.nothing) / span + 0.0  # never minus zero
+            name: (rows[source] - self.zero) / span + 0.0  # never minus zero
             for name, source in zip(("value", "low", "high"), ("value", *ends), strict=True)
         }
-        about = {"reason": f"{self.metric}: 1 is {self.name}", "score_of": self.metric, "score_one": self.name}
-        return rows.assign(metric="score", normaliser=abs(span), **about, **columns)
+        texts = {"reason": f"{self.metric}: 1 is {self.name}", "score_of": self.metric, "score_one": self.name}
+        return rows.assign(metric="score", normaliser=abs(span), **texts, **columns)
 
 
 def write_scores(prompt_rows: PromptSetRows) -> None:
-    """Write the scores of all contestants of one prompt set; no file where there is nothing to compare with."""
+    """Write the scores of all contestants on a prompt set, or remove their file if they cannot be compared."""
     results, prompts = prompt_rows.results, prompt_rows.prompts
     folder = results / "tables" / prompts.id
     path = folder / "summary" / "scores.values.parquet"
@@ -79,11 +85,11 @@ def write_scores(prompt_rows: PromptSetRows) -> None:
 
 
 def scores_of(values: pd.DataFrame, errors: Callable[[], pd.DataFrame], prompts: PromptSet) -> pd.DataFrame | None:
-    """The scores of all contestants of one prompt set as rows of `values`; None: there is nothing to compare with.
+    """The scores of all contestants on a prompt set as rows of `values`; None if they cannot be compared.
 
     Args:
-        values: the rows of all contestants on these prompts.
-        errors: gives the table `errors` of them, where it is needed.
+        values: rows of all contestants on these prompts.
+        errors: returns their rows of the table `errors`.
         prompts: the prompt set.
     """
     failed = sorted(values.loc[values["kind"].eq("oracle") & values["status"].eq("failed"), "run"].unique())
@@ -103,54 +109,54 @@ def scores_of(values: pd.DataFrame, errors: Callable[[], pd.DataFrame], prompts:
 
 
 def _of_errors(rows: pd.DataFrame, metric: str, failed: Sequence[str] = ()) -> pd.DataFrame | None:
-    """Scores from errors, of which less is better; None: there is nothing to compare with.
+    """Scores from errors; None if they cannot be compared.
 
     Args:
         rows: an error per contestant and number of related datasets.
-        metric: what the errors are of.
-        failed: oracles that have no error.
+        metric: the metric of the errors.
+        failed: oracles without an error.
     """
     without_sets = without_related(rows).set_index("run").sort_index().sort_values("value", kind="stable")
-    zero_rows = without_sets[without_sets.index.isin(of(metric).guesses)]
+    zero_rows = without_sets[without_sets.index.isin(metric_of(metric).guesses)]
     if zero_rows.empty:
         return None
-    nothing, other_rows = float(zero_rows["value"].iloc[0]), without_sets.drop(zero_rows.index)
-    best = _best(other_rows, str(zero_rows.index[0]), nothing, failed, endless=of(metric).of_sequences)
-    return None if best is None else Line(metric, nothing, *best).of(rows)
+    zero, other_rows = float(zero_rows["value"].iloc[0]), without_sets.drop(zero_rows.index)
+    one = _one(other_rows, str(zero_rows.index[0]), zero, failed, is_unbounded=metric_of(metric).of_sequences)
+    return None if one is None else Scale(metric, zero, *one).score_rows(rows)
 
 
-def _best(
-    candidates: pd.DataFrame, scores_nothing: str, nothing: float, failed: Sequence[str], endless: bool
+def _one(
+    candidates: pd.DataFrame, zero_run: str, zero: float, failed: Sequence[str], is_unbounded: bool
 ) -> tuple[float, str] | None:
-    """The error that scores 1 and its name; None: there is nothing to compare with.
+    """The error that scores 1 and its name; None if the contestants cannot be compared.
 
-    An error that scores 1 is less than the one that scores 0.
+    The error that scores 1 is less than the error that scores 0.
 
     Args:
-        candidates: all rows but those of predictors that may score 0, by rising error.
-        scores_nothing: the predictor that scores 0.
-        nothing: its error.
-        failed: oracles that have no error.
-        endless: whether the metric has no best value of its own.
+        candidates: rows of all contestants except those that may score 0, by increasing error.
+        zero_run: the run that scores 0.
+        zero: its error.
+        failed: oracles without an error.
+        is_unbounded: whether the metric has no best value.
     """
     oracles = candidates[candidates["kind"].eq("oracle")]
     baselines = candidates[candidates["kind"].eq("baseline") & ~candidates.index.isin(GIVEN_TRUTH)]
     if oracles.empty and baselines.empty and not failed:
         return None
-    useful = oracles[oracles["value"] < nothing]
+    useful = oracles[oracles["value"] < zero]
     excuses = [f"{run} failed" for run in failed if run not in oracles.index]
-    excuses += [f"{run} is no better than {scores_nothing}" for run in sorted(oracles.index.difference(useful.index))]
+    excuses += [f"{run} is no better than {zero_run}" for run in sorted(oracles.index.difference(useful.index))]
     excuse_text = f" (the oracle {', '.join(excuses)})" if excuses else ""
-    if len(useful):  # of several the one that knows least
+    if len(useful):  # the last one has the least information
         return float(useful["value"].iloc[-1]), f"{useful.index[-1]}{excuse_text}"
     best = baselines.head(1)
-    if (best["high"] < nothing).fillna(False).any():  # beyond doubt
+    if (best["high"] < zero).fillna(False).any():  # significantly better
         return float(best["value"].iloc[0]), f"{best.index[0]}{excuse_text}"
-    return None if endless or nothing <= 0 else (0.0, f"no error{excuse_text}")
+    return None if is_unbounded or zero <= 0 else (0.0, f"no error{excuse_text}")
 
 
 def _of_test(values: pd.DataFrame, prompts: PromptSet) -> pd.DataFrame | None:
-    """From accuracies on one of a family's own tests."""
+    """Scores from accuracies on one of the family's own tests; None if they cannot be compared."""
     test = prompts.family.evaluators()[prompts.evaluator]
     rows = values[values["metric"] == _ACCURACY]
     baselines = rows[rows["kind"].eq("baseline") & rows["run"].ne("chance")]
@@ -161,11 +167,11 @@ def _of_test(values: pd.DataFrame, prompts: PromptSet) -> pd.DataFrame | None:
         best_baseline = baselines.sort_values(["value", "run"], ascending=[False, True]).iloc[0]
         if pd.notna(best_baseline["low"]) and best_baseline["low"] > test.chance:
             best, name = float(best_baseline["value"]), str(best_baseline["run"])
-    return Line(_ACCURACY, test.chance, best, name).of(rows)
+    return Scale(_ACCURACY, test.chance, best, name).score_rows(rows)
 
 
 def _of_likelihoods(errors: pd.DataFrame, values: pd.DataFrame, prompts: PromptSet) -> pd.DataFrame | None:
-    """From log-likelihoods, on the episodes that all oracles were asked; None where no oracle has any."""
+    """Scores from log-likelihoods on the episodes that all oracles predicted; None if no oracle has a likelihood."""
     likelihoods, squared = (_by_episode(errors, metric) for metric in ("log_likelihood", "squared_error"))
     oracle_runs = sorted(values.loc[values["kind"] == "oracle", "run"].unique())
     oracles = [(str(run), 0) for run in oracle_runs if (run, 0) in likelihoods]
@@ -175,7 +181,7 @@ def _of_likelihoods(errors: pd.DataFrame, values: pd.DataFrame, prompts: PromptS
     common = reduce(pd.Index.intersection, indices)
 
     def constant(error: object) -> float:
-        """Log-likelihood of a Gaussian with the same variance everywhere: the mean squared error of its mean."""
+        """Log-likelihood of a Gaussian whose constant variance is the mean squared error of its mean."""
         outputs, scale = prompts.family.y_dim, prompts.family.normaliser
         return -0.5 * outputs * math.log(2 * math.pi * math.e * float(str(error)) * scale / outputs)
 
@@ -194,16 +200,15 @@ def _of_likelihoods(errors: pd.DataFrame, values: pd.DataFrame, prompts: PromptS
         rows.append(run_rows.iloc[0].to_dict() | summary)
     scored = tables.frame("values", pd.DataFrame(rows).assign(metric="log_likelihood"))
     without_sets = without_related(scored)
-    nothing = float(without_sets.loc[without_sets["run"] == "zero", "value"].iloc[0])
+    zero = float(without_sets.loc[without_sets["run"] == "zero", "value"].iloc[0])
     oracle_row = without_sets[without_sets["kind"] == "oracle"].sort_values(["value", "run"]).iloc[0]
-    if not oracle_row["value"] > nothing:
+    if not oracle_row["value"] > zero:
         return None
-    return Line("log_likelihood", nothing, float(oracle_row["value"]), str(oracle_row["run"])).of(scored)
+    return Scale("log_likelihood", zero, float(oracle_row["value"]), str(oracle_row["run"])).score_rows(scored)
 
 
 def _are_missing(errors: pd.DataFrame, values: pd.DataFrame) -> bool:
-    """Whether scores of likelihoods are made of episodes that are known to have been asked, and are not there: packed
-    results may hold less than an evaluation writes."""
+    """Whether scores of likelihoods need errors of single episodes that packed results do not have."""
     of_oracles = values["kind"].eq("oracle") & values["metric"].eq("log_likelihood")
     required = values[of_oracles | (values["run"].eq("zero") & values["metric"].eq("squared_error"))]
     present_keys = pd.MultiIndex.from_frame(errors[["run", "metric"]])
@@ -211,7 +216,7 @@ def _are_missing(errors: pd.DataFrame, values: pd.DataFrame) -> bool:
 
 
 def _by_episode(errors: pd.DataFrame, metric: str) -> dict[tuple[str, int], pd.Series]:
-    """The scores of all episodes, NaN where not asked, of every run and number of related datasets."""
+    """The scores of all episodes, NaN without a score, by run and number of related datasets."""
     rows = errors[errors["metric"].eq(metric) & errors["n_related"].notna()]
     episodes = range(int(rows["episode"].max()) + 1 if len(rows) else 0)
     return {

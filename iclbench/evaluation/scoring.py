@@ -17,7 +17,7 @@ from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import Predictor
 from iclbench.evaluation.prompts import PromptSet
 
-# Points of all kinds per forward pass, over all its episodes: bounds memory, and is a function of the sizes alone.
+# Number of points per forward pass, over all its episodes. It bounds the memory and does not depend on the machine.
 _POINTS = 16_384
 
 
@@ -26,15 +26,15 @@ class TargetScores:
     """Scores of one contestant on one prompt set.
 
     Attributes:
-        n_related: numbers of related datasets that were asked, ascending.
-        scores: per metric `(episodes, n_related)`, divided by the normaliser where it is an error; NaN where not asked.
-            Where episodes of a test count together, one row is one such group.
-        normaliser: what squared errors were divided by.
-        skipped: the episodes or groups, `(episodes,)`, with a longer context than the contestant takes; they
-            have no scores.
-        reason: why, where there are any.
-        failed: where some score of what was asked is not finite, whatever the metric, `(episodes, n_related)`.
-        problem: where that is, in a line; None: nowhere.
+        n_related: numbers of related datasets, ascending.
+        scores: scores by metric, `(episodes, n_related)`, with squared errors divided by the normaliser; NaN without a
+            score. If a test groups episodes, each row is a group.
+        normaliser: the divisor of squared errors.
+        skipped: mask of episodes or groups, `(episodes,)`, with a context that is longer than the contestant allows;
+            they have no scores.
+        failed: mask of scores that are not finite, for any metric, `(episodes, n_related)`.
+        reason: why episodes were skipped; None if none were.
+        problem: one line about the first score that is not finite; None if there is none.
     """
 
     n_related: tuple[int, ...]
@@ -46,14 +46,13 @@ class TargetScores:
     problem: str | None = None
 
     @property
-    def lost(self) -> list[int]:
-        """Numbers of related datasets at which some score failed."""
-        return [n for n, bad in zip(self.n_related, np.asarray(self.failed.any(0)), strict=True) if bad]
+    def failed_counts(self) -> list[int]:
+        """The numbers of related datasets with a failed score."""
+        return [n for n, failed in zip(self.n_related, np.asarray(self.failed.any(0)), strict=True) if failed]
 
     @property
     def complete_scores(self) -> dict[str, np.ndarray]:
-        """The scores without those of numbers of related datasets at which some failed: no paired comparison over the
-        episodes that are left."""
+        """The scores for paired comparisons: NaN for numbers of related datasets with a failed score."""
         return {metric: np.where(self.failed.any(0), np.nan, scores) for metric, scores in self.scores.items()}
 
 
@@ -63,11 +62,11 @@ def target_scores(
     """Score a predictor on a prompt set by the question `targets`.
 
     Args:
-        predictor: anything that fulfils the contract; backbones must already be on `device`. One that does not use
-            related datasets is asked once.
-        prompts: the frozen episodes.
-        device: where the episodes are sent.
-        episodes_at_most: ask only the first so many episodes; None: all.
+        predictor: the predictor; backbones must already be on `device`. A predictor that does not use related datasets
+            is evaluated without them only.
+        prompts: the prompt set.
+        device: device of the computation.
+        episodes_at_most: number of episodes to evaluate, from the first (default: all).
     """
     family = prompts.family
     counts = tuple(range(family.related_sets + 1)) if predictor.uses_related else (0,)
@@ -75,10 +74,12 @@ def target_scores(
     is_requested = np.arange(len(episodes)) < (len(episodes) if episodes_at_most is None else episodes_at_most)
     reasons = [predictor.too_long(int(n)) for n in episodes.context.counts]
     skipped = is_requested & np.array([reason is not None for reason in reasons])
-    is_asked = is_requested & ~skipped
-    asked = episodes if is_asked.all() else episodes[torch.from_numpy(is_asked)]
-    parts: dict[str, list[np.ndarray]] = {}
-    groups = [(torch.arange(len(asked)), asked)] if predictor.joint == "apart" else by_targets(asked)
+    is_scored = is_requested & ~skipped
+    scored_episodes = episodes if is_scored.all() else episodes[torch.from_numpy(is_scored)]
+    block_arrays: dict[str, list[np.ndarray]] = {}
+    groups = [(torch.arange(len(scored_episodes)), scored_episodes)]
+    if predictor.joint != "apart":
+        groups = by_targets(scored_episodes)
     for block in (block for _, group in groups for block in blocks(group)):
         on_device = block.to(device)
         informed = predictor.informed(on_device.truth)
@@ -88,31 +89,32 @@ def target_scores(
         for name in scores[0]:
             by_count = [block_scores[name] for block_scores in scores]
             scale = metric(name).normaliser(family.normaliser)
-            parts.setdefault(name, []).append((torch.stack(by_count, 1) / scale).cpu().numpy())
+            block_arrays.setdefault(name, []).append((torch.stack(by_count, 1) / scale).cpu().numpy())
     order = torch.cat([index for index, _ in groups]).argsort().numpy()
-    scores_by_name = {name: np.concatenate(blocks)[order] for name, blocks in parts.items()}
-    failed = _nonfinite(scores_by_name, (int(is_asked.sum()), len(counts)))
-    problem = _problem(scores_by_name, failed, counts, np.flatnonzero(is_asked))
-    failed = np.asarray(_among(is_asked, failed.astype(float)) == 1)
-    scores_by_name = group_scores({name: _among(is_asked, s) for name, s in scores_by_name.items()}, prompts.group_size)
+    scores_by_name = {name: np.concatenate(arrays)[order] for name, arrays in block_arrays.items()}
+    failed = _nonfinite(scores_by_name, (int(is_scored.sum()), len(counts)))
+    problem = _problem(scores_by_name, failed, counts, np.flatnonzero(is_scored))
+    failed = np.asarray(_expanded(is_scored, failed.astype(float)) == 1)
+    all_scores = {name: _expanded(is_scored, scores) for name, scores in scores_by_name.items()}
+    scores_by_name = group_scores(all_scores, prompts.group_size)
     skipped = skipped.reshape(-1, prompts.group_size).any(1)
     failed = np.asarray(failed.reshape(-1, prompts.group_size, len(counts)).any(1))
     reason = next((reason for reason in reasons if reason), None)
     return TargetScores(counts, scores_by_name, family.normaliser, skipped, failed, reason, problem)
 
 
-def _among(is_asked: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """The scores of the episodes that were taken, `(taken, columns)`, among all of them, NaN elsewhere."""
-    if is_asked.all():
+def _expanded(is_scored: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """Scores of all episodes, `(episodes, columns)`, from those of the scored ones; NaN for the others."""
+    if is_scored.all():
         return scores
-    all_scores = np.full((len(is_asked), scores.shape[1]), np.nan)
-    all_scores[is_asked] = scores
+    all_scores = np.full((len(is_scored), scores.shape[1]), np.nan)
+    all_scores[is_scored] = scores
     return all_scores
 
 
 def group_scores(scores: dict[str, np.ndarray], size: int) -> dict[str, np.ndarray]:
-    """Scores `(episodes, columns)` of every `size` neighbouring episodes as one: right only where all of them are, by
-    the mean for all else."""
+    """Scores of groups of `size` consecutive episodes: an accuracy is 1 only if all episodes are right; other scores
+    are averaged."""
     if size == 1:
         return scores
     groups = {name: s.reshape(-1, size, s.shape[1]) for name, s in scores.items()}
@@ -120,15 +122,15 @@ def group_scores(scores: dict[str, np.ndarray], size: int) -> dict[str, np.ndarr
 
 
 def blocks(episodes: Episodes) -> Iterator[Episodes]:
-    """The episodes in the portions in which they are computed."""
+    """Split the episodes into the blocks of single forward passes."""
     related = 0 if episodes.related is None else episodes.related.mask.shape[1:].numel()
     size = max(1, _POINTS // (episodes.context.count + episodes.asked.count + related))
     return (episodes[start : start + size] for start in range(0, len(episodes), size))
 
 
 def by_targets(episodes: Episodes) -> list[tuple[Int[Tensor, " group"], Episodes]]:
-    """The episodes in groups of equally many targets, without padding, and their indices: a predictor of joint answers
-    would read padding, too."""
+    """Groups of episodes with the same number of targets, with their indices. Joint predictions need targets without
+    padding, because they depend on the inputs of all targets."""
     targets, order = episodes.asked.compact()
     scored, groups = take(episodes.scored, order), []
     for count in targets.counts.unique().tolist():
@@ -139,7 +141,7 @@ def by_targets(episodes: Episodes) -> list[tuple[Int[Tensor, " group"], Episodes
 
 
 def _scores(predictor: Predictor, answer: Prediction, episodes: Episodes, related: int) -> dict[str, Tensor]:
-    """Every score of every episode: means over its targets, and joint scores."""
+    """All scores of each episode: means over its targets, and joint scores."""
     y = episodes.asked.y
     check_answer(predictor, "predict_by_related", answer, y.shape, y)
     by_target = answer.scores_within(y, episodes.choices)
@@ -152,28 +154,28 @@ def _scores(predictor: Predictor, answer: Prediction, episodes: Episodes, relate
 
 
 def _mean(scores: Tensor, scored: Tensor) -> Tensor:
-    """Mean over the targets that count, per episode."""
+    """Mean over the scored targets of each episode."""
     masked = scores.double().masked_fill(~scored, 0)
     return masked.sum(1) / scored.sum(1)
 
 
 def _nonfinite(all_scores: dict[str, np.ndarray], shape: tuple[int, int]) -> np.ndarray:
-    """Episodes, by number of related datasets, of which some score is not finite."""
-    bad = np.zeros(shape, dtype=bool)
+    """Mask of scores that are not finite, for any metric, `(episodes, n_related)`."""
+    failed = np.zeros(shape, dtype=bool)
     for scores in all_scores.values():
-        bad |= ~np.isfinite(scores)
-    return bad
+        failed |= ~np.isfinite(scores)
+    return failed
 
 
 def _problem(
-    all_scores: dict[str, np.ndarray], bad: np.ndarray, counts: tuple[int, ...], numbers: np.ndarray
+    all_scores: dict[str, np.ndarray], failed: np.ndarray, counts: tuple[int, ...], numbers: np.ndarray
 ) -> str | None:
-    """Where scores are not finite, in a line; None: nowhere. `numbers` are those of the episodes."""
-    if not bad.any():
+    """One line about the first score that is not finite; None if there is none. `numbers` are those of the episodes."""
+    if not failed.any():
         return None
-    episode, column = np.argwhere(bad)[0]
+    episode, column = np.argwhere(failed)[0]
     metric, value = next((m, s[episode, column]) for m, s in all_scores.items() if not np.isfinite(s[episode, column]))
     return (
-        f"{metric} is {value:g} in {int(bad.any(1).sum())} of {len(bad)} episodes, first in episode {numbers[episode]} "
-        f"with {counts[column]} related datasets"
+        f"{metric} is {value:g} in {int(failed.any(1).sum())} of {len(failed)} episodes, first in episode "
+        f"{numbers[episode]} with {counts[column]} related datasets"
     )

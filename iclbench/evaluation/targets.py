@@ -1,8 +1,8 @@
-"""The question `targets`: every episode's mean score over its targets, by the number of related datasets it was given.
+"""The question `targets`: the mean score of each episode over its targets, by the number of related datasets.
 
-A value row is a mean over all episodes, over those of one bin of context sizes (`axis = "n_context"`, the bin's upper
-end as value) or over a part that the family names (`axis = "stratum:NAME"`). A test that the family has of its own is
-scored in the same way on its own episodes, by the mean over all of them.
+A row of `values` is a mean over all episodes, over those in a bin of context sizes (`axis = "n_context"`, the upper end
+of the bin as value), or over a stratum of the family (`axis = "stratum:NAME"`). The family's own tests are scored in
+the same way on their own episodes, by the mean over all of them.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from iclbench.store.runs import writing
 
 
 def score_targets(contestant: PredictorContestant, prompts: PromptSet) -> cells.Tables:
-    """The tables of one contestant by the question `targets`, or by the family's own test that the prompts are of."""
-    prompts.episodes  # noqa: B018  (drawn before the clock starts: all contestants share them)
+    """The tables of one contestant by the question `targets`, or by the family's own test of the prompts."""
+    prompts.episodes  # noqa: B018  (all contestants share the episodes, so their sampling is not measured)
     with advised(IN_EVALUATION), Measure(contestant.device) as cost:
-        result_scores = target_scores(contestant.predictor, prompts, contestant.device, contestant.episodes)
-    if result_scores.reason and not result_scores.scores:
-        return cells.skipped(prompts, cells.row(contestant, prompts, prompts.question), result_scores.reason)
+        target = target_scores(contestant.predictor, prompts, contestant.device, contestant.episodes)
+    if target.reason and not target.scores:
+        return cells.skipped(prompts, cells.row(contestant, prompts, prompts.question), target.reason)
     sizes = prompts.episodes.context.counts.numpy()[:: prompts.group_size, None]
-    # No paired comparison over the episodes that are left, which are the short ones.
-    paired_scores = {} if result_scores.reason else result_scores.complete_scores
+    # If long episodes were skipped, the others are not a fair sample for paired comparisons.
+    paired_scores = {} if target.reason else target.complete_scores
     return {
-        "examples": examples.predicted(contestant, prompts, result_scores.lost),
+        "examples": examples.predicted(contestant, prompts, target.failed_counts),
         "errors": cells.error_rows(
-            contestant, prompts, paired_scores, n_context=sizes, n_related=np.asarray(result_scores.n_related)
+            contestant, prompts, paired_scores, n_context=sizes, n_related=np.asarray(target.n_related)
         ),
-        "costs": [] if result_scores.skipped.any() else cells.cost_rows(contestant, prompts, cost),
-        "values": _value_rows(contestant, prompts, result_scores),
+        "costs": [] if target.skipped.any() else cells.cost_rows(contestant, prompts, cost),
+        "values": _value_rows(contestant, prompts, target),
     }
 
 
 def parts_of(prompts: PromptSet) -> list[tuple[dict[str, object], np.ndarray]]:
-    """Parts of the episodes to average over: their columns, and a mask over all episodes or groups of them."""
+    """The subsets of episodes to average over: their columns, and a mask over all episodes or groups of them."""
     episodes = prompts.episodes
     parts: list[tuple[dict[str, object], np.ndarray]] = [({}, np.ones(len(episodes) // prompts.group_size, dtype=bool))]
     if prompts.evaluator:
@@ -53,27 +53,27 @@ def parts_of(prompts: PromptSet) -> list[tuple[dict[str, object], np.ndarray]]:
     sizes = episodes.context.counts.numpy()
     ends = np.array([bin_end(int(n)) for n in sizes])
     parts += [({"axis": "n_context", "axis_value": float(end)}, ends == end) for end in np.unique(ends)]
-    for name, within in prompts.family.strata(episodes).items():
-        parts.append(({"axis": f"stratum:{name}", "stratum": name}, within.cpu().numpy()))
+    for name, mask in prompts.family.strata(episodes).items():
+        parts.append(({"axis": f"stratum:{name}", "stratum": name}, mask.cpu().numpy()))
     return parts
 
 
 def bin_end(n: int) -> int:
-    """Upper end of the bin of context sizes that n is in: up to 4, 5 to 16, 17 to 64, ... (empty contexts: 0)."""
+    """Upper end of the bin of a context size: up to 4, 5 to 16, 17 to 64, ... (0 for empty contexts)."""
     end = 4
     while end < n:
         end *= 4
     return end if n else 0
 
 
-def _value_rows(contestant: PredictorContestant, prompts: PromptSet, result_scores: TargetScores) -> cells.Rows:
+def _value_rows(contestant: PredictorContestant, prompts: PromptSet, target: TargetScores) -> cells.Rows:
     rows: cells.Rows = []
-    for name, scores in result_scores.scores.items():
+    for name, scores in target.scores.items():
         shared = cells.row(contestant, prompts, prompts.question) | {
             "metric": name,
-            "normaliser": metric(name).normaliser(result_scores.normaliser),
+            "normaliser": metric(name).normaliser(target.normaliser),
         }
-        rows += mean_rows(shared, prompts, result_scores.n_related, scores, result_scores)
+        rows += mean_rows(shared, prompts, target.n_related, scores, target)
     return rows
 
 
@@ -82,27 +82,28 @@ def mean_rows(
     prompts: PromptSet,
     n_related: tuple[int, ...],
     scores: np.ndarray,
-    result_scores: TargetScores | None = None,
+    target: TargetScores | None = None,
 ) -> cells.Rows:
-    """Means and intervals of `(episodes, n_related)` over every part of the prompt set; a skipped row for a part with
-    skipped episodes of what was `result_scores`, a failed one where one of its scores is not finite."""
+    """Rows with means and intervals of scores over each subset of the episodes (`parts_of`).
+
+    Args:
+        shared: columns of all rows.
+        prompts: the prompt set.
+        n_related: numbers of related datasets.
+        scores: `(episodes, n_related)`.
+        target: the scores from which these are computed. A subset with skipped episodes gets a skipped row, and one
+            with a score that is not finite a failed row.
+    """
     rows: cells.Rows = []
-    for columns, within in parts_of(prompts):
-        failed = (
-            np.zeros(len(n_related), dtype=bool)
-            if result_scores is None
-            else np.asarray(result_scores.failed[within].any(0))
-        )
-        if result_scores is not None and result_scores.skipped[within].any():
-            skipped = columns | {"status": "skipped", "reason": result_scores.reason}
+    for columns, mask in parts_of(prompts):
+        failed = np.zeros(len(n_related), dtype=bool) if target is None else np.asarray(target.failed[mask].any(0))
+        if target is not None and target.skipped[mask].any():
+            skipped = columns | {"status": "skipped", "reason": target.reason}
             rows += [shared | {"n_related": n} | skipped for n in n_related]
-        elif failed.any() or np.isfinite(scores[within]).any():
-            for n, bad, summary in zip(n_related, failed, summaries(scores[within], prompts.seed), strict=True):
-                if bad:
-                    failure = {
-                        "status": "failed",
-                        "reason": result_scores.problem if result_scores is not None else None,
-                    }
+        elif failed.any() or np.isfinite(scores[mask]).any():
+            for n, has_failed, summary in zip(n_related, failed, summaries(scores[mask], prompts.seed), strict=True):
+                if has_failed:
+                    failure = {"status": "failed", "reason": target.problem if target is not None else None}
                     rows.append(shared | {"n_related": n} | columns | failure)
                 elif summary["n_episodes"]:
                     rows.append(shared | {"n_related": n} | columns | summary)
@@ -110,7 +111,7 @@ def mean_rows(
 
 
 def chance_row(prompts: PromptSet) -> dict[str, object]:
-    """The accuracy of guessing at a test, as a baseline of its own."""
+    """The accuracy of guessing in a test, as the row of a baseline."""
     test = prompts.family.evaluators()[prompts.evaluator]
     return {
         "run": "chance",
@@ -137,7 +138,7 @@ def chance_row(prompts: PromptSet) -> dict[str, object]:
 
 
 def write_chance(results: Path, prompts: PromptSet) -> None:
-    """Write the row of guessing."""
+    """Write the row `chance_row`."""
     path = results / "tables" / prompts.id / "summary" / "chance.values.parquet"
     with writing(results):
         tables.write("values", [chance_row(prompts)], path, {})

@@ -88,7 +88,7 @@ class ProbeSet(PromptSet):
         """Episodes of a family that draws its own targets: contexts of k points; the first m + n targets are
         queries."""
         shift = self.family.parse_shift(self.shift).with_examples(self.context)
-        prompts = PromptSet(self.task, self.preset, shift.name, self.seed, self.data_dir, self.given)
+        prompts = PromptSet(self.task, self.preset, shift.name, self.seed, self.data_dir, self.built_family)
         drawn = prompts.draw(stream, tasks, self.context)
         targets = drawn.asked.span(0, self.fit + self.test)
         available = int(targets.counts.min())

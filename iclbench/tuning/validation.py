@@ -34,7 +34,7 @@ class ValidationSet(PromptSet):
 
     @cached_property
     def family(self) -> Family:
-        return self.given or self.task.build(self.data_dir).validation()
+        return self.built_family or self.task.build(self.data_dir).validation()
 
     @cached_property
     def id(self) -> str:
@@ -71,7 +71,7 @@ class Objective:
         """
         family = task.build(data_dir).validation()
         tests = [name for name in task.tests(family, task.evaluators) if not meaning(name).finer]
-        sets = tuple(ValidationSet(task, preset, given=family, evaluator=name) for name in tests or [""])
+        sets = tuple(ValidationSet(task, preset, built_family=family, evaluator=name) for name in tests or [""])
         area = metric(HEADS[task.head].headline).area if task.question == "next" else ""
         likelihood = "log_likelihood" if "log_likelihood" in HEADS[task.head].metrics else sets[0].headline
         return cls(HEADLINE if tests else area or likelihood, sets)

@@ -11,7 +11,7 @@ import tomli_w
 from iclbench.cli import eval_runs
 from iclbench.cli.main import main
 from iclbench.config.resolution import resolve_run
-from iclbench.evaluation import whole_table
+from iclbench.evaluation import full_table
 from iclbench.store.runs import Run, create
 from iclbench.training.run import train
 from tests.conftest import small_card
@@ -74,7 +74,7 @@ def test_a_table_is_read_and_xgboost_fitted_on_it_once_for_all_runs(
     copytree(results / "runs" / trained.name, results / "runs" / "twin")
     table = tmp_path / "mine.csv"
     np.savetxt(table, array(), delimiter=",", header="a,b,y", comments="")
-    counts = dict.fromkeys(("read_table", "_fitted"), 0)
+    counts = dict.fromkeys(("read_table", "_cross_validated"), 0)
 
     def counted(module: object, name: str) -> None:
         function = getattr(module, name)
@@ -86,10 +86,10 @@ def test_a_table_is_read_and_xgboost_fitted_on_it_once_for_all_runs(
         monkeypatch.setattr(module, name, call)
 
     counted(eval_runs, "read_table")
-    counted(whole_table, "_fitted")
+    counted(full_table, "_cross_validated")
     words = ["eval", trained.name, "twin", "--csv", str(table), "--target", "y", "--baseline", "zero"]
     assert main([*words, "--results", str(results)]) == 0
-    assert counts == {"read_table": 1, "_fitted": 1}
+    assert counts == {"read_table": 1, "_cross_validated": 1}
 
 
 def test_nothing_that_a_terminal_obeys_is_printed_of_columns_and_files(

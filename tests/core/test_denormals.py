@@ -1,4 +1,4 @@
-"""Numbers below the least normal one count as 0 where that is asked for, and nowhere else."""
+"""Denormal numbers count as 0 in the block `flushed`, in recurrences and in training."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from iclbench.training.fit import Training, fit
 DENORMAL = 1e-39
 
 
-def kept() -> bool:
+def has_denormals() -> bool:
     return float(torch.tensor(DENORMAL) * 1.0) > 0.0 and sys.float_info.min * 0.5 > 0.0
 
 
-def test_the_thread_is_left_as_it_was() -> None:
-    assert kept()
+def test_the_mode_of_the_thread_is_restored() -> None:
+    assert has_denormals()
     with flushed():
-        assert not kept()
+        assert not has_denormals()
         with flushed():
-            assert not kept()
-        assert not kept()
-    assert kept()
+            assert not has_denormals()
+        assert not has_denormals()
+    assert has_denormals()
     with pytest.raises(KeyError), flushed():
         raise KeyError
-    assert kept()
+    assert has_denormals()
 
 
-def test_a_recurrence_has_none() -> None:
-    """Some processors take five times as long for one whose decays are strong."""
+def test_a_recurrence_flushes_denormals() -> None:
+    """Otherwise a recurrence with strong decays takes five times as long on some processors."""
     one, tiny = torch.ones(1, 1, 4, 2), torch.full((1, 1, 4, 2), DENORMAL, requires_grad=True)
     answers = full_pass(Terms(one, one, tiny))
     answers.backward(torch.full_like(answers, DENORMAL))
-    assert kept() and tiny.grad is not None
+    assert has_denormals() and tiny.grad is not None
     assert answers.eq(0.0).all() and tiny.grad.eq(0.0).all()
 
 
-def test_a_training_has_none() -> None:
+def test_training_flushes_denormals() -> None:
     config = resolve_run("linear", "gpt2", "smoke", seed=0, overrides=["train.steps=1"])
-    seen: list[bool] = []
+    observations: list[bool] = []
 
-    def look(training: Training) -> None:
-        seen.append(kept())
+    def observe(training: Training) -> None:
+        observations.append(has_denormals())
 
-    fit(config.build(config.task.build()), config.task, config.train, [look])
-    assert seen == [False] and kept()
+    fit(config.build(config.task.build()), config.task, config.train, [observe])
+    assert observations == [False] and has_denormals()

@@ -20,21 +20,21 @@ def test_counts_are_of_valid_points_and_count_includes_padding(points):
     assert len(points) == 2
 
 
-def test_a_span_is_a_stretch_of_every_episode(points):
-    part = points.span(1, 3)
-    assert part.x.tolist() == points.x[:, 1:3].tolist()
-    assert part.mask.tolist() == [[False, True], [True, False]]
+def test_a_span_has_consecutive_points_of_each_episode(points):
+    span = points.span(1, 3)
+    assert span.x.tolist() == points.x[:, 1:3].tolist()
+    assert span.mask.tolist() == [[False, True], [True, False]]
     assert points.span(0, 0).count == 0
 
 
-def test_appending_keeps_masks_and_undoes_spans(points):
-    whole = points.span(0, 1).append(points.span(1))
-    assert torch.equal(whole.x, points.x)
-    assert torch.equal(whole.y, points.y)
-    assert torch.equal(whole.mask, points.mask)
+def test_appended_spans_are_the_points_with_their_mask(points):
+    joined = points.span(0, 1).append(points.span(1))
+    assert torch.equal(joined.x, points.x)
+    assert torch.equal(joined.y, points.y)
+    assert torch.equal(joined.mask, points.mask)
 
 
-def test_compacting_brings_valid_points_to_the_front_in_their_order(points):
+def test_compact_puts_valid_points_first_in_their_order(points):
     compact, order = points.compact()
     assert compact.y[0, :3, 0].tolist() == [0.0, 2.0, 3.0]
     assert compact.y[1, :2, 0].tolist() == [4.0, 5.0]
@@ -43,21 +43,21 @@ def test_compacting_brings_valid_points_to_the_front_in_their_order(points):
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=9))
-def test_compacting_equals_boolean_indexing(mask):
+def test_compact_equals_boolean_indexing(mask):
     points = Points(torch.randn(1, len(mask), 2), torch.arange(len(mask))[None], torch.tensor([mask]))
     compact, _ = points.compact()
     assert torch.equal(compact.y[0, : sum(mask)], points.y[0][points.mask[0]])
     assert torch.equal(compact.x[0, : sum(mask)], points.x[0][points.mask[0]])
 
 
-def test_labels_and_vectors_are_both_outputs():
+def test_outputs_are_labels_or_vectors():
     labels = Points.full(torch.zeros(2, 3, 5), torch.zeros(2, 3, dtype=torch.long))
     assert labels.repeat_interleave(2).y.shape == (4, 3)
     sets = Points.full(torch.zeros(2, 6, 3, 5), torch.zeros(2, 6, 3, 1))
     assert sets.mask.shape == (2, 6, 3)
 
 
-def test_without_targets_the_context_itself_is_asked(points):
+def test_without_targets_the_context_points_are_the_queries(points):
     episodes = Episodes(points, points.mask, truth={"w": torch.zeros(2, 1)})
     assert episodes.asked is points
     assert len(episodes) == 2
@@ -66,14 +66,14 @@ def test_without_targets_the_context_itself_is_asked(points):
     assert Episodes(points, other.mask, targets=other).asked is other
 
 
-def test_a_context_that_is_asked_comes_behind_the_targets_and_its_gaps_do_not_count(points):
+def test_context_points_as_queries_follow_the_targets_and_only_valid_ones_count(points):
     targets = points.map(lambda t: t[:, :3] + 100 if t.is_floating_point() else t[:, :3])
     scored = torch.tensor([[True, False, True], [True, False, False]])
-    both = Episodes(points, scored, targets=targets).asking_context()
-    assert torch.equal(both.context.x, points.x)
-    assert torch.equal(both.asked.x, torch.cat([targets.x, points.x], 1))
-    assert torch.equal(both.asked.y, torch.cat([targets.y, points.y], 1))
-    assert both.scored.tolist() == [
+    episodes = Episodes(points, scored, targets=targets).asking_context()
+    assert torch.equal(episodes.context.x, points.x)
+    assert torch.equal(episodes.asked.x, torch.cat([targets.x, points.x], 1))
+    assert torch.equal(episodes.asked.y, torch.cat([targets.y, points.y], 1))
+    assert episodes.scored.tolist() == [
         [True, False, True, True, False, True, True],
         [True, False, False, True, True, False, False],
     ]

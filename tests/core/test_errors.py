@@ -1,4 +1,4 @@
-"""Exceptions: all of them cross to other processes."""
+"""Exceptions: pickling, error codes, and the helper `refused`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from iclbench.sweep.work import _FailedInPartError
 from iclbench.training.fit import TrainingDivergedError
 from tests.refusals import refused
 
-# How the exceptions are made that take more than a message.
+# Examples of the exceptions that take more than a message.
 MADE: dict[type[IclbenchError], Callable[[], IclbenchError]] = {
     UnknownNameError: lambda: UnknownNameError("task", "linaer", ["linear"], hint="(h)", listed_by="list"),
     DataChangedError: lambda: DataChangedError("a1", "b2"),
@@ -32,50 +32,50 @@ MADE: dict[type[IclbenchError], Callable[[], IclbenchError]] = {
 }
 
 
-def ours() -> list[type[Exception]]:
-    """Every exception of the package. Modules without a class of an exception are not imported: all of them would take
-    seconds."""
+def package_exceptions() -> list[type[Exception]]:
+    """Every exception of the package. Only modules that define exceptions are imported, since importing all modules
+    takes seconds."""
     root = Path(iclbench.__file__).parent
     exceptions = re.compile(r"^class \w*(Error|Exception|Interrupted)|^class \w+\(.*(Error|Exception)", re.MULTILINE)
     for path in root.rglob("*.py"):
         if exceptions.search(path.read_text()):
             importlib.import_module(".".join(path.relative_to(root.parent).with_suffix("").parts))
 
-    def below(cls: type[Exception]) -> Iterator[type[Exception]]:
-        for each in cls.__subclasses__():
-            yield each
-            yield from below(each)
+    def subclasses(cls: type[Exception]) -> Iterator[type[Exception]]:
+        for subclass in cls.__subclasses__():
+            yield subclass
+            yield from subclasses(subclass)
 
-    return [each for each in below(Exception) if each.__module__.startswith("iclbench.")]
+    return [cls for cls in subclasses(Exception) if cls.__module__.startswith("iclbench.")]
 
 
 def test_every_exception_survives_pickle() -> None:
-    found = ours()
-    assert {IclbenchError, UsageError, *MADE} <= set(found)
-    for cls in found:
+    exceptions = package_exceptions()
+    assert {IclbenchError, UsageError, *MADE} <= set(exceptions)
+    for cls in exceptions:
         error = MADE[cls]() if cls in MADE else cls("x")  # type: ignore[index]
-        again = pickle.loads(pickle.dumps(error))
-        assert type(again) is cls and str(again) == str(error) and again.args == error.args
-        assert {name: str(value) for name, value in vars(again).items()} == {k: str(v) for k, v in vars(error).items()}
+        copy = pickle.loads(pickle.dumps(error))
+        assert type(copy) is cls and str(copy) == str(error) and copy.args == error.args
+        assert {name: str(value) for name, value in vars(copy).items()} == {k: str(v) for k, v in vars(error).items()}
 
 
 def _mistyped(name: str) -> None:
     raise UnknownNameError("task", name, ["linear"])
 
 
-def test_a_mistyped_name_ends_a_pool() -> None:
+def test_an_unknown_name_is_reported_by_a_process_pool() -> None:
     with multiprocessing.get_context("fork").Pool(1) as pool:
-        answer = pool.map_async(_mistyped, ["linaer"])
+        result = pool.map_async(_mistyped, ["linaer"])
         with refused("unknown-name", "linaer", "linear"):
-            answer.get(timeout=10)
+            result.get(timeout=10)
 
 
 def test_every_code_in_the_package_is_listed() -> None:
-    written = re.compile(r'\bcode(?:: ClassVar\[str\])? ?= ?"([a-z-]+)"')
+    assignment = re.compile(r'\bcode(?:: ClassVar\[str\])? ?= ?"([a-z-]+)"')
     root = Path(iclbench.__file__).parent
-    codes = {code for path in root.rglob("*.py") for code in written.findall(path.read_text())}
+    codes = {code for path in root.rglob("*.py") for code in assignment.findall(path.read_text())}
     assert codes <= set(CODES)
-    assert {cls.code for cls in ours() if issubclass(cls, IclbenchError)} <= set(CODES)
+    assert {cls.code for cls in package_exceptions() if issubclass(cls, IclbenchError)} <= set(CODES)
 
 
 @pytest.mark.parametrize(

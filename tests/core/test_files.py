@@ -1,4 +1,4 @@
-"""Files are whole or untouched."""
+"""Files are written completely or not changed."""
 
 import os
 from contextlib import suppress
@@ -13,10 +13,10 @@ from iclbench.core.files import atomic, digest_path, remove_leftovers, save_tens
 from iclbench.store.runs import recorded_digest
 
 
-def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:
+def test_only_regular_files_are_replaced(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(OSError, match="not a regular file"), atomic(pipe) as temporary:
+    with pytest.raises(OSError, match="pipe"), atomic(pipe) as temporary:
         temporary.write_text("new")
     assert pipe.is_fifo()
     assert list(tmp_path.iterdir()) == [pipe]
@@ -33,7 +33,7 @@ def test_links_are_followed(tmp_path: Path) -> None:
 
 
 def test_folders_are_synced_as_well_as_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it a power failure may forget the name of a file whose bytes are on the disk."""
+    """Otherwise a power failure may remove the name of a file whose bytes are on the disk."""
     synced: list[tuple[Path, bool]] = []
     path = tmp_path / "new" / "folder" / "file"
 
@@ -47,14 +47,15 @@ def test_folders_are_synced_as_well_as_files(tmp_path: Path, monkeypatch: pytest
     assert synced[-1] == (path.parent, True)
 
 
-def test_what_killed_writers_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+def test_only_temporary_files_of_killed_writers_are_removed(tmp_path: Path) -> None:
     with atomic(tmp_path / "file") as temporary:
         temporary.write_text("new")
-        left = temporary.name
-    for name in (left, left.replace("tmp", "txt"), ".file.tmp", "file.1.tmp"):
+        leftover = temporary.name
+    other_names = {leftover.replace("tmp", "txt"), ".file.tmp", "file.1.tmp"}
+    for name in (leftover, *other_names):
         (tmp_path / name).touch()
     remove_leftovers(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"file", left.replace("tmp", "txt"), ".file.tmp", "file.1.tmp"}
+    assert {path.name for path in tmp_path.iterdir()} == {"file", *other_names}
 
 
 def test_the_same_tensors_and_metadata_are_the_same_bytes(tmp_path: Path) -> None:
@@ -68,33 +69,33 @@ def test_the_same_tensors_and_metadata_are_the_same_bytes(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("files_renamed", [0, 1, 2, 3])
-def test_weights_and_the_digest_beside_them_fit_wherever_their_writer_was_killed(
+def test_weights_match_their_digest_wherever_the_writer_was_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files_renamed: int
 ) -> None:
     path = tmp_path / "w.safetensors"
     save_tensors(path, {"a": torch.zeros(3)}, {}, digest=True)
-    replace, left = Path.replace, iter(range(files_renamed))
+    replace, remaining = Path.replace, iter(range(files_renamed))
 
-    def killed(self: Path, target: Path) -> Path:
-        if next(left, None) is None:
+    def replace_or_interrupt(self: Path, target: Path) -> Path:
+        if next(remaining, None) is None:
             raise KeyboardInterrupt
         return replace(self, target)
 
     with monkeypatch.context() as patched, suppress(KeyboardInterrupt):
-        patched.setattr(Path, "replace", killed)
+        patched.setattr(Path, "replace", replace_or_interrupt)
         save_tensors(path, {"a": torch.ones(3)}, {}, digest=True)
     assert recorded_digest(path) == digests.of_file(path)
     save_tensors(path, {"a": torch.full((3,), 2.0)}, {}, digest=True)
     assert digest_path(path).read_text() == f"{digests.of_file(path)}  {path.name}\n"
 
 
-def test_weights_that_are_the_same_already_are_not_written_again(tmp_path: Path) -> None:
+def test_equal_weights_are_not_rewritten(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     save_tensors(path, {"a": torch.zeros(3)}, {"b": "c"}, digest=True)
-    before = [each.stat().st_ino for each in (path, digest_path(path))]
+    inodes = [file.stat().st_ino for file in (path, digest_path(path))]
     save_tensors(path, {"a": torch.zeros(3)}, {"b": "c"}, digest=True)
-    assert [each.stat().st_ino for each in (path, digest_path(path))] == before
+    assert [file.stat().st_ino for file in (path, digest_path(path))] == inodes
     path.write_bytes(path.read_bytes()[:-1])
     save_tensors(path, {"a": torch.zeros(3)}, {"b": "c"}, digest=True)
-    assert recorded_digest(path) == digests.of_file(path), "what is damaged is written anew"
-    assert sorted(each.name for each in tmp_path.iterdir()) == [path.name, digest_path(path).name]
+    assert recorded_digest(path) == digests.of_file(path), "a damaged file is rewritten"
+    assert sorted(file.name for file in tmp_path.iterdir()) == [path.name, digest_path(path).name]

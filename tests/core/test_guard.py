@@ -1,4 +1,4 @@
-"""The state of torch inside the guard."""
+"""The state of torch inside and after the guard."""
 
 import contextlib
 import sys
@@ -23,7 +23,7 @@ def test_a_guard_restores_the_state_after_an_error() -> None:
     assert torch.get_default_dtype() == torch.float32
 
 
-def test_an_inner_guard_repairs_what_code_in_between_has_changed() -> None:
+def test_an_inner_guard_resets_a_changed_dtype() -> None:
     with fixed_state():
         torch.set_default_dtype(torch.float64)
         with fixed_state():
@@ -32,36 +32,36 @@ def test_an_inner_guard_repairs_what_code_in_between_has_changed() -> None:
 
 
 def test_the_last_thread_restores_the_default_dtype() -> None:
-    """The one that came first leaves while the other is inside."""
-    inside, leave, seen = threading.Event(), threading.Event(), []
+    """The first thread leaves the guard while the second one is inside."""
+    entered, may_leave, dtypes = threading.Event(), threading.Event(), []
 
-    def other() -> None:
+    def run_guarded() -> None:
         with fixed_state():
-            inside.set()
-            leave.wait(10)
-            seen.append(torch.zeros(1).dtype)
+            entered.set()
+            may_leave.wait(10)
+            dtypes.append(torch.zeros(1).dtype)
 
     torch.set_default_dtype(torch.float64)
     try:
         with fixed_state():
-            thread = threading.Thread(target=other)
+            thread = threading.Thread(target=run_guarded)
             thread.start()
-            inside.wait(10)
-        leave.set()
+            entered.wait(10)
+        may_leave.set()
         thread.join()
-        assert seen == [torch.float32]
+        assert dtypes == [torch.float32]
         assert torch.get_default_dtype() == torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
 
 
-def test_a_plug_in_that_changes_the_default_dtype_when_it_is_imported_changes_nothing_else(
+def test_a_plug_in_cannot_change_the_default_dtype_when_it_is_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "wide_plugin.py").write_text("import torch\ntorch.set_default_dtype(torch.float64)\nclass Net: ...\n")
     monkeypatch.syspath_prepend(tmp_path)
-    for inside in (contextlib.nullcontext(), fixed_state()):
-        with inside:
+    for context in (contextlib.nullcontext(), fixed_state()):
+        with context:
             assert Entry("wide_plugin:Net").load().__name__ == "Net"
             assert torch.get_default_dtype() == torch.float32
         del sys.modules["wide_plugin"]

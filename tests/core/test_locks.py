@@ -1,4 +1,4 @@
-"""Locks: the system's own, and folders where these reach no other machine."""
+"""Locks of the system, and folders as locks on file systems where they do not reach other machines."""
 
 import errno
 import json
@@ -27,8 +27,8 @@ bucket /bucket fuse.goofys rw 0 0
 
 
 @pytest.fixture(params=["file", "folder", "unsupported"])
-def made(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A path at which locks are of one kind."""
+def path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The path of a lock, for each kind of lock."""
     if request.param == "folder":
         monkeypatch.setenv("ICLBENCH_LOCKS", "folders")
     if request.param == "unsupported":
@@ -40,86 +40,86 @@ def made(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     return tmp_path / "lock"
 
 
-def refused(other: Lock) -> bool:
+def is_blocked(lock: Lock) -> bool:
     try:
-        other.acquire(wait=False)
+        lock.acquire(wait=False)
     except BlockingIOError:
         return True
     return False
 
 
-def test_one_has_it_and_the_other_waits(made: Path) -> None:
-    one, other = lock(made), lock(made)
-    one.acquire(wait=False)
-    assert one.held and not other.held and refused(other)
-    one.release()
-    assert not one.held
-    other.acquire(wait=True)
-    assert other.held and refused(one)
-    other.release()
+def test_a_second_process_waits_for_the_lock(path: Path) -> None:
+    first, second = lock(path), lock(path)
+    first.acquire(wait=False)
+    assert first.held and not second.held and is_blocked(second)
+    first.release()
+    assert not first.held
+    second.acquire(wait=True)
+    assert second.held and is_blocked(first)
+    second.release()
 
 
-def test_a_lock_whose_folder_is_deleted_is_lost(made: Path) -> None:
-    one = lock(made)
-    one.acquire(wait=False)
-    for path in (made, made.with_name("lock.d") / "owner.json"):
-        path.unlink(missing_ok=True)
-    assert not one.held
+def test_a_lock_whose_file_is_deleted_is_lost(path: Path) -> None:
+    deleted_lock = lock(path)
+    deleted_lock.acquire(wait=False)
+    for file in (path, path.with_name("lock.d") / "owner.json"):
+        file.unlink(missing_ok=True)
+    assert not deleted_lock.held
 
 
-def test_a_dead_owner_leaves_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lock_of_a_dead_owner_can_be_acquired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ICLBENCH_LOCKS", "folders")
     code = (
         "import os, sys, pathlib; from iclbench.core.locks import lock; lock(pathlib.Path(sys.argv[1])).acquire(False)"
     )
     subprocess.run([sys.executable, "-c", f"{code}; os._exit(0)", str(tmp_path / "lock")], check=True)
     assert (tmp_path / "lock.d" / "owner.json").is_file()
-    one = lock(tmp_path / "lock")
-    one.acquire(wait=False)
-    assert one.held
-    one.release()
+    new_lock = lock(tmp_path / "lock")
+    new_lock.acquire(wait=False)
+    assert new_lock.held
+    new_lock.release()
 
 
-def test_an_owner_elsewhere_is_believed_as_long_as_its_heart_beats(tmp_path: Path) -> None:
+def test_the_lock_of_another_machine_is_stale_after_its_last_heartbeat(tmp_path: Path) -> None:
     folder = tmp_path / "lock.d"
     folder.mkdir()
     owner = folder / "owner.json"
     owner.write_text(json.dumps({"token": "x", "machine": "elsewhere", "pid": 1}))
-    one = FolderLock(tmp_path / "lock")
-    assert refused(one)
-    old = time.time() - locks.STALE - 1
-    os.utime(owner, (old, old))
-    one.acquire(wait=False)
-    assert one.held
-    one.release()
+    new_lock = FolderLock(tmp_path / "lock")
+    assert is_blocked(new_lock)
+    last_beat = time.time() - locks.STALE - 1
+    os.utime(owner, (last_beat, last_beat))
+    new_lock.acquire(wait=False)
+    assert new_lock.held
+    new_lock.release()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_of_several_who_find_it_stale_one_takes_it(tmp_path: Path) -> None:
+def test_only_one_process_takes_a_stale_lock(tmp_path: Path) -> None:
     folder = tmp_path / "lock.d"
     folder.mkdir()
     owner = folder / "owner.json"
     owner.write_text(json.dumps({"token": "x", "machine": "elsewhere", "pid": 1}))
     os.utime(owner, (0, 0))
-    one, other = FolderLock(tmp_path / "lock"), FolderLock(tmp_path / "lock")
-    assert one._stale() and other._stale()
-    one.acquire(wait=False)
-    other._clear()  # as judged before
-    assert one.held and not other.held and refused(other)
-    one.release()
+    first, second = FolderLock(tmp_path / "lock"), FolderLock(tmp_path / "lock")
+    assert first._is_stale() and second._is_stale()
+    first.acquire(wait=False)
+    second._clear()  # after its check
+    assert first.held and not second.held and is_blocked(second)
+    first.release()
 
 
-def test_its_own_heart_beats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_has_heartbeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "BEAT", 0.01)
-    one = FolderLock(tmp_path / "lock")
-    one.acquire(wait=False)
+    beating_lock = FolderLock(tmp_path / "lock")
+    beating_lock.acquire(wait=False)
     owner = tmp_path / "lock.d" / "owner.json"
     os.utime(owner, (0, 0))
     deadline = time.monotonic() + 10
     while owner.stat().st_mtime == 0 and time.monotonic() < deadline:
         time.sleep(0.01)
     assert owner.stat().st_mtime > 0
-    one.release()
+    beating_lock.release()
 
 
 REACHES = {
@@ -134,7 +134,7 @@ REACHES = {
 
 
 @pytest.mark.parametrize(("path", "reaches"), REACHES.items())
-def test_mount_options_say_whether_it_reaches_all_machines(path: str, reaches: bool, tmp_path: Path) -> None:
+def test_mount_options_say_whether_a_lock_reaches_all_machines(path: str, reaches: bool, tmp_path: Path) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(MOUNTS)
     assert reaches_all_machines(Path(path), mounts) is reaches

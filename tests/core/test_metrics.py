@@ -1,4 +1,4 @@
-"""One registry says what is known of a metric; whoever produces, draws or tabulates one asks it."""
+"""The registry of metrics has an entry for each metric of predictions and of the packed results."""
 
 from pathlib import Path
 
@@ -12,23 +12,20 @@ REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_predictions_are_scored_by_metrics_that_the_registry_knows(head: str) -> None:
-    own = HEADS[head]
-    assert own.metrics and not set(own.metrics) - METRICS.keys(), (
-        "every metric has an entry in iclbench/core/metrics.py"
-    )
-    assert own.headline in own.metrics
+def test_every_metric_of_a_head_has_an_entry(head: str) -> None:
+    cls = HEADS[head]
+    assert cls.metrics and not set(cls.metrics) - METRICS.keys()
+    assert cls.headline in cls.metrics
 
 
 def test_every_metric_of_the_packed_results_has_an_entry() -> None:
     files = REFERENCE.glob("*.values.parquet")
     names = {name for path in files for name in pq.read_table(path, columns=["metric"])["metric"].unique().to_pylist()}
-    assert names - {"gamma", "scale", "scale_std", "shift", "shift_std"} <= METRICS.keys(), (
-        "but the probe's own numbers"
-    )
+    probe_metrics = {"gamma", "scale", "scale_std", "shift", "shift_std"}
+    assert names - probe_metrics <= METRICS.keys()
 
 
-def test_every_packed_cost_is_printed_drawn_and_told_from_other_machines_by_its_entry() -> None:
+def test_the_entries_of_packed_costs_have_axis_format_and_dependence_on_the_machine() -> None:
     files = REFERENCE.glob("*.costs.parquet")
     names = {name for path in files for name in pq.read_table(path, columns=["metric"])["metric"].unique().to_pylist()}
     assert {"seconds", "bytes", "parameters"} <= names <= METRICS.keys()
@@ -43,15 +40,16 @@ def test_every_packed_cost_is_printed_drawn_and_told_from_other_machines_by_its_
     ]
 
 
-def test_errors_alone_are_divided_by_the_normaliser_of_the_task() -> None:
-    assert {name for name, one in METRICS.items() if one.normaliser(4.0) != 1.0} == {
-        "squared_error",
-        "squared_error_raw",
-    }
-    assert {one.area for one in METRICS.values() if one.area} <= METRICS.keys()
+def test_only_squared_errors_are_divided_by_the_normaliser_of_the_task() -> None:
+    normalised = {name for name, entry in METRICS.items() if entry.normaliser(4.0) != 1.0}
+    assert normalised == {"squared_error", "squared_error_raw"}
 
 
-def test_a_metric_without_an_entry_goes_by_its_name() -> None:
+def test_the_metric_of_an_area_has_an_entry() -> None:
+    assert {entry.area for entry in METRICS.values() if entry.area} <= METRICS.keys()
+
+
+def test_a_metric_without_an_entry_is_labelled_with_its_name() -> None:
     assert metric("pinball_loss") == Metric("pinball_loss", "pinball loss")
     assert not metric("sharpness").lower_is_better and metric("sharpness").label == "sharpness"
     assert metric("accuracy_on_weekdays").yes_or_no

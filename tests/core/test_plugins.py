@@ -1,4 +1,4 @@
-"""Whatever a class from outside does wrong is told in one line under its own name."""
+"""Errors of plug-ins: one line that names the class and the method."""
 
 import os
 import re
@@ -23,6 +23,7 @@ from iclbench.families.request import Request
 from iclbench.registry import BACKBONES, FAMILIES
 from iclbench.training.step import TrainingData
 from tests.conftest import small_card
+from tests.refusals import refused
 
 NET = """
 import torch
@@ -62,11 +63,11 @@ class Transposed(Net):
         return Point(answer.mT)
 
 
-class Whole(Net):
+class Integers(Net):
     def change(self, answer):
-        found = Point(answer)
-        object.__setattr__(found, "mean", answer.long())  # past the checks of types in tests
-        return found
+        point = Point(answer)
+        object.__setattr__(point, "mean", answer.long())  # past the checks of types in tests
+        return point
 
 
 class Bare(Net):
@@ -128,9 +129,9 @@ class Flat(Linear):
 
 class Narrow(Linear):
     def sample(self, request):
-        found = super().sample(request)
-        found.context.__dict__["x"] = found.context.x[..., :1]
-        return found
+        episodes = super().sample(request)
+        episodes.context.__dict__["x"] = episodes.context.x[..., :1]
+        return episodes
 """
 
 
@@ -181,7 +182,7 @@ class Misfit(Net):
 
 @pytest.fixture
 def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The module `mynet`, in a folder of its own that is the current one and not searched."""
+    """The module `mynet` in the current folder, which Python does not search."""
     folder = tmp_path / "work"
     folder.mkdir()
     (folder / "mynet.py").write_text(NET)
@@ -208,40 +209,36 @@ def built(name: str) -> Backbone:
 
 @pytest.mark.usefixtures("trusted")
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "returned", "expected"),
     [
-        ("Transposed", "mynet:Transposed.predict_next returned (4, 1, 6), expected (4, 6, 1)"),
-        ("Whole", "mynet:Whole.predict_next returned int64, expected float32"),
-        ("FewFunctions", "mynet:FewFunctions.predict_next returned (4, 2, 5, 2), expected (4, 6, functions, ...)"),
-        ("Bare", "mynet:Bare.predict_next returned a Tensor, expected a Prediction such as Point(mean)"),
+        ("Transposed", "(4, 1, 6)", "(4, 6, 1)"),
+        ("Integers", "int64", "float32"),
+        ("FewFunctions", "(4, 2, 5, 2)", "(4, 6, functions, ...)"),
+        ("Bare", "Tensor", "Point"),
     ],
 )
-def test_a_wrong_answer_names_class_and_method(name: str, told: str) -> None:
-    with pytest.raises(PluginError) as error:
+def test_a_wrong_answer_names_class_and_method(name: str, returned: str, expected: str) -> None:
+    with refused("plugin", f"mynet:{name}.predict_next", returned, expected, exit_code=1) as error:
         built(name).ask(EPISODES, "next")
-    assert str(error.value) == told and error.value.target == f"mynet:{name}"
+    assert isinstance(error.value, PluginError) and error.value.target == f"mynet:{name}"
 
 
 @pytest.mark.usefixtures("trusted")
 @pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("Raises", "mynet:Raises.change raised IndexError: index 100 is out of bounds"),
-        ("Exits", "mynet:Exits.change called sys.exit(0)"),
-        ("Talks", "mynet:Talks.change raised ValueError: word word"),
-    ],
+    ("name", "problem"),
+    [("Raises", "IndexError: index 100"), ("Exits", "sys.exit(0)"), ("Talks", "ValueError: word word")],
 )
-def test_an_exception_names_the_method_that_raised(name: str, told: str) -> None:
-    with pytest.raises(PluginError) as error, named(None):
+def test_an_exception_names_the_method_that_raised(name: str, problem: str) -> None:
+    with refused("plugin", f"mynet:{name}.change", problem, exit_code=1) as error, named(None):
         built(name).ask(EPISODES, "next")
-    assert str(error.value).startswith(told) and len(str(error.value)) < 300
+    assert len(str(error.value)) < 300
 
 
 @pytest.mark.usefixtures("trusted")
-def test_an_exception_outside_of_every_method_names_the_class() -> None:
-    with pytest.raises(PluginError, match=r"mynet:Net raised RuntimeError: no gradient"), named(built("Net")):
+def test_an_exception_outside_of_all_methods_names_the_class() -> None:
+    with refused("plugin", "mynet:Net ", "RuntimeError: no gradient", exit_code=1), named(built("Net")):
         raise RuntimeError("no gradient")
-    with pytest.raises(RuntimeError, match="no gradient"), named(BACKBONES.get("gpt2")):
+    with pytest.raises(RuntimeError), named(BACKBONES.get("gpt2")):
         raise RuntimeError("no gradient")
 
 
@@ -249,17 +246,17 @@ def test_an_exception_outside_of_every_method_names_the_class() -> None:
 def test_a_right_answer_and_an_error_of_memory_pass() -> None:
     assert built("Net").ask(EPISODES, "next", prefixes=[0, 3]).mean.shape == (4, 2, 1)
     assert built("Functions").ask(EPISODES, "next").means.shape == (4, 6, 5, 2, 1)
-    with pytest.raises(MemoryError, match="enough"), named(None):
+    with pytest.raises(MemoryError), named(None):
         built("OutOfMemory").ask(EPISODES, "next")
 
 
 @pytest.mark.usefixtures("trusted")
-def test_what_a_family_draws_is_checked_before_it_is_used() -> None:
+def test_normaliser_and_samples_of_a_family_are_checked_before_they_are_used() -> None:
     parameters = FAMILIES.get("linear").Parameters(dim=3)
-    with pytest.raises(PluginError, match=r"mynet:Flat.normaliser is 0.0, expected a positive number"):
+    with refused("plugin", "mynet:Flat.normaliser", "0.0", exit_code=1):
         check_normaliser(FAMILIES.get("mynet:Flat")(parameters))
     narrow = TrainingData(FAMILIES.get("mynet:Narrow")(parameters), points=5)
-    with pytest.raises(PluginError, match=r"mynet:Narrow.sample returned context.x of \(2, 5, 1\), expected .* 3\)"):
+    with refused("plugin", "mynet:Narrow.sample", "context.x", "(2, 5, 1)", "3)", exit_code=1):
         narrow.batch(TrainSettings(steps=1, batch=2), seed=0, step=0)
 
 
@@ -270,24 +267,20 @@ def run(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, st
 
 
 @pytest.mark.parametrize(
-    ("name", "code", "told"),
+    ("name", "code", "names"),
     [
-        ("Losses", 1, "error: mynet:Losses.loss returned a loss of (8, 5, 1), expected"),
-        ("Wide", 1, "error: mynet:Wide.__init__ raised KeyError: 'width'"),
-        (
-            "Unset",
-            2,
-            "error: 'mynet:Unset' lacks `Settings`: write a subclass of iclbench.backbones.base.BackboneSettings",
-        ),
-        ("Exits", 1, "error: mynet:Exits.change called sys.exit(0)"),
+        ("Losses", 1, ["mynet:Losses.loss", "(8, 5, 1)"]),
+        ("Wide", 1, ["mynet:Wide.__init__", "KeyError: 'width'"]),
+        ("Unset", 2, ["mynet:Unset", "Settings", "iclbench.backbones.base.BackboneSettings"]),
+        ("Exits", 1, ["mynet:Exits.change", "sys.exit(0)"]),
     ],
 )
-def test_training_names_the_class_and_never_calls_it_a_bug(
-    name: str, code: int, told: str, net: Path, card_path: Path, capsys: pytest.CaptureFixture[str]
+def test_training_names_the_class_and_is_not_called_a_bug(
+    name: str, code: int, names: list[str], net: Path, card_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found, _, err = run("train", card_path, f"mynet:{name}", "-p", "smoke", "--results", net / "r", capsys=capsys)
-    assert found == code and err[-1].startswith(told)
-    assert "this is a bug" not in " ".join(err)
+    exit_code, _, err = run("train", card_path, f"mynet:{name}", "-p", "smoke", "--results", net / "r", capsys=capsys)
+    assert exit_code == code and all(text in err[-1] for text in names), err
+    assert not re.search(r"\bbug\b", " ".join(err))
 
 
 def test_a_wrong_answer_fails_its_cell_by_name(net: Path, card_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -300,46 +293,43 @@ def test_a_wrong_answer_fails_its_cell_by_name(net: Path, card_path: Path, capsy
     assert code == 1
     rows = tables.read_all("values", net / "r" / "tables")
     (reason,) = rows.loc[rows["status"].eq("failed"), "reason"]
-    assert reason == "mynet:Net.predict_next returned (48, 5, 1), expected (48, 9, 1)"
+    assert all(text in reason for text in ("mynet:Net.predict_next", "(48, 5, 1)", "(48, 9, 1)"))
     assert any(reason in line for line in err)
 
 
-def test_a_zero_normaliser_is_told_by_name_before_anything_is_trained(
-    net: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_zero_normaliser_is_an_error_before_training(net: Path, capsys: pytest.CaptureFixture[str]) -> None:
     card = net / "flat.toml"
     card.write_text(tomli_w.dumps(small_card(family="mynet:Flat")))
     code, _, err = run("train", card, "gpt2", "-p", "smoke", "--trust", "mynet", "--results", net / "r", capsys=capsys)
-    assert code == 1 and err[-1].startswith("error: mynet:Flat.normaliser is 0.0, expected a positive number")
+    assert code == 1 and "mynet:Flat.normaliser" in err[-1] and "0.0" in err[-1]
     assert not (net / "r").exists()
 
 
-def test_check_searches_the_current_folder_and_says_so(
+def test_check_searches_the_current_folder_and_logs_it(
     net: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     code, out, _ = run("check", "mynet:Net", capsys=capsys)
     assert code == 0 and out.count("ok ") >= 10, out
-    assert f"'mynet' is taken from the current folder: {net / 'mynet.py'}" in caplog.text
+    assert str(net / "mynet.py") in caplog.text
     code, out, _ = run("check", "mynet:Transposed", capsys=capsys)
-    assert code == 1 and "mynet:Transposed.predict_next returned (3, 2, 3), expected (3, 3, 2)" in out
+    assert code == 1 and all(text in out for text in ("mynet:Transposed.predict_next", "(3, 2, 3)", "(3, 3, 2)"))
     code, _, err = run("check", "nowhere:Net", capsys=capsys)
-    assert code == 2 and "neither installed nor in the current folder" in err[0] and len(err) == 1
+    assert code == 2 and "nowhere" in err[0] and len(err) == 1
 
 
 def test_a_module_that_exits_when_it_is_imported_is_an_error(net: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (net / "mynet.py").write_text("raise SystemExit(0)")
     code, _, err = run("check", "mynet:Net", capsys=capsys)
-    assert code == 2 and err[-1] == "error: cannot load 'mynet:Net': importing it calls sys.exit(0)"
+    assert code == 2 and "mynet:Net" in err[-1] and "sys.exit(0)" in err[-1]
 
 
-def test_code_of_the_current_folder_asks_for_trust(net: Path) -> None:
-    with pytest.raises(trust.UntrustedError, match="--trust mynet"):
+@pytest.mark.usefixtures("net")
+def test_code_of_the_current_folder_needs_trust() -> None:
+    with refused("untrusted", "mynet:Net", "--trust mynet", exit_code=1):
         BACKBONES.get("mynet:Net")
 
 
-def test_an_exception_in_an_inherited_method_is_reported_under_the_plug_ins_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_exception_in_an_inherited_method_names_the_plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = """
 from iclbench.families.linear import Linear
 
@@ -352,20 +342,19 @@ class Short(Linear):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("ICLBENCH_TRUST", "shortnet")
     family = FAMILIES.get("shortnet:Short")
-    with pytest.raises(PluginError, match=r"shortnet:Short.\w+ raised KeyError: 'weights'"), named(family):
+    with refused("plugin", "shortnet:Short.", "KeyError: 'weights'", exit_code=1), named(family):
         family(family.Parameters(dim=2)).sample(Request(3, 4, torch.Generator()))
 
 
-def test_parts_that_do_not_fit_each_other_are_reported_under_the_plug_ins_name(
+def test_a_mismatch_of_shapes_within_a_plug_in_names_the_plug_in(
     net: Path, card_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (net / "mynet.py").write_text(RECURRENT)
     options = ("-p", "smoke", "-o", "backbone.width=8", "--results", net / "r")
     code, _, err = run("train", card_path, "mynet:Misfit", *options, capsys=capsys)
-    told = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (40x8 and 3x1)"
     assert code == 1
-    assert err[-1].startswith(f"error: mynet:Misfit.predict_next raised {told} ")
-    assert "--debug" in err[-1] and err[-1].endswith("iclbench check mynet:Misfit")
+    for name in ("mynet:Misfit.predict_next", "RuntimeError", "(40x8 and 3x1)", "--debug", "check mynet:Misfit"):
+        assert name in err[-1]
     code, out, _ = run("check", "mynet:Net", capsys=capsys)
     assert code == 1
-    assert re.search(r"FAILED shifted_queries_are_answered \(point head\): mynet:Net.\w+ raised ValueError", out)
+    assert re.search(r"FAILED shifted_queries_are_answered \(point head\): mynet:Net.\w+ .*ValueError", out)

@@ -1,4 +1,4 @@
-"""Predictions against torch.distributions and SciPy."""
+"""Predictions compared with torch.distributions and SciPy."""
 
 import math
 
@@ -30,16 +30,16 @@ def test_every_head_gives_one_finite_loss_and_score_per_position(name):
     assert prediction.loss(y).shape == (3, 4)
     assert prediction.loss(y).isfinite().all()
     scores = prediction.scores(y)
-    assert tuple(scores) == head.metrics, f"{head.__name__}.metrics names what scores() computes, in the same order"
+    assert tuple(scores) == head.metrics
     assert all(value.shape == (3, 4) for value in scores.values())
     prediction.loss(y).sum().backward()
 
 
 @pytest.mark.parametrize("name", sorted(HEADS))
-def test_positions_can_be_picked(name):
+def test_positions_can_be_selected(name):
     prediction = HEADS[name].from_raw(raw(HEADS[name], 2), 2)
-    for part, whole in zip(prediction.at(slice(1, 3)).tensors().values(), prediction.tensors().values(), strict=True):
-        assert torch.equal(part, whole[:, 1:3])
+    selection = prediction.at(slice(1, 3)).tensors()
+    assert all(torch.equal(selection[key], tensor[:, 1:3]) for key, tensor in prediction.tensors().items())
 
 
 def test_point_is_scored_by_squared_error_summed_over_outputs():
@@ -61,7 +61,7 @@ def test_gaussian_variance_is_softplus_plus_floor_squared():
     assert wide.std.item() ** 2 == pytest.approx(math.log1p(math.exp(2.0)), rel=1e-5)
 
 
-def test_coverage_counts_what_lies_in_the_central_intervals():
+def test_coverage_is_the_share_of_targets_in_the_central_intervals():
     prediction = Gaussian(torch.zeros(1, 4, 1), torch.full((1, 4, 1), 2.0))
     at = torch.tensor([stats.norm.ppf(q) * 2 for q in (0.74, 0.76, 0.94, 0.96)], dtype=torch.float32).reshape(1, 4, 1)
     scores = prediction.scores(at)
@@ -82,13 +82,13 @@ def test_mixture_log_likelihood_and_mean_are_those_of_torch():
 
 def test_mixture_coverage_is_that_of_its_own_quantiles():
     mixture = Mixture(torch.zeros(1, 1, 2), torch.tensor([[[[-5.0], [5.0]]]]), torch.ones(1, 1, 2, 1))
-    # Half of the mass is about -5 and half about 5: the central half lies between the two centres.
+    # Half of the probability is around -5 and half around 5, so the central half is between the two means.
     inside = {y: mixture.scores(torch.tensor([[[y]]])) for y in (-6.0, -4.9, 0.0, 4.9, 6.0, 6.3)}
     assert [float(s["covered_50"]) for s in inside.values()] == [0, 1, 1, 1, 0, 0]
     assert [float(s["covered_90"]) for s in inside.values()] == [1, 1, 1, 1, 1, 0]
 
 
-def test_a_component_of_no_weight_changes_no_score():
+def test_a_component_without_weight_does_not_change_scores():
     prediction = Mixture.from_raw(raw(Mixture, 2), 2)
     empty = prediction.logits.new_full((3, 4, 1), -math.inf)
     wider = Mixture(
@@ -100,11 +100,10 @@ def test_a_component_of_no_weight_changes_no_score():
         torch.testing.assert_close(score, prediction.scores(Y)[name])
 
 
-def test_the_floor_caps_the_log_likelihood():
+def test_the_floor_bounds_the_log_likelihood():
     settings = HeadSettings(floor=0.1, components=3)
     for head in (Gaussian, Mixture):
-        sure = torch.full((1, 1, head.raw_dim(1, settings)), -30.0)
-        prediction = head.from_raw(sure, 1, settings)
+        prediction = head.from_raw(torch.full((1, 1, head.raw_dim(1, settings)), -30.0), 1, settings)
         assert prediction.log_likelihood(prediction.mean).item() == pytest.approx(1.3836, abs=1e-3)
 
 
@@ -123,9 +122,9 @@ def test_choices_exclude_all_other_labels():
     assert restricted.logits.softmax(-1)[0, 0, 0] == 0
 
 
-def test_an_interval_lies_around_the_mean_wherever_that_is():
-    there = Gaussian(Y + 100, torch.full_like(Y, 0.1))
-    assert [float(there.scores(y)["covered_90"].mean()) for y in (Y + 100, -Y - 100)] == [1.0, 0.0]
+def test_intervals_are_around_a_mean_far_from_0():
+    prediction = Gaussian(Y + 100, torch.full_like(Y, 0.1))
+    assert [float(prediction.scores(y)["covered_90"].mean()) for y in (Y + 100, -Y - 100)] == [1.0, 0.0]
 
 
 def stream(seed=0):
@@ -141,12 +140,12 @@ def mixture_of(*shape, k=3, dy=1, seed=0):
 def test_the_interval_of_a_gaussian_is_that_of_scipy(level):
     prediction = Gaussian(Y.double(), Y.double().abs() + 0.1)
     expected = stats.norm.interval(level, prediction.mean.numpy(), prediction.std.numpy())
-    for end, wanted in zip(prediction.interval(level), expected, strict=True):
-        np.testing.assert_allclose(end.numpy(), wanted, rtol=1e-12)
+    for end, expected_end in zip(prediction.interval(level), expected, strict=True):
+        np.testing.assert_allclose(end.numpy(), expected_end, rtol=1e-12)
 
 
 @pytest.mark.parametrize("level", [0.0, 0.5, 0.9])
-def test_the_interval_of_a_mixture_is_where_root_finding_puts_its_quantiles(level):
+def test_the_ends_of_the_interval_of_a_mixture_are_roots_of_its_distribution_function(level):
     mixture = mixture_of(2, 3)
     for end, mass in zip(mixture.interval(level), (0.5 - level / 2, 0.5 + level / 2), strict=True):
         for at in np.ndindex(2, 3):
@@ -155,7 +154,7 @@ def test_the_interval_of_a_mixture_is_where_root_finding_puts_its_quantiles(leve
             assert end[at].item() == pytest.approx(root, rel=1e-9, abs=1e-9)
 
 
-def test_the_share_of_targets_in_an_interval_is_counted_by_that_interval():
+def test_coverage_of_a_mixture_agrees_with_its_intervals():
     mixture = mixture_of(20, 10, dy=2)
     y = mixture.sample(1, stream(1))[0]
     for level in (0.5, 0.9):
@@ -164,19 +163,19 @@ def test_the_share_of_targets_in_an_interval_is_counted_by_that_interval():
         assert torch.equal(mixture.scores(y)[f"covered_{100 * level:.0f}"], inside)
 
 
-def test_samples_of_a_mixture_are_distributed_like_it():
+def test_samples_of_a_mixture_have_its_distribution():
     mixture = mixture_of(2, 3, dy=2)
     drawn = mixture.sample(4000, stream())
     assert drawn.shape == (4000, 2, 3, 2)
     for at in np.ndindex(2, 3, 2):
         cdf = lambda y, at=at: mixture.map(lambda t: t[at[:2]]).cumulative(torch.tensor(y)[:, None])[:, at[2]].numpy()  # noqa: E731
         assert stats.kstest(drawn[:, *at].numpy(), cdf).pvalue > 1e-3
-    # One component answers for all outputs of a position: they are not independent.
-    two = Mixture(torch.zeros(1, 2), torch.tensor([[[-5.0, -5.0], [5.0, 5.0]]]), torch.ones(1, 2, 2))
-    assert (two.sample(200, stream()).sign().sum(-1).abs() == 2).float().mean() > 0.99
+    # All outputs of a position are from the same component, so they are not independent.
+    separated = Mixture(torch.zeros(1, 2), torch.tensor([[[-5.0, -5.0], [5.0, 5.0]]]), torch.ones(1, 2, 2))
+    assert (separated.sample(200, stream()).sign().sum(-1).abs() == 2).float().mean() > 0.99
 
 
-def test_samples_of_a_gaussian_of_a_point_and_of_classes():
+def test_samples_of_gaussians_points_and_classes_have_their_distributions():
     gaussian = Gaussian(Y, Y.abs() + 0.1)
     scaled = (gaussian.sample(5000, stream()) - gaussian.mean) / gaussian.std
     assert stats.kstest(scaled.flatten().numpy(), "norm").pvalue > 1e-3
@@ -186,11 +185,11 @@ def test_samples_of_a_gaussian_of_a_point_and_of_classes():
     assert drawn.shape == (4000, 3, 4)
     share = torch.nn.functional.one_hot(drawn, 5).float().mean(0)
     torch.testing.assert_close(share, classes.logits.softmax(-1), atol=0.04, rtol=0)
-    assert torch.equal(drawn, classes.sample(4000, stream())), "the generator decides"
+    assert torch.equal(drawn, classes.sample(4000, stream())), "samples depend only on the generator"
 
 
 @pytest.mark.parametrize("name", sorted(HEADS))
-def test_every_prediction_has_a_point_and_only_those_with_a_spread_an_interval(name):
+def test_all_predictions_have_a_point_and_those_with_a_spread_an_interval(name):
     prediction = HEADS[name].from_raw(raw(HEADS[name], 2), 2)
     assert prediction.point().shape == ((3, 4) if name == "categorical" else (3, 4, 2))
     ends = prediction.interval(0.9)
@@ -206,11 +205,11 @@ def _distributions() -> list[Prediction]:
 
 
 @pytest.mark.parametrize("prediction", _distributions(), ids=lambda p: type(p).__name__)
-def test_intervals_hold_a_probability_and_the_whole_line_at_most(prediction: Prediction) -> None:
+def test_the_level_of_an_interval_is_a_probability(prediction: Prediction) -> None:
     low, high = prediction.interval(1.0)
     assert (low == -math.inf).all() and (high == math.inf).all()
     for level in (-0.1, 1.5, math.nan):
-        with pytest.raises(ValueError, match="from 0 to 1"):
+        with pytest.raises(ValueError, match=str(level)):
             prediction.interval(level)
 
 
@@ -219,6 +218,6 @@ def test_intervals_hold_a_probability_and_the_whole_line_at_most(prediction: Pre
     [*_distributions(), Categorical(torch.zeros(2, 3)), Point(torch.zeros(2, 1))],
     ids=lambda p: type(p).__name__,
 )
-def test_no_draws_are_an_empty_tensor(prediction: Prediction) -> None:
-    found = prediction.sample(0, torch.Generator().manual_seed(0))
-    assert found.shape == (0, *prediction.point().shape) and found.dtype == prediction.point().dtype
+def test_zero_samples_are_an_empty_tensor(prediction: Prediction) -> None:
+    samples = prediction.sample(0, torch.Generator().manual_seed(0))
+    assert samples.shape == (0, *prediction.point().shape) and samples.dtype == prediction.point().dtype

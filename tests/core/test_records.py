@@ -1,4 +1,4 @@
-"""Records: indexed, moved, measured, saved and loaded, without executing anything."""
+"""Records: indexing, casting, size, and files that are loaded without executing code."""
 
 import json
 import os
@@ -14,6 +14,7 @@ from torch import Tensor
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import DataError
 from iclbench.core.records import TensorRecord, cat, read_about
+from tests.refusals import refused
 
 
 @dataclass(frozen=True)
@@ -35,18 +36,18 @@ def nested():
     return Nested(layers, {"count": torch.arange(4)})
 
 
-def same(one, two):
-    a, b = one.tensors(), two.tensors()
+def are_equal(first, second):
+    a, b = first.tensors(), second.tensors()
     assert a.keys() == b.keys()
     return all(torch.equal(a[k], b[k]) and a[k].dtype == b[k].dtype for k in a)
 
 
-def test_indexing_picks_episodes_everywhere_and_keeps_plain_values(nested):
+def test_indexing_selects_episodes_of_all_tensors_and_does_not_change_plain_values(nested):
     for index in (slice(1, 3), torch.tensor([1, 2]), torch.tensor([False, True, True, False])):
-        part = nested[index]
-        assert torch.equal(part.layers[1].keys, nested.layers[1].keys[1:3])
-        assert torch.equal(part.extra["count"], torch.tensor([1, 2]))
-        assert (part.layers[1].steps, part.missing) == (1, None)
+        selection = nested[index]
+        assert torch.equal(selection.layers[1].keys, nested.layers[1].keys[1:3])
+        assert torch.equal(selection.extra["count"], torch.tensor([1, 2]))
+        assert (selection.layers[1].steps, selection.missing) == (1, None)
 
 
 def test_size_is_that_of_the_tensors(nested):
@@ -54,20 +55,20 @@ def test_size_is_that_of_the_tensors(nested):
     assert set(nested.tensors()) == {"layers.0.keys", "layers.1.keys", "extra.count"}
 
 
-def test_casting_touches_floating_point_only(nested):
+def test_only_floating_point_tensors_are_cast(nested):
     cast = nested.to(dtype=torch.float64)
     assert cast.layers[0].keys.dtype == torch.float64
     assert cast.extra["count"].dtype == torch.int64
 
 
-def test_joining_undoes_splitting(nested):
-    assert same(cat([nested[:1], nested[1:2], nested[2:]]), nested)
+def test_cat_is_the_inverse_of_splitting(nested):
+    assert are_equal(cat([nested[:1], nested[1:2], nested[2:]]), nested)
 
 
 def test_saving_and_loading_gives_the_same_record(nested, tmp_path):
     nested.save(tmp_path / "state.safetensors")
     loaded = Nested.load(tmp_path / "state.safetensors")
-    assert same(loaded, nested)
+    assert are_equal(loaded, nested)
     assert [layer.steps for layer in loaded.layers] == [0, 1]
     assert loaded.missing is None
 
@@ -76,19 +77,19 @@ def test_views_and_shared_memory_can_be_saved(tmp_path):
     base = torch.randn(2, 3)
     record = Nested((Layer(base.T.expand(4, 3, 2)), Layer(base.expand(4, 2, 3))))
     record.save(tmp_path / "r")
-    assert same(Nested.load(tmp_path / "r"), record)
+    assert are_equal(Nested.load(tmp_path / "r"), record)
 
 
-def test_episodes_survive_the_trip(tmp_path):
+def test_episodes_can_be_saved_and_loaded(tmp_path):
     points = Points.full(torch.randn(3, 5, 2), torch.randn(3, 5, 1))
     episodes = Episodes(points, points.mask, truth={"weights": torch.randn(3, 2)})
     episodes.save(tmp_path / "e")
-    assert same(Episodes.load(tmp_path / "e"), episodes)
+    assert are_equal(Episodes.load(tmp_path / "e"), episodes)
 
 
-def test_another_record_in_the_file_is_an_error(nested, tmp_path):
+def test_a_record_of_another_class_is_an_error(nested, tmp_path):
     nested.save(tmp_path / "r")
-    with pytest.raises(DataError, match="holds a Nested, not a Layer"):
+    with refused("bad-data", tmp_path / "r", "Nested", "Layer"):
         Layer.load(tmp_path / "r")
 
 
@@ -101,7 +102,8 @@ def test_truncated_foreign_and_missing_files_are_errors(nested, tmp_path):
     )
     (tmp_path / "text").write_text("not a record")
     for name in ("cut", "foreign", "evil", "text", "nowhere"):
-        with pytest.raises(DataError, match="does not hold a saved Nested"):
+        code = "missing-file" if name == "nowhere" else "unreadable-file"
+        with refused(code, tmp_path / name, "Nested"):
             Nested.load(tmp_path / name)
 
 
@@ -116,25 +118,34 @@ def test_truncated_foreign_and_missing_files_are_errors(nested, tmp_path):
         max_leaves=6,
     )
 )
-def test_any_description_is_a_record_or_an_error(tmp_path, description):
+def test_any_description_of_no_record_is_an_error(tmp_path, description):
     save_file({"a": torch.ones(1)}, str(tmp_path / "any"), {"record": json.dumps(description)})
     with pytest.raises(DataError):
         Nested.load(tmp_path / "any")
 
 
-def test_what_was_said_about_a_record_is_read_without_the_record(nested, tmp_path):
+def test_texts_about_a_record_are_read_without_the_record(nested, tmp_path):
     nested.save(tmp_path / "r", {"model": "a"})
     assert read_about(tmp_path / "r") == {"model": "a"}
-    assert same(Nested.load(tmp_path / "r"), nested)
-    nested.save(tmp_path / "silent")
-    assert read_about(tmp_path / "silent") == {}
+    assert are_equal(Nested.load(tmp_path / "r"), nested)
+    nested.save(tmp_path / "plain")
+    assert read_about(tmp_path / "plain") == {}
     (tmp_path / "text").write_text("not a record")
-    with pytest.raises(DataError, match="does not hold a saved record"):
+    with refused("unreadable-file", tmp_path / "text"):
         read_about(tmp_path / "text")
 
 
-def test_a_pipe_is_refused_instead_of_waited_for(tmp_path):
+def test_a_pipe_is_an_error_and_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "state")
     for read in (Layer.load, read_about):
-        with pytest.raises(DataError, match="pipe"):
+        with refused("unreadable-file", tmp_path / "state"):
             read(tmp_path / "state")
+
+
+def test_only_a_saved_record_is_replaced(nested, tmp_path):
+    nested.save(tmp_path / "r")
+    nested[:1].save(tmp_path / "r")
+    assert Nested.load(tmp_path / "r").extra["count"].tolist() == [0]
+    (tmp_path / "text").write_text("not a record")
+    with refused("exists", tmp_path / "text"):
+        nested.save(tmp_path / "text")

@@ -7,10 +7,10 @@ from scipy import stats
 from iclbench.core.seeds import generator, global_stream, stream_seed
 
 
-def test_a_stream_is_a_counter_that_can_be_asked_at_any_time():
-    late = torch.randn(3, generator=generator(7, "data", 1000))
+def test_draws_of_a_stream_depend_only_on_seed_name_and_counter():
+    draws = torch.randn(3, generator=generator(7, "data", 1000))
     torch.randn(99, generator=generator(7, "data", 0))
-    assert torch.equal(torch.randn(3, generator=generator(7, "data", 1000)), late)
+    assert torch.equal(torch.randn(3, generator=generator(7, "data", 1000)), draws)
 
 
 def test_streams_differ_by_seed_name_and_counter():
@@ -21,28 +21,28 @@ def test_streams_differ_by_seed_name_and_counter():
 
 
 def test_consecutive_draws_of_a_stream_are_independent():
-    first = np.array([torch.randn(1, generator=generator(0, "data", step)).item() for step in range(2000)])
-    assert stats.kstest(first, "norm").pvalue > 1e-3
-    assert abs(np.corrcoef(first[1:], first[:-1])[0, 1]) < 4 / np.sqrt(2000)
+    draws = np.array([torch.randn(1, generator=generator(0, "data", step)).item() for step in range(2000)])
+    assert stats.kstest(draws, "norm").pvalue > 1e-3
+    assert abs(np.corrcoef(draws[1:], draws[:-1])[0, 1]) < 4 / np.sqrt(2000)
 
 
-def test_the_global_stream_is_reproducible_and_leaves_the_global_state_alone():
-    before = torch.get_rng_state()
-    drawn = []
+def test_the_global_stream_is_reproducible_and_does_not_change_the_global_state():
+    state = torch.get_rng_state()
+    draws = []
     for name in ("weights", "weights", "other"):
         with global_stream(3, name):
-            drawn.append(torch.randn(2))
-    assert torch.equal(drawn[0], drawn[1])
-    assert not torch.equal(drawn[0], drawn[2])
-    assert torch.equal(torch.get_rng_state(), before)
+            draws.append(torch.randn(2))
+    assert torch.equal(draws[0], draws[1])
+    assert not torch.equal(draws[0], draws[2])
+    assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_the_global_stream_draws_float32_whatever_the_default_is():
+def test_the_global_stream_does_not_depend_on_the_default_dtype():
     torch.set_default_dtype(torch.float64)
     try:
         with global_stream(3, "weights"):
-            drawn = torch.randn(2)
+            draws = torch.randn(2)
     finally:
         torch.set_default_dtype(torch.float32)
     with global_stream(3, "weights"):
-        assert torch.equal(drawn, torch.randn(2))
+        assert torch.equal(draws, torch.randn(2))

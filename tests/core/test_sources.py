@@ -1,4 +1,4 @@
-"""The hash that tells plug-ins' code apart: what counts, and what does not."""
+"""The hash of a plug-in's code: which changes count."""
 
 import shutil
 import sys
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from iclbench.core.errors import UsageError
 from iclbench.core.sources import source_hash
+from tests.refusals import refused
 
 NET = '''"""A net."""
 import helper_of_net
@@ -57,28 +57,28 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 @pytest.mark.parametrize("target", ["lone_net:Net", "net_package.inner.net:Net"])
-def test_code_counts_comments_docstrings_and_layout_do_not(
+def test_code_counts_and_comments_docstrings_and_layout_do_not(
     folder: Path, target: str, old: str, new: str, counts: bool
 ) -> None:
-    before = source_hash(target)
+    original = source_hash(target)
     path = folder / f"{target.partition(':')[0].replace('.', '/')}.py"
     assert old in NET
     path.write_text(NET.replace(old, new, 1))
-    assert (source_hash(target) != before) == counts
+    assert (source_hash(target) != original) == counts
 
 
-def test_of_a_single_module_what_it_imports_from_its_folder_counts(folder: Path) -> None:
-    before = source_hash("lone_net:Net")
+def test_imports_of_a_single_module_from_its_folder_count(folder: Path) -> None:
+    original = source_hash("lone_net:Net")
     (folder / "unrelated.py").write_text("offset = 2\n")
-    assert source_hash("lone_net:Net") == before
+    assert source_hash("lone_net:Net") == original
     (folder / "further_helper.py").write_text("offset = 2\n")
-    assert source_hash("lone_net:Net") != before
+    assert source_hash("lone_net:Net") != original
 
 
-def test_of_a_package_every_file_and_its_place_count(folder: Path) -> None:
-    before = source_hash("net_package.inner.net:Net")
+def test_all_files_of_a_package_count(folder: Path) -> None:
+    original = source_hash("net_package.inner.net:Net")
     (folder / "net_package" / "more.py").write_text("")
-    assert source_hash("net_package.inner.net:Net") != before
+    assert source_hash("net_package.inner.net:Net") != original
 
 
 def test_nothing_is_imported(folder: Path) -> None:
@@ -102,9 +102,9 @@ def test_a_package_in_editable_mode_is_found_by_its_own_finder(
     assert "flat_package" not in sys.modules
 
 
-def test_what_is_not_there_or_no_python_is_one_line(folder: Path) -> None:
+def test_a_missing_module_and_a_file_with_a_syntax_error_are_refused(folder: Path) -> None:
     (folder / "lone_net.py").write_text("class Net(:\n")
-    for target, said in (("lone_net:Net", "cannot be read as Python"), ("no_such_net:Net", "no module 'no_such_net'")):
-        with pytest.raises(UsageError, match=said) as error:
-            source_hash(target)
-        assert len(str(error.value).splitlines()) == 1
+    with refused("bad-syntax", folder / "lone_net.py"):
+        source_hash("lone_net:Net")
+    with refused("unknown-name", "no_such_net:Net", "--trust no_such_net"):
+        source_hash("no_such_net:Net")

@@ -1,4 +1,4 @@
-"""Code that a card or a run names is not run before somebody trusts it; what the user types is trusted."""
+"""Code that a card or a run names is run only if the user trusts it; classes that the user types are trusted."""
 
 import os
 import re
@@ -11,12 +11,12 @@ import tomli_w
 from iclbench import analysis, report
 from iclbench.cli.main import main
 from iclbench.core import trust
-from iclbench.core.errors import UsageError
 from iclbench.core.trust import UntrustedError
 from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES
 from iclbench.sweep.grids import grid_runs
 from iclbench.sweep.local import LocalPool
 from tests.conftest import small_card
+from tests.refusals import refused
 
 CODE = """
 from pathlib import Path
@@ -29,14 +29,14 @@ class Net(GPT2): pass
 
 
 @pytest.fixture(autouse=True)
-def nobody_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_trusted_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(trust.VARIABLE, "")
     monkeypatch.setattr(trust, "ask", None)
     monkeypatch.setattr(trust, "_refused", set())
 
 
 class Elsewhere:
-    """A module from elsewhere in a folder that Python searches, and a card that names its family."""
+    """A foreign module in a folder that Python searches, and a card that names its family."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
@@ -46,7 +46,7 @@ class Elsewhere:
         self.card.write_text(tomli_w.dumps(small_card(family="from_elsewhere:Mine", baselines=["zero"], oracles=[])))
 
     def forget(self) -> None:
-        """As in a process that has not yet seen the module."""
+        """Restore the state of a process that has not imported the module."""
         sys.modules.pop("from_elsewhere", None)
         (self.folder / "was_run").unlink(missing_ok=True)
         os.environ[trust.VARIABLE] = ""
@@ -61,9 +61,9 @@ class Elsewhere:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    made = Elsewhere(tmp_path, monkeypatch)
-    yield made
-    made.forget()
+    module = Elsewhere(tmp_path, monkeypatch)
+    yield module
+    module.forget()
 
 
 @pytest.fixture
@@ -89,35 +89,34 @@ def test_a_cards_family_is_not_run_before_its_module_is_trusted(
     assert elsewhere.main(*command, "--trust", "from_elsewhere") == 0 and elsewhere.was_run
 
 
-def test_a_card_is_checked_where_the_option_says_so(elsewhere: Elsewhere, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_of_a_card_needs_trust(elsewhere: Elsewhere, capsys: pytest.CaptureFixture[str]) -> None:
     assert elsewhere.main("check", elsewhere.card) == 1
     assert "--trust from_elsewhere" in capsys.readouterr().err and not elsewhere.was_run
     elsewhere.main("check", elsewhere.card, "--trust", "from_elsewhere")
     assert elsewhere.was_run
 
 
-def test_what_is_typed_is_the_users_word(elsewhere: Elsewhere, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_typed_class_is_trusted(elsewhere: Elsewhere, capsys: pytest.CaptureFixture[str]) -> None:
     command = ("train", "linear", "from_elsewhere:Net", "--preset", "smoke", "--name", "../no")
     assert elsewhere.main(*command) == 2
-    assert "cannot be a run name" in capsys.readouterr().err and elsewhere.was_run
+    assert "../no" in capsys.readouterr().err and elsewhere.was_run
     elsewhere.forget()
     elsewhere.main("check", "from_elsewhere:Mine")
     assert elsewhere.was_run
 
 
-def test_a_trusted_backbone_does_not_vouch_for_the_cards_family(elsewhere: Elsewhere) -> None:
+def test_trust_in_a_backbone_is_not_trust_in_the_cards_family(elsewhere: Elsewhere) -> None:
     (elsewhere.folder / "of_mine.py").write_text("from iclbench.backbones.gpt2 import GPT2\nclass Net(GPT2): pass\n")
     assert elsewhere.main("train", elsewhere.card, "of_mine:Net", "--preset", "smoke") == 1
     assert not elsewhere.was_run
 
 
-def test_runs_that_name_code_are_skipped_by_name_and_the_others_evaluated(
+def test_runs_of_untrusted_code_are_skipped_and_the_others_evaluated(
     trained: Elsewhere, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert trained.main("eval") == 1
     out, err = capsys.readouterr()
-    assert "skipped run 'mine-gpt2-smoke-s0'" in err and "--trust from_elsewhere" in err
-    assert "tries them again" not in err  # it would be refused again
+    assert "mine-gpt2-smoke-s0" in err and "--trust from_elsewhere" in err
     assert "ours-gpt2-smoke-s0" in out + err and not trained.was_run
     for command in ("eval", "cost", "probe", "stream"):
         assert trained.main(command, "mine-gpt2-smoke-s0") == 1
@@ -126,41 +125,42 @@ def test_runs_that_name_code_are_skipped_by_name_and_the_others_evaluated(
     assert trained.was_run
 
 
-def test_a_module_in_the_current_folder_is_asked_for_like_any_other(
+def test_a_module_in_the_current_folder_needs_trust_too(
     trained: Elsewhere, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Python finds what lies there, an installed command only once it is trusted: nobody is told that it is not."""
-    monkeypatch.setattr(sys, "path", [each for each in sys.path if each not in ("", str(trained.folder))])
+    """An installed command searches the current folder only for trusted modules, but does not say that the module is
+    missing."""
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(trained.folder))])
     monkeypatch.chdir(trained.folder)
     options = ("--preset", "smoke", "-o", "train.steps=2", "--name", "net")
     assert trained.main("train", "linear", "from_elsewhere:Net", *options) == 0
     trained.forget()
-    monkeypatch.setattr(sys, "path", [each for each in sys.path if each != str(trained.folder)])
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(trained.folder)])
     capsys.readouterr()
     for command in ("eval", "stream"):
         assert trained.main(command, "net") == 1 and not trained.was_run
         err = capsys.readouterr().err
-        assert "--trust from_elsewhere" in err and "no module" not in err
+        assert "--trust from_elsewhere" in err
     assert trained.main("eval", "net", "--trust", "from_elsewhere", "--baseline", "zero") == 0 and trained.was_run
 
 
-def test_list_and_show_run_nothing_that_a_card_or_a_run_names(
+def test_list_and_show_do_not_run_code_that_a_card_or_a_run_names(
     trained: Elsewhere, capsys: pytest.CaptureFixture[str]
 ) -> None:
     grid = trained.folder / "grid.toml"
-    part = {"tasks": [str(trained.card)], "backbones": ["from_elsewhere:Net"], "presets": ["smoke"], "seeds": [0]}
-    grid.write_text(tomli_w.dumps({"summary": "a grid from elsewhere", **part}))
-    for shown in (trained.card, grid, "mine-gpt2-smoke-s0"):
-        assert trained.main("show", shown) == 0
+    keys = {"tasks": [str(trained.card)], "backbones": ["from_elsewhere:Net"], "presets": ["smoke"], "seeds": [0]}
+    grid.write_text(tomli_w.dumps({"summary": "a grid from elsewhere", **keys}))
+    for name in (trained.card, grid, "mine-gpt2-smoke-s0"):
+        assert trained.main("show", name) == 0
         assert "from_elsewhere" in capsys.readouterr().out
     assert trained.main("list", "runs") == 0
     assert not trained.was_run and "from_elsewhere" not in sys.modules
-    with pytest.raises(UntrustedError):
+    with refused("untrusted", "from_elsewhere", exit_code=1):
         grid_runs(str(grid))
 
 
 def test_the_report_loads_no_class_and_reads_no_run() -> None:
-    """It is made of tables alone, but for the words of tests that installed packages register."""
+    """It reads only tables, and the texts about tests that installed packages register."""
     folders = [Path(package.__file__).parent for package in (report, analysis)]
     files = {file: file.read_text() for folder in folders for file in folder.rglob("*.py")}
     imported = {line for text in files.values() for line in re.findall(r"(?:from|import) (iclbench[\w.]*)", text)}
@@ -174,17 +174,17 @@ def test_the_report_loads_no_class_and_reads_no_run() -> None:
 
 
 def test_on_a_terminal_the_user_is_asked_once(elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    questions: list[str] = []
 
-    def no(target: str) -> bool:
-        asked.append(target)
+    def answer_no(target: str) -> bool:
+        questions.append(target)
         return False
 
-    monkeypatch.setattr(trust, "ask", no)
+    monkeypatch.setattr(trust, "ask", answer_no)
     for _ in range(2):
         with pytest.raises(UntrustedError):
             FAMILIES.get("from_elsewhere:Mine")
-    assert asked == ["from_elsewhere:Mine"] and not elsewhere.was_run
+    assert questions == ["from_elsewhere:Mine"] and not elsewhere.was_run
     monkeypatch.setattr(trust, "_refused", set())
     monkeypatch.setattr(trust, "ask", lambda target: True)
     assert FAMILIES.get("from_elsewhere:Mine").__name__ == "Mine"
@@ -192,7 +192,7 @@ def test_on_a_terminal_the_user_is_asked_once(elsewhere: Elsewhere, monkeypatch:
 
 
 @pytest.mark.slow
-def test_workers_inherit_what_is_trusted(elsewhere: Elsewhere) -> None:
+def test_workers_inherit_trusted_modules(elsewhere: Elsewhere) -> None:
     trust.trust("from_elsewhere")
     pool = LocalPool([()], _no_setup)
     try:
@@ -211,30 +211,30 @@ def test_several_modules_are_separated_by_commas_or_colons(monkeypatch: pytest.M
     trust.trust("antigravity", "a.b")
     assert os.environ[trust.VARIABLE] == "json,decimal,this,antigravity,a.b"
     assert trust.is_trusted("this:Zen") and trust.is_trusted("antigravity.below:X") and not trust.is_trusted("turtle:X")
-    with pytest.raises(UsageError, match="write the name of a module"):
+    with refused("bad-syntax", "../evil", "--trust"):
         trust.trust("../evil")
 
 
-def test_every_kind_of_class_goes_through_the_same_door(elsewhere: Elsewhere) -> None:
+def test_all_registries_check_trust(elsewhere: Elsewhere) -> None:
     for registry in (FAMILIES, BACKBONES, ESTIMATORS):
-        with pytest.raises(UntrustedError):
+        with refused("untrusted", "from_elsewhere:Mine", "--trust from_elsewhere", exit_code=1):
             registry.get("from_elsewhere:Mine")
     assert not elsewhere.was_run
 
 
 @pytest.mark.parametrize(
-    ("wrong", "advice"),
+    ("spelling", "name"),
     [
-        ("from_elsewhere:net", "did you mean 'from_elsewhere:Net'?"),
-        ("from_elsewhere.Net", "write from_elsewhere:Net"),
-        ("from_elsewhere.py:Net", "write the module: from_elsewhere:Net"),
-        ("./below/net.py:Net", "write the module: below.net:Net"),
+        ("from_elsewhere:net", "from_elsewhere:Net"),
+        ("from_elsewhere.Net", "from_elsewhere:Net"),
+        ("from_elsewhere.py:Net", "from_elsewhere:Net"),
+        ("./below/net.py:Net", "below.net:Net"),
     ],
 )
-def test_a_class_in_another_spelling_is_told_as_it_is_written(
-    wrong: str, advice: str, elsewhere: Elsewhere, capsys: pytest.CaptureFixture[str]
+def test_the_error_of_a_class_in_another_spelling_has_the_right_one(
+    spelling: str, name: str, elsewhere: Elsewhere, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for command in (("train", "linear", wrong, "--preset", "smoke"), ("check", wrong)):
+    for command in (("train", "linear", spelling, "--preset", "smoke"), ("check", spelling)):
         assert elsewhere.main(*command) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith("error: ") and line.endswith(advice)
+        assert spelling in line and name in line

@@ -1,4 +1,4 @@
-"""The version has one place, and the commit is that of the code that runs, or none."""
+"""The version is written in one place, and the commit is that of the running code or None."""
 
 import os
 import re
@@ -21,29 +21,29 @@ PROJECT = '[project]\nname = "{}"\nversion = "7.8.9"\n'
 
 
 def git(folder: Path, *words: str) -> str:
-    who = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
-    done = subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True, text=True)
-    return done.stdout.strip()
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+    process = subprocess.run(["git", *identity, *words], cwd=folder, check=True, capture_output=True, text=True)
+    return process.stdout.strip()
 
 
 @pytest.fixture(autouse=True)
 def _no_bytecode(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiled files in a checkout would be changes of it."""
+    """Bytecode files in a checkout would make it dirty."""
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # in processes too
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # for child processes
 
 
-def copied(root: Path, project: str = "iclbench") -> ModuleType:
-    """This module, in a checkout of its own."""
+def copy_module(root: Path, project: str = "iclbench") -> ModuleType:
+    """A copy of the module `version` in another checkout."""
     path = root / "iclbench" / "core" / "version.py"
     path.parent.mkdir(parents=True)
     path.write_bytes(Path(version.__file__).read_bytes())
     (root / "pyproject.toml").write_text(PROJECT.format(project))
-    return read(path)
+    return load(path)
 
 
-def read(path: Path) -> ModuleType:
-    """The module of a file, which has asked git for nothing yet."""
+def load(path: Path) -> ModuleType:
+    """The module of a file, with empty caches."""
     spec = spec_from_file_location("copied_version", path)
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
@@ -51,144 +51,145 @@ def read(path: Path) -> ModuleType:
     return module
 
 
-def committed(root: Path, message: str = "one") -> str:
+def commit_all(root: Path, message: str = "one") -> str:
+    """Commit all files to a new repository and return the commit."""
     git(root, "init", "-q")
     git(root, "add", ".")
     git(root, "commit", "-q", "-m", message)
     return git(root, "rev-parse", "HEAD")
 
 
-def test_the_version_stands_in_pyproject_alone() -> None:
-    own = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-    assert iclbench.__version__ == own
+def test_the_version_is_only_in_pyproject() -> None:
+    expected = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    assert iclbench.__version__ == expected
     names = ["CITATION.cff", "README.md", "CHANGELOG.md", "hatch_build.py"]
-    texts = [*(ROOT / name for name in names), *ROOT.glob("docs/*.md"), *ROOT.glob("iclbench/**/*.py")]
-    assert [path for path in texts if own in path.read_text(encoding="utf-8")] == []
+    paths = [*(ROOT / name for name in names), *ROOT.glob("docs/*.md"), *ROOT.glob("iclbench/**/*.py")]
+    assert [path for path in paths if expected in path.read_text(encoding="utf-8")] == []
     assert not re.search(r"^version:", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
 
 
 def test_the_commit_is_that_of_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = copied(tmp_path / "ours")
-    own = committed(tmp_path / "ours")
-    assert (module.version(), module.commit()) == ("7.8.9", own)
-    other = copied(tmp_path / "other")
-    theirs = committed(tmp_path / "other", "another")
-    monkeypatch.setenv("GIT_DIR", str(tmp_path / "ours" / ".git"))  # as in a hook of git
-    assert other.commit() == theirs != own
+    module = copy_module(tmp_path / "first")
+    commit = commit_all(tmp_path / "first")
+    assert (module.version(), module.commit()) == ("7.8.9", commit)
+    other_module = copy_module(tmp_path / "second")
+    other_commit = commit_all(tmp_path / "second", "another")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "first" / ".git"))  # as in a hook of git
+    assert other_module.commit() == other_commit != commit
 
 
 @pytest.mark.parametrize(
-    ("changed", "dirty"),
+    ("name", "is_dirty"),
     [("iclbench/core/version.py", True), ("iclbench/new.py", True), ("grids/x.toml", True), ("results/x", False)],
 )
-def test_changes_of_the_code_make_it_dirty(changed: str, dirty: bool, tmp_path: Path) -> None:
-    module = copied(tmp_path)
-    own = committed(tmp_path)
-    (tmp_path / changed).parent.mkdir(exist_ok=True)
-    with (tmp_path / changed).open("a") as file:
+def test_only_changes_of_the_code_make_the_commit_dirty(name: str, is_dirty: bool, tmp_path: Path) -> None:
+    module = copy_module(tmp_path)
+    commit = commit_all(tmp_path)
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    with (tmp_path / name).open("a") as file:
         file.write("\n")
-    assert module.commit() == own + "-dirty" * dirty
+    assert module.commit() == commit + "-dirty" * is_dirty
 
 
 def test_a_worktree_has_its_own_commit(tmp_path: Path) -> None:
-    copied(tmp_path / "main")
-    committed(tmp_path / "main")
+    copy_module(tmp_path / "main")
+    commit_all(tmp_path / "main")
     git(tmp_path / "main", "worktree", "add", "-q", str(tmp_path / "tree"))
     git(tmp_path / "tree", "commit", "-q", "--allow-empty", "-m", "two")
-    own = git(tmp_path / "tree", "rev-parse", "HEAD")
-    assert read(tmp_path / "tree" / "iclbench" / "core" / "version.py").commit() == own
+    commit = git(tmp_path / "tree", "rev-parse", "HEAD")
+    assert load(tmp_path / "tree" / "iclbench" / "core" / "version.py").commit() == commit
 
 
-def test_the_repository_of_another_project_is_not_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unpacked release or a virtual environment within it, and a package copied into its root."""
-    within = copied(tmp_path / "vendor")
+def test_the_repository_of_another_project_is_not_used(tmp_path: Path) -> None:
+    """For an unpacked release in another project, and for a package copied into the root of another project."""
+    vendored = copy_module(tmp_path / "vendor")
     (tmp_path / "pyproject.toml").write_text(PROJECT.format("theirs"))
-    committed(tmp_path)
-    assert within.commit() is None
-    copy = copied(tmp_path / "copy", "theirs")
-    committed(tmp_path / "copy")
+    commit_all(tmp_path)
+    assert vendored.commit() is None
+    copy = copy_module(tmp_path / "copy", "theirs")
+    commit_all(tmp_path / "copy")
     assert copy.commit() is None and copy.checkout() is None
     (tmp_path / "vendor" / ".git").mkdir()  # not a repository
-    assert read(tmp_path / "vendor" / "iclbench" / "core" / "version.py").commit() is None
+    assert load(tmp_path / "vendor" / "iclbench" / "core" / "version.py").commit() is None
 
 
 def test_without_git_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = copied(tmp_path)
-    committed(tmp_path)
+    module = copy_module(tmp_path)
+    commit_all(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert module.commit() is None
 
 
-def test_git_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = copied(tmp_path)
-    committed(tmp_path)
+def test_git_is_called_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = copy_module(tmp_path)
+    commit_all(tmp_path)
     calls = []
     run = subprocess.run
-    monkeypatch.setattr(module.subprocess, "run", lambda *given, **options: calls.append(0) or run(*given, **options))
+    monkeypatch.setattr(module.subprocess, "run", lambda *args, **options: calls.append(0) or run(*args, **options))
     assert len({module.commit() for _ in range(3)}) == 1 and len(calls) == 1
 
 
-def test_help_and_version_do_not_ask_git(tmp_path: Path) -> None:
-    fake, asked = tmp_path / "git", tmp_path / "asked"
-    fake.write_text(f"#!/bin/sh\ntouch {asked}\n")
-    fake.chmod(0o755)
+def test_help_and_version_do_not_call_git(tmp_path: Path) -> None:
+    fake_git, call_marker = tmp_path / "git", tmp_path / "called"
+    fake_git.write_text(f"#!/bin/sh\ntouch {call_marker}\n")
+    fake_git.chmod(0o755)
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     for option in ("--help", "--version"):
         command = [sys.executable, "-m", "iclbench", option]
-        done = subprocess.run(command, env=environment, cwd=ROOT, check=True, capture_output=True, text=True)
-    assert done.stdout == f"iclbench {iclbench.__version__}\n" and not asked.exists()
+        process = subprocess.run(command, env=environment, cwd=ROOT, check=True, capture_output=True, text=True)
+    assert process.stdout == f"iclbench {iclbench.__version__}\n" and not call_marker.exists()
 
 
-def test_a_wheel_knows_its_commit_wherever_it_is_installed(tmp_path: Path) -> None:
-    pytest.importorskip("hatchling", reason="the build backend is not installed here")
+def test_an_installed_wheel_has_its_commit(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling", reason="the build backend is not installed")
     source, project = tmp_path / "source", tmp_path / "project"
-    copied(source)
+    copy_module(source)
     (source / "iclbench" / "__init__.py").touch()
     (source / "hatch_build.py").write_bytes((ROOT / "hatch_build.py").read_bytes())
     hook = "[tool.hatch.build.hooks.custom]\n"
     with (source / "pyproject.toml").open("a") as file:
         file.write('[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n' + hook)
     assert hook in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    own = committed(source)
+    commit = commit_all(source)
     build = [sys.executable, "-m", "hatchling", "build", "-d", tmp_path]
     subprocess.run(build, cwd=source, check=True, capture_output=True)
-    # The wheel of a source distribution, which has no repository.
+    # A wheel that is built from a source distribution, which has no repository.
     (archive,) = tmp_path.glob("*.tar.gz")
     subprocess.run(["tar", "xzf", archive], cwd=tmp_path, check=True)
     unpacked = archive.with_name(archive.name.removesuffix(".tar.gz"))
     (direct,) = tmp_path.glob("*.whl")
     second = tmp_path / "second"
     subprocess.run([*build[:-1], second, "-t", "wheel"], cwd=unpacked, check=True, capture_output=True)
-    # Installed in an environment within the checkout of another project.
+    # The wheels are installed in the checkout of another project.
     project.mkdir()
     (project / "pyproject.toml").write_text(PROJECT.format("theirs"))
-    committed(project)
+    commit_all(project)
     for n, wheel in enumerate((direct, *second.glob("*.whl"))):
         site = project / f"site-packages-{n}"
         zipfile.ZipFile(wheel).extractall(site)
         code = "from iclbench.core.version import commit, version; print(version(), commit())"
         environment = os.environ | {"PYTHONPATH": str(site)}
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", code], env=environment, cwd=project, check=True, capture_output=True, text=True
         )
-        assert done.stdout.split() == ["7.8.9", own]
+        assert process.stdout.split() == ["7.8.9", commit]
     assert n == 1
 
 
-def test_packed_values_of_before_have_no_commit_and_stay_as_they_are(tmp_path: Path) -> None:
+def test_packed_values_have_no_commit() -> None:
     packed = ROOT / "results" / "reference" / "linear-small.values.parquet"
     values = tables.read("values", packed)
     assert len(values) and values["commit"].isna().all()
 
 
-def test_rows_that_differ_in_the_code_alone_stay_as_they_are(tmp_path: Path) -> None:
-    """Commands with nothing to add work on results that may only be read, after an update too."""
+def test_rows_that_differ_only_in_version_and_commit_are_not_rewritten(tmp_path: Path) -> None:
+    """After an update, commands with nothing to add must work on read-only results."""
     path = tmp_path / "values.parquet"
     shared = {name: "a" for name, (dtype, optional, _) in tables.VALUES.items() if dtype == "string" and not optional}
     row = shared | {"kind": "baseline", "status": "ok", "value": 1.0}
     tables.write("values", [row | {"commit": "old"}], path, {})
-    before = path.read_bytes()
+    original = path.read_bytes()
     tables.write("values", [row | {"commit": "new", "version": "b"}], path, {})
-    assert path.read_bytes() == before
+    assert path.read_bytes() == original
     tables.write("values", [row | {"commit": "new", "value": 2.0}], path, {})
     assert tables.read("values", path)["commit"].tolist() == ["new"]

@@ -1,4 +1,4 @@
-"""Classifiers without weights against scikit-learn and plain loops."""
+"""Classifiers without training compared with scikit-learn and explicit loops."""
 
 from collections import Counter
 
@@ -8,16 +8,16 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 
 from iclbench.core.episodes import Points
-from iclbench.core.errors import UsageError
 from iclbench.estimators.base import TaskFacts
 from iclbench.estimators.classifiers import Majority, NearestClassMean, PixelNearestNeighbour
+from tests.refusals import refused
 
 EPISODES, POINTS, TARGETS, DIM, CLASSES = 40, 9, 3, 16, 12
 
 
 @pytest.fixture(scope="module")
 def context() -> Points:
-    """Images of four of the classes, seven episodes long, holes in the mask of half of them."""
+    """Images of four of the classes; half of the episodes have masked points."""
     draw = torch.Generator().manual_seed(0)
     x = torch.rand(EPISODES, POINTS, DIM, generator=draw)
     y = 2 + 3 * torch.randint(4, (EPISODES, POINTS), generator=draw)
@@ -37,51 +37,51 @@ def answers(cls: type, context: Points, queries: torch.Tensor) -> np.ndarray:
 
 
 def episode(context: Points, b: int) -> tuple[np.ndarray, np.ndarray]:
-    there = context.mask[b].numpy()
-    return context.x[b].numpy()[there], context.y[b].numpy()[there]
+    mask = context.mask[b].numpy()
+    return context.x[b].numpy()[mask], context.y[b].numpy()[mask]
 
 
 @pytest.mark.parametrize(
     ("cls", "reference"),
     [(PixelNearestNeighbour, lambda: KNeighborsClassifier(1)), (NearestClassMean, NearestCentroid)],
 )
-def test_against_scikit_learn(cls: type, reference, context: Points, queries: torch.Tensor) -> None:
-    found = answers(cls, context, queries)
+def test_answers_equal_scikit_learn(cls: type, reference, context: Points, queries: torch.Tensor) -> None:
+    prediction = answers(cls, context, queries)
     for b in range(EPISODES):
         x, y = episode(context, b)
         if len(set(y)) > 1:  # scikit-learn refuses a single class
-            np.testing.assert_array_equal(found[b], reference().fit(x, y).predict(queries[b].numpy()))
+            np.testing.assert_array_equal(prediction[b], reference().fit(x, y).predict(queries[b].numpy()))
 
 
-def test_majority_takes_of_equals_the_one_met_first(context: Points, queries: torch.Tensor) -> None:
-    found = answers(Majority, context, queries)
+def test_majority_predicts_the_first_of_equally_frequent_labels(context: Points, queries: torch.Tensor) -> None:
+    prediction = answers(Majority, context, queries)
     for b in range(EPISODES):
         y = episode(context, b)[1].tolist()
-        assert set(found[b].tolist()) == {Counter(y).most_common(1)[0][0]}  # which is in order of appearance
+        assert set(prediction[b].tolist()) == {Counter(y).most_common(1)[0][0]}  # in order of appearance
 
 
-def test_equal_images_are_answered_by_the_first() -> None:
+def test_of_equal_images_the_first_wins() -> None:
     image = torch.rand(1, 1, 784, generator=torch.Generator().manual_seed(2))
-    twice = torch.cat([1 - image, *[image] * 7], 1)
-    context = Points.full(twice, torch.tensor([[0, 7, 3, 1, 2, 3, 4, 0]]))
+    images = torch.cat([1 - image, *[image] * 7], 1)
+    context = Points.full(images, torch.tensor([[0, 7, 3, 1, 2, 3, 4, 0]]))
     assert answers(PixelNearestNeighbour, context, image).item() == 7
     assert answers(NearestClassMean, context, image).item() == 7
 
 
 @pytest.mark.parametrize("cls", [PixelNearestNeighbour, NearestClassMean, Majority])
-def test_prefixes_are_fits_of_their_own(cls: type, context: Points) -> None:
-    whole = Points.full(context.x, context.y)
+def test_each_prefix_has_its_own_fit(cls: type, context: Points) -> None:
+    points = Points.full(context.x, context.y)
     predictor = cls(facts=TaskFacts(classes=CLASSES))
-    curve = predictor.predict_next(whole).logits
+    curve = predictor.predict_next(points).logits
     assert curve.shape == (EPISODES, POINTS, CLASSES)
     assert torch.allclose(curve[:, 0].softmax(-1), torch.tensor(1 / CLASSES))
     for n in range(1, POINTS):
-        alone = predictor.predict_targets(whole.span(0, n), whole.x[:, n : n + 1]).logits[:, 0]
-        assert torch.equal(curve[:, n], alone)
+        expected = predictor.predict_targets(points.span(0, n), points.x[:, n : n + 1]).logits[:, 0]
+        assert torch.equal(curve[:, n], expected)
 
 
 @pytest.mark.parametrize("cls", [PixelNearestNeighbour, NearestClassMean, Majority])
-def test_the_answer_has_the_probability_that_is_documented(cls: type, context: Points, queries: torch.Tensor) -> None:
+def test_the_predicted_label_has_the_documented_probability(cls: type, context: Points, queries: torch.Tensor) -> None:
     probabilities = cls(facts=TaskFacts(classes=CLASSES)).predict_targets(context, queries).logits.exp()
     ordered = probabilities.double().sort(-1).values
     assert torch.allclose(ordered[..., -1], torch.tensor(0.99, dtype=torch.float64))
@@ -92,5 +92,5 @@ def test_the_answer_has_the_probability_that_is_documented(cls: type, context: P
 def test_a_task_of_numbers_is_refused(cls: type, context: Points) -> None:
     numbers = Points.full(context.x, context.x[..., :1])
     for facts in (TaskFacts(), TaskFacts(classes=CLASSES)):
-        with pytest.raises(UsageError, match="predicts class labels; this task asks for numbers"):
+        with refused("not-applicable", cls.__name__):
             cls(facts=facts).predict_next(numbers)

@@ -1,4 +1,4 @@
-"""Estimators of events: naive fits of every prefix, SciPy, masks, censored points, units of time, what is refused."""
+"""Estimators of events: compared with explicit fits and SciPy; masks, censored points, units of time, wrong data."""
 
 import numpy as np
 import pytest
@@ -7,16 +7,16 @@ from scipy import stats
 
 from iclbench.config.cards import load_baseline
 from iclbench.core.episodes import Points
-from iclbench.core.errors import DataError, UsageError
 from iclbench.core.events import CENSORED, EventPrediction
 from iclbench.estimators.base import TaskFacts
 from iclbench.estimators.event_estimator import EventEstimator
 from iclbench.registry import ESTIMATORS
+from tests.refusals import refused
 
 EPISODES, EVENTS, KINDS = 5, 20, 3
 NAMES = ["poisson", "renewal", "markov-marks", "hawkes-mle"]
-# From so many events on an answer follows the unit of time, wherever the expected unit is far off.
-FREE = {"poisson": 2, "renewal": 1, "markov-marks": 2, "hawkes-mle": 2}
+# Smallest number of events after which an answer does not depend on a wrong prior unit of time.
+UNIT_FREE = {"poisson": 2, "renewal": 1, "markov-marks": 2, "hawkes-mle": 2}
 
 
 def estimator(name: str, kinds: int = KINDS, **settings: float) -> EventEstimator:
@@ -34,55 +34,54 @@ def draw(episodes: int = EPISODES, events: int = EVENTS, kinds: int = KINDS, see
     return sequences(rng.lognormal(0.2, 0.9, (episodes, events)), rng.integers(kinds, size=(episodes, events)))
 
 
-def assert_equal(found: EventPrediction, expected: EventPrediction, rtol: float = 1e-9) -> None:
+def assert_equal(prediction: EventPrediction, expected: EventPrediction, rtol: float = 1e-9) -> None:
     for name, t in expected.tensors().items():
-        torch.testing.assert_close(found.tensors()[name], t, rtol=rtol, atol=1e-12)
+        torch.testing.assert_close(prediction.tensors()[name], t, rtol=rtol, atol=1e-12)
 
 
 @pytest.mark.parametrize("unit", [0.7, 1e-5, 1e5])
-def test_poisson_is_the_rate_and_the_frequencies_of_every_prefix(unit: float) -> None:
+def test_poisson_has_the_rate_and_the_frequencies_of_each_prefix(unit: float) -> None:
     points = draw()
-    found = estimator("poisson", smoothing=1.5, unit=unit).predict_next(points)
-    assert not found.excited.any() and not found.decay.any()
+    prediction = estimator("poisson", smoothing=1.5, unit=unit).predict_next(points)
+    assert not prediction.excited.any() and not prediction.decay.any()
     for b in range(EPISODES):
         _, marks, times = points.y[b].numpy().T
         for n in range(EVENTS):
-            total, before = (times[n - 1], unit) if n else (0.0, unit)
-            if n >= 2:
-                before = sorted([unit, total / n / 5, total / n * 5])[1]
+            total = times[n - 1] if n else 0.0
+            prior_gap = sorted([unit, total / n / 5, total / n * 5])[1] if n >= 2 else unit
             counts = np.array([(marks[:n] == k).sum() for k in range(KINDS)])
-            expected = (n + 1) / (total + before) * (counts + 0.5) / (n + 1.5)
-            np.testing.assert_allclose(found.base[b, n], expected, rtol=1e-12)
+            expected = (n + 1) / (total + prior_gap) * (counts + 0.5) / (n + 1.5)
+            np.testing.assert_allclose(prediction.base[b, n], expected, rtol=1e-12)
 
 
-def test_renewal_is_the_lognormal_fit_of_scipy_with_a_prior_of_its_variance() -> None:
+def test_renewal_is_the_lognormal_fit_of_scipy_with_a_prior_of_the_variance() -> None:
     points = draw()
-    found = estimator("renewal").predict_next(points)
-    assert found.logits.shape == (EPISODES, EVENTS, 1)
+    prediction = estimator("renewal").predict_next(points)
+    assert prediction.logits.shape == (EPISODES, EVENTS, 1)
     for b in range(EPISODES):
         gaps, marks, _ = points.y[b].numpy().T
         for n in range(EVENTS):
             shape, _, scale = stats.lognorm.fit(gaps[:n], floc=0) if n > 1 else (0.0, 0.0, gaps[0] if n else 1.0)
             size = max(n, 1)
             spread = np.sqrt((1 + 1 / size) * (3 + size * shape**2) / (size + 1))
-            assert found.locs[b, n].item() == pytest.approx(np.log(scale), rel=1e-6, abs=1e-7)
-            assert found.scales[b, n].item() == pytest.approx(spread, rel=1e-6)  # SciPy's own tolerance
+            assert prediction.locs[b, n].item() == pytest.approx(np.log(scale), rel=1e-6, abs=1e-7)
+            assert prediction.scales[b, n].item() == pytest.approx(spread, rel=1e-6)  # SciPy's own tolerance
             counts = np.array([(marks[:n] == k).sum() for k in range(KINDS)])
-            np.testing.assert_allclose(found.mark_probabilities()[b, n], (counts + 1) / (n + 3), rtol=1e-12)
+            np.testing.assert_allclose(prediction.mark_probabilities()[b, n], (counts + 1) / (n + 3), rtol=1e-12)
 
 
-def test_a_clock_has_a_density() -> None:
+def test_constant_gaps_have_a_density() -> None:
     points = sequences(np.full((1, 50), 0.1), np.zeros((1, 50)))
-    found = estimator("renewal").predict_next(points)
+    prediction = estimator("renewal").predict_next(points)
     n = np.arange(1, 50)
-    np.testing.assert_allclose(found.scales[0, 1:, 0], np.sqrt(3 / n), rtol=1e-7)
+    np.testing.assert_allclose(prediction.scales[0, 1:, 0], np.sqrt(3 / n), rtol=1e-7)
 
 
 def test_markov_marks_are_the_smoothed_transition_counts() -> None:
     points = draw()
-    found, poisson = (estimator(name).predict_next(points) for name in ("markov-marks", "poisson"))
-    torch.testing.assert_close(found.base.sum(-1), poisson.base.sum(-1))
-    probabilities = found.mark_probabilities().numpy()
+    prediction, poisson = (estimator(name).predict_next(points) for name in ("markov-marks", "poisson"))
+    torch.testing.assert_close(prediction.base.sum(-1), poisson.base.sum(-1))
+    probabilities = prediction.mark_probabilities().numpy()
     for b in range(EPISODES):
         marks = points.y[b, :, 1].long().tolist()
         for n in range(EVENTS):
@@ -94,7 +93,7 @@ def test_markov_marks_are_the_smoothed_transition_counts() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_prefixes_are_fits_of_their_own(name: str) -> None:
+def test_each_prefix_has_its_own_fit(name: str) -> None:
     points, predictor = draw(), estimator(name)
     curve = predictor.predict_next(points)
     for n in (0, 1, 3, 4, 11, EVENTS - 1):
@@ -103,8 +102,8 @@ def test_prefixes_are_fits_of_their_own(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_neighbours_and_masked_events_change_nothing(name: str) -> None:
-    """Episodes of different lengths, holes filled with events of another process."""
+def test_other_episodes_and_masked_events_do_not_change_answers(name: str) -> None:
+    """Episodes have different lengths, and their masked events are from another process."""
     points, predictor = draw(), estimator(name)
     other = draw(seed=1)
     rng = np.random.default_rng(2)
@@ -112,39 +111,37 @@ def test_neighbours_and_masked_events_change_nothing(name: str) -> None:
     y, mask = torch.cat([other.y, other.y], 1), torch.zeros(EPISODES, 2 * EVENTS, dtype=torch.bool)
     for b, place in enumerate(torch.tensor(places)):
         y[b, place], mask[b, place] = points.y[b], torch.arange(EVENTS) < EVENTS - b
-    holes = Points(y[..., :0], y, mask)
-    whole = predictor.predict_targets(holes, y[:, :2, :0])
-    curve = predictor.predict_next(holes)
+    masked = Points(y[..., :0], y, mask)
+    targets = predictor.predict_targets(masked, y[:, :2, :0])
+    curve = predictor.predict_next(masked)
     for b in range(EPISODES):
-        alone = points[b : b + 1].span(0, EVENTS - b)
-        expected = predictor.predict_targets(alone, alone.x[:, :2])
-        assert_equal(whole[b : b + 1], expected)
-        ahead = predictor.predict_next(alone)
-        assert_equal(curve[b : b + 1].at(mask[b].nonzero()[:, 0]), ahead)
+        episode = points[b : b + 1].span(0, EVENTS - b)
+        assert_equal(targets[b : b + 1], predictor.predict_targets(episode, episode.x[:, :2]))
+        assert_equal(curve[b : b + 1].at(mask[b].nonzero()[:, 0]), predictor.predict_next(episode))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_censored_point_is_asked_and_not_read(name: str) -> None:
+def test_a_censored_point_is_a_query_and_not_part_of_a_fit(name: str) -> None:
     points, predictor = draw(), estimator(name)
     y = points.y.clone()
     y[::2, -1] = torch.tensor([3.0, CENSORED, 99.0], dtype=y.dtype)
     censored = Points.full(points.x, y)
     assert_equal(predictor.predict_next(censored), predictor.predict_next(points))
-    found = predictor.predict_targets(censored, points.x[:, :1])
+    prediction = predictor.predict_targets(censored, points.x[:, :1])
     shorter = predictor.predict_targets(points.span(0, EVENTS - 1), points.x[:, :1])
-    assert_equal(found[::2], shorter[::2])
-    assert_equal(found[1::2], predictor.predict_targets(points, points.x[:, :1])[1::2])
+    assert_equal(prediction[::2], shorter[::2])
+    assert_equal(prediction[1::2], predictor.predict_targets(points, points.x[:, :1])[1::2])
 
 
 @pytest.mark.parametrize(("one", "other"), [(1e-6, 1e-3), (1e3, 1e6)])
 @pytest.mark.parametrize("name", NAMES)
-def test_the_unit_of_time_shifts_the_density_and_nothing_else(name: str, one: float, other: float) -> None:
+def test_the_unit_of_time_only_shifts_the_log_density(name: str, one: float, other: float) -> None:
     points, predictor = draw(events=12), estimator(name)
     scores = []
     for factor in (one, other):
         scaled = sequences(factor * points.y[..., 0].numpy(), points.y[..., 1].numpy())
         scores.append(predictor.predict_next(scaled).scores(scaled.y))
-    after, shift = slice(FREE[name], None), np.log(other / one)
+    after, shift = slice(UNIT_FREE[name], None), np.log(other / one)
     expected = scores[0]["nll_time"][:, after] + shift
     torch.testing.assert_close(scores[1]["nll_time"][:, after], expected, rtol=0, atol=1e-6)
     torch.testing.assert_close(scores[1]["nll_mark"], scores[0]["nll_mark"], rtol=0, atol=1e-6)
@@ -152,53 +149,55 @@ def test_the_unit_of_time_shifts_the_density_and_nothing_else(name: str, one: fl
 
 @pytest.mark.parametrize("factor", [1e-6, 1e6])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_wrong_unit_is_forgotten(name: str, factor: float) -> None:
-    """Beside the shift, what is lost in the mean fades with the events: at most 0.2 nats after 5, 0.03 after 60."""
+def test_the_effect_of_a_wrong_unit_decreases(name: str, factor: float) -> None:
+    """Except for the shift, the mean loss is at most 0.2 nats after 5 events and 0.03 nats after 60."""
     points, predictor = draw(episodes=60, events=61), estimator(name)
     scaled = sequences(factor * points.y[..., 0].numpy(), points.y[..., 1].numpy())
     plain, other = (
         predictor.predict_next(p, prefixes=[5, 60]).log_density(p.y[:, [5, 60], 0]) for p in (points, scaled)
     )
-    lost = (plain - other - np.log(factor)).mean(0).tolist()
-    assert lost[0] < 0.2 and abs(lost[1]) < 0.03
+    losses = (plain - other - np.log(factor)).mean(0).tolist()
+    assert losses[0] < 0.2 and abs(losses[1]) < 0.03
 
 
 @pytest.mark.parametrize("spread", [0.0, 1.0, 4.0])
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_score_is_finite(name: str, scale: float, spread: float) -> None:
-    """In single precision, for clocks and bursts, and for marks that have not come yet."""
+    """In single precision, for constant gaps and bursts, and for marks without events."""
     rng = np.random.default_rng(3)
     gaps = scale * rng.lognormal(0, spread, (4, 30))
     marks = np.minimum(np.arange(30) // 7, 4) * (np.arange(4)[:, None] > 0)
     points = sequences(gaps, marks).to(dtype=torch.float32)
-    found = estimator(name, kinds=6).predict_next(points)
-    assert all(t.dtype == torch.float32 for t in found.tensors().values())
-    for metric, values in found.scores(points.y).items():
+    prediction = estimator(name, kinds=6).predict_next(points)
+    assert all(t.dtype == torch.float32 for t in prediction.tensors().values())
+    for metric, values in prediction.scores(points.y).items():
         assert values.isfinite().all(), metric
-    assert found.log_survival(points.y[..., 0]).isfinite().all()
-    torch.testing.assert_close(found.mark_probabilities().sum(-1), torch.ones(4, 30))
+    assert prediction.log_survival(points.y[..., 0]).isfinite().all()
+    torch.testing.assert_close(prediction.mark_probabilities().sum(-1), torch.ones(4, 30))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_before_any_event_a_gap_of_the_unit_is_expected_and_all_marks_alike(name: str) -> None:
-    found = estimator(name, unit=2.5).predict_next(draw(), prefixes=[0])
-    middle = found.locs[..., 0].exp() if name == "renewal" else found.mean()
+def test_before_the_first_event_the_expected_gap_is_the_unit_and_all_marks_are_equally_likely(name: str) -> None:
+    prediction = estimator(name, unit=2.5).predict_next(draw(), prefixes=[0])
+    middle = prediction.locs[..., 0].exp() if name == "renewal" else prediction.mean()
     torch.testing.assert_close(middle, torch.full_like(middle, 2.5))
-    torch.testing.assert_close(found.mark_probabilities(), torch.full((EPISODES, 1, KINDS), 1 / 3, dtype=torch.float64))
+    torch.testing.assert_close(
+        prediction.mark_probabilities(), torch.full((EPISODES, 1, KINDS), 1 / 3, dtype=torch.float64)
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_no_sequence_of_events_is_refused(name: str) -> None:
+def test_other_tasks_and_wrong_events_are_refused(name: str) -> None:
     points = draw()
     cls = ESTIMATORS.get(name)
-    with pytest.raises(UsageError, match="predicts events; this task asks for numbers or class labels"):
+    with refused("not-applicable", cls.__name__):
         cls(facts=TaskFacts()).predict_next(points)
-    with pytest.raises(UsageError, match="reads events"):
+    with refused("not-applicable", cls.__name__, f"({EPISODES}, {EVENTS}, 1)"):
         estimator(name).predict_next(Points.full(points.x, points.y[..., :1]))
-    with pytest.raises(DataError, match="an event has the mark 2; this task has marks 0 to 1"):
+    with refused("bad-data", "mark 2", "0 to 1"):
         estimator(name, kinds=2).predict_next(points)
     tied = points.y.clone()
     tied[1, 3, 0] = 0
-    with pytest.raises(DataError, match="times of a sequence must increase"):
+    with refused("bad-data", "gaps"):
         estimator(name).predict_next(Points.full(points.x, tied))

@@ -1,4 +1,4 @@
-"""Maximum likelihood of Hawkes processes: naive sums, finite differences, SciPy's optimiser, simulated processes."""
+"""Maximum likelihood of Hawkes processes compared with explicit sums, finite differences, SciPy and simulations."""
 
 from functools import cache
 
@@ -20,7 +20,7 @@ TRUTH = Hawkes(np.array([0.2, 0.1, 0.4]), np.array([[0.3, 0.2, 0.1], [0.1, 0.4, 
 
 @cache
 def simulated(events: int, seed: int = 0, process: Hawkes = TRUTH) -> tuple[np.ndarray, np.ndarray]:
-    """Ogata's thinning: between events the rate only falls, so that the one now bounds the next candidate's."""
+    """Simulate a process by Ogata's thinning: between events the rate only falls, so its current value is a bound."""
     rng = np.random.default_rng(seed)
     excited, gap = np.zeros(len(process.base)), 0.0
     gaps, marks = [], []
@@ -45,7 +45,7 @@ def as_points(sequence: list[tuple[np.ndarray, np.ndarray]]) -> Points:
 
 
 def naive(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_after: float = 0.0) -> float:
-    """The double sum over all pairs."""
+    """The log-likelihood as a double sum over all pairs of events."""
     times, mu, A, beta = gaps.cumsum(), process.base, process.branching, process.decay
     end = times[-1] + open_after
     total = -mu.sum() * end
@@ -78,43 +78,43 @@ def test_gradient_and_information_are_those_of_finite_differences() -> None:
 @pytest.mark.parametrize("events", [2_000, 10_000])
 def test_parameters_are_recovered_within_their_standard_errors(events: int) -> None:
     gaps, marks = simulated(events, seed=1)
-    found = fit(gaps, marks, 3)
-    assert np.abs(gradient(gaps, marks, found).vector()).max() < 1e-3
-    errors = standard_errors(gaps, marks, found).vector()
-    off = found.vector() - TRUTH.vector()
-    assert (np.abs(off) < 3.5 * errors).all() and (errors < 0.5 * (2_000 / events) ** 0.5).all()
-    # All of them at once, as the inverse information says how they hang together.
-    assert off @ observed_information(gaps, marks, found) @ off < stats.chi2(len(off)).ppf(0.999)
+    estimate = fit(gaps, marks, 3)
+    assert np.abs(gradient(gaps, marks, estimate).vector()).max() < 1e-3
+    errors = standard_errors(gaps, marks, estimate).vector()
+    deviation = estimate.vector() - TRUTH.vector()
+    assert (np.abs(deviation) < 3.5 * errors).all() and (errors < 0.5 * (2_000 / events) ** 0.5).all()
+    # All parameters together, with their correlations.
+    assert deviation @ observed_information(gaps, marks, estimate) @ deviation < stats.chi2(len(deviation)).ppf(0.999)
 
 
 def test_standard_errors_are_the_root_of_the_inverse_information() -> None:
     gaps, marks = simulated(2_000, seed=1)
-    found = fit(gaps, marks, 3)
-    covariance = np.linalg.inv(observed_information(gaps, marks, found))
-    np.testing.assert_allclose(standard_errors(gaps, marks, found).vector(), np.sqrt(np.diag(covariance)), rtol=1e-8)
+    estimate = fit(gaps, marks, 3)
+    covariance = np.linalg.inv(observed_information(gaps, marks, estimate))
+    np.testing.assert_allclose(standard_errors(gaps, marks, estimate).vector(), np.sqrt(np.diag(covariance)), rtol=1e-8)
 
 
-def test_at_the_end_of_its_range_a_parameter_has_no_standard_error() -> None:
-    """A clock excites nothing: what is left are base rates, known as those of a Poisson process are."""
+def test_a_parameter_at_the_end_of_its_range_has_no_standard_error() -> None:
+    """With constant gaps, events do not excite others, and base rates have the errors of a Poisson process."""
     gaps, marks = np.full(30, 0.5), np.tile([0, 1, 1], 10)
-    found = fit(gaps, marks, 2)
-    errors = standard_errors(gaps, marks, found)
-    assert not found.branching[0, 0] and np.isnan(errors.branching[0, 0])
-    lonely = Hawkes(np.array([10, 20]) / 15, np.zeros((2, 2)), 1.0)
-    assert np.isnan(standard_errors(gaps[:3], marks[:3], TRUTH).vector()).all()  # no maximum
-    errors = standard_errors(gaps, marks, lonely)
+    estimate = fit(gaps, marks, 2)
+    errors = standard_errors(gaps, marks, estimate)
+    assert not estimate.branching[0, 0] and np.isnan(errors.branching[0, 0])
+    poisson = Hawkes(np.array([10, 20]) / 15, np.zeros((2, 2)), 1.0)
+    assert np.isnan(standard_errors(gaps[:3], marks[:3], TRUTH).vector()).all()  # not a maximum
+    errors = standard_errors(gaps, marks, poisson)
     np.testing.assert_allclose(errors.base, np.sqrt([10, 20]) / 15, rtol=1e-10)
     assert np.isnan(errors.branching).all() and np.isnan(errors.decay)
 
 
-def test_the_decay_ends_where_it_is_said_to() -> None:
-    """At one per observed time for a rate that grows steadily, at `fastest` per typical gap for pairs of events."""
+def test_the_decay_is_within_its_range() -> None:
+    """It is one per observed time for a growing rate, and `fastest` per geometric mean gap for pairs of events."""
     growing, zeros = 1 / np.arange(1.0, 31), np.zeros(30, int)
     assert fit(growing, zeros, 1).decay == pytest.approx(1 / growing.sum(), rel=1e-6)
     pairs = np.tile([3.0, 1e-4], 15)
-    found = fit(pairs, zeros, 1, fastest=4.0)
-    assert found.decay == pytest.approx(4 / stats.gmean(pairs), rel=1e-6) and found.branching.any()
-    errors = standard_errors(pairs, zeros, found, fastest=4.0)
+    estimate = fit(pairs, zeros, 1, fastest=4.0)
+    assert estimate.decay == pytest.approx(4 / stats.gmean(pairs), rel=1e-6) and estimate.branching.any()
+    errors = standard_errors(pairs, zeros, estimate, fastest=4.0)
     assert np.isnan(errors.decay) and np.isfinite(errors.base).all()
     assert fit(np.ones(4), zeros[:4], 1, fastest=0.02).decay == pytest.approx(1 / 4, rel=1e-6)
 
@@ -128,12 +128,12 @@ def penalised(gaps, marks, process, smoothing, penalty) -> float:
     ("events", "smoothing", "penalty"),
     [(5, 3.0, 1.0), (12, 3.0, 1.0), (12, 0.3, 0.0), (50, 3.0, 1.0), (50, 1.0, 0.0)],
 )
-def test_no_start_of_scipy_climbs_higher(events: int, smoothing: float, penalty: float) -> None:
+def test_scipy_finds_no_higher_maximum_from_any_start(events: int, smoothing: float, penalty: float) -> None:
     gaps, marks = simulated(events, seed=events)
     slowest, fastest = 1 / gaps.sum(), 10 / stats.gmean(gaps)
-    found = fit(gaps, marks, 3, smoothing=smoothing, penalty=penalty)
-    assert slowest * (1 - 1e-9) <= found.decay <= fastest * (1 + 1e-9) and found.branching.min() >= 0
-    height = penalised(gaps, marks, found, smoothing, penalty)
+    estimate = fit(gaps, marks, 3, smoothing=smoothing, penalty=penalty)
+    assert slowest * (1 - 1e-9) <= estimate.decay <= fastest * (1 + 1e-9) and estimate.branching.min() >= 0
+    height = penalised(gaps, marks, estimate, smoothing, penalty)
 
     def loss(v: np.ndarray) -> tuple[float, np.ndarray]:
         process = Hawkes.of_vector(np.concatenate([np.exp(v[:3]), v[3:12], np.exp(v[12:])]))
@@ -145,51 +145,51 @@ def test_no_start_of_scipy_climbs_higher(events: int, smoothing: float, penalty:
 
     rng = np.random.default_rng(0)
     limits = [(-15, 5)] * 3 + [(0, 20)] * 9 + [(np.log(slowest), np.log(fastest))]
-    tops = []
+    maxima = []
     for _ in range(6):
         start = np.concatenate([np.log(rng.uniform(0.1, 1, 3)), rng.uniform(0, 0.5, 9), [rng.uniform(*limits[-1])]])
-        tops.append(-optimize.minimize(loss, start, jac=True, bounds=limits, method="L-BFGS-B").fun)
-    assert height > max(tops) - 1e-8
-    assert height < max(tops) + 1  # they climb the same hill
+        maxima.append(-optimize.minimize(loss, start, jac=True, bounds=limits, method="L-BFGS-B").fun)
+    assert height > max(maxima) - 1e-8
+    assert height < max(maxima) + 1  # the reference finds a similar maximum
 
 
 @pytest.mark.parametrize("kinds", [3, 100])
-def test_no_parameter_can_be_moved_for_the_better(kinds: int) -> None:
-    """Also with more parameters than events: slopes are 0 inside, and downhill at 0."""
+def test_the_fit_satisfies_the_optimality_conditions(kinds: int) -> None:
+    """Also with more parameters than events: derivatives are 0 for positive parameters, and negative at 0."""
     rng = np.random.default_rng(0)
     gaps, marks = simulated(40)
     marks = marks if kinds == 3 else rng.permutation(kinds)[:40]
-    found = fit(gaps, marks, kinds, smoothing=3.0, penalty=0.5)
-    slope = gradient(gaps, marks, found)
-    of_base = slope.base + 3 / kinds / found.base - 3 * gaps.mean()
+    estimate = fit(gaps, marks, kinds, smoothing=3.0, penalty=0.5)
+    slope = gradient(gaps, marks, estimate)
+    of_base = slope.base + 3 / kinds / estimate.base - 3 * gaps.mean()
     of_branching = slope.branching - 0.5
     np.testing.assert_allclose(of_base / gaps.sum(), 0, atol=1e-6)
-    np.testing.assert_allclose(of_branching[found.branching > 0], 0, atol=1e-4)
-    assert (of_branching < 1e-4).all() and (found.branching > 0).any()
-    assert found.decay * slope.decay == pytest.approx(0, abs=1e-3)
-    assert found.base.min() > 0
+    np.testing.assert_allclose(of_branching[estimate.branching > 0], 0, atol=1e-4)
+    assert (of_branching < 1e-4).all() and (estimate.branching > 0).any()
+    assert estimate.decay * slope.decay == pytest.approx(0, abs=1e-3)
+    assert estimate.base.min() > 0
 
 
 def test_the_answer_is_the_intensity_after_the_last_event() -> None:
     sequence = [simulated(30, seed) for seed in range(3)]
     points, card = as_points(sequence), {**load_baseline("hawkes-mle")[1].settings, "smoothing": 2.0, "unit": 0.3}
     settings, facts = HawkesSettings(**card), TaskFacts(marks=3)
-    found = HawkesMLE(settings, facts).predict_next(points)
+    estimate = HawkesMLE(settings, facts).predict_next(points)
     flat = Poisson(EventSettings(smoothing=2.0, unit=0.3), facts).predict_next(points)
     for name, t in flat.tensors().items():
-        torch.testing.assert_close(found.tensors()[name][:, :4], t[:, :4])
-    chosen = {key: card[key] for key in ("smoothing", "penalty", "fastest")}
+        torch.testing.assert_close(estimate.tensors()[name][:, :4], t[:, :4])
+    fit_settings = {key: card[key] for key in ("smoothing", "penalty", "fastest")}
     for b, (gaps, marks) in enumerate(sequence):
         for n in (4, 17, 29):
-            process = fit(gaps[:n], marks[:n], 3, **chosen)
+            process = fit(gaps[:n], marks[:n], 3, **fit_settings)
             ages = gaps[:n].sum() - gaps[:n].cumsum()
             excited = sum(
                 process.branching[:, k] * process.decay * np.exp(-process.decay * age)
                 for k, age in zip(marks[:n], ages, strict=True)
             )
-            np.testing.assert_allclose(found.base[b, n], process.base, rtol=1e-9)
-            np.testing.assert_allclose(found.excited[b, n], excited, rtol=1e-9)
-            assert found.decay[b, n].item() == pytest.approx(process.decay, rel=1e-12)
+            np.testing.assert_allclose(estimate.base[b, n], process.base, rtol=1e-9)
+            np.testing.assert_allclose(estimate.excited[b, n], excited, rtol=1e-9)
+            assert estimate.decay[b, n].item() == pytest.approx(process.decay, rel=1e-12)
 
 
 def loss_of(predictor: Poisson | HawkesMLE, sequence: list[tuple[np.ndarray, np.ndarray]]) -> float:
@@ -200,24 +200,23 @@ def loss_of(predictor: Poisson | HawkesMLE, sequence: list[tuple[np.ndarray, np.
     return answer.loss(points.y[:, last:]).mean().item()
 
 
-def test_on_its_own_processes_it_predicts_better_than_a_constant_rate() -> None:
-    """Of what a constant rate loses to who knows the process, more than two thirds are regained after 300 events."""
+def test_predictions_for_hawkes_processes_are_better_than_a_constant_rate() -> None:
+    """After 300 events, the fit recovers more than two thirds of the loss of a constant rate against the truth."""
     sequence = [simulated(301, 100 + seed) for seed in range(40)]
     poisson, hawkes = (loss_of(cls(facts=TaskFacts(marks=3)), sequence) for cls in (Poisson, HawkesMLE))
     truth = np.mean([log_likelihood(g[:300], m[:300], TRUTH) - log_likelihood(g, m, TRUTH) for g, m in sequence])
     assert poisson - hawkes > 2 / 3 * (poisson - truth) > 0.05
 
 
-def test_without_a_penalty_a_few_events_are_taken_for_more_than_they_say() -> None:
-    """What the card says of it."""
+def test_without_a_penalty_a_fit_on_few_events_is_worse_than_a_constant_rate() -> None:
     sequence, facts = [simulated(9, 900 + seed) for seed in range(200)], TaskFacts(marks=3)
     poisson = loss_of(Poisson(facts=facts), sequence)
-    free, held = (loss_of(HawkesMLE(HawkesSettings(penalty=p), facts), sequence) for p in (0.0, 1.0))
-    assert free > poisson + 0.2 and held < poisson + 0.1
+    unpenalised, penalised = (loss_of(HawkesMLE(HawkesSettings(penalty=p), facts), sequence) for p in (0.0, 1.0))
+    assert unpenalised > poisson + 0.2 and penalised < poisson + 0.1
 
 
 @pytest.mark.parametrize("open_after", [0.0, 7.0])
-def test_the_open_interval_enters_the_likelihood_and_the_fit(open_after: float) -> None:
+def test_the_open_interval_is_part_of_the_likelihood_and_the_fit(open_after: float) -> None:
     gaps, marks = simulated(60)
     vector = TRUTH.vector()
     assert log_likelihood(gaps, marks, TRUTH, open_after) == pytest.approx(
@@ -227,13 +226,13 @@ def test_the_open_interval_enters_the_likelihood_and_the_fit(open_after: float) 
     np.testing.assert_allclose(gradient(gaps, marks, TRUTH, open_after).vector(), slopes, rtol=1e-5, atol=1e-6)
     bends = differences(lambda v: gradient(gaps, marks, Hawkes.of_vector(v), open_after).vector(), vector)
     np.testing.assert_allclose(observed_information(gaps, marks, TRUTH, open_after), -bends, rtol=1e-5, atol=1e-5)
-    found = fit(gaps, marks, 3, open_after=open_after)
-    free = found.vector() > 0
-    assert np.abs(gradient(gaps, marks, found, open_after).vector()[free][:-1]).max() < 1e-3
+    estimate = fit(gaps, marks, 3, open_after=open_after)
+    free = estimate.vector() > 0
+    assert np.abs(gradient(gaps, marks, estimate, open_after).vector()[free][:-1]).max() < 1e-3
 
 
-def test_a_long_open_interval_makes_a_process_slower() -> None:
-    """A clock excites nothing: what is left is the most likely rate of a Poisson process, events per observed time."""
+def test_a_long_open_interval_lowers_the_rate() -> None:
+    """Without excitation, the rate is that of a Poisson process, the number of events per observed time."""
     gaps, marks = np.full(30, 0.5), np.zeros(30, int)
-    found = fit(gaps, marks, 1, open_after=45.0, penalty=1e6)
-    assert found.base[0] == pytest.approx(30 / (15 + 45), rel=1e-6)
+    estimate = fit(gaps, marks, 1, open_after=45.0, penalty=1e6)
+    assert estimate.base[0] == pytest.approx(30 / (15 + 45), rel=1e-6)

@@ -1,4 +1,4 @@
-"""The Lasso path: optimality of every solution, scikit-learn at a tight tolerance, hard cases, shared answers."""
+"""The Lasso path: optimality of all solutions, scikit-learn with a small tolerance, hard cases, cached answers."""
 
 import logging
 
@@ -32,15 +32,15 @@ def draw(kind: str, episodes: int = 16, points: int = 41, dim: int = 20) -> tupl
 
 
 def optimality(x: np.ndarray, y: np.ndarray, w: np.ndarray, alpha: float) -> float:
-    """The largest violation of the KKT conditions, from the definition."""
+    """The largest violation of the KKT conditions, by their definition."""
     correlation = x.T @ (y - x @ w) / len(x)
-    active = w != 0
-    on = np.abs(correlation - alpha * np.sign(w))[active].max(initial=0.0)
-    return max(on, (np.abs(correlation) - alpha)[~active].max(initial=0.0))
+    is_active = w != 0
+    active_violation = np.abs(correlation - alpha * np.sign(w))[is_active].max(initial=0.0)
+    return max(active_violation, (np.abs(correlation) - alpha)[~is_active].max(initial=0.0))
 
 
 @pytest.mark.parametrize("kind", ["sparse", "noisy", "subspace", "ties", "skewed"])
-def test_every_solution_is_optimal_without_a_fallback(kind: str) -> None:
+def test_all_solutions_of_the_path_are_optimal(kind: str) -> None:
     x, y = draw(kind)
     w, failed = lasso_path(x, y, list(ALPHAS))
     assert failed == 0
@@ -53,7 +53,7 @@ def test_every_solution_is_optimal_without_a_fallback(kind: str) -> None:
     assert worst <= 1e-8
 
 
-def test_the_path_equals_scikit_learn_when_that_is_converged() -> None:
+def test_the_path_equals_scikit_learn_with_a_small_tolerance() -> None:
     from sklearn.linear_model import Lasso as Reference
 
     x, y = draw("noisy", episodes=1, points=30, dim=8)
@@ -67,7 +67,7 @@ def test_the_path_equals_scikit_learn_when_that_is_converged() -> None:
 
 @pytest.mark.parametrize("scale", [1e-4, 1e6, 1e9])
 def test_outputs_may_have_any_scale(scale: float) -> None:
-    """Scaling y and alpha alike scales the solution."""
+    """If y and alpha are scaled by the same factor, so is the solution."""
     x, y = draw("noisy", episodes=4, points=25)
     plain, _ = lasso_path(x, y, [0.1])
     scaled, failed = lasso_path(x, scale * y, [0.1 * scale])
@@ -81,28 +81,28 @@ def test_a_penalty_above_every_correlation_gives_zero() -> None:
     assert not lasso_path(x, 0 * y, [1e-3])[0].any()
 
 
-def test_what_fails_the_check_is_left_to_scikit_learn_and_reported(
+def test_scikit_learn_computes_solutions_that_fail_the_check(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     x, y = draw("noisy", episodes=1, points=6, dim=3)
-    right, _ = lasso_path(x, y, [0.01])
+    expected, _ = lasso_path(x, y, [0.01])
     exact = lasso.homotopy
 
-    def sloppy(gram: Tensor, moment: Tensor, alphas: Tensor) -> Tensor:
+    def wrong_homotopy(gram: Tensor, moment: Tensor, alphas: Tensor) -> Tensor:
         w = exact(gram, moment, alphas)
         w[-1] += 1.0
         return w
 
-    monkeypatch.setattr(lasso, "homotopy", sloppy)
+    monkeypatch.setattr(lasso, "homotopy", wrong_homotopy)
     with caplog.at_level(logging.WARNING, "iclbench"):
         w, failed = lasso_path(x, y, [0.01])
     assert failed == 1
-    assert "1 of 6 solutions left to scikit-learn" in caplog.text
-    torch.testing.assert_close(w, right, rtol=1e-5, atol=1e-6)
+    assert "lasso" in caplog.text and "1 of 6" in caplog.text
+    torch.testing.assert_close(w, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_scikit_learn_is_asked_from_one_point_on() -> None:
-    """One point by hand: |y - wx|²/2 + alpha |w|_1 is least with all weight on the largest input."""
+def test_coordinate_descent_of_one_point_and_of_none() -> None:
+    """For one point, the minimum of |y - wx|²/2 + alpha |w|_1 has all its weight on the largest input."""
     x, y = torch.tensor([[0.5, -2.0, 1.0]], dtype=torch.float64), torch.tensor([3.0], dtype=torch.float64)
     found = lasso._coordinate_descent(x, y, 0.1)
     expected = torch.tensor([0.0, -(2 * 3 - 0.1) / 2**2, 0.0], dtype=torch.float64)
@@ -110,28 +110,28 @@ def test_scikit_learn_is_asked_from_one_point_on() -> None:
     assert lasso._coordinate_descent(x[:0], y[:0], 0.1).tolist() == [0.0, 0.0, 0.0]
 
 
-def test_one_point_that_fails_the_check_is_left_to_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scikit_learn_computes_the_solution_of_one_point_that_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = draw("noisy", episodes=1, points=1, dim=3)
-    right, _ = lasso_path(x, y, [0.01])
-    assert right.any()
+    expected, _ = lasso_path(x, y, [0.01])
+    assert expected.any()
     exact = lasso.homotopy
     monkeypatch.setattr(lasso, "homotopy", lambda *a: exact(*a) + 1)
     w, failed = lasso_path(x, y, [0.01])
     assert failed == 1
-    torch.testing.assert_close(w, right, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(w, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_five_baselines_share_one_path(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = draw("sparse", episodes=3, points=12, dim=5)
     points = Points.full(x, y.unsqueeze(2))
-    runs = []
+    calls = []
     path = lasso.lasso_path
-    monkeypatch.setattr(lasso, "lasso_path", lambda *a: runs.append(1) or path(*a))
+    monkeypatch.setattr(lasso, "lasso_path", lambda *args: calls.append(args) or path(*args))
     answers = [Lasso(LassoSettings(alpha=alpha)).predict_next(points).mean for alpha in ALPHAS]
-    assert len(runs) == 1
+    assert len(calls) == 1
     w, _ = path(x, y, list(ALPHAS))
     for k, answer in enumerate(answers):
         expected = (w[:, :-1, k] * x[:, 1:]).sum(-1)
         torch.testing.assert_close(answer[:, 1:, 0], expected)
     Lasso(LassoSettings(alpha=0.1)).predict_next(Points.full(x, 1 + y.unsqueeze(2)))
-    assert len(runs) == 2
+    assert len(calls) == 2

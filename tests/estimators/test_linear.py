@@ -1,4 +1,4 @@
-"""Least squares, ridge and its kin, sparse regression and averaging against NumPy, scikit-learn and the posterior."""
+"""Least squares, ridge, sparse regression and averaging compared with NumPy, scikit-learn and exact posteriors."""
 
 import math
 from itertools import combinations
@@ -10,7 +10,6 @@ from torch import Tensor
 
 from iclbench.config.resolution import resolve_task
 from iclbench.core.episodes import Points
-from iclbench.core.errors import UsageError
 from iclbench.estimators.averaging import Averaging
 from iclbench.estimators.base import TaskFacts
 from iclbench.estimators.least_squares import RCOND, LeastSquares
@@ -20,6 +19,7 @@ from iclbench.families.combination import Combination
 from iclbench.families.linear import SparseLinear
 from iclbench.families.relu_network import ReluNetwork
 from iclbench.families.request import Request
+from tests.refusals import refused
 
 
 def draw(episodes: int, points: int, dim: int, noise: float = 1.0, seed: int = 0) -> Points:
@@ -31,7 +31,7 @@ def draw(episodes: int, points: int, dim: int, noise: float = 1.0, seed: int = 0
 
 
 def each_prefix(points: Points, solve) -> Tensor:  # type: ignore[no-untyped-def]
-    """Answers of `solve(x, y, query)`, called for every episode and prefix."""
+    """Answers of `solve(x, y, query)` for each episode and prefix."""
     answers = torch.zeros_like(points.y)
     for b, (x, y) in enumerate(zip(points.x.numpy(), points.y[..., 0].numpy(), strict=True)):
         for n in range(1, len(x)):
@@ -44,7 +44,7 @@ def lstsq(x: np.ndarray, y: np.ndarray, query: np.ndarray) -> float:
 
 
 def in_a_random_subspace(points: Points) -> Points:
-    """Inputs computed in float32, as the shift does: the other directions hold rounding noise."""
+    """Inputs computed in float32, as by the shift, with rounding errors in the other directions."""
     basis = torch.linalg.qr(torch.randn(len(points), 12, 6, generator=torch.Generator().manual_seed(5))).Q
     return Points.full((points.x[..., :6].float() @ basis.mT).double(), points.y)
 
@@ -62,13 +62,13 @@ DATA = {
     "nearly repeated rows": lambda: _with(
         draw(4, 30, 12), lambda x: torch.cat([x[:, :1] + 1e-5 * x[:, 1:2], x[:, 1:]], 1)
     ),
-    "a first input of rounding noise": lambda: _with(
+    "a first input of rounding errors": lambda: _with(
         draw(4, 30, 5), lambda x: torch.cat([4.8e-16 * x[:, :1], x[:, 1:]], 1)
     ),
-    "a first input far shorter than the others, of one number": lambda: _with(
+    "a first input of one number far smaller than the others": lambda: _with(
         draw(4, 30, 1), lambda x: torch.cat([1e-7 * x[:, :1].sign(), x[:, 1:]], 1)
     ),
-    "repeated rows that are large": lambda: _with(draw(8, 4, 4), lambda x: 1e13 * x[:, [0, 0, 1, 0]]),
+    "large repeated rows": lambda: _with(draw(8, 4, 4), lambda x: 1e13 * x[:, [0, 0, 1, 0]]),
     "all inputs zero": lambda: _with(draw(2, 6, 3), torch.zeros_like),
     "skewed": lambda: _with(draw(8, 41, 20), lambda x: x / torch.arange(1, 21) ** 2),
 }
@@ -88,8 +88,8 @@ def _repeat_rows(x: Tensor) -> Tensor:
 def test_least_squares_equals_numpy_at_every_prefix(name: str) -> None:
     points = DATA[name]()
     expected = each_prefix(points, lstsq)
-    found = LeastSquares().predict_next(points).mean
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    prediction = LeastSquares().predict_next(points).mean
+    torch.testing.assert_close(prediction, expected, rtol=1e-6, atol=1e-6)
 
 
 def test_least_squares_recovers_noiseless_functions() -> None:
@@ -101,15 +101,15 @@ def test_least_squares_recovers_noiseless_functions() -> None:
 def test_least_squares_answers_in_a_long_context_with_padding() -> None:
     points = draw(3, 120, 5)
     mask = torch.rand(3, 120, generator=torch.Generator().manual_seed(1)) < 0.7
-    found = LeastSquares().predict_targets(Points(points.x, points.y, mask), points.x[:, :4]).mean
+    prediction = LeastSquares().predict_targets(Points(points.x, points.y, mask), points.x[:, :4]).mean
     for b in range(3):
         w = np.linalg.lstsq(points.x[b][mask[b]].numpy(), points.y[b][mask[b]].numpy(), rcond=None)[0]
-        torch.testing.assert_close(found[b], points.x[b, :4] @ torch.from_numpy(w))
+        torch.testing.assert_close(prediction[b], points.x[b, :4] @ torch.from_numpy(w))
 
 
 @pytest.mark.parametrize("points", [12, 130])
 def test_ridge_with_the_noise_variance_is_the_posterior_mean(points: int) -> None:
-    """w ~ N(0, I), noise N(0, sigma²): the posterior, one observation at a time (Kalman)."""
+    """The posterior for w ~ N(0, I) and noise N(0, sigma²) is updated with each observation (Kalman filter)."""
     sigma2 = 0.5
     data = draw(2, points, 4, noise=sigma2**0.5)
 
@@ -120,8 +120,8 @@ def test_ridge_with_the_noise_variance_is_the_posterior_mean(points: int) -> Non
             mean, covariance = mean + gain * (b - a @ mean), covariance - np.outer(gain, a @ covariance)
         return float(query @ mean)
 
-    found = Ridge(facts=TaskFacts(noise_to_signal=sigma2)).predict_next(data).mean
-    torch.testing.assert_close(found, each_prefix(data, posterior), rtol=1e-8, atol=1e-8)
+    prediction = Ridge(facts=TaskFacts(noise_to_signal=sigma2)).predict_next(data).mean
+    torch.testing.assert_close(prediction, each_prefix(data, posterior), rtol=1e-8, atol=1e-8)
 
 
 def test_ridge_equals_scikit_learn() -> None:
@@ -131,8 +131,8 @@ def test_ridge_equals_scikit_learn() -> None:
     expected = each_prefix(
         data, lambda x, y, q: Reference(alpha=0.3, fit_intercept=False).fit(x, y).predict(q[None])[0]
     )
-    found = Ridge(RidgeSettings(penalty=0.3)).predict_next(data).mean
-    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8)
+    prediction = Ridge(RidgeSettings(penalty=0.3)).predict_next(data).mean
+    torch.testing.assert_close(prediction, expected, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize("penalty", [1e-10, 1e-14, 1e-18])
@@ -143,13 +143,13 @@ def test_ridge_with_a_tiny_penalty_equals_least_squares_with_its_rows(penalty: f
     def augmented(x: np.ndarray, y: np.ndarray, query: np.ndarray) -> float:
         return float(query @ np.linalg.lstsq(np.vstack([rows, x]), np.concatenate([np.zeros(5), y]), rcond=1e-12)[0])
 
-    found = Ridge(RidgeSettings(penalty=penalty)).predict_next(data).mean
-    torch.testing.assert_close(found, each_prefix(data, augmented), rtol=1e-6, atol=1e-6)
+    prediction = Ridge(RidgeSettings(penalty=penalty)).predict_next(data).mean
+    torch.testing.assert_close(prediction, each_prefix(data, augmented), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("scale", [1e5, 1e7, 1e9])
 @pytest.mark.parametrize("penalty", [1.0, 0.01])
-def test_ridge_is_exact_beside_an_input_of_another_scale(scale: float, penalty: float) -> None:
+def test_ridge_is_exact_with_inputs_of_different_scales(scale: float, penalty: float) -> None:
     data = draw(3, 30, 3)
     scales = torch.tensor([scale, 1.0, 1.0], dtype=torch.float64)
 
@@ -159,17 +159,17 @@ def test_ridge_is_exact_beside_an_input_of_another_scale(scale: float, penalty: 
         q, r = np.linalg.qr(rows / norms)
         return float(query @ (np.linalg.solve(r, q.T @ np.concatenate([np.zeros(3), y])) / norms))
 
-    found = Ridge(RidgeSettings(penalty=penalty)).predict_next(_with(data, lambda x: scales * x)).mean
+    prediction = Ridge(RidgeSettings(penalty=penalty)).predict_next(_with(data, lambda x: scales * x)).mean
     expected = each_prefix(_with(data, lambda x: scales * x), exact)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(prediction, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_an_output_that_is_no_number_spoils_its_own_episode_alone() -> None:
+def test_nan_outputs_affect_only_their_episode() -> None:
     data = draw(2, 9, 3)
-    spoilt = data.y.clone()
-    spoilt[0, 4] = math.nan
-    found = LeastSquares().predict_next(Points.full(data.x, spoilt)).mean
-    assert torch.equal(found[1], LeastSquares().predict_next(data).mean[1]) and found[0, 7].isnan().all()
+    y = data.y.clone()
+    y[0, 4] = math.nan
+    prediction = LeastSquares().predict_next(Points.full(data.x, y)).mean
+    assert torch.equal(prediction[1], LeastSquares().predict_next(data).mean[1]) and prediction[0, 7].isnan().all()
 
 
 def test_ridge_without_noise_is_least_squares() -> None:
@@ -177,8 +177,8 @@ def test_ridge_without_noise_is_least_squares() -> None:
     torch.testing.assert_close(Ridge().predict_next(data).mean, LeastSquares().predict_next(data).mean)
 
 
-def test_ridge_on_features_equals_scikit_learn_on_them() -> None:
-    """Of combinations, whose features are written out."""
+def test_ridge_on_features_equals_scikit_learn() -> None:
+    """For the features of the family combination."""
     from sklearn.linear_model import Ridge as Reference
 
     def features(x: np.ndarray) -> np.ndarray:
@@ -195,19 +195,19 @@ def test_ridge_on_features_equals_scikit_learn_on_them() -> None:
 
 
 @pytest.mark.parametrize("task", ["quadratic", "combination", "relu-network-shared"])
-def test_weights_on_features_are_of_the_variance_that_the_penalty_takes_them_for(task: str) -> None:
-    """E y² is that variance times the squared length of the features: over 20,000 functions to four standard errors."""
+def test_sampled_weights_of_features_have_the_variance_of_the_penalty(task: str) -> None:
+    """E y² is this variance times the squared length of the features (20,000 functions, four standard errors)."""
     family = resolve_task(task, "smoke")[0].build()
     points = family.sample(Request(20_000, 1, torch.Generator().manual_seed(0))).context
     features = family.features(points.x[:, 0]).double()
-    beyond = points.y[:, 0, 0].double().square() - family.weight_variance * features.square().sum(1)
-    assert float(beyond.mean()) == pytest.approx(0, abs=4 * float(beyond.std()) / 20_000**0.5)
+    excess = points.y[:, 0, 0].double().square() - family.weight_variance * features.square().sum(1)
+    assert float(excess.mean()) == pytest.approx(0, abs=4 * float(excess.std()) / 20_000**0.5)
     assert family.noise_to_signal("noisy-0.5+weight-scale-2") == pytest.approx(0.0625 / family.weight_variance)
 
 
-def test_ridge_on_features_wants_features() -> None:
+def test_ridge_on_features_needs_a_family_with_features() -> None:
     for family in (None, ReluNetwork(ReluNetwork.Parameters())):
-        with pytest.raises(UsageError, match="linear in known features only, such as combination and quadratic"):
+        with refused("not-applicable", "FeatureRidge", "combination", "quadratic"):
             FeatureRidge(facts=TaskFacts(family=family))
 
 
@@ -218,7 +218,7 @@ def sparse(noise: float, dim: int = 5, sparsity: int = 2) -> tuple[SparseLinear,
 
 
 def test_sparse_weights_are_averaged_by_the_density_of_the_labels() -> None:
-    """Support by support: the normal density of all labels at once, and the posterior mean in closed form."""
+    """The reference has, for each support, the normal density of all labels and the posterior mean in closed form."""
     from scipy.stats import multivariate_normal
 
     sigma = 0.7
@@ -228,21 +228,21 @@ def test_sparse_weights_are_averaged_by_the_density_of_the_labels() -> None:
     def average(x: np.ndarray, y: np.ndarray, query: np.ndarray) -> float:
         densities, answers = [], []
         for support in combinations(range(5), 2):
-            seen = x[:, support]
-            covariance = seen @ seen.T + sigma**2 * np.eye(len(x))
+            inputs = x[:, support]
+            covariance = inputs @ inputs.T + sigma**2 * np.eye(len(x))
             densities.append(multivariate_normal(np.zeros(len(x)), covariance).pdf(y))
-            answers.append(query[list(support)] @ seen.T @ np.linalg.solve(covariance, y))
+            answers.append(query[list(support)] @ inputs.T @ np.linalg.solve(covariance, y))
         return float(np.average(answers, weights=densities))
 
-    found = SpikeAndSlab(facts=TaskFacts(family=family, shift=f"noisy-{sigma}")).predict_next(data).mean
-    torch.testing.assert_close(found, each_prefix(data, average), rtol=1e-8, atol=1e-8)
+    prediction = SpikeAndSlab(facts=TaskFacts(family=family, shift=f"noisy-{sigma}")).predict_next(data).mean
+    torch.testing.assert_close(prediction, each_prefix(data, average), rtol=1e-8, atol=1e-8)
 
 
-def test_sparse_weights_without_noise_are_found_by_one_more_point_than_there_are() -> None:
-    """With one point each support explains the label, and weighs what N(0, |x|²) of its inputs makes of it."""
+def test_sparse_weights_without_noise_are_known_after_one_more_point_than_their_number() -> None:
+    """With one point, each support explains the label; its weight is the density N(0, |x|²) of its inputs."""
     family, data = sparse(0.0)
-    found = SpikeAndSlab(facts=TaskFacts(family=family)).predict_next(data).mean
-    torch.testing.assert_close(found[:, 3:], data.y[:, 3:], rtol=1e-4, atol=1e-4)
+    prediction = SpikeAndSlab(facts=TaskFacts(family=family)).predict_next(data).mean
+    torch.testing.assert_close(prediction[:, 3:], data.y[:, 3:], rtol=1e-4, atol=1e-4)
     x, y = data.x[:, 0].double().numpy(), data.y[:, 0, 0].double().numpy()
     squares = np.stack([x[:, i] ** 2 + x[:, j] ** 2 for i, j in combinations(range(5), 2)], 1)
     weights = np.exp(-(y[:, None] ** 2) / squares / 2) / np.sqrt(squares)
@@ -251,14 +251,14 @@ def test_sparse_weights_without_noise_are_found_by_one_more_point_than_there_are
         for j in support:
             mean[:, j] += weights[:, k] / weights.sum(1) * x[:, j] * y / squares[:, k]
     expected = (mean * data.x[:, 1].numpy()).sum(1)
-    np.testing.assert_allclose(found[:, 1, 0].numpy(), expected, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(prediction[:, 1, 0].numpy(), expected, rtol=1e-3, atol=1e-3)
 
 
 def test_too_many_supports_and_unknown_numbers_of_weights_are_refused() -> None:
     family, data = sparse(0.0, dim=40, sparsity=5)
-    with pytest.raises(UsageError, match="658,008 supports of 5 of 40 weights and it averages over 16,000"):
+    with refused("too-large", "SpikeAndSlab", "658,008", "5 of 40 weights", "16,000", "--baseline"):
         SpikeAndSlab(facts=TaskFacts(family=family)).predict_next(data)
-    with pytest.raises(UsageError, match="a known number of non-zero weights only, such as sparse-linear"):
+    with refused("not-applicable", "SpikeAndSlab", "sparse-linear"):
         SpikeAndSlab(facts=TaskFacts(family=Combination(Combination.Parameters())))
 
 
@@ -275,14 +275,14 @@ def test_kernel_ridge_is_gaussian_process_regression(lengthscale: str | float) -
         return float(GaussianProcessRegressor(kernel, alpha=0.2, optimizer=None).fit(x, y).predict(query[None])[0])
 
     settings = KernelRidgeSettings(lengthscale=lengthscale, variance=3.0, noise=0.2)
-    found = KernelRidge(settings).predict_next(data).mean
-    torch.testing.assert_close(found, each_prefix(data, reference), rtol=1e-8, atol=1e-8)
+    prediction = KernelRidge(settings).predict_next(data).mean
+    torch.testing.assert_close(prediction, each_prefix(data, reference), rtol=1e-8, atol=1e-8)
 
 
-def test_kernel_ridge_of_many_points_close_together_wants_no_noise() -> None:
+def test_kernel_ridge_of_many_close_points_works_without_noise() -> None:
     x = torch.linspace(0, 1, 50, dtype=torch.float64)[None, :, None]
-    found = KernelRidge(KernelRidgeSettings(noise=1e-18)).predict_next(Points.full(x, x.sin())).mean
-    torch.testing.assert_close(found[:, 10:], x[:, 10:].sin(), rtol=1e-3, atol=1e-3)
+    prediction = KernelRidge(KernelRidgeSettings(noise=1e-18)).predict_next(Points.full(x, x.sin())).mean
+    torch.testing.assert_close(prediction[:, 10:], x[:, 10:].sin(), rtol=1e-3, atol=1e-3)
 
 
 def test_averaging_is_the_mean_of_the_products() -> None:

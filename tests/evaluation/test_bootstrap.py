@@ -1,4 +1,4 @@
-"""Bootstrap intervals against explicit resampling and against the normal approximation."""
+"""Bootstrap intervals compared with explicit resampling and with the normal approximation."""
 
 import numpy as np
 import pytest
@@ -33,24 +33,24 @@ def test_unscored_positions_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("level", [0.95, 0.5])
-def test_positions_that_some_episodes_were_not_asked_equal_explicit_resampling_of_the_others(level: float) -> None:
+def test_positions_without_scores_of_some_episodes_equal_explicit_resampling_of_the_others(level: float) -> None:
     errors = np.random.default_rng(3).gamma(1.0, size=(6, 2)) - 3.0
     errors[:2, 1] = np.nan
     picks = np.random.default_rng(0).integers(6, size=(300, 6))
-    asked = np.isfinite(errors[picks][..., 1]).sum(1)
-    assert asked.min() == 1, "some resample has a single episode that was asked, none has none"
+    scored = np.isfinite(errors[picks][..., 1]).sum(1)
+    assert scored.min() == 1, "all resamples have a scored episode, and some have only one"
     means = np.nanmean(errors[picks], axis=1)
     low, high = bootstrap_interval(errors, seed=0, resamples=300, level=level)
     assert np.allclose(low, np.quantile(means, 0.5 - level / 2, axis=0))
     assert np.allclose(high, np.quantile(means, 0.5 + level / 2, axis=0))
 
 
-def test_there_is_no_interval_where_a_resample_may_have_nobody() -> None:
+def test_there_is_no_interval_if_a_resample_has_no_scored_episode() -> None:
     errors = np.array([[1.0], [2.0], [np.nan], [np.nan], [np.nan], [np.nan]])
     assert np.isnan(bootstrap_interval(errors)).all()
 
 
-def test_a_resample_draws_as_many_episodes_as_there_are() -> None:
+def test_a_resample_has_the_number_of_episodes_of_the_sample() -> None:
     for seed in range(6):
         counts = resampled_counts(3, seed, resamples=5)
         assert counts.shape == (5, 3) and (counts.sum(1) == 3).all()

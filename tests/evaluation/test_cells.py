@@ -1,4 +1,4 @@
-"""Evaluation cells: kept when done, tried again when failed, byte for byte the same, paired by episode."""
+"""Evaluation cells: cached when done, recomputed when failed or damaged, reproducible, and paired by episode."""
 
 import shutil
 from pathlib import Path
@@ -9,12 +9,12 @@ import pytest
 from iclbench import tables
 from iclbench.config.resolution import resolve_run
 from iclbench.core.context import Context
-from iclbench.core.errors import IclbenchError, UsageError
 from iclbench.estimators.knn import NearestNeighbours
 from iclbench.evaluation.evaluate import evaluate_run, shifts_of
 from iclbench.store.runs import Run, create
 from iclbench.sweep.cleaning import remove_run
 from iclbench.training.run import train
+from tests.refusals import refused
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
 
 @pytest.fixture(scope="module")
 def evaluated(trained: tuple[Path, Run], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Results that nobody adds to, on the training distribution and under a shift."""
+    """Results on the training distribution and under a shift, which tests do not change."""
     folder = tmp_path_factory.mktemp("evaluated")
     list(evaluate_run(Context(folder), trained[1], ("none", "orthants")))
     return folder
@@ -43,7 +43,7 @@ def values(results: Path) -> dict[str, bytes]:
     return {str(p.relative_to(results)): p.read_bytes() for p in tables.files("values", results / "tables")}
 
 
-def test_model_baselines_and_oracle_meet_on_one_prompt_set(trained: tuple[Path, Run], tmp_path: Path) -> None:
+def test_model_baselines_and_oracle_are_evaluated_on_one_prompt_set(trained: tuple[Path, Run], tmp_path: Path) -> None:
     _, run = trained
     cells = list(evaluate_run(Context(tmp_path), run))
     assert [c.contestant.name for c in cells] == ["gpt2", "least-squares", "zero", "mean", "knn-3"]
@@ -63,23 +63,23 @@ def test_tables_are_the_same_byte_for_byte(trained: tuple[Path, Run], evaluated:
     assert values(tmp_path) == values(evaluated) != {}
 
 
-def test_finished_cells_are_kept_and_damaged_ones_done_again(trained: tuple[Path, Run], tmp_path: Path) -> None:
+def test_finished_cells_are_cached_and_damaged_ones_recomputed(trained: tuple[Path, Run], tmp_path: Path) -> None:
     _, run = trained
     list(evaluate_run(Context(tmp_path), run))
-    before = values(tmp_path)
+    original = values(tmp_path)
     assert all(cell.cached for cell in evaluate_run(Context(tmp_path), run))
-    broken = next((tmp_path / "tables").rglob("knn-3.values.parquet"))
-    broken.write_bytes(broken.read_bytes()[:200])
+    truncated_file = next((tmp_path / "tables").rglob("knn-3.values.parquet"))
+    truncated_file.write_bytes(truncated_file.read_bytes()[:200])
     assert [c.contestant.name for c in evaluate_run(Context(tmp_path), run) if not c.cached] == ["knn-3"]
-    assert values(tmp_path) == before
-    flipped = next((tmp_path / "tables").rglob("knn-3.errors.parquet"))
-    whole = flipped.read_bytes()
-    flipped.write_bytes(whole[:99] + bytes([whole[99] ^ 1]) + whole[100:])
+    assert values(tmp_path) == original
+    changed_file = next((tmp_path / "tables").rglob("knn-3.errors.parquet"))
+    content = changed_file.read_bytes()
+    changed_file.write_bytes(content[:99] + bytes([content[99] ^ 1]) + content[100:])
     assert [c.contestant.name for c in evaluate_run(Context(tmp_path), run) if not c.cached] == ["knn-3"]
-    assert flipped.read_bytes() == whole
+    assert changed_file.read_bytes() == content
 
 
-def test_failed_cell_is_a_row_with_a_reason_and_is_tried_again(
+def test_a_failed_cell_is_a_row_with_a_reason_and_is_recomputed(
     trained: tuple[Path, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, run = trained
@@ -108,7 +108,7 @@ def test_errors_are_paired_by_episode_and_average_to_the_values(evaluated: Path)
     assert errors.groupby(keys)["episode"].nunique().eq(48).all()
 
 
-def test_extrapolation_and_shifts_are_prompt_sets_of_their_own(trained: tuple[Path, Run], tmp_path: Path) -> None:
+def test_shifts_and_extrapolation_have_their_own_prompt_sets(trained: tuple[Path, Run], tmp_path: Path) -> None:
     _, run = trained
     shifts = shifts_of(run, ["all"], 20)
     assert shifts == ["none", "orthants", "noisy-1", "points-20"]
@@ -128,28 +128,28 @@ def test_a_shift_can_be_extrapolated_too(trained: tuple[Path, Run], tmp_path: Pa
 
 
 def test_extrapolating_within_the_trained_length_is_refused(trained: tuple[Path, Run]) -> None:
-    with pytest.raises(UsageError, match="not beyond the trained length"):
+    with refused("bad-value", "--extrapolate 8", trained[1].name):
         shifts_of(trained[1], [], 8)
 
 
-def test_unknown_shift_lists_near_matches(trained: tuple[Path, Run]) -> None:
-    with pytest.raises(UsageError, match="did you mean 'orthants'"):
+def test_the_error_of_an_unknown_shift_names_similar_ones(trained: tuple[Path, Run]) -> None:
+    with refused("unknown-name", "'orthant'", "'orthants'"):
         shifts_of(trained[1], ["orthant"], None)
 
 
-def test_an_evaluation_that_is_all_there_writes_nothing(trained: tuple[Path, Run], evaluated: Path) -> None:
-    """Nor does it remove or touch anything: results that may only be read are printed like any others."""
+def test_a_cached_evaluation_does_not_change_any_file(trained: tuple[Path, Run], evaluated: Path) -> None:
+    """So results in a read-only folder can be printed."""
 
     def state() -> dict[Path, tuple[int, int]]:
         return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in (evaluated, *evaluated.rglob("*"))}
 
-    before = state()
+    original = state()
     assert all(cell.cached for cell in evaluate_run(Context(evaluated), trained[1], ("none", "orthants")))
-    assert state() == before
+    assert state() == original
 
 
 @pytest.mark.parametrize("when", ["before the first cell", "after the first cell"])
-def test_a_run_that_is_deleted_while_it_is_evaluated_leaves_nothing_behind(
+def test_no_file_remains_of_a_run_that_is_deleted_during_its_evaluation(
     when: str, trained: tuple[Path, Run], tmp_path: Path
 ) -> None:
     run = Run(Path(shutil.copytree(trained[1].path, tmp_path / "runs" / trained[1].name)))
@@ -165,17 +165,17 @@ def test_a_run_that_is_deleted_while_it_is_evaluated_leaves_nothing_behind(
         if name == run.name and run.path.is_dir():
             remove_run(tmp_path, run.name)
 
-    with pytest.raises(IclbenchError, match=run.name):
+    with refused("missing-file", run.name, exit_code=1):
         for cell in cells:
             delete(cell.contestant.run)
     assert [path for path in tmp_path.rglob("*") if run.name in path.name] == []
     assert run.name not in set(tables.read_all("values", tmp_path)["run"])
 
 
-def test_deleting_a_run_removes_what_is_written_until_its_folder_is_gone(
+def test_deleting_a_run_removes_files_that_are_written_meanwhile(
     trained: tuple[Path, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An evaluation that has seen the folder may write after the files of the run were listed."""
+    """An evaluation may write files after the files of the run were listed."""
     run = Run(Path(shutil.copytree(trained[1].path, tmp_path / "runs" / trained[1].name)))
     list(evaluate_run(Context(tmp_path), run, baseline_names=["zero"]))
     late, rmtree = next(tmp_path.glob(f"tables/*/{run.name}.values.parquet")), shutil.rmtree

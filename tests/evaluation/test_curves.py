@@ -1,4 +1,4 @@
-"""Prompt sets are frozen and shared; curves are normalised; areas and scores are what they say."""
+"""Prompt sets are frozen and have an identity; learning curves are normalised and have areas."""
 
 import hashlib
 import json
@@ -29,9 +29,9 @@ def task(card_path: Path) -> TaskConfig:
 def test_prompt_sets_are_frozen_and_independent_of_the_callers_random_state(task: TaskConfig) -> None:
     first = PromptSet(task, "smoke").episodes
     torch.manual_seed(99)
-    again = PromptSet(task, "smoke").episodes
-    assert torch.equal(first.context.x, again.context.x)
-    assert torch.equal(first.context.y, again.context.y)
+    second = PromptSet(task, "smoke").episodes
+    assert torch.equal(first.context.x, second.context.x)
+    assert torch.equal(first.context.y, second.context.y)
     other = PromptSet(task, "smoke", seed=1).episodes
     assert not torch.equal(first.context.x, other.context.x)
 
@@ -56,10 +56,10 @@ def test_identity_depends_on_everything_that_changes_the_episodes(task: TaskConf
     assert PromptSet(task.model_copy(update={"baselines": []}), "smoke").id == sets[0].id
 
 
-def test_the_name_of_a_prompt_set_is_a_hash_of_what_its_episodes_depend_on(task: TaskConfig) -> None:
-    """Packed results are found by it."""
+def test_the_name_of_a_prompt_set_has_a_hash_of_all_that_its_episodes_depend_on(task: TaskConfig) -> None:
+    """Packed results are identified by this name."""
     prompts = PromptSet(task, "smoke", "orthants", seed=4)
-    about = {
+    hashed = {
         "family": "linear",
         "parameters": task.parameters,
         "data": prompts.family.fingerprint,
@@ -72,12 +72,12 @@ def test_the_name_of_a_prompt_set_is_a_hash_of_what_its_episodes_depend_on(task:
         "points": 8,
         "episodes": 48,
     }
-    text = json.dumps(about, sort_keys=True, separators=(",", ":"))
+    text = json.dumps(hashed, sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     assert prompts.id == f"tiny-linear-smoke-orthants-{digest}"
-    asked = PromptSet(task, "smoke", "orthants", seed=4, given=task.build(), evaluator="icl")
-    text = json.dumps(about | {"evaluator": "icl"}, sort_keys=True, separators=(",", ":"))
-    assert asked.id == f"tiny-linear-smoke-icl-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    test = PromptSet(task, "smoke", "orthants", seed=4, built_family=task.build(), evaluator="icl")
+    text = json.dumps(hashed | {"evaluator": "icl"}, sort_keys=True, separators=(",", ":"))
+    assert test.id == f"tiny-linear-smoke-icl-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def test_zero_predictor_scores_one(task: TaskConfig) -> None:
@@ -91,17 +91,17 @@ def test_zero_predictor_scores_one(task: TaskConfig) -> None:
 def test_chunks_do_not_change_the_scores(task: TaskConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = PromptSet(task, "smoke")
     knn = ESTIMATORS.get("knn")()
-    whole = learning_curve(knn, prompts).scores["squared_error"]
+    expected = learning_curve(knn, prompts).scores["squared_error"]
     monkeypatch.setattr("iclbench.evaluation.curves._POSITIONS", 7 * 9)
-    assert np.allclose(whole, learning_curve(knn, prompts).scores["squared_error"], rtol=1e-5)
+    assert np.allclose(expected, learning_curve(knn, prompts).scores["squared_error"], rtol=1e-5)
 
 
-def test_grid_answers_equal_the_same_columns_of_the_whole_curve(task: TaskConfig) -> None:
+def test_a_curve_at_some_sizes_equals_these_columns_of_the_complete_curve(task: TaskConfig) -> None:
     prompts = PromptSet(task, "smoke")
     knn = ESTIMATORS.get("knn")()
     grid = learning_curve(knn, prompts, [0, 2, 5])
-    whole = learning_curve(knn, prompts)
-    assert np.allclose(grid.scores["squared_error"], whole.scores["squared_error"][:, [0, 2, 5]])
+    complete = learning_curve(knn, prompts)
+    assert np.allclose(grid.scores["squared_error"], complete.scores["squared_error"][:, [0, 2, 5]])
 
 
 def test_undefined_queries_are_not_scored(task: TaskConfig) -> None:
@@ -110,7 +110,7 @@ def test_undefined_queries_are_not_scored(task: TaskConfig) -> None:
     assert scored.tolist() == [True] * 3 + [False] * 6
 
 
-def test_area_is_the_mean_height_whatever_the_grid() -> None:
+def test_the_area_is_the_mean_height_for_all_grids() -> None:
     straight = lambda n: 1 - n / 10  # noqa: E731
     full = Curve(tuple(range(11)), {"m": np.array([[straight(n) for n in range(11)]])}, 1.0)
     grid = Curve((0, 1, 3, 10), {"m": np.array([[straight(n) for n in (0, 1, 3, 10)]])}, 1.0)
@@ -118,16 +118,16 @@ def test_area_is_the_mean_height_whatever_the_grid() -> None:
     assert grid.area("m") == pytest.approx([0.5])
 
 
-def test_an_area_over_one_size_is_the_score_there_and_over_none_is_missing() -> None:
+def test_an_area_over_one_size_is_its_score_and_over_none_is_nan() -> None:
     scores = {"m": np.array([[2.0, 5.0], [4.0, 1.0]])}
-    once = Curve((0, 3), scores, 1.0, np.array([[True, False], [True, True]]))
-    assert once.area("m").tolist() == [2, 4]
-    never = Curve((0, 3), scores, 1.0, np.array([[True, False], [False, True]])).area("m")
-    assert never.shape == (2,) and np.isnan(never).all()
+    one_size = Curve((0, 3), scores, 1.0, np.array([[True, False], [True, True]]))
+    assert one_size.area("m").tolist() == [2, 4]
+    no_size = Curve((0, 3), scores, 1.0, np.array([[True, False], [False, True]])).area("m")
+    assert no_size.shape == (2,) and np.isnan(no_size).all()
 
 
 class OneOff(Oracle):
-    """Told the weights; a Gaussian of width one around the truth and one more."""
+    """Given the weights, predicts a Gaussian with standard deviation one around the true output plus one."""
 
     heads = ("gaussian",)
 
@@ -142,7 +142,7 @@ class OneOff(Oracle):
         return Gaussian(mean, torch.ones_like(mean))
 
 
-def test_only_errors_are_divided_by_the_normaliser_and_an_oracle_is_told_the_truth(task: TaskConfig) -> None:
+def test_only_errors_are_divided_by_the_normaliser_and_an_oracle_is_given_the_truth(task: TaskConfig) -> None:
     curve = learning_curve(OneOff(), PromptSet(task, "smoke"))
     assert curve.normaliser == 3, "the variance of a linear function of three inputs"
     assert np.allclose(curve.scores["squared_error"], 1 / 3, rtol=1e-4)
@@ -150,7 +150,7 @@ def test_only_errors_are_divided_by_the_normaliser_and_an_oracle_is_told_the_tru
 
 
 class Third(Predictor):
-    """Takes the third of three classes for the likeliest and the second for likelier than the first."""
+    """Predicts that the third of three classes is the most likely and the first the least likely."""
 
     heads = ("categorical",)
 
@@ -158,7 +158,7 @@ class Third(Predictor):
         return Categorical(torch.tensor([0.0, 1.0, 2.0]).expand(*points.x.shape[:2], 3))
 
 
-def test_accuracy_is_told_among_the_admitted_labels_too() -> None:
+def test_curves_have_the_accuracy_among_the_admitted_labels() -> None:
     points = Points.full(torch.zeros(1, 4, 1), torch.tensor([[0, 1, 1, 0]]))
     choices = torch.tensor([[True, True, False]])
     episodes = Episodes(points, points.mask, classes=3, choices=choices)

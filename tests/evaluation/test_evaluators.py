@@ -1,4 +1,4 @@
-"""Tests that a family has of its own: asked of every contestant, pairs counted together, chosen and refused by name."""
+"""The family's own tests: evaluated for all contestants, scored in pairs, and selected by name."""
 
 from pathlib import Path
 
@@ -10,7 +10,6 @@ import torch
 from iclbench import tables
 from iclbench.config.resolution import resolve_run, resolve_task
 from iclbench.core.context import Context
-from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.predictions import Categorical
 from iclbench.core.predictor import Predictor
 from iclbench.evaluation import contestants
@@ -23,6 +22,7 @@ from iclbench.store.runs import Run, create
 from iclbench.training.run import train
 from tests.conftest import small_card
 from tests.prototypes import CLASSES, prototype_card
+from tests.refusals import refused
 
 HEADLINE = "accuracy_within_choices"
 
@@ -42,7 +42,7 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
     return folder, run
 
 
-def test_every_contestant_is_put_to_every_test_and_to_further_draws(evaluated: tuple[Path, Run]) -> None:
+def test_all_contestants_are_evaluated_by_all_tests_and_on_samples_of_the_task(evaluated: tuple[Path, Run]) -> None:
     rows = tables.read_all("values", evaluated[0] / "tables")
     rows = rows[rows["metric"].eq(HEADLINE) & rows["axis"].isna()]
     four = {"gpt2", "pixel-1nn", "nearest-class-mean", "majority"}
@@ -63,10 +63,10 @@ def test_every_contestant_is_put_to_every_test_and_to_further_draws(evaluated: t
         if len(tables.read("costs", path))
     }
     assert "none" in costs
-    assert not {"icl", "icl_paired"} & costs  # a test costs what further draws cost
+    assert not {"icl", "icl_paired"} & costs  # a test has the same costs as samples of the task
 
 
-def test_a_pair_counts_only_where_both_are_right(evaluated: tuple[Path, Run]) -> None:
+def test_a_pair_is_right_only_if_both_episodes_are(evaluated: tuple[Path, Run]) -> None:
     folder, run = evaluated
     prompts = PromptSet(run.config.task, "smoke", evaluator="icl_paired")
     model, episodes = run.load(), prompts.episodes
@@ -91,7 +91,7 @@ def test_a_pair_counts_only_where_both_are_right(evaluated: tuple[Path, Run]) ->
     np.testing.assert_array_equal(errors[errors["metric"].eq(HEADLINE)]["value"], np.array(right, float))
 
 
-def test_groups_take_the_least_accuracy_and_the_mean_of_all_else() -> None:
+def test_groups_have_the_smallest_accuracy_and_the_mean_of_other_scores() -> None:
     scores = {
         "accuracy": np.array([[1.0], [0.0], [1.0], [1.0]]),
         "cross_entropy": np.array([[1.0], [3.0], [0.0], [1.0]]),
@@ -102,7 +102,7 @@ def test_groups_take_the_least_accuracy_and_the_mean_of_all_else() -> None:
 
 
 class Zero(Predictor):
-    """The label 0, whatever it is shown: what an answer from the weights is on new classes."""
+    """Always answers label 0, like a model without in-context learning on new classes."""
 
     heads = ("categorical",)
 
@@ -110,18 +110,18 @@ class Zero(Predictor):
         return Categorical(torch.eye(CLASSES)[0].expand(*x_target.shape[:2], -1))
 
 
-def test_whoever_does_not_look_at_the_context_fails_one_of_every_pair(evaluated: tuple[Path, Run]) -> None:
+def test_a_predictor_that_ignores_the_context_fails_all_pairs(evaluated: tuple[Path, Run]) -> None:
     task = evaluated[1].config.task
-    alone, paired = (target_scores(Zero(), PromptSet(task, "smoke", evaluator=name)) for name in ("icl", "icl_paired"))
-    assert 0.3 < alone.scores[HEADLINE].mean() < 0.7
+    single, paired = (target_scores(Zero(), PromptSet(task, "smoke", evaluator=name)) for name in ("icl", "icl_paired"))
+    assert 0.3 < single.scores[HEADLINE].mean() < 0.7
     assert not paired.scores[HEADLINE].any()
 
 
-def test_a_test_is_a_prompt_set_of_its_own_that_begins_with_the_smaller(evaluated: tuple[Path, Run]) -> None:
+def test_a_test_has_its_own_prompt_set_that_begins_with_the_smaller_one(evaluated: tuple[Path, Run]) -> None:
     task = evaluated[1].config.task
     sets = [PromptSet(task, "smoke"), *[PromptSet(task, "smoke", evaluator=name) for name in ("icl", "icl_paired")]]
-    assert len({each.id for each in sets}) == 3
-    assert [each.id.split("-")[3] for each in sets] == ["none", "icl", "icl_paired"]
+    assert len({prompts.id for prompts in sets}) == 3
+    assert [prompts.id.split("-")[3] for prompts in sets] == ["none", "icl", "icl_paired"]
     for name in ("icl", "icl_paired"):
         few = PromptSet(task.model_copy(update={"episodes": 64}), "smoke", evaluator=name).episodes
         many = PromptSet(task.model_copy(update={"episodes": 131}), "smoke", evaluator=name).episodes
@@ -129,35 +129,35 @@ def test_a_test_is_a_prompt_set_of_its_own_that_begins_with_the_smaller(evaluate
         assert torch.equal(few.context.x, many.context.x[:64])
 
 
-def test_some_tests_are_chosen_in_either_spelling(evaluated: tuple[Path, Run], tmp_path: Path) -> None:
+def test_tests_are_selected_in_either_spelling(evaluated: tuple[Path, Run], tmp_path: Path) -> None:
     _, run = evaluated
     assert evaluators_of(run, []) == ["icl", "icl_paired"]
     assert evaluators_of(run, ["icl-paired"]) == ["icl_paired"]
-    with pytest.raises(UnknownNameError, match=r"unknown evaluator 'icl_pared'; did you mean 'icl_paired'"):
+    with refused("unknown-name", "'icl_pared'", "'icl_paired'"):
         evaluators_of(run, ["icl_pared"])
-    asked = {"evaluators": ["icl_paired"], "baseline_names": ["majority"]}
-    cells = list(evaluate_run(Context(tmp_path), run, **asked))
+    options = {"evaluators": ["icl_paired"], "baseline_names": ["majority"]}
+    cells = list(evaluate_run(Context(tmp_path), run, **options))
     assert [cell.prompts.evaluation for cell in cells] == ["none"] * 2 + ["icl_paired"] * 2
-    assert all(cell.cached for cell in evaluate_run(Context(tmp_path), run, **asked))
+    assert all(cell.cached for cell in evaluate_run(Context(tmp_path), run, **options))
 
 
-def test_cards_are_checked_against_the_family(tmp_path: Path) -> None:
-    with pytest.raises(UnknownNameError, match=r"unknown evaluator 'iclx'; did you mean 'icl'.*task 'tiny-classes'"):
+def test_unknown_tests_on_a_card_are_refused(tmp_path: Path) -> None:
+    with refused("unknown-name", "'iclx'", "'icl'", "'tiny-classes'"):
         create(
             tmp_path,
             resolve_run(card_in(tmp_path, evaluators=["iclx"]), "gpt2", "smoke", 0, ["train.evaluate_every=0"]),
         )
     path = tmp_path / "tiny-linear.toml"
     path.write_text(tomli_w.dumps(small_card(evaluators=["icl"])))
-    with pytest.raises(UsageError, match="unknown evaluator 'icl'; none are known"):
+    with refused("unknown-name", "'icl'"):
         resolve_task(str(path), "smoke")[0].build()
 
 
-def test_baselines_of_the_other_kind_are_one_clear_line(evaluated: tuple[Path, Run], card_path: Path) -> None:
+def test_baselines_with_other_outputs_are_refused(evaluated: tuple[Path, Run], card_path: Path) -> None:
     labels, numbers = evaluated[1].config.task, resolve_task(str(card_path), "smoke")[0]
-    with pytest.raises(UsageError, match=r"'knn-3' predicts numbers, task 'tiny-classes' asks for class labels"):
+    with refused("not-applicable", "'knn-3'", "'tiny-classes'", "class labels"):
         contestants.baselines(PromptSet(labels, "smoke"), ["knn-3"])
-    with pytest.raises(UsageError, match=r"'majority' predicts class labels, task 'tiny-linear' asks for numbers"):
+    with refused("not-applicable", "'majority'", "'tiny-linear'", "numbers"):
         contestants.baselines(PromptSet(numbers, "smoke"), ["majority"])
 
 

@@ -1,4 +1,4 @@
-"""Event sequences are scored by their likelihood: gaps to the oracle, scores, and sequences of different lengths."""
+"""Scores of event sequences by their likelihood: gaps to the oracle, scores, and sequences of different lengths."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def values(prompts: PromptSet) -> pd.DataFrame:
 
 
 def likelihoods(prompts: PromptSet, name: str) -> np.ndarray:
-    """Negative log-likelihoods of every event, straight from the predictor."""
+    """Negative log-likelihoods of all events, computed directly by the predictor."""
     episodes = prompts.episodes
     predictor = baselines(prompts, [name])[0].predictor.informed(episodes.truth)
     with torch.no_grad():
@@ -41,7 +41,7 @@ def likelihoods(prompts: PromptSet, name: str) -> np.ndarray:
     return answer.loss(episodes.context.y).double().numpy()
 
 
-def test_gaps_are_nats_per_event_above_the_oracle_after_every_number_of_events(
+def test_gaps_are_differences_to_the_oracle_after_each_number_of_events(
     prompts: PromptSet, values: pd.DataFrame
 ) -> None:
     gaps = values[values["metric"].eq("gap") & values["run"].eq("renewal")].set_index("n_context")["value"]
@@ -51,19 +51,19 @@ def test_gaps_are_nats_per_event_above_the_oracle_after_every_number_of_events(
     assert gaps[pd.NA] == pytest.approx(np.trapezoid(expected, n) / n[-1], rel=1e-5)
 
 
-def test_a_newcomer_has_the_gap_of_its_mean_height_to_an_oracle_that_is_packed(
+def test_an_added_model_has_the_gap_of_its_mean_height_to_a_packed_oracle(
     prompts: PromptSet, values: pd.DataFrame
 ) -> None:
     def errors(run: str, packed: bool) -> pd.DataFrame:
         curves = likelihoods(prompts, run)
-        of_all = {"run": run, "prompt_set": prompts.id, "metric": "nll"}
+        shared = {"run": run, "prompt_set": prompts.id, "metric": "nll"}
         n = np.arange(curves.shape[1])
         if packed:
             areas = np.trapezoid(curves, axis=1) / n[-1]
-            rows = [of_all | {"episode": episode, "value": float(area)} for episode, area in enumerate(areas)]
+            rows = [shared | {"episode": episode, "value": float(area)} for episode, area in enumerate(areas)]
         else:
             rows = [
-                of_all | {"episode": episode, "n_context": int(size), "value": float(curve[size])}
+                shared | {"episode": episode, "n_context": int(size), "value": float(curve[size])}
                 for episode, curve in enumerate(curves)
                 for size in n
             ]
@@ -72,16 +72,16 @@ def test_a_newcomer_has_the_gap_of_its_mean_height_to_an_oracle_that_is_packed(
     def gaps(*frames: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame(next_gap_rows(values, pd.concat(frames), prompts))
 
-    own, theirs = (errors("renewal", False), errors("oracle-events", True))
-    found, whole = gaps(own, theirs), gaps(own, errors("oracle-events", False))
-    assert len(whole) == 18 and len(found) == 1
-    area = whole[whole["n_context"].isna()]
+    model, packed_oracle = errors("renewal", False), errors("oracle-events", True)
+    found, complete = gaps(model, packed_oracle), gaps(model, errors("oracle-events", False))
+    assert len(complete) == 18 and len(found) == 1
+    area = complete[complete["n_context"].isna()]
     np.testing.assert_allclose(found[["value", "low", "high"]], area[["value", "low", "high"]], rtol=1e-5)
-    assert gaps(own).empty, "an oracle of which nothing is there"
-    assert gaps(errors("renewal", True), theirs).empty, "packed with its gap"
+    assert gaps(model).empty, "the oracle has no errors"
+    assert gaps(errors("renewal", True), packed_oracle).empty, "packed results have the gap of a packed model"
 
 
-def test_scores_go_from_a_poisson_process_to_the_oracle_that_has_to_infer(
+def test_a_poisson_process_scores_0_and_the_oracle_that_has_to_infer_1(
     prompts: PromptSet, values: pd.DataFrame
 ) -> None:
     scores = values[values["metric"].eq("score")].set_index("run")
@@ -105,7 +105,7 @@ def test_without_an_oracle_the_best_baseline_scores_1() -> None:
     assert not values["metric"].eq("gap").any()
 
 
-def test_of_sequences_of_different_lengths_every_event_counts_as_much(tmp_path: Path) -> None:
+def test_all_events_of_sequences_of_different_lengths_have_equal_weight(tmp_path: Path) -> None:
     times, marks = made.sequences(count=60, longest=9)
     (tmp_path / "events").mkdir()
     made.write_jsonl(tmp_path / "events" / "own.jsonl", times, marks, [float(when[-1]) + 1 for when in times])
@@ -115,13 +115,13 @@ def test_of_sequences_of_different_lengths_every_event_counts_as_much(tmp_path: 
     episodes, nll = prompts.episodes, likelihoods(prompts, "poisson")
     scored = episodes.scored.numpy()
     assert len({int(n) for n in scored.sum(1)}) > 1
-    # The interval after the last event is one of the points, asked and not scored; it counts in the sum.
-    opened = (episodes.context.mask & ~episodes.scored).numpy()
-    assert opened.any(1).all()
-    expected = nll[scored | opened].sum() / scored.sum()
+    # The open interval after the last event is a query that is not scored, but it is part of the sum.
+    is_open = (episodes.context.mask & ~episodes.scored).numpy()
+    assert is_open.any(1).all()
+    expected = nll[scored | is_open].sum() / scored.sum()
     curve = learning_curve(poisson.predictor, prompts)
     assert curve.area("nll").mean() == pytest.approx(expected, rel=1e-6)
-    # Who is asked at every other size has about the same area.
+    # A curve at every other size has about the same area.
     grid = learning_curve(poisson.predictor, prompts, range(0, episodes.context.count, 2))
     assert grid.area("nll").mean() == pytest.approx(expected, abs=0.15)
     found = evaluate([poisson], prompts)
@@ -130,13 +130,13 @@ def test_of_sequences_of_different_lengths_every_event_counts_as_much(tmp_path: 
     values = found.query("n_context.isna()").set_index("metric")["value"]
     assert values["nll"] == pytest.approx(expected, rel=1e-6)
     assert values["auc"] == values["nll"]
-    assert values["nll_open"] == pytest.approx(nll[opened].mean(), rel=1e-6)
+    assert values["nll_open"] == pytest.approx(nll[is_open].mean(), rel=1e-6)
     counts = scored.cumsum(1)
     later = scored & (counts > 1)
     assert values["nll_published"] < nll[later].sum() / scored.sum()
 
 
-def test_of_sequences_of_different_lengths_all_baselines_are_scored_by_the_same_events(tmp_path: Path) -> None:
+def test_all_baselines_are_scored_by_the_same_events_of_sequences_of_different_lengths(tmp_path: Path) -> None:
     times, marks = made.sequences(count=60, longest=9, kinds=2)
     (tmp_path / "events").mkdir()
     made.write_jsonl(tmp_path / "events" / "own.jsonl", times, marks)

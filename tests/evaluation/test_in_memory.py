@@ -1,4 +1,4 @@
-"""Evaluation without a folder: the rows that files hold."""
+"""Evaluation in memory has the same rows as evaluation to files."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from tests.prototypes import prototype_card
 
 
 class Half(Predictor):
-    """Half, whatever it is shown; takes in sequences of six points at most, and fails by choice."""
+    """Always answers 0.5; allows sequences of at most six points, and fails if `fails` is set."""
 
     longest = 6
     fails = False
@@ -32,7 +32,7 @@ class Half(Predictor):
 
 
 class Undecided(Predictor):
-    """Every class alike."""
+    """All classes are equally likely."""
 
     heads = frozenset({"categorical"})
 
@@ -41,7 +41,7 @@ class Undecided(Predictor):
 
 
 def files(results: Path, contestants: list, prompts: PromptSet) -> pd.DataFrame:
-    paths = [cells.cell_path(results, each, prompts) for each in contestants]
+    paths = [cells.cell_path(results, contestant, prompts) for contestant in contestants]
     return pd.concat([tables.read("values", path) for path in paths], ignore_index=True)
 
 
@@ -50,14 +50,16 @@ def test_learning_curves_in_memory_are_those_in_files(card_path: Path, tmp_path:
     prompts = PromptSet(resolve_task(str(card_path), "smoke")[0], "smoke", shift)
     broken = Half()
     broken.fails = True
-    field = [in_memory("half", Half()), in_memory("broken", broken), *baselines(prompts, ["least-squares", "knn-3"])]
-    found = evaluate(field, prompts)
+    models = [in_memory("half", Half()), in_memory("broken", broken)]
+    contestants = [*models, *baselines(prompts, ["least-squares", "knn-3"])]
+    values = evaluate(contestants, prompts)
     assert not list(tmp_path.rglob("*.parquet"))
-    reasons = [evaluate_cell(tmp_path, each, prompts) for each in field]
-    assert reasons == [None, f"{__name__}:Half.predict_next raised RuntimeError: out of luck", None, None]
-    pd.testing.assert_frame_equal(found, files(tmp_path, field, prompts))
-    assert set(found.query("contestant == 'half'")["status"]) == {"ok", "skipped"}
-    assert {"squared_error", "auc"} <= set(found["metric"]) and found["low"].notna().any()
+    reasons = [evaluate_cell(tmp_path, contestant, prompts) for contestant in contestants]
+    assert reasons[:1] + reasons[2:] == [None] * 3
+    assert reasons[1] is not None and f"{__name__}:Half.predict_next" in reasons[1] and "out of luck" in reasons[1]
+    pd.testing.assert_frame_equal(values, files(tmp_path, contestants, prompts))
+    assert set(values.query("contestant == 'half'")["status"]) == {"ok", "skipped"}
+    assert {"squared_error", "auc"} <= set(values["metric"]) and values["low"].notna().any()
 
 
 @pytest.mark.parametrize("evaluator", ["", "icl_paired"])
@@ -67,31 +69,31 @@ def test_target_scores_in_memory_are_those_in_files(tmp_path: Path, evaluator: s
     card = tmp_path / "tiny-classes.toml"
     card.write_text(tomli_w.dumps(prototype_card()))
     prompts = PromptSet(resolve_task(str(card), "smoke")[0], "smoke", evaluator=evaluator)
-    field = [in_memory("undecided", Undecided()), *baselines(prompts, ["majority"])]
-    found = evaluate(field, prompts)
-    assert [evaluate_cell(tmp_path, each, prompts) for each in field] == [None, None]
+    contestants = [in_memory("undecided", Undecided()), *baselines(prompts, ["majority"])]
+    values = evaluate(contestants, prompts)
+    assert [evaluate_cell(tmp_path, contestant, prompts) for contestant in contestants] == [None, None]
     summarise(tmp_path, prompts)
     summaries = tables.read_all("values", tmp_path / "tables" / prompts.id / "summary")
     assert set(summaries["run"]) == ({"chance", "majority", "undecided"} if evaluator else set())
-    theirs = tables.union("values", [files(tmp_path, field, prompts), summaries])
+    written = tables.union("values", [files(tmp_path, contestants, prompts), summaries])
     keys = tables.keys("values")
-    pd.testing.assert_frame_equal(*(f.sort_values(keys, ignore_index=True) for f in (found, theirs)))
-    assert set(found["evaluator"]) == {evaluator or "targets"}
+    pd.testing.assert_frame_equal(*(frame.sort_values(keys, ignore_index=True) for frame in (values, written)))
+    assert set(values["evaluator"]) == {evaluator or "targets"}
 
 
-def test_nobody_gives_no_rows(card_path: Path) -> None:
-    found = evaluate([], PromptSet(resolve_task(str(card_path), "smoke")[0], "smoke"))
-    assert found.empty and list(found.columns) == list(tables.SCHEMAS["values"])
+def test_without_contestants_there_are_no_rows(card_path: Path) -> None:
+    values = evaluate([], PromptSet(resolve_task(str(card_path), "smoke")[0], "smoke"))
+    assert values.empty and list(values.columns) == list(tables.SCHEMAS["values"])
 
 
-def test_a_predictor_in_memory_is_nobody_whose_cell_is_kept(card_path: Path, tmp_path: Path) -> None:
+def test_a_predictor_in_memory_has_no_cached_cell(card_path: Path, tmp_path: Path) -> None:
     prompts = PromptSet(resolve_task(str(card_path), "smoke")[0], "smoke")
     evaluate_cell(tmp_path, in_memory("half", Half()), prompts)
     assert not cells.is_done(tmp_path, in_memory("half", Half()), prompts)
 
 
-def test_a_model_is_scored_as_it_is_used_and_left_in_the_mode_that_it_was_in() -> None:
-    """Its statistics of batches do not move, noise of dropout is off, and training goes on as if nobody had looked."""
+def test_a_model_is_evaluated_in_eval_mode_and_its_mode_is_restored() -> None:
+    """Batch statistics do not change, dropout is off, and the training continues unchanged."""
     config = resolve_run("linear", "s4", "smoke", overrides=["task.dim=2", "task.episodes=8", "backbone.dropout=0.5"])
     prompts = PromptSet(config.task, "smoke")
     model = config.build(config.task.build()).train()
@@ -102,16 +104,16 @@ def test_a_model_is_scored_as_it_is_used_and_left_in_the_mode_that_it_was_in() -
     assert not model.training
 
 
-def test_evaluating_while_training_changes_nothing_of_what_is_trained() -> None:
+def test_evaluations_during_training_do_not_change_the_weights() -> None:
     config = resolve_run("bursty", "cnp", "smoke", overrides=["task.episodes=8", "backbone.encoder=resnet-64"])
     prompts = PromptSet(config.task, "smoke")
     settings = config.train.model_copy(update={"steps": 2, "evaluate_every": 0})
 
-    def trained(look: bool) -> dict[str, torch.Tensor]:
+    def trained(is_evaluated: bool) -> dict[str, torch.Tensor]:
         model = config.build(config.task.build())
-        looking = [lambda at: evaluate([in_memory("now", at.backbone)], prompts)]
-        fit(model, config.task, settings, looking if look else [])
+        callbacks = [lambda training: evaluate([in_memory("model", training.backbone)], prompts)]
+        fit(model, config.task, settings, callbacks if is_evaluated else [])
         return model.state_dict()
 
-    watched, plain = trained(look=True), trained(look=False)
-    assert all(torch.equal(watched[name], plain[name]) for name in plain)
+    evaluated, plain = trained(is_evaluated=True), trained(is_evaluated=False)
+    assert all(torch.equal(evaluated[name], plain[name]) for name in plain)

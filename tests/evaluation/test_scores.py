@@ -1,4 +1,4 @@
-"""Normalised scores: what is 0, what is 1, on which episodes, against NumPy on small tables."""
+"""Normalised scores compared with NumPy on small tables: what scores 0 and 1, and on which episodes."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,9 +21,9 @@ EPISODES = 40
 Rows = list[dict[str, object]]
 
 
-def prompts(question: str, head: str, evaluator: str = "", **of_family: Any) -> Any:
-    """As much of a prompt set as scores depend on."""
-    family = SimpleNamespace(**{"y_dim": 1, "normaliser": 1.0, **of_family})
+def prompts(question: str, head: str, evaluator: str = "", **family_fields: Any) -> Any:
+    """A prompt set with the properties that scores depend on."""
+    family = SimpleNamespace(**{"y_dim": 1, "normaliser": 1.0, **family_fields})
     task = SimpleNamespace(name="task", question=question, head=head)
     return create_autospec(
         PromptSet,
@@ -38,7 +38,7 @@ def prompts(question: str, head: str, evaluator: str = "", **of_family: Any) -> 
 
 
 def row(
-    run: str, kind: str, evaluator: str, metric: str, value: float, half: float = 0.05, **more: object
+    run: str, kind: str, evaluator: str, metric: str, value: float, half_width: float = 0.05, **columns: object
 ) -> dict[str, object]:
     return {
         "run": run,
@@ -51,24 +51,24 @@ def row(
         "evaluator": evaluator,
         "metric": metric,
         "value": value,
-        "low": value - half,
-        "high": value + half,
+        "low": value - half_width,
+        "high": value + half_width,
         "n_episodes": EPISODES,
         "normaliser": 1.0,
         "status": "ok",
         "prompt_set": "prompts",
         "card": "c",
         "version": __version__,
-        **more,
+        **columns,
     }
 
 
-def scored(folder: Path, about: Any, values: Rows, errors: Rows | None = None) -> pd.DataFrame | None:
-    """The scores that follow from these tables, by run and number of related datasets."""
+def scored(folder: Path, prompt_set: Any, values: Rows, errors: Rows | None = None) -> pd.DataFrame | None:
+    """The scores computed from these tables, by run and number of related datasets."""
     tables.write("values", values, folder / "tables" / "prompts" / "all.values.parquet", {})
     if errors:
         tables.write("errors", errors, folder / "tables" / "prompts" / "all.errors.parquet", {})
-    write_scores(PromptSetRows(folder, about))
+    write_scores(PromptSetRows(folder, prompt_set))
     path = folder / "tables" / "prompts" / "summary" / "scores.values.parquet"
     return tables.read("values", path).set_index(["run", "n_related"]) if path.exists() else None
 
@@ -77,7 +77,7 @@ def areas(**values: tuple[str, float]) -> Rows:
     return [row(run.replace("_", "-"), kind, "next", "auc", value) for run, (kind, value) in values.items()]
 
 
-def test_score_runs_from_the_zero_predictor_to_the_oracle_and_its_interval_with_it(tmp_path: Path) -> None:
+def test_the_zero_predictor_scores_0_the_oracle_1_and_intervals_are_scaled(tmp_path: Path) -> None:
     values = areas(
         zero=("baseline", 0.9),
         ridge=("oracle", 0.1),
@@ -86,9 +86,9 @@ def test_score_runs_from_the_zero_predictor_to_the_oracle_and_its_interval_with_
         gpt2=("backbone", 0.2),
         diverged=("backbone", 3.0),
     )
-    found = scored(tmp_path, prompts("next", "point"), values)
-    assert found is not None
-    score = found.droplevel("n_related")
+    score_rows = scored(tmp_path, prompts("next", "point"), values)
+    assert score_rows is not None
+    score = score_rows.droplevel("n_related")
     assert score["value"].to_dict() == pytest.approx(
         {"zero": 0, "ridge": 1, "knn-3": 0.5, "lucky": 0.85 / 0.8, "gpt2": 0.7 / 0.8, "diverged": -2.1 / 0.8}
     )
@@ -97,93 +97,93 @@ def test_score_runs_from_the_zero_predictor_to_the_oracle_and_its_interval_with_
     assert set(score["reason"]) == {"squared_error: 1 is ridge"}
 
 
-def test_without_an_oracle_the_best_baseline_scores_one_if_it_is_better_than_zero_beyond_doubt(tmp_path: Path) -> None:
+def test_without_an_oracle_the_best_baseline_scores_1_if_it_is_significantly_better_than_zero(tmp_path: Path) -> None:
     better = areas(zero=("baseline", 0.9), knn_3=("baseline", 0.5), mean=("baseline", 0.8), gpt2=("backbone", 0.4))
-    found = scored(tmp_path / "better", prompts("next", "point"), better)
-    assert found is not None and set(found["reason"]) == {"squared_error: 1 is knn-3"}
-    assert found.droplevel("n_related")["value"]["gpt2"] == pytest.approx(0.5 / 0.4)
+    score_rows = scored(tmp_path / "better", prompts("next", "point"), better)
+    assert score_rows is not None and set(score_rows["reason"]) == {"squared_error: 1 is knn-3"}
+    assert score_rows.droplevel("n_related")["value"]["gpt2"] == pytest.approx(0.5 / 0.4)
     doubtful = areas(zero=("baseline", 0.9), knn_3=("baseline", 0.88), gpt2=("backbone", 0.45))
-    found = scored(tmp_path / "doubtful", prompts("next", "point"), doubtful)
-    assert found is not None and set(found["reason"]) == {"squared_error: 1 is no error"}
-    assert found.droplevel("n_related")["value"]["gpt2"] == pytest.approx(0.5)
+    score_rows = scored(tmp_path / "doubtful", prompts("next", "point"), doubtful)
+    assert score_rows is not None and set(score_rows["reason"]) == {"squared_error: 1 is no error"}
+    assert score_rows.droplevel("n_related")["value"]["gpt2"] == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize(("picture", "span"), [(0.8, 0.8), (0.95, 0.9)])
-def test_who_reads_no_context_scores_0_whether_that_is_zero_or_the_mean_picture(
-    picture: float, span: float, tmp_path: Path
+@pytest.mark.parametrize(("mean_image", "zero_error"), [(0.8, 0.8), (0.95, 0.9)])
+def test_the_better_one_of_zero_and_the_mean_image_scores_0_and_none_of_them_1(
+    mean_image: float, zero_error: float, tmp_path: Path
 ) -> None:
-    """And neither scores 1, however much better it is than the other."""
     values = areas(
-        zero=("baseline", 0.9), mean_image=("baseline", picture), knn_3=("baseline", 1.5), gpt2=("backbone", 0.6)
+        zero=("baseline", 0.9), mean_image=("baseline", mean_image), knn_3=("baseline", 1.5), gpt2=("backbone", 0.6)
     )
-    found = scored(tmp_path, prompts("next", "point"), values)
-    assert found is not None and set(found["score_one"]) == {"no error"}
-    assert found.droplevel("n_related")["value"]["gpt2"] == pytest.approx((span - 0.6) / span)
-    found = scored(tmp_path, prompts("next", "point"), [*values[:2], *areas(knn_3=("baseline", 0.5)), *values[3:]])
-    assert found is not None and set(found["score_one"]) == {"knn-3"}
-    assert found.droplevel("n_related")["value"]["gpt2"] == pytest.approx((span - 0.6) / (span - 0.5))
+    score_rows = scored(tmp_path, prompts("next", "point"), values)
+    assert score_rows is not None and set(score_rows["score_one"]) == {"no error"}
+    assert score_rows.droplevel("n_related")["value"]["gpt2"] == pytest.approx((zero_error - 0.6) / zero_error)
+    score_rows = scored(tmp_path, prompts("next", "point"), [*values[:2], *areas(knn_3=("baseline", 0.5)), *values[3:]])
+    assert score_rows is not None and set(score_rows["score_one"]) == {"knn-3"}
+    assert score_rows.droplevel("n_related")["value"]["gpt2"] == pytest.approx((zero_error - 0.6) / (zero_error - 0.5))
 
 
-def test_a_baseline_of_a_single_episode_is_not_better_than_zero_beyond_doubt(tmp_path: Path) -> None:
+def test_a_baseline_with_a_single_episode_is_not_significantly_better_than_zero(tmp_path: Path) -> None:
     values = areas(zero=("baseline", 0.9), knn_3=("baseline", 0.5), gpt2=("backbone", 0.45))
-    alone = [one | {"low": None, "high": None, "n_episodes": 1} for one in values]
-    found = scored(tmp_path, prompts("next", "point"), alone)
-    assert found is not None and set(found["reason"]) == {"squared_error: 1 is no error"}
-    assert found["low"].isna().all() and found["high"].isna().all()
-    assert found.droplevel("n_related")["value"]["gpt2"] == pytest.approx(0.5)
+    without_intervals = [value | {"low": None, "high": None, "n_episodes": 1} for value in values]
+    score_rows = scored(tmp_path, prompts("next", "point"), without_intervals)
+    assert score_rows is not None and set(score_rows["reason"]) == {"squared_error: 1 is no error"}
+    assert score_rows["low"].isna().all() and score_rows["high"].isna().all()
+    assert score_rows.droplevel("n_related")["value"]["gpt2"] == pytest.approx(0.5)
 
 
-def test_nothing_to_compare_with_leaves_no_scores_and_takes_old_ones_away(tmp_path: Path) -> None:
-    about = prompts("next", "point")
-    assert scored(tmp_path, about, areas(zero=("baseline", 0.9), knn_3=("baseline", 0.5))) is not None
-    assert scored(tmp_path, about, areas(gpt2=("backbone", 0.2))) is None
+def test_old_scores_are_removed_if_contestants_cannot_be_compared(tmp_path: Path) -> None:
+    prompt_set = prompts("next", "point")
+    assert scored(tmp_path, prompt_set, areas(zero=("baseline", 0.9), knn_3=("baseline", 0.5))) is not None
+    assert scored(tmp_path, prompt_set, areas(gpt2=("backbone", 0.2))) is None
 
 
-def test_an_oracle_that_is_worse_than_nothing_is_passed_over_and_the_row_says_so(tmp_path: Path) -> None:
-    about = prompts("next", "point")
+def test_failed_oracles_and_those_worse_than_zero_are_not_used_and_named(tmp_path: Path) -> None:
+    prompt_set = prompts("next", "point")
     worse = areas(zero=("baseline", 0.9), ridge=("oracle", 1.2), knn_3=("baseline", 0.5), gpt2=("backbone", 0.3))
-    found = scored(tmp_path / "best", about, worse)
-    assert found is not None
-    assert set(found["reason"]) == {"squared_error: 1 is knn-3 (the oracle ridge is no better than zero)"}
-    score = found.droplevel("n_related")["value"].to_dict()
+    score_rows = scored(tmp_path / "best", prompt_set, worse)
+    assert score_rows is not None
+    assert set(score_rows["reason"]) == {"squared_error: 1 is knn-3 (the oracle ridge is no better than zero)"}
+    score = score_rows.droplevel("n_related")["value"].to_dict()
     assert score == pytest.approx({"zero": 0, "ridge": -0.3 / 0.4, "knn-3": 1, "gpt2": 0.6 / 0.4})
-    alone = scored(tmp_path / "alone", about, [one for one in worse if one["run"] != "knn-3"])
-    assert alone is not None
-    assert set(alone["reason"]) == {"squared_error: 1 is no error (the oracle ridge is no better than zero)"}
+    without_knn = scored(tmp_path / "without", prompt_set, [value for value in worse if value["run"] != "knn-3"])
+    assert without_knn is not None
+    assert set(without_knn["reason"]) == {"squared_error: 1 is no error (the oracle ridge is no better than zero)"}
     failed = areas(zero=("baseline", 0.9), ridge=("oracle", 0.1), knn_3=("baseline", 0.5))
     failed[1] |= {"value": None, "low": None, "high": None, "status": "failed", "reason": "squared_error is nan"}
-    found = scored(tmp_path / "failed", about, failed)
-    assert found is not None and set(found.index.get_level_values("run")) == {"zero", "knn-3"}
-    assert set(found["reason"]) == {"squared_error: 1 is knn-3 (the oracle ridge failed)"}
+    score_rows = scored(tmp_path / "failed", prompt_set, failed)
+    assert score_rows is not None and set(score_rows.index.get_level_values("run")) == {"zero", "knn-3"}
+    assert set(score_rows["reason"]) == {"squared_error: 1 is knn-3 (the oracle ridge failed)"}
 
 
-def test_of_two_oracles_the_one_that_is_better_than_nothing_counts_and_the_other_is_named(tmp_path: Path) -> None:
-    values = areas(zero=("baseline", 0.9), claimed=("oracle", 1.2), told=("oracle", 0.1), gpt2=("backbone", 0.5))
-    found = scored(tmp_path, prompts("next", "point"), values)
-    reason = "squared_error: 1 is told (the oracle claimed is no better than zero)"
-    assert found is not None and set(found["reason"]) == {reason}
+def test_of_two_oracles_the_one_that_is_better_than_zero_is_used_and_the_other_is_named(tmp_path: Path) -> None:
+    values = areas(zero=("baseline", 0.9), claimed=("oracle", 1.2), bayes=("oracle", 0.1), gpt2=("backbone", 0.5))
+    score_rows = scored(tmp_path, prompts("next", "point"), values)
+    reason = "squared_error: 1 is bayes (the oracle claimed is no better than zero)"
+    assert score_rows is not None and set(score_rows["reason"]) == {reason}
 
 
 @pytest.fixture
 def likelihoods() -> tuple[Rows, Rows, dict[tuple[str, int], np.ndarray]]:
-    """A task with two oracles, of which the one that has to infer is asked the first half of the episodes only."""
+    """A task with two oracles; the one that has to infer the kernel predicts only the first half of the episodes."""
     draw = np.random.default_rng(3)
     shared = draw.normal(size=EPISODES)
-    asked = {"told": EPISODES, "inferring": EPISODES // 2}
+    n_episodes = {"given-kernel": EPISODES, "inferring": EPISODES // 2}
     scores = {
-        ("told", 0): -0.3 + 0.2 * shared,
+        ("given-kernel", 0): -0.3 + 0.2 * shared,
         ("inferring", 0): -0.8 + 0.3 * shared,
         ("inferring", 2): -0.5 + 0.3 * shared,
         ("icicl", 0): -1.2 + 0.3 * shared,
         ("icicl", 2): -1.0 + 0.4 * shared,
     }
     squared = {("zero", 0): 1 + draw.random(EPISODES), ("knn", 0): 0.5 + draw.random(EPISODES)}
-    kinds = {"told": "oracle", "inferring": "oracle", "icicl": "backbone", "zero": "baseline", "knn": "baseline"}
+    kinds = {"given-kernel": "oracle", "inferring": "oracle", "icicl": "backbone"}
+    kinds |= {"zero": "baseline", "knn": "baseline"}
     values, errors = [], []
     for metric, table in (("log_likelihood", scores), ("squared_error", squared)):
-        for (run, related), own in table.items():
-            own = own[: asked.get(run, EPISODES)]
-            values.append(row(run, kinds[run], "targets", metric, own.mean(), n_related=related))
+        for (run, related), all_scores in table.items():
+            run_scores = all_scores[: n_episodes.get(run, EPISODES)]
+            values.append(row(run, kinds[run], "targets", metric, run_scores.mean(), n_related=related))
             errors += [
                 {
                     "run": run,
@@ -194,7 +194,7 @@ def likelihoods() -> tuple[Rows, Rows, dict[tuple[str, int], np.ndarray]]:
                     "episode": i,
                     "value": v,
                 }
-                for i, v in enumerate(own)
+                for i, v in enumerate(run_scores)
             ]
     return values, errors, scores | squared
 
@@ -203,12 +203,12 @@ def test_likelihoods_are_compared_on_the_episodes_of_the_oracle_that_has_to_infe
     likelihoods: tuple[Rows, Rows, dict[tuple[str, int], np.ndarray]], tmp_path: Path
 ) -> None:
     values, errors, scores = likelihoods
-    found = scored(tmp_path, prompts("targets", "gaussian", normaliser=2.0), values, errors)
-    assert found is not None and set(found["reason"]) == {"log_likelihood: 1 is inferring"}
-    half = {key: own[: EPISODES // 2] for key, own in scores.items()}
+    score_rows = scored(tmp_path, prompts("targets", "gaussian", normaliser=2.0), values, errors)
+    assert score_rows is not None and set(score_rows["reason"]) == {"log_likelihood: 1 is inferring"}
+    half = {key: run_scores[: EPISODES // 2] for key, run_scores in scores.items()}
 
     def constant(key: tuple[str, int]) -> float:
-        """The mean log-density, at targets whose mean square is the error, of a Gaussian with that variance."""
+        """The mean log-density of a Gaussian whose variance is the mean square of the targets, the error."""
         variance = 2.0 * half[key].mean()
         targets = np.sqrt(variance) * np.array([-1.0, 1.0])
         return float(norm(0, np.sqrt(variance)).logpdf(targets).mean())
@@ -216,13 +216,13 @@ def test_likelihoods_are_compared_on_the_episodes_of_the_oracle_that_has_to_infe
     nothing, best = constant(("zero", 0)), half["inferring", 0].mean()
     expected = {key: (half[key].mean() - nothing) / (best - nothing) for key in half if key[0] not in ("zero", "knn")}
     expected |= {("zero", 0): 0.0, ("knn", 0): (constant(("knn", 0)) - nothing) / (best - nothing)}
-    assert found["value"].to_dict() == pytest.approx(expected)
-    assert set(found["n_episodes"]) == {EPISODES // 2}
-    inside = (found["low"] < found["value"]) & (found["value"] < found["high"])
+    assert score_rows["value"].to_dict() == pytest.approx(expected)
+    assert set(score_rows["n_episodes"]) == {EPISODES // 2}
+    inside = (score_rows["low"] < score_rows["value"]) & (score_rows["value"] < score_rows["high"])
     assert inside.all()
     # A mean has an interval of about two standard errors on both sides.
     width = 2 * 1.96 * half["icicl", 2].std() / np.sqrt(EPISODES / 2) / (best - nothing)
-    assert found.loc[("icicl", 2), "high"] - found.loc[("icicl", 2), "low"] == pytest.approx(width, rel=0.2)
+    assert score_rows.loc[("icicl", 2), "high"] - score_rows.loc[("icicl", 2), "low"] == pytest.approx(width, rel=0.2)
 
 
 def test_without_an_oracle_targets_are_scored_by_squared_error(tmp_path: Path) -> None:
@@ -234,28 +234,28 @@ def test_without_an_oracle_targets_are_scored_by_squared_error(tmp_path: Path) -
         row("tnp", "backbone", "targets", "log_likelihood", -0.7, n_related=0),
         row("tnp", "backbone", "targets", "squared_error", 0.1, n_related=0, axis="stratum:easy"),
     ]
-    found = scored(tmp_path, prompts("targets", "gaussian"), values)
-    assert found is not None and len(found) == 4
-    assert found["value"][("tnp", 0)] == pytest.approx(0.75)
-    assert found["value"][("tnp", 2)] == pytest.approx(1.5)
+    score_rows = scored(tmp_path, prompts("targets", "gaussian"), values)
+    assert score_rows is not None and len(score_rows) == 4
+    assert score_rows["value"][("tnp", 0)] == pytest.approx(0.75)
+    assert score_rows["value"][("tnp", 2)] == pytest.approx(1.5)
 
 
-def test_tests_are_scored_from_guessing_to_who_can_know(tmp_path: Path) -> None:
-    known = {"icl": Evaluator(0.5), "iwl": Evaluator(0.1, knows="weights"), "flip": Evaluator(0.5, knows="either")}
-    found = {}
-    for name in known:
+def test_in_tests_guessing_scores_0_and_the_best_possible_answer_1(tmp_path: Path) -> None:
+    tests = {"icl": Evaluator(0.5), "iwl": Evaluator(0.1, knows="weights"), "flip": Evaluator(0.5, knows="either")}
+    score_rows = {}
+    for name in tests:
         values = [
             row(run, kind, name, "accuracy_within_choices", value, n_related=0)
             for run, kind, value in (
-                ("chance", "baseline", known[name].chance),
+                ("chance", "baseline", tests[name].chance),
                 ("pixel-1nn", "baseline", 0.9),
                 ("gpt2", "backbone", 0.7),
             )
         ]
-        about = prompts("targets", "categorical", name, evaluators=lambda: known)
-        found[name] = scored(tmp_path / name, about, values)
-    icl, iwl = found["icl"], found["iwl"]
-    assert icl is not None and iwl is not None and found["flip"] is None
+        prompt_set = prompts("targets", "categorical", name, evaluators=lambda: tests)
+        score_rows[name] = scored(tmp_path / name, prompt_set, values)
+    icl, iwl = score_rows["icl"], score_rows["iwl"]
+    assert icl is not None and iwl is not None and score_rows["flip"] is None
     assert icl["value"].to_dict() == pytest.approx({("chance", 0): 0, ("pixel-1nn", 0): 1, ("gpt2", 0): 0.5})
     assert iwl["value"][("gpt2", 0)] == pytest.approx(0.6 / 0.9)
     assert set(iwl["reason"]) == {"accuracy_within_choices: 1 is always right"}
@@ -269,11 +269,11 @@ def accuracies(**values: tuple[str, float]) -> Rows:
 
 
 def of_test(folder: Path, test: Evaluator, values: Rows) -> pd.DataFrame | None:
-    found = scored(folder, prompts("targets", "categorical", "icl", evaluators=lambda: {"icl": test}), values)
-    return None if found is None else found.droplevel("n_related")
+    score_rows = scored(folder, prompts("targets", "categorical", "icl", evaluators=lambda: {"icl": test}), values)
+    return None if score_rows is None else score_rows.droplevel("n_related")
 
 
-def test_the_best_baseline_of_a_test_scores_one_and_neither_guessing_nor_a_model_does(tmp_path: Path) -> None:
+def test_in_a_test_the_best_baseline_scores_1_and_not_guessing_or_a_model(tmp_path: Path) -> None:
     values = accuracies(
         chance=("baseline", 0.99),
         b_worse=("baseline", 0.7),
@@ -281,66 +281,67 @@ def test_the_best_baseline_of_a_test_scores_one_and_neither_guessing_nor_a_model
         b_same=("baseline", 0.9),
         gpt2=("backbone", 0.95),
     )
-    found = of_test(tmp_path, Evaluator(0.5), values)
-    assert found is not None and set(found["reason"]) == {"accuracy_within_choices: 1 is b-first"}
-    assert found["value"]["b-worse"] == pytest.approx(0.5) and found["value"]["gpt2"] == pytest.approx(0.45 / 0.4)
+    score_rows = of_test(tmp_path, Evaluator(0.5), values)
+    assert score_rows is not None and set(score_rows["reason"]) == {"accuracy_within_choices: 1 is b-first"}
+    assert score_rows["value"]["b-worse"] == pytest.approx(0.5)
+    assert score_rows["value"]["gpt2"] == pytest.approx(0.45 / 0.4)
 
 
 @pytest.mark.parametrize("ends", [{"low": 0.5}, {"low": None, "high": None}], ids=["touches guessing", "no interval"])
-def test_a_baseline_that_is_not_told_apart_from_guessing_does_not_score_one(tmp_path: Path, ends: dict) -> None:
+def test_a_baseline_that_is_not_significantly_better_than_guessing_does_not_score_1(tmp_path: Path, ends: dict) -> None:
     values = accuracies(pixel_1nn=("baseline", 0.6), gpt2=("backbone", 0.75))
     values[0] |= ends
-    found = of_test(tmp_path, Evaluator(0.5), values)
-    assert found is not None and set(found["reason"]) == {"accuracy_within_choices: 1 is always right"}
-    assert found["value"]["gpt2"] == pytest.approx(0.5)
+    score_rows = of_test(tmp_path, Evaluator(0.5), values)
+    assert score_rows is not None and set(score_rows["reason"]) == {"accuracy_within_choices: 1 is always right"}
+    assert score_rows["value"]["gpt2"] == pytest.approx(0.5)
 
 
 def test_a_test_of_the_context_needs_a_baseline_and_one_of_the_weights_does_not(tmp_path: Path) -> None:
-    alone = accuracies(chance=("baseline", 0.5), gpt2=("backbone", 0.75))
-    assert of_test(tmp_path / "context", Evaluator(0.5), alone) is None
-    found = of_test(tmp_path / "weights", Evaluator(0.5, knows="weights"), alone[1:])
-    assert found is not None and found["value"]["gpt2"] == pytest.approx(0.5)
-    nobody = [row("gpt2", "backbone", "icl", "accuracy", 0.7, n_related=0)]
-    assert of_test(tmp_path / "nobody", Evaluator(0.5, knows="weights"), nobody) is None
+    values = accuracies(chance=("baseline", 0.5), gpt2=("backbone", 0.75))
+    assert of_test(tmp_path / "context", Evaluator(0.5), values) is None
+    score_rows = of_test(tmp_path / "weights", Evaluator(0.5, knows="weights"), values[1:])
+    assert score_rows is not None and score_rows["value"]["gpt2"] == pytest.approx(0.5)
+    other_metric = [row("gpt2", "backbone", "icl", "accuracy", 0.7, n_related=0)]
+    assert of_test(tmp_path / "other", Evaluator(0.5, knows="weights"), other_metric) is None
 
 
-def test_what_points_would_get_as_gaussians_holds_for_several_outputs_and_its_interval_is_turned_round(
+def test_scores_of_single_values_for_several_outputs_are_those_of_gaussians_with_constant_variance(
     likelihoods: tuple[Rows, Rows, dict[tuple[str, int], np.ndarray]], tmp_path: Path
 ) -> None:
-    """A Gaussian of constant variance in each of two outputs: twice the log-density of half the squared error."""
+    """For two outputs, twice the log-density of half the squared error. The ends of the interval are swapped."""
     values, errors, scores = likelihoods
-    known = [[one for one in rows if one["run"] != "inferring"] for rows in (values, errors)]
-    found = scored(tmp_path, prompts("targets", "gaussian", normaliser=2.0, y_dim=2), *known)
-    assert found is not None and set(found["reason"]) == {"log_likelihood: 1 is told"}
-    assert set(found["n_episodes"]) == {EPISODES}, "of an oracle that was asked about all of them"
+    one_oracle = [[one for one in rows if one["run"] != "inferring"] for rows in (values, errors)]
+    score_rows = scored(tmp_path, prompts("targets", "gaussian", normaliser=2.0, y_dim=2), *one_oracle)
+    assert score_rows is not None and set(score_rows["reason"]) == {"log_likelihood: 1 is given-kernel"}
+    assert set(score_rows["n_episodes"]) == {EPISODES}, "the oracle predicts all episodes"
 
     def constant(error: float) -> float:
         variance = 2.0 * error / 2
         return float(2 * norm(0, np.sqrt(variance)).logpdf(np.sqrt(variance) * np.array([-1.0, 1.0])).mean())
 
-    nothing, best = constant(scores["zero", 0].mean()), scores["told", 0].mean()
+    nothing, best = constant(scores["zero", 0].mean()), scores["given-kernel", 0].mean()
     low, high = (float(end[0]) for end in bootstrap_interval(scores["knn", 0][:, None], seed=0))
     expected = [(constant(error) - nothing) / (best - nothing) for error in (scores["knn", 0].mean(), high, low)]
-    assert found.loc[("knn", 0), ["value", "low", "high"]].tolist() == pytest.approx(expected)
+    assert score_rows.loc[("knn", 0), ["value", "low", "high"]].tolist() == pytest.approx(expected)
     low, high = (float(end[0]) for end in bootstrap_interval(scores["icicl", 2][:, None], seed=0))
-    assert found.loc[("icicl", 2), ["low", "high"]].tolist() == pytest.approx(
+    assert score_rows.loc[("icicl", 2), ["low", "high"]].tolist() == pytest.approx(
         [(end - nothing) / (best - nothing) for end in (low, high)]
     )
 
 
-def test_who_was_not_asked_about_all_those_episodes_has_no_score_and_the_others_do(
+def test_contestants_without_some_of_the_common_episodes_have_no_score(
     likelihoods: tuple[Rows, Rows, dict[tuple[str, int], np.ndarray]], tmp_path: Path
 ) -> None:
     values, errors, _ = likelihoods
-    less = [one | {"run": "a-few"} for one in errors if (one["run"], one["n_related"]) == ("icicl", 0)][:5]
-    points = [one | {"run": "b-few"} for one in errors if one["run"] == "knn"][:5]
-    about = [
+    few_errors = [one | {"run": "a-few"} for one in errors if (one["run"], one["n_related"]) == ("icicl", 0)][:5]
+    few_errors += [one | {"run": "b-few"} for one in errors if one["run"] == "knn"][:5]
+    few_values = [
         row("a-few", "backbone", "targets", "log_likelihood", 9.0, n_related=0),
         row("b-few", "baseline", "targets", "squared_error", 0.0, n_related=0),
     ]
-    found = scored(tmp_path, prompts("targets", "gaussian"), [*about, *values], [*less, *points, *errors])
-    assert found is not None
-    assert set(found.index.get_level_values("run")) == {"told", "inferring", "icicl", "zero", "knn"}
+    score_rows = scored(tmp_path, prompts("targets", "gaussian"), [*few_values, *values], [*few_errors, *errors])
+    assert score_rows is not None
+    assert set(score_rows.index.get_level_values("run")) == {"given-kernel", "inferring", "icicl", "zero", "knn"}
 
 
 def test_likelihoods_without_the_zero_predictor_have_no_score(

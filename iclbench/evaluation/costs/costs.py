@@ -1,17 +1,17 @@
-"""What a contestant costs: parameters, bytes of its state, time, memory and floating-point operations (FLOPs) of
+"""The costs of a contestant: parameters, size of its state, and time, memory and floating-point operations (FLOPs) of
 training, conditioning and answering.
 
-Rows of `costs`: phase `model` (parameters), `train_step` (a whole batch of the trained size, its episodes already
-drawn), `condition` on n points (also state_bytes), one `query` from that state and its `update` by one point, or by as
-many at once as the column `n_at_once` tells. The last three are measured on a batch of episodes side by side and
-divided by their number, which the column `n_episodes` tells; only values of equal batches compare. Seconds and
-bytes are medians over repeats after a warm-up; bytes are the peak beyond what was there before, inputs, state and
-weights not counted. What needs less than some pages reads 0 and is left out.
+The phases in the table `costs` are `model` (parameters), `train_step` (one batch of the trained size, without sampling
+its episodes), `condition` on n points (also `state_bytes`), `query` from that state, and `update` of that state. A
+query and an update have one point, or the number in the column `n_at_once`. The last three phases are measured on a
+batch of episodes and divided by their number, which is in the column `n_episodes`; compare only values of equal
+batches. Seconds and bytes are medians over repetitions after a warm-up. Bytes are the peak beyond the memory in use
+before, without inputs, state and weights. Work that needs less than a few pages has no row of bytes.
 
-FLOPs are counted and not measured (`iclbench.evaluation.costs.flops`), on the CPU wherever the rest runs, and so
-the same on every machine. Those of a training step are loss and gradients, without the optimiser, whose work is
-some ten per parameter; those of a whole training (phase `train`) are as many steps of full size, branches included,
-which a curriculum's beginning stays below. Where a method computes by other means than torch there is no row of them.
+FLOPs are counted, not measured (`iclbench.evaluation.costs.flops`), always on the CPU, so they are the same on all
+machines. FLOPs of a training step are those of loss and gradients, without the optimiser (about ten per parameter).
+FLOPs of a training (phase `train`) are those of all steps at full size, including branches; a training with a
+curriculum needs fewer. Methods that compute outside torch have no row of FLOPs.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from iclbench.store import identity
 from iclbench.store.runs import writing
 from iclbench.training.step import TrainingData, autocast, descend, make_optimiser
 
-# Repeats of a measurement: as many as fit into the time given, within these bounds; of memory the fewest.
-_LEAST, _MOST = 3, 20
+# Bounds of the number of repetitions that fit into the given time; memory is measured the smaller number of times.
+_MIN_REPEATS, _MAX_REPEATS = 3, 20
 
 
 @dataclass(frozen=True)
 class Cost:
-    """One measured value; `n_points`, `n_episodes` and `n_at_once` as in the table."""
+    """One measured value, with the columns of the table `costs`."""
 
     phase: str
     metric: str
@@ -69,13 +69,13 @@ class Cost:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a contestant is asked while its costs are measured.
+    """The sizes at which costs are measured.
 
     Attributes:
-        points: numbers of points to be conditioned on.
-        queries: queries answered at once, besides a single one.
-        updates: points that an update takes in at once, besides a single one.
-        episodes: episodes side by side.
+        points: numbers of context points.
+        queries: numbers of queries in one call, in addition to one.
+        updates: numbers of points in one update, in addition to one.
+        episodes: number of episodes in a batch.
     """
 
     points: Sequence[int]
@@ -84,15 +84,22 @@ class Sizes:
     episodes: int = 64
 
     def at_once(self) -> list[tuple[str, int]]:
-        """Queries and updates of several at once, by phase."""
+        """Pairs of a phase and a number of points above 1."""
         sizes = {"query": self.queries, "update": self.updates}
-        return [(phase, many) for phase, several in sizes.items() for many in sorted(set(several)) if many > 1]
+        return [(phase, n) for phase, numbers in sizes.items() for n in sorted(set(numbers)) if n > 1]
 
 
 @dataclass(frozen=True)
 class _Work:
-    """Work to be measured: its phase, the points in the state, how often it is done at once (None: once), the episodes
-    side by side (None: those of a training step), and what does it."""
+    """Work to be measured.
+
+    Attributes:
+        phase: phase in the table `costs`.
+        n_points: number of points in the state.
+        n_at_once: number of queries or of points in an update; None for one.
+        n_episodes: number of episodes in the batch; None for a training step.
+        do: does the work.
+    """
 
     phase: str
     n_points: int
@@ -101,7 +108,7 @@ class _Work:
     do: Callable[[], object]
 
     def cost(self, metric: str, total: int | float) -> Cost:
-        """A value of the batch divided by its number of episodes; that of a training step unchanged."""
+        """The cost per episode; for a training step, per batch."""
         return Cost(self.phase, metric, total / (self.n_episodes or 1), self.n_points, self.n_episodes, self.n_at_once)
 
 
@@ -109,9 +116,9 @@ class Measured(NamedTuple):
     """The outcome of measuring a contestant.
 
     Attributes:
-        path: the file written.
-        lines: a line for every size that had to be left out and for old rows that were dropped.
-        failed: how many of the sizes left out are so for want of memory; the contestant takes in the others never.
+        path: the written file.
+        lines: a line for each size that was left out, and for dropped old rows.
+        failed: number of sizes that were left out for insufficient memory; the contestant does not support the others.
     """
 
     path: Path
@@ -131,22 +138,22 @@ def measure_costs(
     seconds: float = 1.0,
     train: TrainSettings | None = None,
 ) -> Measured:
-    """Measure one contestant and put the rows into its file.
+    """Measure one contestant and write the rows to its file.
 
-    What was measured again replaces the old rows. The others (of other sizes and batches) stay if they are of the same
-    configuration, task and version of iclbench; those of another device or thread count have a file of their own.
+    New rows replace old rows of the same sizes. Rows of other sizes remain if they are of the same configuration, task
+    and version of iclbench. Each device and number of threads has its own file.
 
     Args:
         context: results folder and data sets.
         contestant: a backbone on its device, or a baseline.
-        task: whose family draws the points.
-        preset: its preset.
-        sizes: what it is asked.
-        seconds: that the repeats of one measurement of time may take, three of them at least.
-        train: how a backbone is trained; None: no training step is measured.
+        task: task whose family samples the points.
+        preset: preset of the task.
+        sizes: sizes to measure.
+        seconds: time for the repetitions of one measurement, of which there are at least three.
+        train: training settings of a backbone; None to skip the training step.
 
     Raises:
-        OutOfMemoryError: a training step or counting does not fit into memory.
+        OutOfMemoryError: the memory is not sufficient for a training step or for counting FLOPs.
     """
     family = task.build(context.data_dir)
     costs: list[Cost] = []
@@ -190,16 +197,14 @@ def measure_costs(
         if tables.metadata(path).get("of") == costs_id:
             frame = _replace_measured(tables.read("costs", path), frame)
         else:
-            lines.append(
-                f"'{contestant.run}': older costs dropped, not known to be of this configuration, task and version"
-            )
+            lines.append(f"'{contestant.run}': older costs of another configuration, task or version were removed")
     with writing(context.results):
         tables.write("costs", frame, path, {"of": costs_id})
     return Measured(path, lines, failed)
 
 
 def _replace_measured(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
-    """The new rows, and the old ones that were not measured again (a quantity may have become too small)."""
+    """The new rows, and the old rows of sizes that were not measured again."""
     keys = ["phase", "n_points", "n_at_once", "n_episodes"]
     is_remeasured = pd.MultiIndex.from_frame(old[keys]).isin(pd.MultiIndex.from_frame(new[keys]))
     return pd.concat([old[~is_remeasured], new], ignore_index=True)
@@ -208,8 +213,8 @@ def _replace_measured(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
 def training_costs(
     contestant: PredictorContestant, family: Family, task: TaskConfig, settings: TrainSettings, seconds: float = 1.0
 ) -> list[Cost]:
-    """Time and memory of a training step of the trained size, on a copy of the backbone: loss, gradients, optimiser."""
-    backbone, batch = _to_train(contestant, family, task, settings)
+    """Time and memory of a training step of the trained size (loss, gradients, optimiser), on a copy of the model."""
+    backbone, batch = _training_setup(contestant, family, task, settings)
     optimiser = make_optimiser(backbone, settings)
     loss_of = torch.compile(backbone.loss) if settings.compile else backbone.loss
 
@@ -224,13 +229,15 @@ def training_costs(
 def answering_costs(
     contestant: PredictorContestant, family: Family, n: int, sizes: Sizes, seconds: float = 1.0
 ) -> tuple[list[Cost], list[str]]:
-    """Time and memory of conditioning on n points, a query from the state, an update of the state, those of several at
-    once, and the size of the state; and why updates were left out.
+    """Time and memory of conditioning on n points, of queries and of updates, and the size of the state.
+
+    Returns:
+        The costs, and a line for each update that was left out.
 
     Raises:
-        IclbenchError: so many points cannot be drawn or taken in.
+        IclbenchError: the family cannot sample n points, or the contestant does not allow as many.
     """
-    state, works, left_out = _to_answer(contestant, family, n, sizes)
+    state, works, left_out = _answering_setup(contestant, family, n, sizes)
     costs = [Cost("condition", "state_bytes", state.nbytes / sizes.episodes, n, sizes.episodes)]
     for work in works:
         costs += _repeated(work, contestant.device, seconds)
@@ -244,22 +251,25 @@ def counted_costs(
     settings: TrainSettings | None,
     sizes: Sizes,
 ) -> tuple[list[Cost], list[str]]:
-    """FLOPs of the same phases, done on the CPU by torch operations alone, and the phases that cannot be counted with
-    the reason."""
-    on_cpu = contestant
-    if on_cpu.device != "cpu" and isinstance(on_cpu.predictor, Backbone):
-        on_cpu = replace(on_cpu, predictor=copy.deepcopy(on_cpu.predictor).to("cpu"))
-    on_cpu = replace(on_cpu, device="cpu")
+    """FLOPs of the same phases on the CPU.
+
+    Returns:
+        The costs, and a line for each phase that cannot be counted.
+    """
+    cpu_contestant = contestant
+    if contestant.device != "cpu" and isinstance(contestant.predictor, Backbone):
+        cpu_contestant = replace(contestant, predictor=copy.deepcopy(contestant.predictor).to("cpu"))
+    cpu_contestant = replace(cpu_contestant, device="cpu")
     works: list[_Work] = []
-    if settings is not None and isinstance(on_cpu.predictor, Backbone):
-        backbone, batch = _to_train(on_cpu, family, task, settings)
+    if settings is not None and isinstance(cpu_contestant.predictor, Backbone):
+        backbone, batch = _training_setup(cpu_contestant, family, task, settings)
 
         def step() -> None:
             backbone.loss(batch, 0.5, generator(0, "costs"))[0].backward()
 
         works.append(_Work("train_step", task.points, None, None, step))
     for n in sizes.points:
-        works += _to_answer(on_cpu, family, n, sizes)[1]
+        works += _answering_setup(cpu_contestant, family, n, sizes)[1]
     costs: list[Cost] = []
     reasons: dict[str, None] = {}
     for work in works:
@@ -273,48 +283,48 @@ def counted_costs(
     return costs, list(reasons)
 
 
-def _to_train(
+def _training_setup(
     contestant: PredictorContestant, family: Family, task: TaskConfig, settings: TrainSettings
 ) -> tuple[Backbone, Episodes]:
-    """A copy of the backbone in training, and a batch of the trained size."""
+    """A copy of the backbone in training mode, and a batch of the trained size."""
     backbone = copy.deepcopy(contestant.predictor)
     assert isinstance(backbone, Backbone)
     batch = TrainingData.of(task, family).batch(settings.without_curriculum(), 0, 0, contestant.device)
     return backbone.train(), batch
 
 
-def _to_answer(
+def _answering_setup(
     contestant: PredictorContestant, family: Family, n: int, sizes: Sizes
 ) -> tuple[State, list[_Work], list[str]]:
-    """The state after n points, what is done to get and to use it, and why updates are left out."""
-    predictor, episodes = contestant.predictor, sizes.episodes
+    """The state after n points, the work of conditioning, queries and updates, and a line for each update left out."""
+    predictor, n_episodes = contestant.predictor, sizes.episodes
     if reason := predictor.too_long(n):
-        raise IclbenchError(reason)
-    drawn = _points(family, episodes, n + 1).to(contestant.device)
-    predictor = predictor.informed(drawn.truth)
-    context, new, related = drawn.context.span(0, n), drawn.context.span(n), drawn.related
+        raise IclbenchError(reason, code="not-applicable")
+    episodes = _episodes(family, n_episodes, n + 1).to(contestant.device)
+    predictor = predictor.informed(episodes.truth)
+    context, new_point, related = episodes.context.span(0, n), episodes.context.span(n), episodes.related
     untracked = torch.inference_mode()
     condition = untracked(lambda: predictor.condition(context, related))
     state = condition()
-    use: dict[str, Callable[[Points], object]] = {
+    uses: dict[str, Callable[[Points], object]] = {
         "query": lambda points: predictor.query(state, points.x),
         "update": lambda points: predictor.update(state, points),
     }
-    works = [_Work("condition", n, None, episodes, condition)]
-    works += [_Work(phase, n, None, episodes, untracked(partial(done, new))) for phase, done in use.items()]
+    works = [_Work("condition", n, None, n_episodes, condition)]
+    works += [_Work(phase, n, None, n_episodes, untracked(partial(use, new_point))) for phase, use in uses.items()]
     left_out = []
-    for phase, many in sizes.at_once():
-        if phase == "update" and (reason := predictor.too_long(n + many)):
-            left_out.append(f"an update by {many} left out: {reason}")
+    for phase, n_at_once in sizes.at_once():
+        if phase == "update" and (reason := predictor.too_long(n + n_at_once)):
+            left_out.append(f"an update by {n_at_once} left out: {reason}")
             continue
-        # What they say does not matter to what they cost, and a family may not have so many different ones.
-        several = new.map(partial(torch.repeat_interleave, repeats=many, dim=1))
-        works.append(_Work(phase, n, many, episodes, untracked(partial(use[phase], several))))
+        # Costs do not depend on the values, and a family may not have as many different points.
+        new_points = new_point.map(partial(torch.repeat_interleave, repeats=n_at_once, dim=1))
+        works.append(_Work(phase, n, n_at_once, n_episodes, untracked(partial(uses[phase], new_points))))
     return state, works, left_out
 
 
-def _points(family: Family, episodes: int, n: int) -> Episodes:
-    """Episodes of exactly n points, with all related datasets that the family ever gives."""
+def _episodes(family: Family, episodes: int, n: int) -> Episodes:
+    """Episodes of exactly n points, with the largest number of related datasets of the family."""
     shift = Shift() if "next" in family.questions else Shift().with_examples(n)
     return family.sample_all_related(Request(episodes, n, generator(0, "costs", n - 1), shift=shift.name))
 
@@ -322,8 +332,8 @@ def _points(family: Family, episodes: int, n: int) -> Episodes:
 def _repeated(work: _Work, device: str, seconds: float) -> Iterator[Cost]:
     """Seconds and bytes of the work."""
     duration = seconds_of(work.do, device)
-    repeats = min(_MOST, max(_LEAST, int(seconds / duration)))
+    repeats = min(_MAX_REPEATS, max(_MIN_REPEATS, int(seconds / duration)))
     yield work.cost("seconds", statistics.median(seconds_of(work.do, device) for _ in range(repeats)))
-    # Apart, since handing back free pages before the work makes it wait for new ones.
-    if peak := statistics.median(peak_of(work.do, device) or 0 for _ in range(_LEAST)):
+    # Memory is measured separately: before it, free pages are returned to the kernel, which makes the work slower.
+    if peak := statistics.median(peak_of(work.do, device) or 0 for _ in range(_MIN_REPEATS)):
         yield work.cost("bytes", peak)

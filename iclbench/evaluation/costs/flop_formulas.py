@@ -1,19 +1,19 @@
-"""What single torch operations take in floating-point operations (FLOPs), by the name that the dispatcher knows.
+"""Formulas for the floating-point operations (FLOPs) of single torch operations, by their names in the dispatcher.
 
 The conventions (the first is common; the others differ between tools):
 
     a multiplication with an addition                               2
     elementwise arithmetic, a comparison of numbers                 1 per output element
-    exp, tanh, sigmoid, GELU, a power and the like, their derivatives   1 per output element, too
+    exp, tanh, sigmoid, GELU, a power and others, derivatives       1 per output element
     a sum, mean, maximum, cumulative sum                            1 per input element
-    layer norm, group norm                                          7 per element, on the way back 13
-    softmax                                                         5 per element, on the way back 4
-    Fourier transform of length N                                   5 N log2 N, real ones half of it
+    layer norm, group norm                                          7 per element, backward 13
+    softmax                                                         5 per element, backward 4
+    Fourier transform of length N                                   5 N log2 N, half of it for real numbers
     complex numbers                                                 a sum 2, a product 6, any other function 2
-    integers, truth values, copies, views, sorting, random numbers  0
+    integers, booleans, copies, views, sorting, random numbers      0
 
-Attention is counted over the whole square of queries and keys, whatever a mask hides. Formulas of matrix products and
-convolutions are those of torch.utils.flop_counter, and the bias on top.
+Attention counts all pairs of queries and keys, including masked ones. The formulas of matrix products and convolutions
+are those of torch.utils.flop_counter, plus the bias.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils import flop_counter
 
-# FLOPs from the positional arguments and the output.
+# Computes FLOPs from the positional arguments and the output.
 Formula = Callable[[Sequence[Any], Any], int]
 
 
@@ -79,14 +79,14 @@ def _attention_forward(args: Sequence[Any], out: Any) -> int:
 
 
 def _attention_backward(args: Sequence[Any], out: Any) -> int:
-    """Scores and weights once more (scaling, subtraction, exp), the gradients of weights, values, scores (three),
-    queries and keys, and the inner products of the output with its gradient."""
+    """Recomputed scores and weights (scaling, subtraction, exp), the gradients of weights, values, scores (three),
+    queries and keys, and the inner products of the output and its gradient."""
     pairs, keys, values = _attention(*args[1:4])
     return pairs * (2 * (3 * keys + 2 * values) + 3 + 3) + 2 * args[0].numel()
 
 
 def _fourier(real: Callable[[Sequence[Any], Any], Tensor] | None) -> Formula:
-    """5 N log2 N for each of the transforms, N the number of points in what is not complex on either side."""
+    """5 N log2 N for each transform, half of it for real numbers; `real` selects the real tensor of length N."""
 
     def formula(args: Sequence[Any], out: Any) -> int:
         points = real(args, out) if real else out
@@ -97,20 +97,20 @@ def _fourier(real: Callable[[Sequence[Any], Any], Tensor] | None) -> Formula:
 
 
 def _cholesky(args: Sequence[Any], out: Any) -> int:
-    """n³/3 for every matrix."""
+    """n³/3 for each matrix."""
     return (4 if args[0].is_complex() else 1) * args[0].numel() * args[0].shape[-1] // 3
 
 
 def _triangular_solve(args: Sequence[Any], out: Any) -> int:
-    """n² for every right-hand side; the matrix is the first argument, from the left or the right."""
+    """n² for each right-hand side; the matrix is the first argument."""
     return (4 if out.is_complex() else 1) * out.numel() * args[0].shape[-1]
 
 
 def _solve(args: Sequence[Any], out: Any) -> int:
     """The LU factors, 2/3 n³, and two triangular solutions."""
-    matrix, solved = args[0], out[0]
+    matrix, solution = args[0], out[0]
     weight = 4 if matrix.is_complex() else 1
-    return weight * (2 * matrix.numel() * matrix.shape[-1] // 3 + 2 * solved.numel() * matrix.shape[-1])
+    return weight * (2 * matrix.numel() * matrix.shape[-1] // 3 + 2 * solution.numel() * matrix.shape[-1])
 
 
 def _solve_by_factors(args: Sequence[Any], out: Any) -> int:
@@ -118,20 +118,20 @@ def _solve_by_factors(args: Sequence[Any], out: Any) -> int:
 
 
 def _distances(args: Sequence[Any], out: Any) -> int:
-    """Difference, power and sum in every dimension."""
+    """Difference, power and sum in each dimension."""
     return 3 * out.numel() * args[0].shape[-1]
 
 
 def _lstm(args: Sequence[Any], out: Any) -> int:
-    """For every token the products with x and h, their sum with two biases, four activations, the new cell (three) and
+    """For each token, the products with x and h, their sum with two biases, four activations, the new cell (three) and
     the output (two)."""
     tokens, inputs, hidden = prod(args[0].shape[:-1]), args[0].shape[-1], args[1].shape[0] // 4
     return tokens * hidden * (8 * (inputs + hidden) + 3 * 4 + 4 + 3 + 2)
 
 
 def _lstm_backward(args: Sequence[Any], out: Any) -> int:
-    """Both products twice; derivatives of the activations and products with them, for the cell, the output and four
-    gates, and the sums for gradients of biases and states."""
+    """For each token, both products twice, the derivatives of activations and their products for the cell, the output
+    and four gates, and the sums for the gradients of biases and states."""
     tokens, inputs, hidden = prod(args[0].shape[:-1]), args[0].shape[-1], args[1].shape[0] // 4
     return tokens * hidden * (16 * (inputs + hidden) + 3 * 4 + 4 + 8 + 3 + 4)
 
@@ -145,7 +145,7 @@ def _parts(tensor: Tensor) -> int:
     return 2 if tensor.is_complex() else 1
 
 
-# In-place forms go by the name without the underscore.
+# Operations in place have the same name without the underscore.
 FORMULAS: dict[str, Formula] = {
     "mm": _matrix_product,
     "bmm": _matrix_product,
@@ -207,7 +207,7 @@ FORMULAS: dict[str, Formula] = {
     "scatter_add": per_input(position=3),
 }
 
-# Numbers are moved, made up, chosen or ordered; nothing is computed with them.
+# Operations that copy, create, select or sort numbers without arithmetic.
 _MOVING = """
     _conj_physical _fused_sdp_choice _linalg_check_errors _local_scalar_dense _reshape_alias _to_copy _unique2
     _unsafe_view alias arange argsort as_strided as_strided_scatter bernoulli cat clone complex conj_physical

@@ -1,16 +1,17 @@
-"""Floating-point operations (FLOPs) of a piece of work, counted one torch operation at a time as it runs.
+"""Floating-point operations (FLOPs) of a function, counted for each torch operation while it runs.
 
     >>> import torch
     >>> count_flops(lambda: torch.ones(2, 3) @ torch.ones(3, 5))
     60
 
-What is counted is what is computed, so that two ways to the same numbers may differ: attention that recomputes its
-scores on the way back, or a convolution by a product instead of by Fourier transforms. Work on the CPU gives the same
-count on every machine; conventions and formulas stand in `iclbench.evaluation.costs.flop_formulas`.
+The count is that of the executed operations, so different algorithms for the same result may have different counts:
+attention that recomputes its scores in the backward pass, or a convolution by a product instead of by Fourier
+transforms. On the CPU, the count is the same on all machines. `iclbench.evaluation.costs.flop_formulas` has the
+conventions and formulas.
 
-Custom autograd functions and custom operations written in Python are seen from inside. Kernels (Triton, CUDA
-extensions) and libraries that work on arrays are not. An operation without a formula, or numbers that leave torch, end
-in an error: no figure is better than a wrong one.
+Operations inside custom autograd functions and custom Python operations are counted. Kernels (Triton, CUDA extensions)
+and libraries that work on arrays cannot be counted. An operation without a formula, or a tensor that becomes an array,
+is an error, because a wrong number would be worse than none.
 """
 
 from __future__ import annotations
@@ -31,33 +32,33 @@ from iclbench.evaluation.costs.flop_formulas import FORMULAS, MOVING, Formula, p
 
 
 class UncountedError(IclbenchError):
-    """Part of the work cannot be counted."""
+    """Some of the work cannot be counted."""
 
     code = "not-supported"
 
 
 def count_flops(work: Callable[[], object]) -> int:
-    """FLOPs of the work, which is done once.
+    """Do the work once and count its FLOPs.
 
     Raises:
-        UncountedError: some of it has no formula or is not done by torch.
+        UncountedError: an operation has no formula, or some of the work is done outside torch.
     """
     counter = _Counter()
-    with counter.exits, counter:
+    with counter.arrays, counter:
         work()
-    if hidden := sorted(counter.uncounted | counter.exits.found):
-        raise UncountedError(f"not to be counted: {', '.join(hidden)}")
+    if uncounted := sorted(counter.uncounted | counter.arrays.uncounted):
+        raise UncountedError(f"cannot be counted: {', '.join(uncounted)}")
     return counter.flops
 
 
 class _Counter(TorchDispatchMode):
-    """Sees every operation below autograd, on the way forth and back."""
+    """Counts all operations below autograd, in forward and backward passes."""
 
     def __init__(self) -> None:
         super().__init__()
         self.flops = 0
         self.uncounted: set[str] = set()
-        self.exits = _Exits()
+        self.arrays = _ArrayDetector()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -68,9 +69,9 @@ class _Counter(TorchDispatchMode):
             return func(*args, **kwargs)
         formula = _formula(func)
         if formula is None:
-            done = self._inside(func, args, kwargs)
-            if done is not NotImplemented:
-                return done
+            output = self._decomposed(func, args, kwargs)
+            if output is not NotImplemented:
+                return output
         out = func(*args, **kwargs)
         if any(t.is_floating_point() or t.is_complex() for t in _tensors(out)):
             if formula is None:
@@ -79,33 +80,33 @@ class _Counter(TorchDispatchMode):
                 self.flops += formula(args, out)
         return out
 
-    def _inside(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The work of an operation that is made of others, those counted; NotImplemented for one that is not."""
+    def _decomposed(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The output of an operation that is composed of others, which are counted; NotImplemented if it is not."""
         custom = _maybe_get_opdef(func)
         if custom is None:
             with self:
                 return func.decompose(*args, **kwargs)
-        written = custom._backend_fns.get("cpu") or custom._backend_fns[None]
-        before = self.flops
-        with torch.no_grad(), self.exits, self:
-            out = written(*args, **kwargs)
-        if self.flops == before:  # whatever it does, torch does not do it
+        implementation = custom._backend_fns.get("cpu") or custom._backend_fns[None]
+        flops_before = self.flops
+        with torch.no_grad(), self.arrays, self:
+            out = implementation(*args, **kwargs)
+        if self.flops == flops_before:  # it computes outside torch
             self.uncounted.add(_name(func))
         return out
 
 
-class _Exits(TorchFunctionMode):
-    """Notes where numbers leave torch for a library: an array is made of them."""
+class _ArrayDetector(TorchFunctionMode):
+    """Detects tensors that become NumPy arrays, with which other libraries compute."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: set[str] = set()
+        self.uncounted: set[str] = set()
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func in (Tensor.numpy, Tensor.__array__):
-            self.found.add("work on NumPy arrays")
+            self.uncounted.add("work on NumPy arrays")
         return func(*args, **(kwargs or {}))
 
 
@@ -115,7 +116,7 @@ def _formula(func: OpOverload) -> Formula | None:
     if name in FORMULAS:
         return FORMULAS[name]
     if name in MOVING or _is_view(func):
-        return _nothing
+        return _zero
     if _has(func, torch.Tag.pointwise):
         return per_output()
     if _has(func, torch.Tag.reduction):
@@ -123,12 +124,12 @@ def _formula(func: OpOverload) -> Formula | None:
     return None
 
 
-def _nothing(args: Any, out: Any) -> int:
+def _zero(args: Any, out: Any) -> int:
     return 0
 
 
 def _name(func: OpOverload) -> str:
-    """The bare name of an operation of torch's own, without the underscore of those that work in place."""
+    """The name of an operation without torch's namespace and without the underscore of operations in place."""
     name = func._schema.name.removeprefix("aten::")
     return name.removesuffix("_") if func._schema.is_mutable else name
 
@@ -138,7 +139,7 @@ def _is_view(func: OpOverload) -> bool:
 
 
 def _has(func: OpOverload, tag: torch.Tag) -> bool:
-    """Whether any overload of the operation has the tag; not all of them are tagged."""
+    """Whether any overload of the operation has the tag; torch does not tag all overloads."""
     packet = func.overloadpacket
     return any(tag in getattr(packet, name).tags for name in packet.overloads())
 

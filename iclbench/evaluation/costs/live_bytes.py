@@ -1,8 +1,8 @@
-"""Bytes of tensors that are alive at once, counted: the same on every machine and in every run.
+"""The peak size of all tensors alive at the same time, which is the same on all machines and in all runs.
 
-The resident set of a process (`measure`) also holds what the allocator keeps and rounds to pages. Here every tensor
-that an operation of torch hands out is counted from its making to its freeing, each storage once. What operations use
-inside and free again is not seen.
+The resident set of a process (`measure`) also has free memory of the allocator, and is rounded to pages. Here, each
+storage that an operation of torch returns counts from its allocation until it is freed. Memory that an operation uses
+only internally does not count.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class LiveBytes(TorchDispatchMode):
-    """`with LiveBytes() as count: ...`, then `count.peak`. What was there before is not counted."""
+    """Counts in a block: `with LiveBytes() as count: ...`, then `count.peak`. Tensors from before do not count."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,10 +26,12 @@ class LiveBytes(TorchDispatchMode):
         self._sizes: dict[int, int] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        before = {_address(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
+        input_addresses = {_address(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
         output = func(*args, **(kwargs or {}))
         for t in tree_leaves(output):
-            if isinstance(t, Tensor) and (address := _address(t)) not in before and address not in self._sizes:
+            if not isinstance(t, Tensor):
+                continue
+            if (address := _address(t)) not in input_addresses and address not in self._sizes:
                 self._add(t.untyped_storage())
         return output
 
@@ -45,5 +47,5 @@ class LiveBytes(TorchDispatchMode):
 
 
 def _address(t: Tensor) -> int:
-    """Tells storages apart while they live."""
+    """The address of a tensor's storage, which is unique among live storages."""
     return t.untyped_storage()._cdata

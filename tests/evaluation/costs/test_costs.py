@@ -1,4 +1,4 @@
-"""Costs: what can be counted is exact, what is measured is of the right size, and a second call measures anew."""
+"""Costs: exact counts, plausible measurements, and files that are updated by a second call."""
 
 import subprocess
 import sys
@@ -30,7 +30,7 @@ def task(card_path: Path) -> TaskConfig:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(costs, "_MOST", 3)
+    monkeypatch.setattr(costs, "_MAX_REPEATS", 3)
 
 
 def contestant(name: str, **settings: object) -> PredictorContestant:
@@ -48,8 +48,8 @@ def rows_of(path: Path) -> dict[tuple[str, str, int | None], float]:
 
 
 def test_parameters_and_states_are_counted_exactly(task: TaskConfig, tmp_path: Path) -> None:
-    """A key and a value of the model's width for each of 2 n tokens and a byte of mask; Mamba: convolution tail and
-    recurrence of each layer, whatever n."""
+    """GPT-2: a key and a value of the model's width and a byte of the mask for each of 2 n tokens. Mamba: convolution
+    tail and recurrent state of each layer, independent of n."""
     gpt2, mamba = contestant("gpt2", heads=2), contestant("mamba", state=4)
     for one, expected in (
         (gpt2, {n: 2 * n * (LAYERS * 2 * WIDTH * 4 + 1) for n in (5, 12)}),
@@ -63,7 +63,7 @@ def test_parameters_and_states_are_counted_exactly(task: TaskConfig, tmp_path: P
             assert rows["condition", "state_bytes", n] == size
 
 
-def test_every_phase_is_timed_and_the_batch_is_told(task: TaskConfig, tmp_path: Path) -> None:
+def test_all_phases_have_times_and_the_number_of_episodes(task: TaskConfig, tmp_path: Path) -> None:
     settings = TrainSettings(steps=1, batch=8)
     path, _, _ = measure_costs(
         Context(tmp_path), contestant("gpt2", heads=2), task, "smoke", Sizes([5], episodes=EPISODES), train=settings
@@ -73,16 +73,16 @@ def test_every_phase_is_timed_and_the_batch_is_told(task: TaskConfig, tmp_path: 
     assert timed == {("train_step", task.points), ("condition", 5), ("query", 5), ("update", 5)}
     assert all(value > 0 for value in rows.values())
     found = tables.read("costs", path)
-    parts = found["phase"].isin(["condition", "query", "update"])
-    assert set(found.loc[parts, "n_episodes"]) == {EPISODES}
-    assert found.loc[~parts, "n_episodes"].isna().all(), "a training step is of a whole batch"
+    is_per_episode = found["phase"].isin(["condition", "query", "update"])
+    assert set(found.loc[is_per_episode, "n_episodes"]) == {EPISODES}
+    assert found.loc[~is_per_episode, "n_episodes"].isna().all(), "a training step is of a batch"
     assert set(found["threads"]) == {torch.get_num_threads()}
 
 
 def test_flops_of_a_training_step_are_of_the_batch_and_others_of_one_episode(task: TaskConfig, tmp_path: Path) -> None:
-    """And equal in every measurement, since they are counted; those of a training are of all its steps."""
-    found = []
-    branched = {"schedule": "warmup-stable-decay", "branches": [0.25, 0.5]}  # 2 steps for that of 10, 4 for that of 20
+    """They are the same in each measurement. Those of a training are of all its steps."""
+    flops = []
+    branched = {"schedule": "warmup-stable-decay", "branches": [0.25, 0.5]}  # 2 steps for the branch of 10, 4 for 20
     for batch, episodes in ((8, 4), (8, 4), (16, 8)):
         settings = TrainSettings(steps=40, batch=batch, **branched)
         one = contestant("gpt2", heads=2)
@@ -92,9 +92,9 @@ def test_flops_of_a_training_step_are_of_the_batch_and_others_of_one_episode(tas
         assert not lines
         table = tables.read("costs", path)
         table = table[(table["metric"] == "flops") & (table["n_episodes"].isna() | (table["n_episodes"] == episodes))]
-        found.append(dict(zip(table["phase"], table["value"], strict=True)))
-    few, again, many = found
-    assert few == again
+        flops.append(dict(zip(table["phase"], table["value"], strict=True)))
+    few, repeated, many = flops
+    assert few == repeated
     assert few.keys() == {"train", "train_step", "condition", "query", "update"}
     assert few["train"] == (40 + 2 + 4) * few["train_step"]
     assert many["train_step"] == pytest.approx(2 * few["train_step"], rel=0.01)
@@ -102,52 +102,52 @@ def test_flops_of_a_training_step_are_of_the_batch_and_others_of_one_episode(tas
         assert many[phase] == pytest.approx(few[phase], rel=0.01)
 
 
-def test_what_no_torch_operation_computes_has_no_flops_and_a_line(task: TaskConfig, tmp_path: Path) -> None:
+def test_work_outside_torch_has_no_flops_and_a_line(task: TaskConfig, tmp_path: Path) -> None:
     cls = ESTIMATORS.get("decision_tree")
     tree = PredictorContestant("decision-tree-2", "decision-tree-2", "baseline", "", predictor=cls())
     path, lines, _ = measure_costs(Context(tmp_path), tree, task, "smoke", Sizes([5], episodes=EPISODES))
     counted = {phase: value for (phase, metric, _), value in rows_of(path).items() if metric == "flops"}
-    assert counted == {"condition": 0, "update": 0}, "it keeps its points and fits when it is asked"
-    assert lines == ["'decision-tree-2': FLOPs of query not to be counted: work on NumPy arrays"]
+    assert counted == {"condition": 0, "update": 0}, "a tree stores its points and is fitted by a query"
+    (line,) = lines
+    assert all(name in line for name in ("'decision-tree-2'", "query", "NumPy"))
 
 
-def test_training_costs_leave_the_weights_alone(task: TaskConfig, tmp_path: Path) -> None:
+def test_measuring_a_training_step_does_not_change_the_model(task: TaskConfig, tmp_path: Path) -> None:
     one = contestant("gpt2", heads=2)
-    before = {name: t.clone() for name, t in one.predictor.state_dict().items()}
+    weights = {name: t.clone() for name, t in one.predictor.state_dict().items()}
     measure_costs(Context(tmp_path), one, task, "smoke", Sizes([]), train=TrainSettings(steps=1, batch=8))
-    assert all(torch.equal(t, before[name]) for name, t in one.predictor.state_dict().items())
+    assert all(torch.equal(t, weights[name]) for name, t in one.predictor.state_dict().items())
     assert not one.predictor.training
 
 
-def test_sizes_that_cannot_be_taken_in_are_left_out_with_a_line(task: TaskConfig, tmp_path: Path) -> None:
+def test_sizes_that_the_model_does_not_allow_are_left_out_with_a_line(task: TaskConfig, tmp_path: Path) -> None:
     learned = contestant("gpt2", heads=2, positions="learned")
-    path, left_out, _ = measure_costs(Context(tmp_path), learned, task, "smoke", Sizes([8, 9], episodes=EPISODES))
+    path, lines, _ = measure_costs(Context(tmp_path), learned, task, "smoke", Sizes([8, 9], episodes=EPISODES))
     assert {n for _, _, n in rows_of(path)} == {None, 8}
-    assert left_out == ["'run-of-gpt2' at 9 points left out: it takes in at most 8 examples and a query"]
+    (line,) = lines
+    assert all(name in line for name in ("'run-of-gpt2'", "9 points", "8 examples"))
 
 
-def test_several_queries_and_new_points_at_once_have_rows_of_their_own(task: TaskConfig, tmp_path: Path) -> None:
-    """Six queries that attend the same state do the work of one six times over, and so do a recurrence's six steps;
-    what is not asked of several is asked of one alone."""
+def test_several_queries_or_points_at_once_have_their_own_rows(task: TaskConfig, tmp_path: Path) -> None:
+    """Six queries of the same state need the FLOPs of one query six times, and so do six steps of a recurrence."""
     for one, phase in ((contestant("gpt2", heads=2), "query"), (contestant("mamba", state=4), "update")):
-        asked = {"queries": [6, 1]} if phase == "query" else {"updates": [6, 6]}
-        path, lines, _ = measure_costs(Context(tmp_path), one, task, "smoke", Sizes([5], episodes=EPISODES, **asked))
-        found = tables.read("costs", path)
-        several = found[found["n_at_once"].notna()]
+        numbers = {"queries": [6, 1]} if phase == "query" else {"updates": [6, 6]}
+        path, lines, _ = measure_costs(Context(tmp_path), one, task, "smoke", Sizes([5], episodes=EPISODES, **numbers))
+        rows = tables.read("costs", path)
+        several = rows[rows["n_at_once"].notna()]
         assert not lines and set(zip(several["phase"], several["n_at_once"], strict=True)) == {(phase, 6)}
-        work = found[(found["metric"] == "flops") & (found["phase"] == phase)]
-        alone, together = (
-            work.loc[there, "value"].item() for there in (work["n_at_once"].isna(), work["n_at_once"] == 6)
-        )
-        assert together == pytest.approx(6 * alone, rel=0.1)
+        flops = rows[(rows["metric"] == "flops") & (rows["phase"] == phase)]
+        of_one = flops.loc[flops["n_at_once"].isna(), "value"].item()
+        of_six = flops.loc[flops["n_at_once"] == 6, "value"].item()
+        assert of_six == pytest.approx(6 * of_one, rel=0.1)
 
 
-def test_updates_that_cannot_be_taken_in_are_left_out_with_a_line(task: TaskConfig, tmp_path: Path) -> None:
+def test_updates_that_the_model_does_not_allow_are_left_out_with_a_line(task: TaskConfig, tmp_path: Path) -> None:
     learned = contestant("gpt2", heads=2, positions="learned")
     path, lines, _ = measure_costs(Context(tmp_path), learned, task, "smoke", Sizes([5], [7], [2, 4], EPISODES))
-    found = tables.read("costs", path)
-    assert set(found["n_at_once"].dropna()) == {7, 2}
-    assert lines == ["'run-of-gpt2' at 5 points: an update by 4 left out: it takes in at most 8 examples and a query"]
+    assert set(tables.read("costs", path)["n_at_once"].dropna()) == {7, 2}
+    (line,) = lines
+    assert all(name in line for name in ("'run-of-gpt2'", "5 points", "by 4", "8 examples"))
 
 
 def test_a_baseline_has_a_state_and_no_parameters(task: TaskConfig, tmp_path: Path) -> None:
@@ -161,20 +161,20 @@ def test_a_baseline_has_a_state_and_no_parameters(task: TaskConfig, tmp_path: Pa
 
 
 def seconds_of_queries(path: Path) -> dict[tuple[int, int], float]:
-    """Seconds of the whole batch by size and batch."""
+    """Seconds of a batch, by number of points and of episodes."""
     found = tables.read("costs", path)
     rows = found[(found["phase"] == "query") & (found["metric"] == "seconds")]
     return {(n, b): value * b for n, b, value in zip(rows["n_points"], rows["n_episodes"], rows["value"], strict=True)}
 
 
-def test_measuring_again_replaces_what_is_measured_and_keeps_the_rest(
+def test_a_second_measurement_replaces_only_rows_of_the_same_sizes(
     task: TaskConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = contestant("gpt2", heads=2)
     settings = TrainSettings(steps=1, batch=8)
-    asked = [([5, 3], 4), ([5], 2), ([5, 7], 4)]
-    for taken, (sizes, episodes) in enumerate(asked, 1):
-        monkeypatch.setattr(costs, "seconds_of", lambda work, device, taken=taken: float(taken))
+    calls = [([5, 3], 4), ([5], 2), ([5, 7], 4)]
+    for seconds, (sizes, episodes) in enumerate(calls, 1):
+        monkeypatch.setattr(costs, "seconds_of", lambda work, device, seconds=seconds: float(seconds))
         path, lines, _ = measure_costs(
             Context(tmp_path), one, task, "smoke", Sizes(sizes, episodes=episodes), train=settings
         )
@@ -182,20 +182,18 @@ def test_measuring_again_replaces_what_is_measured_and_keeps_the_rest(
     assert list(tmp_path.rglob("*.parquet")) == [path]
     assert seconds_of_queries(path) == {(3, 4): 1, (5, 2): 2, (5, 4): 3, (7, 4): 3}
     assert rows_of(path)["train_step", "seconds", task.points] == 3
-    assert len(tables.read("costs", path)) == len(tables.read_all("costs", tmp_path)), "no row hides another"
+    assert len(tables.read("costs", path)) == len(tables.read_all("costs", tmp_path)), "there are no duplicate rows"
 
 
-def test_rows_of_other_settings_or_another_task_are_dropped_with_a_line(task: TaskConfig, tmp_path: Path) -> None:
+def test_rows_of_other_settings_or_another_task_are_removed_with_a_line(task: TaskConfig, tmp_path: Path) -> None:
     one = replace(contestant("gpt2", heads=2), variant="as trained")
     wider = task.model_copy(update={"parameters": task.parameters | {"dim": 4}})
     zero = PredictorContestant("zero", "zero", "baseline", "", predictor=ESTIMATORS.get("zero")())
-    for first, again, on in ((one, replace(one, variant="other"), task), (zero, zero, wider)):
+    for first, second, second_task in ((one, replace(one, variant="other"), task), (zero, zero, wider)):
         path = measure_costs(Context(tmp_path), first, task, "smoke", Sizes([5], episodes=EPISODES)).path
-        assert measure_costs(Context(tmp_path), again, on, "smoke", Sizes([3], episodes=EPISODES)) == (
-            path,
-            [f"'{first.run}': older costs dropped, not known to be of this configuration, task and version"],
-            0,
-        )
+        outcome = measure_costs(Context(tmp_path), second, second_task, "smoke", Sizes([3], episodes=EPISODES))
+        (line,) = outcome.lines
+        assert (outcome.path, outcome.failed) == (path, 0) and f"'{first.run}'" in line
         assert {n for _, _, n in rows_of(path)} - {None} == {3}
 
 
@@ -209,10 +207,10 @@ def test_costs_do_not_depend_on_weights(task: TaskConfig, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(_reset_resident_peak() is None, reason="the kernel tells no peak here")
-def test_memory_that_the_allocator_keeps_for_later_is_seen_every_time() -> None:
-    """Blocks small enough to come from the heap, freed and asked for again. In a process of its own, as commands
-    measure: in one that has done thousands of other things the heap may hold more than it hands back."""
+@pytest.mark.skipif(_reset_resident_peak() is None, reason="the kernel reports no peak")
+def test_free_memory_of_the_allocator_counts_in_each_measurement() -> None:
+    """The blocks are small enough for the heap, and are freed and allocated again. This runs in a new process, because
+    the heap of a process that has done other work may not be returned completely."""
     work = "kept = [torch.ones(16_384) for _ in range(320)]; del kept"
     lines = [
         "import torch",
@@ -224,9 +222,9 @@ def test_memory_that_the_allocator_keeps_for_later_is_seen_every_time() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(_reset_resident_peak() is None, reason="the kernel tells no peak here")
+@pytest.mark.skipif(_reset_resident_peak() is None, reason="the kernel reports no peak")
 def test_a_training_step_needs_memory_in_proportion_to_its_batch(task: TaskConfig) -> None:
-    """In processes of their own, as above, and so much that parts of pages of the heap do not count."""
+    """In new processes, as above, and with batches so large that partly used pages do not matter."""
     longer = task.model_copy(update={"points": 29})
     few, many = (answer(bytes_of_a_step, longer, batch) for batch in (256, 1024))
     assert 3 < many / few < 4.5

@@ -1,11 +1,11 @@
-"""The counter of live bytes against sums done by hand."""
+"""The counter of live bytes compared with explicit sums."""
 
 import torch
 
 from iclbench.evaluation.costs.live_bytes import LiveBytes
 
 
-def test_storages_count_once_from_making_to_freeing() -> None:
+def test_storages_count_once_from_allocation_until_they_are_freed() -> None:
     outside = torch.zeros(50)
     with LiveBytes() as count:
         a = torch.zeros(1000)
@@ -23,7 +23,7 @@ def test_storages_count_once_from_making_to_freeing() -> None:
     assert (count.current, count.peak) == (0, 10400)
 
 
-def test_what_a_backward_pass_needs_is_seen() -> None:
+def test_tensors_for_the_backward_pass_count() -> None:
     weight = torch.ones(100, requires_grad=True)
     with LiveBytes() as count:
         loss = (weight * torch.ones(100)).exp().sum()  # keeps the factor and the exponential

@@ -105,9 +105,9 @@ def test_a_prompt_set_has_every_sequence_of_the_part_once(tmp_path):
         points=3,
         episodes=200,
     )
-    prompts = PromptSet(task, "smoke", given=build_family(path).held_out())
+    prompts = PromptSet(task, "smoke", built_family=build_family(path).held_out())
     assert len(set(prompts.episodes.truth["sequence"].tolist())) == 200
-    validation = PromptSet(task, "smoke", given=build_family(path).validation())
+    validation = PromptSet(task, "smoke", built_family=build_family(path).validation())
     larger = replace(validation, task=task.model_copy(update={"episodes": 300}))
     assert len(validation.episodes) == len(larger.episodes) == 200, "repeated episodes do not make scores more precise"
 

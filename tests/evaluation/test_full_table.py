@@ -1,4 +1,4 @@
-"""Real tables: what is said of them is so, and XGBoost beside them has seen all rows but those that it predicts."""
+"""Real tables: the remarks about them, and XGBoost fitted on all rows except those that it predicts."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,8 +8,8 @@ import pytest
 from xgboost import XGBRegressor
 
 from iclbench.config.resolution import TaskConfig, resolve_task
+from iclbench.evaluation.full_table import full_table_error, out_of_fold, remarks
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.evaluation.whole_table import all_rows_but_the_targets, out_of_fold, remarks
 from iclbench.families.tabular.table_file import Table
 from iclbench.families.tabular.tabular import Tabular
 
@@ -26,15 +26,15 @@ def prompts(*tables: Table, variance: float = 1.0, encoding: str = "pad", episod
     task: TaskConfig = resolve_task("tabular", "smoke")[0].model_copy(
         update={"points": 20, "episodes": episodes, "parameters": parameters.model_dump(mode="json")}
     )
-    return PromptSet(task, "smoke", given=Tabular(parameters, tables=tables))
+    return PromptSet(task, "smoke", built_family=Tabular(parameters, tables=tables))
 
 
-def test_no_row_is_predicted_by_a_fit_that_has_seen_it() -> None:
-    """Noise cannot be predicted: whoever has seen the row would be closer than the mean."""
+def test_no_row_is_predicted_by_a_model_fitted_on_it() -> None:
+    """Noise cannot be predicted: a model fitted on the row would be closer than the mean."""
     table = made(200, noise=True)
     assert ((out_of_fold(table) - table.y) ** 2).mean() > table.y.var()
-    seen = XGBRegressor(n_estimators=50, max_depth=4, learning_rate=0.1).fit(table.x, table.y).predict(table.x)
-    assert ((seen - table.y) ** 2).mean() < 0.5 * table.y.var()
+    in_sample = XGBRegressor(n_estimators=50, max_depth=4, learning_rate=0.1).fit(table.x, table.y).predict(table.x)
+    assert ((in_sample - table.y) ** 2).mean() < 0.5 * table.y.var()
 
 
 @pytest.mark.parametrize("variance", [1.0, 5.0])
@@ -45,26 +45,26 @@ def test_the_area_is_that_of_its_errors_at_the_scale_of_the_episodes(variance: f
     deviation = table.y[rows[:, :10]].std(1, keepdims=True)
     errors = ((out_of_fold(table)[rows] - table.y[rows]) / deviation) ** 2
     expected = np.trapezoid(errors[:, 10:], axis=1).mean() / 10
-    assert all_rows_but_the_targets(found)["value"] == pytest.approx(expected, rel=1e-4)
+    assert full_table_error(found)["value"] == pytest.approx(expected, rel=1e-4)
     assert expected < 0.1, "a step that every fit on 54 rows finds"
 
 
 def test_the_unit_of_the_file_does_not_matter() -> None:
     table = made()
     expected = out_of_fold(table)
-    area = all_rows_but_the_targets(prompts(table))["value"]
+    area = full_table_error(prompts(table))["value"]
     for unit in (1e100, 1e-100, 1e300, 1e-300):
         scaled = replace(table, y=table.y * unit, x=table.x * unit)
         assert out_of_fold(scaled) / unit == pytest.approx(expected, rel=1e-4)
-        assert all_rows_but_the_targets(prompts(scaled))["value"] == pytest.approx(area, rel=1e-4)
+        assert full_table_error(prompts(scaled))["value"] == pytest.approx(area, rel=1e-4)
     both = replace(table, y=np.where(np.arange(60) % 2, 1e300, 1e-300))
     assert np.isfinite(out_of_fold(both)).all()
-    assert np.isfinite(float(str(all_rows_but_the_targets(prompts(both))["value"])))
+    assert np.isfinite(float(str(full_table_error(prompts(both))["value"])))
     assert out_of_fold(replace(table, y=np.full(60, 7.0))) == pytest.approx(np.full(60, 7.0))
 
 
 def test_folds_are_fitted_once_for_several_runs_on_one_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their prompts differ, the table does not."""
+    """The runs have different prompts of the same table."""
     fits, fit = [], XGBRegressor.fit
     monkeypatch.setattr(XGBRegressor, "fit", lambda model, *data: (fits.append(1), fit(model, *data))[1])
     table = made()
@@ -74,28 +74,27 @@ def test_folds_are_fitted_once_for_several_runs_on_one_table(monkeypatch: pytest
     assert len(fits) == 20, "folds are those of the seed"
 
 
-def test_folds_and_intervals_are_those_of_the_seed_and_a_single_episode_has_none() -> None:
-    found = all_rows_but_the_targets(prompts(made()))
-    assert found == all_rows_but_the_targets(prompts(made()))
-    low, high = (float(str(found[end])) for end in ("low", "high"))
-    told = remarks(prompts(made()))[-1]
-    assert told.endswith(f"with all features: area {found['value']:.3f} ±{(high - low) / 2:.3f}")
-    assert remarks(prompts(made(), episodes=1))[-1].rpartition(" area ")[2].count(" ") == 0
+def test_folds_and_intervals_depend_on_the_seed_and_a_single_episode_has_no_interval() -> None:
+    summary = full_table_error(prompts(made()))
+    assert summary == full_table_error(prompts(made()))
+    low, high = (float(str(summary[end])) for end in ("low", "high"))
+    assert remarks(prompts(made()))[-1].endswith(f" {summary['value']:.3f} ±{(high - low) / 2:.3f}")
+    assert "±" not in remarks(prompts(made(), episodes=1))[-1]
     assert (out_of_fold(made(noise=True), 0) != out_of_fold(made(noise=True), 1)).any()
 
 
-def test_features_rows_and_scales_are_told() -> None:
-    told = remarks(prompts(made(features=4), variance=4.0))
-    assert told[0] == "made: a random 2 of 4 features (f0, f1, f2, f3), others in every episode, of 60 rows"
-    assert told[1] == (
-        "an episode: 21 rows drawn at random, in random order; features standardised over the whole table; 'price' by "
-        "mean and deviation of its first 10 rows, times 2, which are not scored"
-    )
-    assert told[2] == "every contestant, XGBoost too, sees the n rows before the one it predicts: 10 to 20"
-    assert told[3].startswith("beside it, XGBoost (the same settings) fitted on nine tenths of all rows")
-    assert remarks(prompts(made(features=1)))[0] == "made: all 1 features (f0) and 1 columns of zeros, of 60 rows"
+def test_remarks_name_features_rows_and_scales() -> None:
+    lines = remarks(prompts(made(features=4), variance=4.0))
+    names = [
+        ["made", "2 of 4 features", "f0, f1, f2, f3", "60 rows"],
+        ["21 rows", "'price'", "first 10 rows", "times 2"],
+        ["10 to 20"],
+        ["XGBoost"],
+    ]
+    assert all(name in line for line, line_names in zip(lines, names, strict=True) for name in line_names)
+    assert all(name in remarks(prompts(made(features=1)))[0] for name in ("1 features (f0)", "1 columns of zeros"))
     assert "2 random projections of 3 features" in remarks(prompts(made(), encoding="project"))[0]
 
 
-def test_of_other_families_nothing_is_said(card_path: Path) -> None:
+def test_other_families_have_no_remarks(card_path: Path) -> None:
     assert remarks(PromptSet(resolve_task(str(card_path), "smoke")[0], "smoke")) == []

@@ -1,7 +1,7 @@
-"""What a table holds beyond an episode's few rows: XGBoost, fitted as one fits it, on all rows but the targets.
+"""XGBoost fitted on nearly all rows of a table, as a reference for contestants with a few rows of context.
 
-Contestants see the n rows before a target, so XGBoost among them is judged by a handful of rows. Here it has nine
-tenths of the table and all features, and predicts the last tenth: no row is predicted by a fit that has seen it.
+Contestants are given the n rows before a target, and so is the baseline `xgboost`. Here, XGBoost is fitted on nine
+tenths of the table with all features and predicts the other tenth (ten-fold cross-validation).
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from iclbench.families.tabular.tabular import Tabular
 from iclbench.registry import ESTIMATORS
 
 FOLDS = 10
-# What was predicted for a table, by seed: several runs may be evaluated on one.
+# Predictions for a table by seed, because several runs may be evaluated on the same table.
 _PREDICTED: WeakKeyDictionary[Table, dict[int, np.ndarray]] = WeakKeyDictionary()
 
 
 def remarks(prompts: PromptSet) -> list[str]:
-    """What must be known to read scores on real tables, and XGBoost fitted on all rows beside them; nothing for other
-    families, and for shifts."""
+    """Remarks for the interpretation of scores on real tables, with the error of XGBoost fitted on the full table;
+    empty for other families and under shifts."""
     family = prompts.family
     if not isinstance(family, Tabular) or prompts.shift != "none":
         return []
-    result = all_rows_but_the_targets(prompts)
-    half = (float(str(result["high"])) - float(str(result["low"]))) / 2
-    spread = f" ±{half:.3f}" if np.isfinite(half) else ""  # none of a single episode
+    summary = full_table_error(prompts)
+    half_width = (float(str(summary["high"])) - float(str(summary["low"]))) / 2
+    spread = f" ±{half_width:.3f}" if np.isfinite(half_width) else ""  # a single episode has no interval
     return [
         *family.remarks(prompts.context_points),
-        f"beside it, XGBoost (the same settings) fitted on nine tenths of all rows, those predicted never among them, "
-        f"with all features: area {float(str(result['value'])):.3f}{spread}",
+        f"for comparison, XGBoost (same settings) fitted on the other nine tenths of all rows, with all features: area "
+        f"{float(str(summary['value'])):.3f}{spread}",
     ]
 
 
-def all_rows_but_the_targets(prompts: PromptSet) -> dict[str, object]:
-    """Mean, interval and number of episodes of the squared error, as `area` has them, of XGBoost fitted on the whole
-    table but for the tenth of it that it predicts."""
+def full_table_error(prompts: PromptSet) -> dict[str, object]:
+    """Squared error of XGBoost fitted on the full table except the tenth that it predicts, as for the metric `auc`:
+    mean over the episodes, interval and number of episodes."""
     family, episodes = prompts.family, prompts.episodes
     assert isinstance(family, Tabular)
     table_index, rows = (episodes.truth[name].numpy() for name in ("table", "rows"))
@@ -60,25 +60,27 @@ def all_rows_but_the_targets(prompts: PromptSet) -> dict[str, object]:
 
 
 def out_of_fold(table: Table, seed: int = 0) -> np.ndarray:
-    """Every row's target as predicted by XGBoost fitted on the rows of all other folds, in the units of the file,
-    `(rows,)`. Fitted once per table and seed."""
+    """Out-of-fold predictions of XGBoost for the targets of all rows, in the units of the file, `(rows,)`.
+
+    They are computed once per table and seed.
+    """
     by_seed = _PREDICTED.setdefault(table, {})
     if seed not in by_seed:
-        by_seed[seed] = _fitted(table, seed)
+        by_seed[seed] = _cross_validated(table, seed)
     return by_seed[seed]
 
 
-def _fitted(table: Table, seed: int) -> np.ndarray:
+def _cross_validated(table: Table, seed: int) -> np.ndarray:
     _, card = load_baseline("xgboost")
     cls = ESTIMATORS.get(card.estimator)
     estimator = cls(validate(cls.Settings, card.settings, "baseline 'xgboost'"))
     fold = np.random.default_rng(seed).permutation(table.rows) % min(FOLDS, table.rows)
     predicted = np.zeros(table.rows)
-    # XGBoost computes in single precision, which huge and tiny units would overflow or vanish in.
+    # XGBoost computes in single precision, in which very large and very small units overflow or underflow.
     standard = Standard.of(table.y[:, None])
     x, y = Standard.of(table.x).apply(table.x), standard.apply(table.y[:, None])[:, 0]
     for held_out in np.unique(fold):
-        fitted = estimator.model().fit(x[fold != held_out], y[fold != held_out])
-        predicted[fold == held_out] = fitted.predict(x[fold == held_out])
-    restored: np.ndarray = standard.undo(predicted[:, None])[:, 0]
-    return restored
+        model = estimator.model().fit(x[fold != held_out], y[fold != held_out])
+        predicted[fold == held_out] = model.predict(x[fold == held_out])
+    in_file_units: np.ndarray = standard.undo(predicted[:, None])[:, 0]
+    return in_file_units

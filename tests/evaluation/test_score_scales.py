@@ -1,0 +1,168 @@
+"""The contestants that score 0 and 1 when others are missing, failed, equal or not significantly better."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from iclbench import tables
+from iclbench.families.base import Evaluator
+from tests.evaluation.test_scores import Rows, accuracies, areas, of_test, prompts, row, scored
+
+NEXT = prompts("next", "point")
+
+
+def reasons(folder: Path, values: Rows) -> set[str]:
+    score_rows = scored(folder, NEXT, values)
+    return set() if score_rows is None else set(score_rows["reason"])
+
+
+def failed(row: dict[str, object]) -> dict[str, object]:
+    return row | {"value": None, "low": None, "high": None, "status": "failed", "reason": "out of luck"}
+
+
+def test_without_other_baselines_or_oracles_there_are_no_scores(tmp_path: Path) -> None:
+    assert reasons(tmp_path, areas(zero=("baseline", 0.9), gpt2=("backbone", 0.2))) == set()
+    assert reasons(tmp_path, areas(zero=("baseline", 0.0), knn=("baseline", 0.0))) == set(), "no error can be smaller"
+
+
+def test_the_reason_names_failed_and_worse_oracles_only(tmp_path: Path) -> None:
+    zero, lost, worse, knn, gpt2 = areas(
+        zero=("baseline", 0.9),
+        lost=("oracle", 0.1),
+        worse=("oracle", 1.2),
+        knn=("baseline", 0.5),
+        gpt2=("backbone", 0.3),
+    )
+    score_rows = reasons(tmp_path, [zero, failed(lost), worse, knn, failed(gpt2)])
+    assert score_rows == {"squared_error: 1 is knn (the oracle lost failed, worse is no better than zero)"}
+    assert reasons(tmp_path / "alone", [zero, failed(lost), gpt2]) == {
+        "squared_error: 1 is no error (the oracle lost failed)"
+    }
+
+
+def test_a_baseline_whose_interval_reaches_the_zero_predictor_does_not_score_one(tmp_path: Path) -> None:
+    zero = areas(zero=("baseline", 0.9))
+    first, second = (row(name, "baseline", "next", "auc", value) for name, value in (("first", 0.5), ("second", 0.6)))
+    assert reasons(tmp_path / "beyond", [*zero, first, second]) == {"squared_error: 1 is first"}
+    for high in (0.9, 0.95):
+        score_rows = reasons(tmp_path / str(high), [*zero, first | {"high": high}, second])
+        assert score_rows == {"squared_error: 1 is no error"}, "only the interval of the best baseline counts"
+
+
+def test_a_baseline_with_access_to_the_truth_does_not_score_one(tmp_path: Path) -> None:
+    zero, knn = areas(zero=("baseline", 0.9), knn=("baseline", 0.5))
+    periodic_mean = row("periodic-mean", "baseline", "next", "auc", 0.1)
+    assert reasons(tmp_path, [zero, knn, periodic_mean]) == {"squared_error: 1 is knn"}
+
+
+def test_scales_are_without_related_datasets_and_independent_of_the_order_of_rows(tmp_path: Path) -> None:
+    error_values = {("zero", 0): 0.9, ("knn", 3): 0.1, ("knn", 0): 0.5, ("gpt2", 3): 0.3, ("gpt2", 0): 0.7}
+    kinds = {"zero": "baseline", "knn": "baseline", "gpt2": "backbone"}
+    rows = [row(run, kinds[run], "targets", "squared_error", v, n_related=n) for (run, n), v in error_values.items()]
+    for name, ordered_rows in (("more-first", rows), ("more-last", rows[::-1])):
+        score_rows = scored(tmp_path / name, prompts("targets", "point"), ordered_rows)
+        assert score_rows is not None
+        expected = {key: (0.9 - error) / 0.4 for key, error in error_values.items()}
+        assert score_rows["value"].to_dict() == pytest.approx(expected)
+
+
+def test_of_equal_baselines_and_of_equal_oracles_one_is_selected_by_name(tmp_path: Path) -> None:
+    baselines = areas(zero=("baseline", 0.9), b=("baseline", 0.5), a=("baseline", 0.5))
+    assert reasons(tmp_path / "baselines", baselines) == {"squared_error: 1 is a"}
+    oracles = areas(zero=("baseline", 0.9), b=("oracle", 0.5), a=("oracle", 0.5), c=("oracle", 0.2))
+    assert reasons(tmp_path / "oracles", oracles) == {"squared_error: 1 is b"}, "the oracle with the least information"
+    touching = areas(zero=("baseline", 0.9), equal=("oracle", 0.9), knn=("baseline", 0.5))
+    score_rows = reasons(tmp_path / "touching", touching)
+    assert score_rows == {"squared_error: 1 is knn (the oracle equal is no better than zero)"}
+
+
+def test_contestants_of_packed_results_are_compared_too(tmp_path: Path) -> None:
+    """Only their rows of the same prompt set count, and not their packed scores."""
+    zero, knn, better, other = areas(
+        zero=("baseline", 0.9), knn=("baseline", 0.5), better=("baseline", 0.4), other=("baseline", 0.1)
+    )
+    old = row("knn", "baseline", "next", "score", 0.3)
+    pack = [better, other | {"prompt_set": "others"}, old, knn | {"value": 0.2}]
+    tables.write("values", pack, tmp_path / "reference" / tables.packed_name("values", "task", "small"), {})
+    tables.write("values", [other], tmp_path / "reference" / tables.packed_name("values", "another", "small"), {})
+    score_rows = scored(tmp_path, NEXT, [zero, knn])
+    assert score_rows is not None and set(score_rows["reason"]) == {"squared_error: 1 is better"}
+    assert score_rows.droplevel("n_related")["value"].to_dict() == pytest.approx(
+        {"zero": 0, "knn": 0.4 / 0.5, "better": 1}
+    )
+    assert set(score_rows["metric"]) == {"score"}
+
+
+def likelihoods(oracle: float) -> tuple[Rows, Rows]:
+    """Four episodes in which the zero predictor has an error of one, and an oracle with this log-likelihood."""
+    means = {("zero", "squared_error"): 1.0, ("bayes", "log_likelihood"): oracle, ("knn", "squared_error"): 0.5}
+    kinds = {"zero": "baseline", "bayes": "oracle", "knn": "baseline"}
+    values = [row(run, kinds[run], "targets", metric, v, n_related=0) for (run, metric), v in means.items()]
+    errors: Rows = [
+        {
+            "run": run,
+            "prompt_set": "prompts",
+            "metric": metric,
+            "n_context": 4,
+            "n_related": 0,
+            "episode": i,
+            "value": v,
+        }
+        for (run, metric), v in means.items()
+        for i in range(4)
+    ]
+    return values, errors
+
+
+def test_an_oracle_must_be_likelier_than_a_constant_to_score_one(tmp_path: Path) -> None:
+    constant = -0.5 * float(np.log(2 * np.pi * np.e))
+    prompt_set = prompts("targets", "gaussian")
+    score_rows = scored(tmp_path / "better", prompt_set, *likelihoods(constant + 1))
+    assert score_rows is not None and set(score_rows["reason"]) == {"log_likelihood: 1 is bayes"}
+    for name, difference in (("equal", 0.0), ("less", 1.0)):
+        score_rows = scored(tmp_path / name, prompt_set, *likelihoods(constant - difference))
+        assert score_rows is not None and set(score_rows["reason"]) == {"squared_error: 1 is knn"}
+
+
+@pytest.mark.parametrize("missing", ["zero", "bayes"])
+def test_without_errors_of_single_episodes_likelihoods_have_no_scores(missing: str, tmp_path: Path) -> None:
+    """Packed results may have fewer rows than an evaluation writes."""
+    values, errors = likelihoods(0.0)
+    assert scored(tmp_path, prompts("targets", "gaussian"), values, [e for e in errors if e["run"] != missing]) is None
+
+
+def test_packed_rows_of_another_run_of_the_same_name_do_not_count(tmp_path: Path) -> None:
+    zero, knn, gpt2 = areas(zero=("baseline", 0.9), knn=("baseline", 0.5), gpt2=("backbone", 0.3))
+    pack = [gpt2 | {"variant": "old"}]
+    tables.write("values", pack, tmp_path / "reference" / tables.packed_name("values", "task", "small"), {})
+    for name, variant, runs in (("other", "new", {"zero", "knn"}), ("same", "old", {"zero", "knn", "gpt2"})):
+        shutil.copytree(tmp_path / "reference", tmp_path / name / "reference")
+        local_row = failed(gpt2) | {"variant": variant, "metric": "squared_error", "n_context": 3}
+        score_rows = scored(tmp_path / name, NEXT, [zero, knn, local_row])
+        assert score_rows is not None and set(score_rows.index.get_level_values("run")) == runs
+
+
+def test_errors_of_targets_are_scored_without_a_failed_oracle(tmp_path: Path) -> None:
+    values = [
+        row("zero", "baseline", "targets", "squared_error", 0.8, n_related=0),
+        failed(row("bayes", "oracle", "targets", "squared_error", 0.1)),
+        row("tnp", "backbone", "targets", "squared_error", 0.4, n_related=0),
+    ]
+    score_rows = scored(tmp_path, prompts("targets", "gaussian"), values)
+    assert score_rows is not None and set(score_rows["reason"]) == {
+        "squared_error: 1 is no error (the oracle bayes failed)"
+    }
+
+
+def test_labels_are_scored_only_by_tests(tmp_path: Path) -> None:
+    values = [row(name, "baseline", "targets", "squared_error", 0.8, n_related=0) for name in ("zero", "knn")]
+    assert scored(tmp_path, prompts("targets", "categorical"), values) is None
+
+
+def test_rows_of_strata_do_not_count(tmp_path: Path) -> None:
+    values = accuracies(pixel_1nn=("baseline", 0.9), gpt2=("backbone", 0.7))
+    stratum = values[0] | {"run": "stratum", "value": 1.0, "axis": "stratum:easy"}
+    score_rows = of_test(tmp_path, Evaluator(0.5), [*values, stratum])
+    assert score_rows is not None and score_rows["value"].to_dict() == pytest.approx({"pixel-1nn": 1, "gpt2": 0.5})
