@@ -24,7 +24,7 @@ from iclbench.core.context import Context
 from iclbench.store.cells import Store
 from iclbench.store.outcome import Outcome
 from iclbench.sweep.cells import GridCell
-from iclbench.sweep.verify import Verified
+from iclbench.sweep.verify import VerifiedCell
 from tests.conftest import small_card
 from tests.tables.rows import complete
 
@@ -174,11 +174,11 @@ def costs() -> pd.DataFrame:
     return tables.frame("costs", rows)
 
 
-def verified(*_: Any) -> list[Verified]:
+def verified(*_: Any) -> list[VerifiedCell]:
     task = resolve_task("linear", "smoke")[0].model_copy(update={"name": "my-own-linear-in-twenty-dimensions"})
     cell = GridCell("evaluate", LONG, "gpt2", task, "small")
     elsewhere = ("AVX512 instead of AVX2", "torch 2.6.0 instead of 2.7.1")
-    return [Verified(cell, 123456, None, None, elsewhere, 12345.0)]
+    return [VerifiedCell(cell, 123456, None, None, elsewhere, 12345.0)]
 
 
 def read(frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
