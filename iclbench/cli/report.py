@@ -78,12 +78,15 @@ def command(
     from iclbench.cli.terminal import out as stdout
     from iclbench.cli.terminal import say, step_bar
     from iclbench.report import build
+    from iclbench.report.sections import names
     from iclbench.report.workers import available
 
-    sections = _split(only or [])
-    for name in sections:
-        if canonical(name) not in SECTIONS:
-            raise UsageError(f"unknown section '{name}'; the sections are {', '.join(SECTIONS)}", code="unknown-name")
+    selected_sections, all_sections = _split(only or []), names()
+    for name in selected_sections:
+        if canonical(name) not in all_sections:
+            raise UsageError(
+                f"unknown section '{name}'; the sections are {', '.join(all_sections)}", code="unknown-name"
+            )
     folder = out or results / "report"
     say(f"reading the tables in {results}, writing to {folder}")
     with ExitStack() as stack:
@@ -97,7 +100,7 @@ def command(
             folder,
             formats=() if formats.strip().lower() == "none" else _split([formats.lower()]),
             tasks=_split(task or []),
-            only=sections,
+            only=selected_sections,
             title=title,
             processes=workers or available(),
             progress=lambda done, total, last: bar(total)(done, last),

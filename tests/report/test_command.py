@@ -41,7 +41,8 @@ def test_a_task_and_a_section_alone(results: Path, tmp_path: Path, capsys: pytes
     assert re.findall(r'<section id="([^"]+)"', html) == ["linear-small", "linear-small-curves", "missing"]
     assert main([*arguments, "learning_curves"]) == 0, "either spelling"
     assert main([*arguments, "learning-curve"]) == 2
-    assert "unknown section 'learning-curve'; did you mean 'learning-curves'" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "'learning-curve'" in err and "learning-curves" in err
     assert main(["report", "--results", str(results), "--task", "linaer"]) == 2
     assert "unknown task 'linaer'; did you mean 'linear'" in capsys.readouterr().err
 
@@ -60,7 +61,8 @@ def test_a_section_that_fails_is_told_in_its_place_and_the_others_stand(
     found = re.findall(r'<section id="([^"]+)"', html)
     assert found == ["linear-small", "linear-small-curves", "broken", "missing"]
     assert "This section could not be made: KeyError" in html
-    assert "section 'broken' could not be made: KeyError" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "'broken'" in err and "KeyError" in err
 
 
 # Sections know nothing of processes: a few of them in every run, all by `make test-slow`.
@@ -151,7 +153,7 @@ def test_without_memory_to_draw_the_page_is_written_and_says_why(
     said = capsys.readouterr().err
     assert code == 1
     assert len(said.splitlines()) < 8
-    assert "1 of 1 pictures are missing: V8, which draws, got no memory" in said
+    assert "1 of 1" in said and "V8, which draws, got no memory" in said
     html = (out / "index.html").read_text(encoding="utf-8")
     assert "cannot be drawn: V8, which draws, got no memory" in html
     assert "PNG missing: V8" in html
