@@ -46,10 +46,10 @@ def answer_all(
     source = str(path or "stdin")
     start, clock = _start(backbone, state, clock)
     columns = _columns(backbone, clock)
-    sets = read_related(backbone, related, columns) if related else None
+    related_sets = read_related(backbone, related, columns) if related else None
     is_interactive = path is None or not path.is_file()
     try:
-        stream = Stream(backbone, start, sets, is_interactive, source, window, clock)
+        stream = Stream(backbone, start, related_sets, is_interactive, source, window, clock)
     except DataError as error:
         raise DataError(f"--state {state}: {error}", code=error.code) from error
     if header:
@@ -97,10 +97,10 @@ def _start(backbone: Backbone, state: Path | None, clock: Clock | None) -> tuple
 
 
 def _columns(backbone: Backbone, clock: Clock | None) -> LineFormat:
-    numbers = torch.finfo(next(backbone.parameters()).dtype)
+    float_info = torch.finfo(next(backbone.parameters()).dtype)
     if clock is None:
-        return LineFormat.of(backbone.shape, numbers.max)
-    return EventFormat.of_events(backbone.shape, numbers.tiny, numbers.max, clock)
+        return LineFormat.of(backbone.shape, float_info.max)
+    return EventFormat.of_events(backbone.shape, float_info.tiny, float_info.max, clock)
 
 
 def _size(state: State, noun: str) -> str:

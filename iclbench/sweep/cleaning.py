@@ -72,7 +72,7 @@ def remove_run(results: Path, name: str) -> int:
         IclbenchError: another process trains the run.
     """
     parts, run = parts_of(results, name), Run(results / "runs" / name)
-    freed = sum(part.size for part in parts)
+    freed_bytes = sum(part.size for part in parts)
     with writing(results):
         if run.path.is_dir():
             with run.lock():
@@ -82,7 +82,7 @@ def remove_run(results: Path, name: str) -> int:
         with suppress(UnknownNameError):  # files that another process wrote before the folder was removed
             _remove(parts_of(results, name))
         _forget_scores(results, name)
-    return freed
+    return freed_bytes
 
 
 def leftovers(results: Path) -> list[Part]:
@@ -104,12 +104,12 @@ def leftovers(results: Path) -> list[Part]:
 
 def prune(results: Path, parts: Sequence[Part]) -> int:
     """Remove the parts of `leftovers`; returns the freed bytes."""
-    freed = sum(part.size for part in parts)
+    freed_bytes = sum(part.size for part in parts)
     with writing(results):
         _remove(parts)
         for name in {_owner(part.path) for part in parts if part.kind == _TABLE_OF_REMOVED}:
             _forget_scores(results, str(name))
-    return freed
+    return freed_bytes
 
 
 def _table_files(results: Path) -> list[Path]:

@@ -104,8 +104,8 @@ def _shipped_cell(group: _Group, contestant: PredictorContestant, prompts: Promp
             shipped_tables[name] = rows.reset_index(drop=True)
     # Under a shift the errors of curves are not packed, since no paired test uses them.
     is_complete = "values" in shipped_tables and ("errors" in shipped_tables or prompts.shift != "none")
-    recorded = {name: libraries[name] for name in contestant.libraries if name in libraries}
-    return Shipped(source, shipped_tables, recorded) if is_complete else None
+    recorded_versions = {name: libraries[name] for name in contestant.libraries if name in libraries}
+    return Shipped(source, shipped_tables, recorded_versions) if is_complete else None
 
 
 def _cell_row(

@@ -125,12 +125,12 @@ def command(
     if not named_tasks:
         raise UsageError("--tasks has no task; iclbench lm tasks lists them", code="missing-value")
     models_by_name: dict[str, str] = {}
-    for each in model:  # check the models before large packages are imported
-        source = loading.find(each, revision=revision, trust_remote_code=trust_remote_code, offline=offline)
-        if (first_model := models_by_name.setdefault(source.called, each)) != each:
+    for model_name in model:  # check the models before large packages are imported
+        source = loading.find(model_name, revision=revision, trust_remote_code=trust_remote_code, offline=offline)
+        if (first_model := models_by_name.setdefault(source.called, model_name)) != model_name:
             raise UsageError(
-                f"'{first_model}' and '{each}' have the same name '{source.called}' in the tables; evaluate each in a "
-                "separate command with --name",
+                f"'{first_model}' and '{model_name}' have the same name '{source.called}' in the tables; evaluate each "
+                "in a separate command with --name",
                 code="duplicate",
             )
     available_tasks, failed = _with_data(named_tasks, data_dir)
@@ -140,10 +140,10 @@ def command(
     from iclbench.language.models.model import load
 
     cells: list[CellResult] = []
-    for each in model:
+    for model_name in model:
         try:
-            loaded = load(
-                each,
+            language_model = load(
+                model_name,
                 revision=revision,
                 dtype=dtype,
                 device=torch_device,
@@ -152,7 +152,7 @@ def command(
                 called=name,
             )
             failed += evaluate_model(
-                Context(results, data_dir), loaded, available_tasks, context_method, cells, options
+                Context(results, data_dir), language_model, available_tasks, context_method, cells, options
             )
         except KeyboardInterrupt:
             raise Interrupted("interrupted; finished prompts are stored, and the same command continues") from None
@@ -160,7 +160,7 @@ def command(
             if len(model) == 1:
                 raise
             failed += 1  # the other models are evaluated
-            say(f"skipped model '{each}': {error}")
+            say(f"skipped model '{model_name}': {error}")
     print_language(results, cells, json)
     if failed:
         say(f"{failed} failed; the same command tries them again")
@@ -168,28 +168,28 @@ def command(
 
 
 def _with_data(tasks: list[LanguageTask], data_dir: Path | None) -> tuple[list[LanguageTask], int]:
-    """The tasks with readable data, and the number of other tasks, which are printed with a line per kind.
+    """The tasks with readable_tasks data, and the number of other tasks, which are printed with a line per kind.
 
     Raises:
-        DataError: the data of all tasks are missing.
+        DataError: the data of all tasks are errors_by_kind.
     """
     from iclbench.cli.terminal import say
 
-    readable: list[LanguageTask] = []
-    missing: dict[str, list[tuple[str, DataError]]] = {}
+    readable_tasks: list[LanguageTask] = []
+    errors_by_kind: dict[str, list[tuple[str, DataError]]] = {}
     for task in tasks:
         try:
             task.pool(data_dir)
-            readable.append(task)
+            readable_tasks.append(task)
         except DataError as error:
             kind = task.card.reader if task.subset else task.name
-            missing.setdefault(kind, []).append((task.name, error))
-    unreadable = [pair for pairs in missing.values() for pair in pairs]
-    if unreadable and not readable:
-        raise unreadable[0][1]
-    for pairs in missing.values():
+            errors_by_kind.setdefault(kind, []).append((task.name, error))
+    unreadable_tasks = [pair for pairs in errors_by_kind.values() for pair in pairs]
+    if unreadable_tasks and not readable_tasks:
+        raise unreadable_tasks[0][1]
+    for pairs in errors_by_kind.values():
         say(f"skipped {and_others([name for name, _ in pairs])}: {pairs[0][1]}")
-    return readable, len(unreadable)
+    return readable_tasks, len(unreadable_tasks)
 
 
 def and_others(names: Sequence[str]) -> str:
