@@ -1,13 +1,14 @@
-"""Backbones: speed as ratios against plain re-implementations, both sides in one run.
+"""Speed of backbones as ratios to plain re-implementations, measured in one run.
 
     python benchmarks/backbones.py
 
-- a training step against the loop that Garg et al.'s code runs: `transformers.GPT2Model` with its default vocabulary,
-  y padded to a full vector, outputs read at every token, Adam without fusing;
-- shifted-query evaluation against one full pass per query, also as Garg's code does it;
-- the bootstrap of a curve against explicit resampling.
+- a training step, compared with the loop of the code of Garg et al.: `transformers.GPT2Model` with its default
+  vocabulary, y padded to a full vector, outputs read at every token, Adam without fusing;
+- shifted-query evaluation, compared with one full pass per query as in the code of Garg et al.;
+- the bootstrap of a curve, compared with explicit resampling.
 
-CPU seconds (`time.process_time`), the best of several repeats, rivals measured in turn. Writes benchmarks/backbones.md.
+The measure is CPU seconds (`time.process_time`), the minimum over repeats, with both sides measured in turn. Writes
+benchmarks/backbones.md.
 """
 
 from __future__ import annotations

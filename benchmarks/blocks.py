@@ -1,11 +1,11 @@
-"""Does the mixer make the difference, or the block around it?
+"""Effect of the mixer and of the block around it on the score.
 
-    iclbench sweep blocks --results FOLDER      # about two hours of one core; goes on where it stopped
+    iclbench sweep blocks --results FOLDER      # about two hours of one core; continues after a stop
     python benchmarks/blocks.py FOLDER          # writes blocks.md
 
 Grid `blocks` gives six mixers the same channel MLP, once with a convolution of four taps before the mixer and once
-without. Scores are those of the report: the area under the learning curve up to the trained length, 0 for the zero
-predictor, 1 for the optimum: ridge (`linear`) and the average over all supports (`sparse-linear`).
+without. Scores are those of the report: the area under the learning curve up to the trained length, where 0 is the zero
+predictor and 1 the optimum: ridge (`linear`) or the average over all supports (`sparse-linear`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How far every backbone is from the budgets of the presets, on every task.
+"""Distance of every backbone from the budgets of the presets on every task.
 
     python benchmarks/budgets.py                          # a minute or two; writes budgets.md
 
-Parameters without those of an image encoder, counted on the models as they are built for a run.
+The counts exclude image encoders and use the models that a run builds.
 """
 
 from __future__ import annotations

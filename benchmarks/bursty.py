@@ -1,9 +1,10 @@
-"""Bursty sequences: how fast they are drawn, and which share of a training step that is.
+"""Time to sample bursty sequences, and its share of a training step.
 
     python benchmarks/bursty.py    # about two minutes; writes bursty.md
 
-The rival draws sequence by sequence, as the papers' code does, in NumPy: classes by `Generator.choice` with the Zipf
-weights, drawings without replacement, then the images. One thread, CPU time, least over repeats.
+The reference samples one sequence after the other in NumPy, as the code of the papers does: classes by
+`Generator.choice` with the Zipf weights, drawings without replacement, then the images. The measure is CPU time of one
+thread, the minimum over repeats.
 """
 
 from __future__ import annotations

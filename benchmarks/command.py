@@ -1,4 +1,4 @@
-"""The command of scripts that write a page on what a results folder holds."""
+"""The command line of scripts that write a page about a results folder."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""CPU seconds and memory of the commands that people wait for, before and after a change.
+"""CPU seconds and memory of interactive commands before and after a change.
 
     python benchmarks/commands.py FOLDER --before CHECKOUT            # tens of minutes; writes commands.md
     python benchmarks/commands.py FOLDER --before CHECKOUT --only show doctor   # some rows, no file
 
-`FOLDER` gets a results folder of 10,000 runs (one smoke run, trained once, under 10,000 names and seeds) and a grid of
-5,000 trainings; both are reused by the next call. Every command is a process of its own, from this checkout and from
-`CHECKOUT`, another one at an earlier commit, in turn. The measure is user CPU seconds, the least over repeats: other
-work on the machine changes them less than the time on the clock.
+The script creates a results folder of 10,000 runs in `FOLDER` (one smoke run under 10,000 names and seeds) and a grid
+of 5,000 trainings, and reuses both in later calls. Every command runs in a separate process, in turn from this checkout
+and from `CHECKOUT`, a checkout of an earlier commit. The measure is user CPU seconds, the minimum over repeats, which
+depends less on other work on the machine than wall-clock time.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Convert packed results in which some baselines were asked at a few context sizes to results at all of them.
+"""Convert packed results with some baselines at a few context sizes to results at all context sizes.
 
     ICLBENCH_DATA=DATA python benchmarks/convert_coarse.py results/reference WORK
 
-The packs are those of commit 3a658a3f to 90195c37. The cells of these baselines are computed again in the results
-folder WORK, where a second call goes on. Their rows in `values`, `errors` and `costs` are replaced, and so are the
-scores of all models on the same prompt sets and the gaps of these baselines. The column `coarse` is removed, and with
-it the second heights in `errors`. Everything else is compared with the old packs and stays as it is.
+The packs are those of commit 3a658a3f to 90195c37. The script recomputes the cells of these baselines in the results
+folder WORK, where a second call continues. It replaces their rows in `values`, `errors` and `costs`, the scores of all
+models on the same prompt sets, and the gaps of these baselines. It removes the column `coarse` and the second heights
+in `errors`. All other rows are compared with the old packs and are unchanged.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python benchmarks/convert_ids.py results/reference
 
-The identities of both commits are computed side by side, by the code of each. Every identity in the packs must be one
-that commit `BEFORE` computes, and old identities map one-to-one to new ones. The converted folder is written next to
-the old one, compared with it (rows, all other columns, tensors), and takes its place at the end.
+The code of each commit computes its identities. Every identity in the packs must be one of commit `BEFORE`, and the map
+from old to new identities must be one-to-one. The script writes the converted folder next to the old one, compares both
+(rows, all other columns, tensors), and then replaces the old one.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What engines cost: 200 cells of one second in jobs of ten, on two slots, against the same cells in processes here.
+"""Overhead of engines: 200 cells of one second in jobs of ten on two slots, compared with the local engine.
 
     SLURM_CONF=... python benchmarks/engines.py slurm        # on a cluster; memory and partition from engines.toml
     python benchmarks/engines.py ray --address HOST:PORT
 
-Wall-clock seconds, since waiting is what is asked about. Adds a line to benchmarks/engines.md.
+The measure is wall-clock seconds. Adds a line to benchmarks/engines.md.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What it costs to fit the baselines at every prefix, as ratios against the papers' loops, in the same run.
+"""Time to fit baselines at every prefix, as ratios to the loops of the papers, measured in one run.
 
     python benchmarks/estimators.py [--points 41 101] [--threads 1] [--repeats 5] [--only mlp]
 
-64 prompts, d = 20, CPU time of this process, in which all the work is done; the least over repeats on both sides. The
-costliest loops run on some of the prefixes only and are scaled up, which the table says. Predictions of both sides are
-compared where the loop made some. Writes `benchmarks/estimators.md`.
+There are 64 prompts with d = 20. The measure is CPU time of this process, the minimum over repeats on both sides. The
+most expensive loops run on some prefixes and are scaled up, which the table marks. The predictions of both sides are
+compared where the loop has predictions. Writes `benchmarks/estimators.md`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""A stream of a million events, from lines of text: memory and speed by model.
+"""Memory and speed of models on a stream of a million events from lines of text.
 
-    python benchmarks/event_stream.py    # some five minutes; writes event_stream.md, exits with 1 below a promise
-    python benchmarks/event_stream.py --events 20000 --dry    # a try, no file
+    python benchmarks/event_stream.py    # five minutes; writes event_stream.md, exits with 1 if a target is missed
+    python benchmarks/event_stream.py --events 20000 --dry    # a trial without a file
 
-Through the engine of `iclbench stream`: lines are read, checked, turned into gaps and learned, a query every 10,000
-events. Resident memory is read at every tenth of the way; its growth is the least of the last three readings over the
-least of the first three. Models of some 25 thousand parameters (preset `grid`) with random weights; three marks,
-Poisson events. One thread; seconds are of the CPU (`time.process_time`).
+The engine of `iclbench stream` reads and checks lines, converts times to gaps and updates the state, with a query every
+10,000 events. Resident memory is read at every tenth of the stream. Its growth is the minimum of the last three
+readings divided by the minimum of the first three. Models have about 25 thousand parameters (preset `grid`) and random
+weights, and events are a Poisson process with three marks. Seconds are CPU seconds of one thread (`time.process_time`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The loops over prefixes (and prompts) that evaluation code of the regression papers runs, plainly re-implemented.
+"""Plain re-implementations of the loops over prefixes and prompts in the evaluation code of the regression papers.
 
-Float32, as there. Each takes x `(B, N, D)` and y `(B, N)` and answers every point from the points before it;
-`prefixes` restricts the costly ones to a sample of prefix lengths.
+They use float32, like the papers. Each loop takes x `(B, N, D)` and y `(B, N)` and predicts every point from the points
+before it. `prefixes` restricts expensive loops to a sample of prefix lengths.
 """
 
 from __future__ import annotations

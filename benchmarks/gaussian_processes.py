@@ -1,12 +1,13 @@
-"""Sampling Gaussian processes with related datasets against one NumPy Cholesky factor per dataset, in one run.
+"""Time to sample Gaussian processes with related datasets, compared with one NumPy Cholesky factor per dataset.
 
-    python benchmarks/gaussian_processes.py    # seconds; writes gaussian_processes.md, exits with 1 below a promise
+    python benchmarks/gaussian_processes.py    # seconds; writes gaussian_processes.md, exits with 1 if too slow
 
-The rival draws the same batch (kernel, lengthscale and sizes of every episode) as the plain code of the field does:
-per dataset a covariance matrix in float64, its Cholesky factor, one product. It is spared the grid of
-inputs at which ours draws the function for figures, too.
+The reference samples the same batch (kernel, lengthscale and sizes of every episode) with one covariance matrix in
+float64, its Cholesky factor and one product per dataset. It does not sample the function on the grid of inputs for
+figures, which iclbench does.
 
-CPU seconds (`time.process_time`), one thread, the best of the repeats, rivals measured in turn.
+The measure is CPU seconds of one thread (`time.process_time`), the minimum over repeats, with both sides measured in
+turn.
 """
 
 from __future__ import annotations

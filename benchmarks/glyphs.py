@@ -1,9 +1,9 @@
-"""Procedural glyphs beside real Omniglot: seconds to draw them, and how hard they are for 1-nearest-neighbour.
+"""Procedural glyphs and Omniglot: time to draw them, and the error of 1-nearest-neighbour.
 
     python benchmarks/glyphs.py [--data-dir FOLDER]
 
-Real Omniglot is reduced to 28 x 28 by averaging areas. Euclidean distance between pixels, and between images blurred by
-one pixel first. Writes `benchmarks/glyphs.md` where Omniglot is there.
+Omniglot is reduced to 28 x 28 pixels by averaging areas. The distance is Euclidean, between images and between images
+blurred by one pixel. Writes `benchmarks/glyphs.md` if Omniglot is available.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""The ceiling of the Gaussian-process task: what `oracle-kernel` scores on average over all its episodes.
+"""The ceiling of the Gaussian-process task: the mean score of `oracle-kernel` over all episodes.
 
-    python benchmarks/gp_ceilings.py    # some three minutes of one core; writes gp_ceilings.md
+    python benchmarks/gp_ceilings.py    # about three minutes of one core; writes gp_ceilings.md
 
 The mean log-likelihood per target over 65,536 episodes, stratified as frozen prompts are, and its standard error over
-blocks of 64, each drawn from a stream of its own. The figures stand in
-`iclbench/families/gaussian_processes/ceilings.py`; the script
-exits with 1 when one of these is more than three combined standard errors from what it finds.
+blocks of 64, each with a separate random stream. `iclbench/families/gaussian_processes/ceilings.py` has these numbers.
+The script exits with 1 if one of them differs by more than three combined standard errors from the computed value.
 """
 
 from __future__ import annotations

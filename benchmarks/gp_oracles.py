@@ -1,10 +1,11 @@
-"""The oracles of the Gaussian-process task beside the figures of an independent prototype.
+"""The oracles of the Gaussian-process task, compared with numbers of an independent prototype.
 
-    python benchmarks/gp_oracles.py    # some five minutes; writes gp_oracles.md, exits with 1 on a disagreement
+    python benchmarks/gp_oracles.py    # about five minutes; writes gp_oracles.md, exits with 1 on a disagreement
 
-Mean log-likelihood per target, over independent draws of kernel, context and targets; errors are standard errors over
-episodes. The prototype's figures come with its own, from other draws; two figures agree when they are no further apart
-than three combined standard errors. What `oracle-bayes` loses against `oracle-kernel` is a paired difference.
+The score is the mean log-likelihood per target over independent draws of kernel, context and targets, with standard
+errors over episodes. The numbers of the prototype have standard errors from other draws. Two numbers agree if they
+differ by at most three combined standard errors. The loss of `oracle-bayes` against `oracle-kernel` is a paired
+difference.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
-"""Everything that is to be measured on a GPU, in one call.
+"""All measurements on a GPU in one call.
 
     python benchmarks/gpu.py                              # tens of minutes, most of them compilation; writes gpu.md
-    python benchmarks/gpu.py --only check blocks          # some parts; the others keep what gpu.json says of them
-    python benchmarks/gpu.py --smoke                      # tiny, on a CPU: does it run? writes no file
+    python benchmarks/gpu.py --only check blocks          # some parts; the others remain as in gpu.json
+    python benchmarks/gpu.py --smoke                      # a small trial on a CPU without files
 
-- check: the Triton kernel against the float64 scan on the CPU;
-- blocks: one layer's scan over block sizes, and by the other back ends (as CUDA graphs: time on the device alone);
-- gpt2-*, mamba-*: training steps per second at the papers' size in float32, TF32 and bfloat16, as `iclbench train` runs
-  them, without waiting for the device, as one CUDA graph, and compiled.
+- check: the Triton kernel, compared with the float64 scan on the CPU;
+- blocks: the scan of one layer with several block sizes and by the other back ends, as CUDA graphs, so that only the
+  time on the device counts;
+- gpt2-*, mamba-*: training steps per second at the size of the papers in float32, TF32 and bfloat16: as in
+  `iclbench train`, without waiting for the device, as one CUDA graph, and compiled.
 
-Every part runs in a process of its own (`gpu_parts.py`). gpu.json and gpu.md are written anew after every row, so
-nothing is lost when this is killed; what could not be measured is a row with a reason.
+Every part runs in a separate process (`gpu_parts.py`). gpu.json and gpu.md are rewritten after every row, so a killed
+call loses no row. A failed measurement is a row with a reason.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The measurements of `benchmarks/gpu.py`, each part in a process of its own: one line of JSON per row.
+"""The measurements of `benchmarks/gpu.py`: each part runs in a separate process and prints one line of JSON per row.
 
-A CUDA error poisons its process, and compiled code and peak memory stay with it; so no part can spoil another. A row
-holds what was measured or, under `reason`, why it could not be.
+CUDA errors, compiled code and peak memory of one part therefore do not affect other parts. A row has the measurements,
+or a `reason` if they failed.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""What learning rates of preset `grid` were tried, and what came of them.
+"""The learning rates that were tried for preset `grid`, and their scores.
 
-    iclbench tune BACKBONE... --tasks TASK --results benchmarks/grid_rates    # hours; goes on where it stopped
+    iclbench tune BACKBONE... --tasks TASK --results benchmarks/grid_rates    # hours; continues after a stop
     python benchmarks/grid_rates.py                         # writes the sections of these tasks in grid_rates.md
 
-`grid_rates/rates/` holds all trials. Sections of tasks that it lacks stay as they are, and in others the rows of
-backbones. The trials of every task stand in one file beside the reference results, too, so that their page says how
-wide the window of rates is.
+`grid_rates/rates/` holds all trials. Sections of tasks and rows of backbones without trials in it are unchanged. The
+trials of every task are also in one file next to the reference results, whose report shows the window of rates.
 """
 
 from __future__ import annotations

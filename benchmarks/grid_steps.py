@@ -1,13 +1,14 @@
-"""How long preset `grid` has to train until a row tells architectures apart.
+"""Number of steps at preset `grid` after which the scores of a task separate architectures.
 
-    iclbench sweep grids/steps.toml --results FOLDER      # hours; the same command goes on where it stopped
-    python benchmarks/grid_steps.py FOLDER                # writes grid_steps.md from what is there so far
+    iclbench sweep grids/steps.toml --results FOLDER      # hours; the same command continues after a stop
+    python benchmarks/grid_steps.py FOLDER                # writes grid_steps.md from the finished runs
 
-Every training of the pilot gives three: the finished ones of a quarter, of half and of all its steps. A row tells
-architectures apart where the median gap between adjacent quartiles of contestants is more than twice the standard
-deviation over seeds, best and worst left out (`iclbench.analysis.separation`). Areas under learning curves,
-log-likelihoods without related datasets, and accuracies on `icl` and `iwl`; a task stands here once all its backbones
-have two runs. Lines of tasks that FOLDER lacks stay as they are, so that tasks can be trained in different folders.
+Every training of the pilot gives three results, after a quarter, half and all of its steps. Scores separate
+architectures if the median gap between adjacent quartiles of contestants is more than twice the standard deviation over
+seeds, without the best and the worst contestant (`iclbench.analysis.separation`). Scores are areas under learning
+curves, log-likelihoods without related datasets, and accuracies on `icl` and `iwl`. The page has a task when all its
+backbones have two runs. Lines of tasks without runs in FOLDER are unchanged, so tasks can be trained in several
+folders.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Image encoders: how long a training step takes behind each of them, as ratios to the residual network of Chan et al.
+"""Time of a training step with each image encoder, as ratios to the residual network of Chan et al.
 
     python benchmarks/image_encoders.py
 
-Sequences as `bursty` trains on them: 24 of eight images and a query, 28 x 28 pixels. Two measurements per encoder:
-forward and backward pass of the encoder alone, and a whole training step of the Transformer with four layers behind it
-(optimiser included). CPU seconds (`time.process_time`) on one thread, the least over repeats, encoders measured in
-turn. Writes benchmarks/image_encoders.md.
+The sequences are those of `bursty`: 24 sequences of eight images and a query with 28 x 28 pixels. Two times are
+measured for each encoder: the forward and backward pass of the encoder, and a complete training step of a Transformer
+with four layers on top of it, including the optimiser. The measure is CPU seconds of one thread (`time.process_time`),
+the minimum over repeats, with encoders measured in turn. Writes benchmarks/image_encoders.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How far neural processes are from the exact posterior of a Gaussian process: target by target, and all together.
+"""Gaps of neural processes to the exact posterior of a Gaussian process, for single targets and for joint densities.
 
 for b in two-path-cnp np canp anp bnp banp tnp-d tnp-nd tnp-a eqtnp cmanp-and cnp tnp icicl-tnp; do
-    iclbench train gp-mixture $b --preset small --results FOLDER        # a quarter of an hour each at most
+    iclbench train gp-mixture $b --preset small --results FOLDER        # at most a quarter of an hour each
 done
 iclbench eval --results FOLDER
 python benchmarks/joint_gaps.py FOLDER              # writes joint_gaps.md

@@ -1,13 +1,13 @@
-"""Demonstrations read once and shared by all queries, against the whole prompt read for every candidate.
+"""Time to read demonstrations once for all queries, compared with the complete prompt for every candidate.
 
-    python benchmarks/language.py            # some minutes; writes language.md, exits with 1 below the promise
-    python benchmarks/language.py --dry      # no file
+    python benchmarks/language.py            # some minutes; writes language.md, exits with 1 if a target is missed
+    python benchmarks/language.py --dry      # a trial without a file
 
-Five demonstrations of some hundred tokens each, 64 queries of some twenty, four candidates of which two are one token.
-The rival is the loop that evaluation scripts have: every candidate of every query is one row of prompt and answer, in
-the same batches and padded in the same way. Between the two stands what is gained by reading alike candidates once.
-Plain ICL and Deep-Thinking (five passes, its last one scored). One thread; seconds are of the CPU
-(`time.process_time`), the less of two.
+There are five demonstrations of about a hundred tokens each, and 64 queries of about twenty tokens with four
+candidates, two of which are one token. The reference is the loop of evaluation scripts: every candidate of every query
+is one row of prompt and answer, in the same batches with the same padding. A third variant reads equal candidates once.
+The methods are plain ICL and Deep-Thinking (five passes, with the last one scored). The measure is CPU seconds of one
+thread (`time.process_time`), the minimum of two.
 """
 
 from __future__ import annotations

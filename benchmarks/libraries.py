@@ -1,9 +1,9 @@
-"""Our own code against the libraries that could stand in its place, on inputs of usual size, one thread.
+"""Code of this project, compared with libraries that could replace it, on inputs of usual size and one thread.
 
     python benchmarks/libraries.py           # about two minutes; prints one line per measurement
 
-Needs tabulate and playwright besides the project's own packages; without one of them its part is left out. What follows
-from the figures stands in libraries.md.
+Needs tabulate and playwright in addition to the packages of the project; parts without their package are omitted.
+libraries.md has the conclusions.
 """
 
 from __future__ import annotations

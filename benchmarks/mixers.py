@@ -1,15 +1,15 @@
-"""Sequence models at equal parameters: training, memory, state and queries, and the kernel they stand on.
+"""Sequence models with equal parameters: training, memory, state and queries, and the recurrence that they share.
 
     python benchmarks/mixers.py
 
-Every mixer in a model of the budget of preset `grid` on `linear` (25 thousand parameters), beside `gpt2` and `mamba`. A
-training step is loss, gradients and Adam; episodes per step are fewer for longer ones, so that all have 2,560 points or
-one episode. Memory is the peak of live tensors of loss and gradients beyond weights (counted, not measured); a state is
-what is kept of one episode after n points. Seconds are CPU seconds of one thread, the best of three, all contestants of
-a size one after the other.
+Every mixer is in a model with the budget of preset `grid` on `linear` (25 thousand parameters), next to `gpt2` and
+`mamba`. A training step consists of loss, gradients and Adam. Longer episodes have smaller batches, so that a batch has
+2,560 points or one episode. Memory is the peak of live tensors of loss and gradients in addition to weights (counted,
+not measured). A state is the memory of one episode after n points. The measure of time is CPU seconds of one thread,
+the minimum of three, with all contestants of a size in turn.
 
-Then the recurrence alone against its own matrix products, and mixers against the layers of transformers and of mambapy
-(`pip install mambapy`) with the same sizes, forward and backward. Writes benchmarks/mixers.md.
+Further parts compare the recurrence with its matrix products, and mixers with layers of transformers and of mambapy
+(`pip install mambapy`) of the same sizes, forward and backward. Writes benchmarks/mixers.md.
 """
 
 from __future__ import annotations

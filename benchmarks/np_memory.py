@@ -1,14 +1,14 @@
-"""Table 1 and figure 2 of the constant-memory paper (arXiv 2306.12599), measured: what neural processes need to take in
-a context, to answer queries and to take in further points.
+"""Table 1 and figure 2 of the constant-memory paper (arXiv 2306.12599): time and memory of neural processes for a
+context, for queries and for updates.
 
     python benchmarks/np_memory.py
 
-TNP-D, EQTNP, LBANP and CMANP at the sizes of the paper's EMNIST experiment (x of dimension 2, one output), without
-gradients, one episode. One size is varied while the others stay at 64 points. Memory is the peak of live tensors beyond
-weights, points and what an earlier phase has kept (counted, not measured), seconds are CPU seconds of one thread. A
-fused attention kernel never holds a matrix of scores: memory stands for both, seconds for the fused one. Growth is the
-factor from the last size but one to the last, twice as many points: 1 is constant, 2 linear, 4 quadratic. Writes
-benchmarks/np_memory.md.
+The models are TNP-D, EQTNP, LBANP and CMANP with the sizes of the EMNIST experiment of the paper (x of dimension 2, one
+output), without gradients, on one episode. One size varies while the others are 64 points. Memory is the peak of live
+tensors in addition to weights, points and tensors of earlier phases (counted, not measured). Seconds are CPU seconds of
+one thread. Fused attention does not store a matrix of scores: memory is that of both variants, and seconds are those of
+the fused one. Growth is the factor between the last two sizes, which differ by a factor of two: 1 is constant, 2
+linear, 4 quadratic. Writes benchmarks/np_memory.md.
 """
 
 from __future__ import annotations

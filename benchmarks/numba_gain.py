@@ -1,9 +1,9 @@
-"""What numba buys and costs: the boosted trees of `iclbench demo`, the first compilation, megabytes on disk.
+"""Gain and cost of numba: the boosted trees of `iclbench demo`, the first compilation, and megabytes on disk.
 
     python benchmarks/numba_gain.py                       # a minute or two; part of estimators.md
 
-CPU time of one process. Compilation happens once per installation: the code is kept beside the source or in the user's
-cache folder.
+The measure is CPU time of one process. Compilation happens once per installation: the compiled code is cached next to
+the source or in the cache folder of the user.
 """
 
 from __future__ import annotations

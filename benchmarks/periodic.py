@@ -1,17 +1,17 @@
-"""Whether a small network learns the periodic half of the Gaussian-process task when it is trained for longer.
+"""Effect of longer training on the periodic half of the Gaussian-process task for a small network.
 
     python benchmarks/periodic.py train FOLDER scored      # a quarter of an hour of one core each; the same command
-    python benchmarks/periodic.py train FOLDER unscored    # again continues
-    python benchmarks/periodic.py table FOLDER             # writes periodic.md from what is there so far
+    python benchmarks/periodic.py train FOLDER unscored    # continues a training
+    python benchmarks/periodic.py table FOLDER             # writes periodic.md from the finished steps
     python benchmarks/periodic.py train FOLDER scored --steps 500             # a trial: half a minute of training
-    python benchmarks/periodic.py table FOLDER --out trial.md                 # of which the table stands elsewhere
+    python benchmarks/periodic.py table FOLDER --out trial.md                 # writes its table to another file
 
-A TNP of width 64 without related datasets sees fresh episodes of `gp-mixture`; the loss is the mean over the points of
-an episode, then over episodes. `scored`: the context points are scored, too, all the time; `unscored`: in the first
-5,500 steps only. What is evaluated are the weights averaged over the last thousand steps or so (exponentially), so
-that the training can be read at any step. Curves are gaps to `oracle-kernel`, paired per episode, on the same 128
-episodes of every half octave of periods and of every octave of RBF lengthscales, within the range of the context (|x|
-up to 2) and beyond it too; intervals are 1.96 standard errors.
+A TNP of width 64 without related datasets is trained on new episodes of `gp-mixture`. The loss is the mean over the
+points of an episode, then over episodes. In `scored`, the loss always includes the context points; in `unscored`, only
+in the first 5,500 steps. The evaluated weights are an exponential average over about the last thousand steps, so that
+every step can be evaluated. Curves are gaps to `oracle-kernel`, paired per episode, on 128 episodes for every half
+octave of periods and every octave of RBF lengthscales, within the range of the context (|x| up to 2) and beyond it.
+Intervals are 1.96 standard errors.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How far from the exact process backbones and classical fits are after n events of it, and what each of them keeps.
+"""Gaps of backbones and classical fits to the exact point process after n events, and the sizes of their states.
 
 for b in gpt2 mamba s4d thp cmhp; do
-    iclbench train point-process $b --preset small --results FOLDER        # a quarter of an hour each at most
+    iclbench train point-process $b --preset small --results FOLDER        # at most a quarter of an hour each
 done
 iclbench eval --results FOLDER; iclbench cost --points 1000 --results FOLDER
 python benchmarks/point_process.py FOLDER              # writes point_process.md

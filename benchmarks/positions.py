@@ -1,15 +1,15 @@
-"""Does a causal Transformer learn faster when it is told where tokens stand, and does it extrapolate?
+"""Effect of positions on the learning speed and the extrapolation of causal Transformers.
 
-    iclbench sweep positions --results FOLDER   # about an hour of one core; goes on where it stopped
+    iclbench sweep positions --results FOLDER   # about an hour of one core; continues after a stop
     python benchmarks/positions.py FOLDER       # writes positions.md
 
-GPT-2 at preset `grid` with no positions, learned, sinusoidal and rotary ones, each at its own learning rate. Scores are
-those of the report: the area under the learning curve up to the trained length, 0 for the zero predictor, 1 for the
-oracle or, without one, the best baseline. Errors are normalised squared errors (1 is about that of the zero predictor)
-on prompts of four times the trained length: after as many examples as in training, twice and four times as many, the
-mean over seeds. Learned positions end where training did. Sinusoidal ones are the waves of Chan et al. (2022), faster
-ones than those of Vaswani et al., added to embeddings that are not scaled. Their rate was chosen by trials that lie
-further apart by seed than by rate: where their two seeds differ, or one rate would have been as good, a score is luck.
+GPT-2 is trained at preset `grid` without positions and with learned, sinusoidal and rotary positions, each with its own
+learning rate. Scores are those of the report: the area under the learning curve up to the trained length, where 0 is
+the zero predictor and 1 the oracle or, without one, the best baseline. Errors are normalised squared errors (about 1
+for the zero predictor) on prompts of four times the trained length: after as many examples as in training, twice and
+four times as many, as means over seeds. Learned positions end at the trained length. Sinusoidal positions are those of
+Chan et al. (2022), with shorter waves than those of Vaswani et al., added to unscaled embeddings. In the trials that
+chose their rate, scores vary more with the seed than with the rate.
 """
 
 from __future__ import annotations

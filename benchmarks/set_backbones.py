@@ -1,13 +1,13 @@
-"""Pseudo-token neural processes: training steps as ratios against a plain re-implementation, and how cost grows.
+"""Pseudo-token neural processes: training steps as ratios to a plain re-implementation, and growth of costs.
 
     python benchmarks/set_backbones.py
 
-The rival is written as the papers' figures read: torch's `nn.MultiheadAttention` between two layer norms, one related
-dataset after the other in a loop, AdamW without fusing. It takes every dataset to be full and there, so it needs no
-masks; ours always has them. Ratios are of CPU seconds (`time.process_time`), the best of several repeats, rivals
-measured in turn. Exponents are least-squares slopes of log cost against log size, of what a size costs beyond size 1
-(weights and their gradients, the other sizes); memory is the peak of live tensors (counted, not measured) over forwards
-and backwards. Writes benchmarks/set_backbones.md.
+The reference follows the figures of the papers: `nn.MultiheadAttention` of torch between two layer norms, a loop over
+related datasets, AdamW without fusing. It assumes complete datasets and has no masks, which iclbench always has. Ratios
+are of CPU seconds (`time.process_time`), the minimum over repeats, with both sides measured in turn. Exponents are
+least-squares slopes of log cost against log size, where the cost of size 1 (weights and their gradients, the other
+sizes) is subtracted. Memory is the peak of live tensors (counted, not measured) over forward and backward passes.
+Writes benchmarks/set_backbones.md.
 """
 
 from __future__ import annotations

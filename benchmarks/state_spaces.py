@@ -1,13 +1,14 @@
-"""State-space backbones: the selective scan, training steps and shifted queries against named rivals, in one run.
+"""State-space backbones: the selective scan, training steps and shifted queries, compared with references in one run.
 
-    python benchmarks/state_spaces.py    # some ten minutes; writes state_spaces.md, exits with 1 below a promise
+    python benchmarks/state_spaces.py    # about ten minutes; writes state_spaces.md, exits with 1 if a target is missed
 
-- the scan of one layer, forward and backward, against transformers' own path for machines without CUDA kernels
-  (`mamba_selective_scan`, which is mamba-ssm's reference), and what both keep for the way back;
-- training steps at the paper's sizes against GPT-2's;
-- shifted-query evaluation against one full pass per query, as Garg et al.'s code does it.
+- the scan of one layer, forward and backward, compared with the implementation of transformers for machines without
+  CUDA kernels (`mamba_selective_scan`, which is the reference of mamba-ssm), and the tensors that both store for the
+  backward pass;
+- training steps at the sizes of the paper, compared with GPT-2;
+- shifted-query evaluation, compared with one full pass per query as in the code of Garg et al.
 
-CPU seconds (`time.process_time`), one thread, the best of the repeats, rivals measured in turn.
+The measure is CPU seconds of one thread (`time.process_time`), the minimum over repeats, with both sides in turn.
 """
 
 from __future__ import annotations

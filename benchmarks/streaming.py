@@ -1,19 +1,20 @@
-"""A stream of a million points through `cmanp` at the paper's size: memory, speed, and how exact its state is; and a
-window that slides along one.
+"""A stream of a million points through `cmanp` at the size of the paper: memory, speed and accuracy of the state; and a
+sliding window.
 
-    python benchmarks/streaming.py    # half an hour; writes streaming.md, exits with 1 below a promise
-    python benchmarks/streaming.py --only window    # one of its sections, the others stay
-    python benchmarks/streaming.py --points 20000 --slides 2000 --dry    # a try, no file
+    python benchmarks/streaming.py    # half an hour; writes streaming.md, exits with 1 if a target is missed
+    python benchmarks/streaming.py --only window    # one section; the others are unchanged
+    python benchmarks/streaming.py --points 20000 --slides 2000 --dry    # a trial without a file
 
-- the stream comes in portions of 1 to 255 points and is compared with one `condition` on all points by portions of
-  1,024; resident memory is read along the way, live tensor bytes at both ends;
-- live bytes of condition and query against the number of points, beside the figures of the papers' released code as
-  the protocol of this project quotes them (d = 64, 128 latents, 6 layers, 64 targets, portions of 64);
-- what recomputation costs a training step and saves;
-- `iclbench stream --window`: how far a trained model's answers drift from conditioning on the points of the window,
-  by the rule for fresh conditioning, and what a slide costs beside conditioning at every query.
+- the stream arrives in portions of 1 to 255 points and is compared with one `condition` on all points in portions of
+  1,024; resident memory is read along the stream, and live tensor bytes at both ends;
+- live bytes of condition and query against the number of points, next to the numbers of the released code of the paper
+  in the protocol of this project (d = 64, 128 latents, 6 layers, 64 targets, portions of 64);
+- time and memory of a training step with recomputation;
+- `iclbench stream --window`: the difference between the answers of a trained model and those after conditioning on the
+  points of the window, for several rules of new conditioning, and the time of a slide compared with conditioning at
+  every query.
 
-One thread; seconds are of the CPU (`time.process_time`).
+Seconds are CPU seconds of one thread (`time.process_time`).
 """
 
 from __future__ import annotations

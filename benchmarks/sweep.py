@@ -1,15 +1,14 @@
-"""A smoke grid of 24 cells on two workers against one, in one run.
+"""A smoke grid of 24 cells with two workers, compared with one worker, in one run.
 
-    python benchmarks/sweep.py           # some minutes; writes sweep.md, exits with 1 below the promise
-    python benchmarks/sweep.py --dry     # a try, no file
+    python benchmarks/sweep.py           # some minutes; writes sweep.md, exits with 1 if a target is missed
+    python benchmarks/sweep.py --dry     # a trial without a file
 
-Ten trainings and their evaluations, three baselines and the summary, by `iclbench sweep` itself: the ratio includes the
-start of the workers, the engine, and the last cells, while which one worker may have nothing to do. Wall-clock seconds,
-since these are what a user waits for, on a machine that has two free cores; the best of three, one and two workers in
-turn.
+`iclbench sweep` computes ten trainings and their evaluations, three baselines and the summary. The ratio includes the
+start of workers, the engine, and the last cells, during which a worker may be idle. The measure is wall-clock seconds
+on a machine with two free cores, the minimum of three, with one and two workers in turn.
 
-Two cores share caches, memory and the clock: what a training alone takes longer beside another one, by the seconds that
-runs record of themselves, bounds the ratio on a machine whatever the engine does. It is printed beside it.
+Two cores share caches, memory and the clock. The slowdown of a training next to another one, from the seconds in the
+records of runs, therefore bounds the ratio on a machine for every engine. The page shows this bound.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CPU seconds of one thread's work, as the benchmarks beside this file take them."""
+"""CPU seconds of one thread, the measure of the other benchmarks."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The command line: one file per command. Nothing heavy is imported before a command runs."""
+"""The command line: one file per command. Large packages are imported only when a command runs."""

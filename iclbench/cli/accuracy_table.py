@@ -39,11 +39,11 @@ def by_prompts(values: pd.DataFrame) -> Iterator[pd.DataFrame]:
     groups: list[dict[tuple[str, str], str]] = []
     for _, rows in values[values["kind"].eq("backbone")].groupby("run", sort=False):
         names = dict(zip(zip(rows["evaluator"], rows["shift"], strict=True), rows["prompt_set"], strict=True))
-        fitting = next((g for g in groups if all(g.get(test, name) == name for test, name in names.items())), None)
-        if fitting is None:
+        same_prompts = (group for group in groups if all(group.get(test, name) == name for test, name in names.items()))
+        if (compatible_group := next(same_prompts, None)) is None:
             groups.append(names)
         else:
-            fitting |= names
+            compatible_group |= names
     for group in groups:
         yield values[values["prompt_set"].isin(group.values())]
 

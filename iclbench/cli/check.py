@@ -30,14 +30,14 @@ def command(
     set_up_torch("cpu", threads)
     from iclbench.cli.check_class import check_class, classes, oracle_claims, summary
 
-    contracts, broken = 0, list[str]()
+    contracts, broken_contracts = 0, list[str]()
     for cls in classes(target):
         for name, problem in check_class(cls, target, data_dir):
             contracts += 1
-            broken += [name] * (problem is not None)
+            broken_contracts += [name] * (problem is not None)
             out.print(f"{'FAILED' if problem else 'ok    '} {name}{': ' + problem if problem else ''}")
     for line in oracle_claims(target):
         out.print(line)
-    out.print(summary(contracts, broken))
-    if broken:
+    out.print(summary(contracts, broken_contracts))
+    if broken_contracts:
         raise typer.Exit(1)

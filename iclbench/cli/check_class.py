@@ -26,7 +26,7 @@ from iclbench.families.base import Family
 from iclbench.families.linear import SparseLinear
 from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES
 
-# Numbers of related datasets. Tasks without and with them use different methods of a model.
+# Numbers of related datasets. A model uses different methods for tasks with and without them.
 RELATED = (0, 3)
 
 
@@ -37,35 +37,38 @@ def check_class(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str
     Raises:
         DataError: the data of a family cannot be read.
     """
-    kind = cls if isinstance(cls, type) else object
-    if issubclass(kind, Family):
+    checked_class = cls if isinstance(cls, type) else object
+    if issubclass(checked_class, Family):
         if target.endswith(".toml"):
             preset = next(iter(load_task(target)[1].presets))
             family = resolve_task(target, preset)[0].build(data_dir)
         else:
-            family = kind(kind.Parameters(), data_dir)
+            family = checked_class(checked_class.Parameters(), data_dir)
         if family.needs_data:
             _ = family.fingerprint  # missing data raise one error, instead of one broken contract each
-        for contract in FAMILY_CONTRACTS:
-            yield contract.__name__, _problem(contract, family)
+        for family_contract in FAMILY_CONTRACTS:
+            yield family_contract.__name__, _problem(family_contract, family)
         return
-    if issubclass(kind, FittedPredictor):
-        cases = _estimators(target, kind)
-    elif issubclass(kind, Backbone):
+    if issubclass(checked_class, FittedPredictor):
+        cases = _estimators(target, checked_class)
+    elif issubclass(checked_class, Backbone):
         frozen = {} if ":" in target else BACKBONES.variant(target).frozen
-        settings = kind.Settings(**frozen).model_dump(mode="json", exclude_unset=True)
+        settings = checked_class.Settings(**frozen).model_dump(mode="json", exclude_unset=True)
         for budget in _budgets():
             size = f"a_size_meets_the_budget ({count(budget)} parameters)"
-            yield size, _problem(budget_settings, target, kind, budget, example_shape(kind.heads[0]), settings)
-        cases = _backbones(target, kind, settings)
+            shape = example_shape(checked_class.heads[0])
+            yield size, _problem(budget_settings, target, checked_class, budget, shape, settings)
+        cases = _backbones(target, checked_class, settings)
     elif families := _families_of(target):
-        raise UsageError(f"'{target}' is specific to a family; run: iclbench check {' or '.join(families)}")
+        raise UsageError(
+            f"'{target}' is specific to a family; run: iclbench check {' or '.join(families)}", code="not-applicable"
+        )
     else:
-        raise UsageError(f"'{target}' is neither a Backbone, nor an Estimator, nor a Family of iclbench")
+        raise UsageError(f"'{target}' is not a Backbone, an Estimator or a Family of iclbench", code="bad-value")
     for suffix, predictor, episodes in cases:
-        for each in CONTRACTS:
-            if each.is_about(predictor, episodes):
-                yield each.name + suffix, _problem(each.check, predictor, episodes, Tolerance(2e-5, 1e-4))
+        for contract in CONTRACTS:
+            if contract.is_about(predictor, episodes):
+                yield contract.name + suffix, _problem(contract.check, predictor, episodes, Tolerance(2e-5, 1e-4))
 
 
 def _estimators(target: str, cls: type[FittedPredictor]) -> Iterator[tuple[str, Predictor, Episodes]]:
@@ -175,11 +178,11 @@ def oracle_claims(target: str) -> Iterator[str]:
                 yield f"claim  {oracle} of task {task}: only on the card, not confirmed by the family"
 
 
-def summary(contracts: int, broken: list[str]) -> str:
+def summary(contracts: int, broken_contracts: list[str]) -> str:
     """The last line: the number of contracts, and each broken contract once."""
-    broken_names = dict.fromkeys(name.partition(" (")[0] for name in broken)
+    broken_names = dict.fromkeys(name.partition(" (")[0] for name in broken_contracts)
     return (
-        f"{len(broken)} of {contracts} broken: {', '.join(broken_names)}"
-        if broken
+        f"{len(broken_contracts)} of {contracts} broken: {', '.join(broken_names)}"
+        if broken_contracts
         else f"{plural(contracts, 'contract')} passed"
     )

@@ -102,7 +102,7 @@ def _shifts_of_runs(ctx: Any) -> list[list[str]]:
     return shifts
 
 
-def everything(ctx: Any) -> list[str]:
+def names_to_show(ctx: Any) -> list[str]:
     """Names for `iclbench show`."""
     cards = _cards("tasks", "baselines", "grids", "tasks/language", "tasks/language/suites")
     return sorted({*cards, *backbones(), *runs(ctx), "glyphs"})
@@ -144,7 +144,10 @@ def _shell_name(shell: str) -> str:
     """The checked name of a shell; `auto` is the user's shell."""
     name = Path(os.environ.get("SHELL", "")).name if shell == "auto" else shell
     if name not in SHELLS:
-        raise UsageError(f"no completion for {name or 'an unknown shell'!r}; write --show-completion bash, zsh or fish")
+        raise UsageError(
+            f"no completion for {name or 'an unknown shell'!r}; write --show-completion bash, zsh or fish",
+            code="bad-value",
+        )
     return name
 
 

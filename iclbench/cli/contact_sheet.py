@@ -22,21 +22,23 @@ def write_glyphs(path: Path) -> str:
     Raises:
         UsageError: the file cannot be written.
     """
-    # Thirty classes, spread over the first 1,623, so that many alphabets are included.
+    # Thirty classes, spread over all 1,623, so that many alphabets are included.
     classes = range(0, 1623, 1623 // CLASSES)[:CLASSES]
-    sheet = arranged(glyphs(0, classes, DRAWINGS, SIZE))
+    sheet = framed_grid(glyphs(0, classes, DRAWINGS, SIZE))
     if path.is_dir():
-        raise UsageError(f"--png {path}: this is a folder; name a file, like {path / 'glyphs.png'}")
+        raise UsageError(f"--png {path} is a folder; name a file, like {path / 'glyphs.png'}", code="bad-value")
     check_replaceable(path, "a PNG picture", lambda existing: existing.read_bytes().startswith(png.SIGNATURE))
     try:
         with atomic(path) as temporary:
             temporary.write_bytes(png.encode(sheet))
     except OSError as error:
-        raise UsageError(f"--png {path}: cannot write the file: {error.strerror}; choose another file") from None
+        raise UsageError(
+            f"--png {path}: cannot write the file: {error.strerror}; choose another file", code="unreadable-file"
+        ) from None
     return f"{path}: {CLASSES} of 1,623 classes (rows), {DRAWINGS} drawings of each (columns)"
 
 
-def arranged(images: UInt8[np.ndarray, "rows columns size size"]) -> UInt8[np.ndarray, "height width"]:
+def framed_grid(images: UInt8[np.ndarray, "rows columns size size"]) -> UInt8[np.ndarray, "height width"]:
     """One black-on-white picture with lines between the images."""
     framed = np.pad(255 - images, ((0, 0), (0, 0), (1, 0), (1, 0)), constant_values=_LINE)
     rows, columns, height, width = framed.shape

@@ -29,7 +29,7 @@ def command(
     points: Annotated[
         list[int] | None,
         typer.Option(
-            "--points", min=1, help="Number of points in context. May be repeated.", show_default="40 and 500"
+            "--points", min=1, help="Number of points in the context. May be repeated.", show_default="40 and 500"
         ),
     ] = None,
     queries: Annotated[
@@ -46,7 +46,7 @@ def command(
         typer.Option(
             "--baseline",
             autocompletion=completion.baselines,
-            help="Also measure this baseline, or all of the task's card (all). May be repeated.",
+            help="Also measure this baseline, or all baselines of the task's card (all). May be repeated.",
         ),
     ] = None,
     results: Results = RESULTS,

@@ -46,15 +46,15 @@ def measure_all(
         return missing
 
     with step_bar("measure", len(runs)) as update:
-        for done, each in enumerate(runs, 1):
+        for number, run in enumerate(runs, 1):
             try:
-                failed += measure(backbone(each, context.device, context.data_dir), each)
+                failed += measure(backbone(run, context.device, context.data_dir), run)
             except UsageError as error:
                 if len(runs) == 1:
                     raise
-                failed += 1  # the others continue
-                say(f"skipped run '{each.name}': {error}")
-            update(done, each.name)
+                failed += 1  # the other runs are measured
+                say(f"skipped run '{run.name}': {error}")
+            update(number, run.name)
     requests = list(_baselines(runs, baseline, context.data_dir))
     try:
         for run, prompts, name in requests:
@@ -64,7 +64,7 @@ def measure_all(
             except UsageError as error:
                 if len(requests) == 1:
                     raise
-                failed += 1  # the others continue
+                failed += 1  # the other baselines are measured
                 say(f"skipped baseline '{name}' on {run.config.task.name}, {run.config.preset}: {error}")
     finally:  # print the measurements even if a baseline does not fit
         print_costs(written, json)
@@ -105,12 +105,12 @@ def print_costs(written: Sequence[Path], json: bool) -> None:
             episodes = batch["n_episodes"].dropna()
             scope = f"; all other values are per episode, in batches of {episodes.iloc[0]}" if len(episodes) else ""
             out.print(f"Training steps are per batch{scope}.\n")
-        several = Table("", "", "", at_once_table(group), AT_ONCE)
-        if len(several.frame):
+        batch_costs = Table("", "", "", at_once_table(group), AT_ONCE)
+        if len(batch_costs.frame):
             table(
                 "several in one call, total per episode",
                 [column.header for column in AT_ONCE],
-                [[cell.text for cell in row] for row in several.rows()],
+                [[cell.text for cell in row] for row in batch_costs.rows()],
                 range(2, len(AT_ONCE)),
                 keys=range(4),
             )

@@ -1,4 +1,4 @@
-"""`iclbench demo`: a small grid, trained, evaluated and reported in a few minutes on a laptop."""
+"""`iclbench demo`: train, evaluate and report a small grid in a few minutes on a laptop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GRID = "demo"
 
 
 def command(results: DemoResults = Path("results/demo")) -> None:
-    """Train small backbones on two tasks, evaluate them with baselines, probe their layers, write the report."""
+    """Train small backbones on two tasks, evaluate them with baselines, probe their layers and write the report."""
     from iclbench import tables
     from iclbench.cli.summary import print_summary
     from iclbench.cli.sweep_run import work_through, worker_slots

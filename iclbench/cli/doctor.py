@@ -39,14 +39,14 @@ _OPTIONAL = {
 
 
 def command(results: Results = RESULTS, data_dir: DataDir = None, json: Json = False) -> None:
-    """Report Python, libraries, devices, folders, and plug-ins."""
+    """Report Python, libraries, devices, folders and plug-ins."""
     from iclbench.cli.terminal import print_json, table
 
     facts = _facts(results, data_dir)
     if json:
         print_json(facts)
         return
-    table("", ["what", "found"], [[key, str(value)] for key, value in facts.items()])
+    table("", ["item", "value"], [[key, str(value)] for key, value in facts.items()])
 
 
 def _facts(results: Path, data_dir: Path | None) -> dict[str, Any]:
@@ -71,7 +71,9 @@ def _facts(results: Path, data_dir: Path | None) -> dict[str, Any]:
     for registry in (FAMILIES, BACKBONES, ESTIMATORS, READERS):
         loaded = registry.available()
         missing = sorted(set(registry.entries) - set(loaded))
-        facts[f"{registry.kind} classes"] = f"{len(loaded)} load" + (f"; not: {', '.join(missing)}" if missing else "")
+        facts[f"{registry.kind} classes"] = f"{len(loaded)} available" + (
+            f"; not available: {', '.join(missing)}" if missing else ""
+        )
     facts["results folder"] = f"{results} ({_writable(results)})"
     facts["data folder"] = f"{data_dir} ({'exists' if data_dir.is_dir() else 'missing'})" if data_dir else "not given"
     return facts

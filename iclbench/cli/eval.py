@@ -42,36 +42,41 @@ def command(
         typer.Option(
             "--shift",
             autocompletion=completion.shifts,
-            help="Also evaluate under this shift, several combined (isotropic+noisy-1, orthants+points-N), or all of "
-            "the card (all). May be repeated.",
+            help="Also evaluate under this shift, a combination (isotropic+noisy-1, orthants+points-N), or all shifts "
+            "of the card (all). May be repeated.",
         ),
     ] = None,
     evaluator: Annotated[
         list[str] | None,
-        typer.Option("--evaluator", help="Tests of the family (icl, iwl, ...), in place of those of the card."),
+        typer.Option(
+            "--evaluator", help="Test of the family (icl, iwl, ...), in place of those of the card. May be repeated."
+        ),
     ] = None,
     baseline: Annotated[
         list[str] | None,
         typer.Option(
-            "--baseline", autocompletion=completion.baselines, help="Baselines, in place of those of the card."
+            "--baseline",
+            autocompletion=completion.baselines,
+            help="Baseline to evaluate, in place of those of the card. May be repeated.",
         ),
     ] = None,
     method: Annotated[
-        str, typer.Option("--method", help="Also use the context by deep-thinking (icl: in-context only).")
+        str, typer.Option("--method", help="icl, or deep-thinking to evaluate this method in addition.")
     ] = "icl",
     override: Annotated[
         list[str] | None,
         typer.Option(
             "-o",
             "--override",
-            help="method.eta=0.01, method.passes=5, ...; task.path=FILE: the current path of the runs' data.",
+            help="Setting of the method (method.eta=0.01, method.passes=5, ...), or task.path=FILE, the current path "
+            "of the runs' data. May be repeated.",
         ),
     ] = None,
     data_changed: Annotated[
         bool,
         typer.Option(
             "--data-changed",
-            help="Score runs although their data have changed since training. The rows are not in leaderboards.",
+            help="Evaluate runs even if their data have changed since training. Leaderboards do not show these rows.",
         ),
     ] = False,
     task: Annotated[
@@ -98,7 +103,7 @@ def command(
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Evaluation seed.")] = 0,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Compute baselines even if the reference results have them.")
+        bool, typer.Option("--fresh", help="Compute baselines even if the reference results contain them.")
     ] = False,
     results: Results = RESULTS,
     data_dir: DataDir = None,
@@ -119,18 +124,19 @@ def command(
     from iclbench.store.runs import CodeChangedError
 
     if (csv is None) != (target is None):
-        raise UsageError("--csv FILE and --target COLUMN must be used together")
+        raise UsageError("--csv FILE and --target COLUMN must be used together", code="missing-value")
     if header is not None and csv is None:
-        raise UsageError("--header and --no-header need --csv FILE")
+        raise UsageError("--header and --no-header need --csv FILE", code="missing-value")
     if csv is not None and (task or shift or evaluator or extrapolate is not None):
-        raise UsageError("--csv cannot be used with --task, --shift, --evaluator and --extrapolate")
+        raise UsageError("--csv cannot be used with --task, --shift, --evaluator or --extrapolate", code="conflict")
     if task is not None:
         load_task(task)  # a mistyped name fails before the evaluation
     overrides = parse_overrides(override or [], ("method", "task"))
     context_method, files = method_of(method, overrides.get("method")), overrides.get("task", {})
     if files and (csv is not None or task is not None):
         raise UsageError(
-            "-o task.path is the path of the data of the runs' task; it cannot be used with --task and --csv"
+            "-o task.path is the path of the data of the runs' task; it cannot be used with --task or --csv",
+            code="conflict",
         )
     runs = selected_runs(results, run)
     for name in baseline or []:
@@ -141,22 +147,22 @@ def command(
     from iclbench.cli import eval_runs, summary
 
     table = None if csv is None else eval_runs.read(csv, target, header)
-    failed = untrusted = 0
+    failed = untrusted_count = 0
     evaluated: list[str] = []
     changed_code: list[str] = []
     remarks: dict[str, None] = {}
-    for each in runs:
+    for trained_run in runs:
         try:
-            other = eval_runs.other_task(each, table, csv, task)
-            if other is None and files:
-                other = each.config.task.with_files(files), None
+            replacement = eval_runs.replacement_task(trained_run, table, csv, task)
+            if replacement is None and files:
+                replacement = trained_run.config.task.with_files(files), None
             failed += eval_runs.evaluate_run(
                 context,
-                each,
+                trained_run,
                 shift or [],
                 extrapolate,
                 seed,
-                other,
+                replacement,
                 baseline,
                 evaluated,
                 evaluator,
@@ -169,14 +175,14 @@ def command(
             heed_ctrl_c(error)
             if run and len(runs) == 1:
                 raise
-            untrusted += isinstance(error, UntrustedError)
-            failed += 1  # the others continue
-            changed_code += [each.name] * isinstance(error, CodeChangedError)
-            say(f"skipped run '{each.name}': {error}")
+            untrusted_count += isinstance(error, UntrustedError)
+            failed += 1  # the other runs are evaluated
+            changed_code += [trained_run.name] * isinstance(error, CodeChangedError)
+            say(f"skipped run '{trained_run.name}': {error}")
     summary.print_summary(results, evaluated, json, without=changed_code)
     for line in remarks:
         out.print(line)
-    if retryable := failed - untrusted:
+    if retryable := failed - untrusted_count:
         say(f"{retryable} failed; the same command tries them again")
     if failed:
         raise typer.Exit(1)

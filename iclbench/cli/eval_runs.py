@@ -44,7 +44,7 @@ def evaluate_run(
     shift: list[str],
     extrapolate: int | str | None,
     seed: int = 0,
-    other: tuple[TaskConfig, Family | None] | None = None,
+    replacement: tuple[TaskConfig, Family | None] | None = None,
     baseline: list[str] | None = None,
     evaluated: list[str] | None = None,
     evaluator: list[str] | None = None,
@@ -53,19 +53,19 @@ def evaluate_run(
     remarks: dict[str, None] | None = None,
     data_changed: bool = False,
 ) -> int:
-    """Evaluate one run with a progress bar, on prompts of its task or of an `other` task; returns the number of failed
+    """Evaluate one run with a progress bar, on prompts of its task or of a `replacement`; returns the number of failed
     cells. Adds the prompt sets to `evaluated`, and remarks on their scores to `remarks`."""
     remarked: set[str] = set()
     longest = None if extrapolate is None else examples(str(extrapolate), run.config.task.points)
-    task, family = other or (run.config.task, None)
+    task, family = replacement or (run.config.task, None)
     shifts = shifts_of(run, shift, longest, task)
     tests = [] if family else evaluators_of(run, evaluator or [], task)
-    models = 1 if method is None else 2
-    size = len(baseline) if baseline else len({*task.oracles, *task.baselines})
+    model_count = 1 if method is None else 2
+    baseline_count = len(baseline) if baseline else len({*task.oracles, *task.baselines})
     failed = done = 0
-    with step_bar(f"evaluate {run.name}", (len(shifts) + len(tests)) * (models + size)) as update:
+    with step_bar(f"evaluate {run.name}", (len(shifts) + len(tests)) * (model_count + baseline_count)) as update:
 
-        def begins(contestant: PredictorContestant, prompts: PromptSet) -> None:
+        def show_start(contestant: PredictorContestant, prompts: PromptSet) -> None:
             update(done, f"{prompts.evaluation}: {contestant.name}")
 
         for cell in run_evaluation(
@@ -80,7 +80,7 @@ def evaluate_run(
             method=method,
             lookup=None if fresh else PackedBaselines(context.results),
             fresh=fresh,
-            begins=begins,
+            begins=show_start,
             data_changed=data_changed,
         ):
             done += 1
@@ -104,31 +104,35 @@ def read(csv: Path, target: str | None, header: bool | None) -> Table:
         return read_table(csv, target, header)
 
 
-def other_task(
+def replacement_task(
     run: Run, table: Table | None, csv: Path | None, task: str | None
 ) -> tuple[TaskConfig, Family | None] | None:
     """The task that replaces the run's task: a user's table, or a card at the preset of the run; None if there is
     none."""
     if table is not None and csv is not None:
-        return own_table(run, table, csv)
+        return table_task(run, table, csv)
     return None if task is None else (resolve_task(task, run.config.preset)[0], None)
 
 
-def own_table(run: Run, table: Table, csv: Path) -> tuple[TaskConfig, Family]:
+def table_task(run: Run, table: Table, csv: Path) -> tuple[TaskConfig, Family]:
     """The user's table as a task: episodes with the run's dimension and length, outputs at the scale of the run's
     training, and every kind of baseline."""
     trained_task = run.config.task
     if trained_task.head in ("categorical", "event"):
-        answers = "class labels" if trained_task.head == "categorical" else "events"
-        raise UsageError(f"run '{run.name}' predicts {answers}; --csv needs runs of regression tasks")
+        predictions = "class labels" if trained_task.head == "categorical" else "events"
+        raise UsageError(
+            f"run '{run.name}' predicts {predictions}; --csv needs runs of regression tasks", code="not-applicable"
+        )
     trained_family = trained_task.build()
     if trained_family.x_shape is not None:
         raise UsageError(
-            f"run '{run.name}' reads images, not rows of features; --csv needs runs of tasks with features"
+            f"run '{run.name}' reads images, not rows of features; --csv needs runs of tasks with features",
+            code="not-applicable",
         )
     if trained_family.y_dim > 1:
         raise UsageError(
-            f"run '{run.name}' predicts {trained_family.y_dim} numbers; --csv needs runs that predict one number"
+            f"run '{run.name}' predicts {trained_family.y_dim} numbers; --csv needs runs that predict one number",
+            code="not-applicable",
         )
     parameters = Tabular.Parameters(dim=trained_family.x_dim, variance=trained_family.normaliser)
     if table.rows < trained_task.points + 1:

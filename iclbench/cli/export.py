@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    run: Annotated[list[str], typer.Argument(autocompletion=completion.runs, help="Finished runs.")],
+    run: Annotated[list[str], typer.Argument(autocompletion=completion.runs, help="Finished runs to export.")],
     log: Trackers,
     results: Results = RESULTS,
     trust: Trust = None,
@@ -32,17 +32,20 @@ def command(
 
     check_trackers(log)
     runs = [find(results, name) for name in run]
-    for each in runs:
-        if not each.finished:
-            raise UsageError(f"run '{each.name}' has not finished training; continue it with iclbench train")
+    for trained_run in runs:
+        if not trained_run.finished:
+            raise UsageError(
+                f"run '{trained_run.name}' has not finished training; continue it with iclbench train",
+                code="not-finished",
+            )
     values = tables.read_all("values", results)
-    for each in runs:
-        rows = list(logged(each, values[values["run"] == each.name]))
-        with tracked(each, log) as trackers:
+    for trained_run in runs:
+        rows = list(logged(trained_run, values[values["run"] == trained_run.name]))
+        with tracked(trained_run, log) as trackers:
             for step, values_of_step in rows:
                 for tracker in trackers:
                     tracker.log(step, values_of_step)
-        out.print(f"{each.name}: {plural(len(rows), 'step')} for {', '.join(log)}")
+        out.print(f"{trained_run.name}: {plural(len(rows), 'step')} for {', '.join(log)}")
 
 
 def logged(run: Run, values: pd.DataFrame) -> Iterator[tuple[int, dict[str, float]]]:

@@ -12,9 +12,8 @@ import typer
 from rich.markup import escape
 from typer.core import TyperCommand, TyperGroup
 
-# The words after `iclbench`, in the order of the help. For example, the function `command` of
-# `iclbench.cli.lm.demo_model` has the options, the help and the work of `iclbench lm demo-model`. It imports torch and
-# other large packages in its body.
+# The words after `iclbench`, in the order of the help. The function `command` of `iclbench.cli.lm.demo_model` defines
+# the options and the help of `iclbench lm demo-model` and runs it. It imports large packages in its body.
 COMMANDS = (
     "demo",
     "list",

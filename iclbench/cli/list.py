@@ -16,14 +16,14 @@ from iclbench.core.errors import UnknownNameError
 _FOR_SCRIPTS = {
     "tasks": {"family", "evaluators"},
     "grids": {"tasks", "backbones"},
-    "runs": {"task", "backbone", "preset", "seed"},
+    "runs": {"backbone", "preset", "seed"},
 }
 _NUMERIC = ("size", "score")
 # The line below a table.
 _MORE = {
     "tasks": "tasks for language models: iclbench lm tasks",
     "grids": "tasks and backbones of a grid: iclbench show GRID",
-    "runs": "task, backbone and settings of a run: iclbench show RUN",
+    "runs": "score: on the task of the run; backbone and settings of a run: iclbench show RUN",
 }
 
 
@@ -32,7 +32,7 @@ def command(
         str,
         typer.Argument(
             autocompletion=completion.lists,
-            help="tasks, backbones, baselines, families, grids or runs.",
+            help="What to list: tasks, backbones, baselines, families, grids, runs or all.",
         ),
     ] = "all",
     json: Json = False,

@@ -98,11 +98,11 @@ def parser() -> Any:
 
 
 def run(arguments: list[str] | None = None) -> None:
-    """Entry point of the `iclbench` command."""
+    """The entry point of the `iclbench` command."""
     try:
         code = main(sys.argv[1:] if arguments is None else arguments)
         leave_at_once(signal.SIGINT, INTERRUPTED)
-    except KeyboardInterrupt:  # a second one during the handling of the first
+    except KeyboardInterrupt:  # a second Ctrl-C during the handling of the first
         code = INTERRUPTED
         leave_at_once(signal.SIGINT, INTERRUPTED)
     sys.exit(code)

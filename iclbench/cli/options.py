@@ -25,11 +25,13 @@ Results = Annotated[
 DataDir = Annotated[
     Path | None, typer.Option("--data-dir", envvar="ICLBENCH_DATA", help="Folder with your copies of data sets.")
 ]
-Device = Annotated[str, typer.Option("--device", envvar="ICLBENCH_DEVICE", help="auto, cpu, cuda, cuda:1, ...")]
+Device = Annotated[
+    str, typer.Option("--device", envvar="ICLBENCH_DEVICE", help="Device of models: auto, cpu, cuda, cuda:1, ...")
+]
 Threads = Annotated[
     int,
     typer.Option(
-        "--threads", envvar="ICLBENCH_THREADS", min=1, help="Number of torch threads. One is best for small models."
+        "--threads", envvar="ICLBENCH_THREADS", min=1, help="Number of torch threads; 1 is best for small models."
     ),
 ]
 Trackers = Annotated[
@@ -47,7 +49,7 @@ Workers = Annotated[
     ),
 ]
 PerGpu = Annotated[int, typer.Option("--per-gpu", min=1, help="Number of processes per GPU.")]
-Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 
 def _max_bytes(text: str | None) -> str | None:
@@ -68,7 +70,7 @@ Trust = Annotated[
         "--trust",
         metavar="MODULE",
         callback=_trust,
-        help="Trust code of this module in cards and runs. May be repeated. Also ICLBENCH_TRUST.",
+        help="Trust code of this module in cards and runs, as in the variable ICLBENCH_TRUST. May be repeated.",
     ),
 ]
 MaxBytes = Annotated[
@@ -78,7 +80,7 @@ MaxBytes = Annotated[
         metavar="SIZE",
         callback=_max_bytes,
         envvar=limits.VARIABLE,
-        help="Largest unpacked file, table in memory, or model: 500M, 8G.",
+        help="Size limit of unpacked files, tables in memory and models, like 500M or 8G.",
         show_default="1G",
     ),
 ]
@@ -90,7 +92,7 @@ def selected_runs(results: Path, names: Sequence[str] | None) -> list[Run]:
     """The named runs, or all finished runs. On a terminal the user is asked to trust their code.
 
     Raises:
-        UsageError: there is no such run.
+        UsageError: a run does not exist, or no run is finished.
     """
     from iclbench.store.archives import find
     from iclbench.store.runs import DivergedError, all_runs
@@ -101,8 +103,9 @@ def selected_runs(results: Path, names: Sequence[str] | None) -> list[Run]:
         if diverged:
             lines = "; ".join(f"run '{error.run.name}' has {error.reason}" for error in diverged[:8])
             more = f"; and {len(diverged) - 8} more" if len(diverged) > 8 else ""
-            raise UsageError(f"no finished run in {results}: {lines}{more}. Train {DivergedError.ADVICE}")
-        raise UsageError(f"no finished run in {results}; start with: iclbench train linear gpt2")
+            message = f"no finished run in {results}: {lines}{more}. Train {DivergedError.ADVICE}"
+            raise UsageError(message, code="nothing-to-do")
+        raise UsageError(f"no finished run in {results}; start with: iclbench train linear gpt2", code="nothing-to-do")
     for run in runs if trust.ask else ():  # before any progress bar; a refused run is skipped later
         with suppress(UsageError):
             for target in run.config.targets:
@@ -135,6 +138,7 @@ def examples(extrapolate: str, trained_length: int) -> int:
     number = extrapolate.removesuffix("x")
     if not (number.isascii() and number.isdecimal()):
         raise UsageError(
-            f"--extrapolate takes a number of examples (160, or 4x the trained length), not {extrapolate!r}"
+            f"--extrapolate takes a number of examples (160, or 4x the trained length), not {extrapolate!r}",
+            code="bad-value",
         )
     return int(number) * (trained_length if number != extrapolate else 1)

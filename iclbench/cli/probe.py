@@ -32,18 +32,16 @@ def command(
     context: Annotated[
         list[int] | None,
         typer.Option(
-            "--context", min=1, help="Number of examples in context. May be repeated.", show_default="as trained"
+            "--context", min=1, help="Number of examples in the context. May be repeated.", show_default="as trained"
         ),
     ] = None,
     tasks: Annotated[
         int | None,
-        typer.Option("--tasks", min=2, help="Number of functions for the probe of layers.", show_default="128"),
+        typer.Option("--tasks", min=2, help="Number of functions on which layers are probed.", show_default="128"),
     ] = None,
     fit: Annotated[
         int | None,
-        typer.Option(
-            "--fit", min=2, help="Number of queries per function that fit scale and shift.", show_default="10"
-        ),
+        typer.Option("--fit", min=2, help="Number of queries per function to fit scale and shift.", show_default="10"),
     ] = None,
     test: Annotated[
         int | None, typer.Option("--test", min=1, help="Number of scored queries per function.", show_default="40")
@@ -70,23 +68,23 @@ def command(
     threads: Threads = 1,
     json: Json = False,
 ) -> None:
-    """Decode every layer by the model's read-out, up to a scale and a shift per function, and compare with GD and GD++.
-    Alternatively, measure the rank of the predictions, or probe the sample representation."""
+    """Apply the read-out of the model to every layer, up to a scale and a shift per function, and compare them with GD
+    and GD++. Alternatively, measure the rank of the predictions, or probe the sample representation."""
     from iclbench.core.context import Context
 
     if rank and representation:
-        raise UsageError("--rank and --representation cannot be used together")
+        raise UsageError("--rank and --representation cannot be used together", code="conflict")
     if representation and (context or shift != "none"):
-        raise UsageError("--representation cannot be used with --context and --shift")
+        raise UsageError("--representation cannot be used with --context or --shift", code="conflict")
     layer_sizes, rank_sizes = (
         _set_options(tasks=tasks, fit=fit, test=test),
         _set_options(contexts=contexts, queries=queries),
     )
     if rank_sizes and not rank:
-        raise UsageError(f"--{next(iter(rank_sizes))} needs --rank")
+        raise UsageError(f"--{next(iter(rank_sizes))} needs --rank", code="missing-value")
     if layer_sizes and (rank or representation):
-        name, which = next(iter(layer_sizes)), "--rank" if rank else "--representation"
-        raise UsageError(f"--{name} cannot be used with {which}")
+        name, other_option = next(iter(layer_sizes)), "--rank" if rank else "--representation"
+        raise UsageError(f"--{name} cannot be used with {other_option}", code="conflict")
     runs = selected_runs(results, run)
     probe_context = Context(results, data_dir, set_up_torch(device, threads))
     from iclbench.cli.probe_runs import probe_runs

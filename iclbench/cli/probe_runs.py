@@ -24,7 +24,7 @@ from iclbench.store.runs import Run
 
 def probe_runs(
     runs: Sequence[Run],
-    named: bool,
+    is_selection: bool,
     context: list[int] | None,
     sizes: Mapping[str, int],
     rank: bool,
@@ -34,11 +34,11 @@ def probe_runs(
     probe_context: Context,
     json: bool,
 ) -> None:
-    """Probe runs and print the tables. Runs that do not support the probe are skipped, unless they were `named`.
-    `sizes` override the probe's default numbers of functions, queries or contexts.
+    """Probe runs and print the tables. Runs that do not support the probe are skipped if they are not a selection of
+    the user. `sizes` override the probe's default numbers of functions, queries or contexts.
 
     Raises:
-        UsageError: a named run does not support the probe, or no run does.
+        UsageError: a selected run does not support the probe, or no run does.
         typer.Exit: with 1, if cells failed.
     """
     options: dict[str, Any] = {"seed": seed}
@@ -58,19 +58,20 @@ def probe_runs(
     failed = 0
     probed: list[str] = []
     refusals: dict[str, UsageError] = {}
-    for each in runs:
+    for run in runs:
         try:
-            failed += follow(each.name, probe_cells(each), probed, say)
+            failed += compute(run.name, probe_cells(run), probed, say)
         except UsageError as error:
-            if named:
+            if is_selection:
                 raise
-            refusals[each.name] = error  # not named, so the others continue
+            refusals[run.name] = error  # the other runs are probed
     errors = dict.fromkeys(str(reason) for reason in refusals.values() if not isinstance(reason, NotProbedError))
     if not probed:
         for reason in refusals.values():
             if isinstance(reason, UntrustedError):
                 raise reason
-        raise UsageError("; ".join(errors) or f"no finished run in {probe_context.results} has {requirement}")
+        message = "; ".join(errors) or f"no finished run in {probe_context.results} has {requirement}"
+        raise UsageError(message, code=next((error.code for error in refusals.values()), "not-applicable"))
     for name, reason in refusals.items():
         say(f"skipped run '{name}': {reason}")
     print_tables(probe_context.results, probed, json, table, title)
@@ -80,7 +81,7 @@ def probe_runs(
         raise typer.Exit(1)
 
 
-def follow(name: str, cells: Iterator[CellResult], probed: list[str], say: Callable[[str], None]) -> int:
+def compute(name: str, cells: Iterator[CellResult], probed: list[str], say: Callable[[str], None]) -> int:
     """Compute the cells of one run; returns the number of failed cells, and adds the probe sets to `probed`."""
     failed = 0
     for cell in cells:

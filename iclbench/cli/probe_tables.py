@@ -23,33 +23,33 @@ def depth_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     lines: list[tuple[float, list[str]]] = []
     for run, rows in probed.groupby("run", sort=False):
         errors = rows[rows["metric"] == "squared_error"].sort_values("axis_value")
-        ends = float(errors["value"].astype(float).iloc[-1])
+        last_error = float(errors["value"].astype(float).iloc[-1])
         name = _styled_name(values, str(run))
         if errors["axis"].isna().all():
-            lines.append((ends, [name, "", "", "", "", short(ends), "", "", ""]))
+            lines.append((last_error, [name, "", "", "", "", short(last_error), "", "", ""]))
             continue
         by_depth = errors.set_index(errors["axis_value"].astype(int))["value"]
         depth = int(by_depth.index.max())
         unit = "layer" if errors["axis"].iloc[0] == "layer" else "step"
         quarters = [_error_at(by_depth, depth, quarter) for quarter in (1, 2, 3)]
         best = "" if by_depth.isna().any() else f"{short(by_depth.min())} at {unit} {by_depth.idxmin()}"
-        last = rows[rows["axis_value"] == depth].set_index("metric")["value"]
-        fitted = [_with_spread(last, metric) for metric in ("scale", "shift")]
-        lines.append((ends, [name, f"{depth} {unit}s", *quarters, short(ends), best, *fitted]))
+        last_layer = rows[rows["axis_value"] == depth].set_index("metric")["value"]
+        scale, shift = (_with_spread(last_layer, metric) for metric in ("scale", "shift"))
+        lines.append((last_error, [name, f"{depth} {unit}s", *quarters, short(last_error), best, scale, shift]))
     ordered = [line for _, line in sorted(lines, key=lambda pair: (math.isnan(pair[0]), pair[0]))]
     return ["contestant", "depth", "1/4", "1/2", "3/4", "all", "best", "scale", "shift"], ordered
 
 
 def _error_at(by_depth: pd.Series, depth: int, quarters: int) -> str:
-    """The error after a number of quarters; empty if this is not a whole number of layers, or there is no value."""
-    layer, rest = divmod(quarters * depth, 4)
-    return "" if rest or layer not in by_depth.index else short(by_depth[layer])
+    """The error after a number of quarters; empty if they are not an integer number of layers, or without a value."""
+    layer, remainder = divmod(quarters * depth, 4)
+    return "" if remainder or layer not in by_depth.index else short(by_depth[layer])
 
 
-def _with_spread(last: pd.Series, metric: str) -> str:
-    if f"{metric}_std" not in last.index or pd.isna(last[metric]):
+def _with_spread(values: pd.Series, metric: str) -> str:
+    if f"{metric}_std" not in values.index or pd.isna(values[metric]):
         return ""
-    return f"{fixed(last[metric], 2)} ±{fixed(last[f'{metric}_std'], 2)}"
+    return f"{fixed(values[metric], 2)} ±{fixed(values[f'{metric}_std'], 2)}"
 
 
 def rank_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
@@ -58,9 +58,9 @@ def rank_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     by_contexts = _measured(values, "rank", "contexts")
     lines: list[tuple[float, list[str]]] = []
     for run, rows in by_contexts.groupby("run", sort=False):
-        both = rows.pivot_table("value", "axis_value", "metric")
-        cells = [f"{e:.1f} ({r:.0f})" for e, r in zip(both["effective_rank"], both["rank"], strict=True)]
-        lines.append((float(both["effective_rank"].iloc[-1]), [_styled_name(values, str(run)), *cells]))
+        ranks = rows.pivot_table("value", "axis_value", "metric")
+        cells = [f"{e:.1f} ({r:.0f})" for e, r in zip(ranks["effective_rank"], ranks["rank"], strict=True)]
+        lines.append((float(ranks["effective_rank"].iloc[-1]), [_styled_name(values, str(run)), *cells]))
     counts = sorted(by_contexts["axis_value"].unique())
     return ["contestant", *(f"m={n:.0f}" for n in counts)], [line for _, line in sorted(lines)]
 

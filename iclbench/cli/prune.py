@@ -1,4 +1,4 @@
-"""`iclbench prune`: remove files that are not needed any more."""
+"""`iclbench prune`: remove files that are no longer needed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from iclbench.cli.options import RESULTS, Results
 
 
 def command(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the files, and remove nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the files without removing them.")] = False,
     results: Results = RESULTS,
 ) -> None:
     """Remove temporary files of killed processes, unusable checkpoints, and tables of removed runs."""

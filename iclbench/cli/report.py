@@ -1,4 +1,4 @@
-"""`iclbench report`: one HTML page, tables and pictures from a results folder."""
+"""`iclbench report`: write an HTML report, tables and figures from a results folder."""
 
 from __future__ import annotations
 
@@ -13,36 +13,80 @@ import typer
 
 from iclbench.cli import completion
 from iclbench.cli.options import RESULTS, Results
+from iclbench.core.errors import UsageError
+from iclbench.core.formats import canonical
 
-_MANY = "; several by commas or by repeating the option."
+# The sections in reading order, as in `iclbench.report.sections`, whose import takes seconds.
+SECTIONS = (
+    "summary",
+    "heat-map",
+    "ranking",
+    "named-pairs",
+    "pareto",
+    "over-training",
+    "footing",
+    "overview",
+    "learning-curves",
+    "leaderboard",
+    "targets",
+    "in-context",
+    "gap",
+    "related",
+    "context-size",
+    "examples",
+    "extrapolation",
+    "shifts",
+    "probing",
+    "rank",
+    "representation",
+    "published",
+    "training",
+    "rate-window",
+    "plane",
+    "language",
+    "costs",
+    "coverage",
+    "missing",
+    "provenance",
+)
+_SEVERAL = "separate several by commas or repeat the option"
 
 
 def command(
     results: Results = RESULTS,
-    out: Annotated[Path | None, typer.Option("--out", help="Where to write.", show_default="RESULTS/report")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder of the report.", show_default="RESULTS/report")
+    ] = None,
     formats: Annotated[
-        str, typer.Option("--formats", help="Picture files beside the page: png, svg or png,svg.")
+        str, typer.Option("--formats", help="Also write figures as files: png, svg or png,svg.")
     ] = "none",
     task: Annotated[
         list[str] | None,
-        typer.Option("--task", autocompletion=completion.several_tasks, help=f"Report on this task alone{_MANY}"),
+        typer.Option("--task", autocompletion=completion.several_tasks, help=f"Report only on this task; {_SEVERAL}."),
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", help=f"Write this section alone (heat-map, ranking, learning-curves, ...){_MANY}"),
+        typer.Option("--only", help=f"Write only this section; {_SEVERAL}. Sections: {', '.join(SECTIONS)}."),
     ] = None,
-    title: Annotated[str | None, typer.Option("--title", help="Title of the page.")] = None,
+    title: Annotated[str | None, typer.Option("--title", help="Title of the report.")] = None,
     workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Processes at work.", show_default="one per core")
+        int | None, typer.Option("--workers", min=1, help="Number of processes.", show_default="one per core")
     ] = None,
-    show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    show: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
 ) -> None:
-    """Write one self-contained HTML page and its tables (CSV, Markdown, LaTeX); pictures with --formats."""
+    """Write a self-contained HTML report and its tables as CSV, Markdown and LaTeX."""
     from iclbench.cli.terminal import out as stdout
     from iclbench.cli.terminal import say, step_bar
     from iclbench.report import build
+    from iclbench.report.sections import names
     from iclbench.report.workers import available
 
+    selected_sections, all_sections = _split(only or []), names()
+    for name in selected_sections:
+        if canonical(name) not in all_sections:
+            raise UsageError(
+                f"unknown section '{name}'; the sections are {', '.join(all_sections)}", code="unknown-name"
+            )
     folder = out or results / "report"
     say(f"reading the tables in {results}, writing to {folder}")
     with ExitStack() as stack:
@@ -54,19 +98,19 @@ def command(
         built = build(
             results,
             folder,
-            formats=() if formats.strip().lower() == "none" else _listed([formats.lower()]),
-            tasks=_listed(task or []),
-            only=_listed(only or []),
+            formats=() if formats.strip().lower() == "none" else _split([formats.lower()]),
+            tasks=_split(task or []),
+            only=selected_sections,
             title=title,
             processes=workers or available(),
             progress=lambda done, total, last: bar(total)(done, last),
         )
     for reason, number in Counter(built.missing_pictures.values()).items():
-        say(f"{number} of {built.pictures + len(built.missing_pictures)} pictures are missing: {reason}")
+        say(f"{number} of {built.pictures + len(built.missing_pictures)} figures are missing: {reason}")
     for title, reason in built.failed_sections.items():
-        say(f"section '{title}' could not be made: {reason} (this is a bug)")
+        say(f"section '{title}' failed: {reason} (this is a bug)")
     if built.script_error:
-        say(f"the page has its tables and no figures: {built.script_error}")
+        say(f"the report has tables and no figures: {built.script_error}")
     stdout.print(str(built.page.resolve()))
     if show:
         typer.launch(built.page.resolve().as_uri())
@@ -74,10 +118,10 @@ def command(
         raise typer.Exit(1)
 
 
-def _listed(given: list[str]) -> list[str]:
-    """The names in options that take several, separated by commas.
+def _split(options: list[str]) -> list[str]:
+    """The names in the values of an option, which are separated by commas.
 
-    >>> _listed(["png, svg", "pdf"])
+    >>> _split(["png, svg", "pdf"])
     ['png', 'svg', 'pdf']
     """
-    return [name.strip() for each in given for name in each.split(",") if name.strip()]
+    return [name.strip() for option in options for name in option.split(",") if name.strip()]

@@ -58,7 +58,9 @@ def short(error: Any) -> str:
     """An error with three decimals; `failed` if it is missing. Only likelihoods are below 0."""
     if pd.isna(error):
         return "failed"
-    return "<.0005" if 0 <= error < 5e-4 else fixed(error)
+    if error == 0:
+        return "0"
+    return "<.0005" if 0 < error < 5e-4 else fixed(error)
 
 
 def interval(row: Any) -> str:

@@ -14,10 +14,10 @@ from iclbench.core.errors import UsageError
 
 def command(
     run: Annotated[list[str], typer.Argument(autocompletion=completion.runs, help="Runs to delete.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
     results: Results = RESULTS,
 ) -> None:
-    """Delete runs: folder, tables, rows of sweeps. Packed results are not changed."""
+    """Delete runs with their tables and rows of sweeps. Packed results are not changed."""
     from iclbench.cli.terminal import say
     from iclbench.core.formats import nbytes, plural
     from iclbench.sweep.cleaning import parts_of, remove_run
@@ -26,7 +26,7 @@ def command(
     parts_by_run = {name: parts_of(results, name) for name in names}  # a mistyped name fails before anything is deleted
     if not yes:
         if not (sys.stdin and sys.stdin.isatty()):
-            raise UsageError(f"cannot ask whether to delete {', '.join(names)} without a terminal; use --yes")
+            raise UsageError(f"confirm the deletion of {', '.join(names)} with --yes", code="missing-value")
         for name, parts in parts_by_run.items():
             say(f"{name}: {plural(len(parts), 'part')}, {nbytes(sum(part.size for part in parts))}")
         if not typer.confirm(f"delete {plural(len(names), 'run')} and all their results?", err=True):

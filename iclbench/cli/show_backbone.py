@@ -1,4 +1,4 @@
-"""What `iclbench show BACKBONE` prints: what it is, and each setting with its type, default and meaning."""
+"""The output of `iclbench show BACKBONE`: a description, and each setting with its type, default and meaning."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _ORDERS = {"causal": "in their order (causal)", "set": "as a set"}
 
 
 def values_of(name: str) -> dict[str, Any]:
-    """Where the backbone comes from, what it declares, what its name stands for, and its settings with defaults and
-    meanings.
+    """The class of a backbone, its properties, the frozen settings of its name, and all settings with types, defaults
+    and meanings.
 
     Raises:
-        UsageError: the class cannot be loaded, or is no backbone.
+        UsageError: the class cannot be loaded, or is not a backbone.
     """
     entry, variant, cls = BACKBONES.entry(name), BACKBONES.variant(name), BACKBONES.subclass(name)
     settings = {
@@ -46,24 +46,24 @@ def values_of(name: str) -> dict[str, Any]:
 
 
 def _first_line(cls: type) -> str:
-    """The first line of a class's own docstring; empty where it has none."""
+    """The first line of the docstring of a class; empty if it has none."""
     return next(iter((cls.__doc__ or "").strip().splitlines()), "")
 
 
 def print_backbone(values: dict[str, Any]) -> None:
     """Print the values of a backbone."""
     frozen = ", ".join(f"{key} = {'the default' if v is None else v}" for key, v in values["frozen"].items())
-    about = [
+    properties = [
         ["summary", values["summary"]],
         ["variant of", values["variant_of"] if values["variant_of"] != values["backbone"] else ""],
         ["frozen", frozen],
         ["class", values["class"]],
         ["reads points", _ORDERS[values["order"]]],
         ["heads", ", ".join(values["heads"])],
-        ["related datasets", "used where a task has them" if values["uses_related"] else "not used"],
-        ["forgets points", "yes" if values["removes_points"] else "no"],
+        ["related datasets", "used if the task has them" if values["uses_related"] else "not used"],
+        ["removes points", "yes" if values["removes_points"] else "no"],
     ]
-    table("", ["backbone", values["backbone"]], [line for line in about if line[1]])
+    table("", ["backbone", values["backbone"]], [line for line in properties if line[1]])
     if values["about"]:
         for line in ("", *_wrapped(values["about"], out.width)):
             out.print(line, markup=False, highlight=False)
@@ -74,11 +74,11 @@ def print_backbone(values: dict[str, Any]) -> None:
             for name, field in values["settings"].items()
         ]
         table("", ["setting", "default", "meaning"], rows)
-    out.print("\nset one with -o backbone.NAME=VALUE; a preset's budget sizes it; types: --json")
+    out.print("\nchange a setting: -o backbone.NAME=VALUE; the budget of the preset sets the size; types: --json")
 
 
 def _wrapped(text: str, width: int) -> Iterator[str]:
-    """A docstring's lines at another width: paragraphs and items of lists are filled again, indented blocks stay."""
+    """The lines of a docstring at another width: paragraphs and list items are wrapped, indented blocks are not."""
     for block in re.split(r"(\n\n|\n(?=- ))", text):
         if block.isspace():
             yield from [""] * (block.count("\n") - 1)
@@ -89,7 +89,7 @@ def _wrapped(text: str, width: int) -> Iterator[str]:
 
 
 def type_name(annotation: Any) -> str:
-    """`int`, `'a' or 'b'`, `int or none`: a setting's type in a reader's words."""
+    """The type of a setting in words: `int`, `'a' or 'b'`, `int or none`."""
     args = get_args(annotation)
     if get_origin(annotation) is Annotated:
         return type_name(args[0])

@@ -1,4 +1,4 @@
-"""What `iclbench show` knows of language models: their tasks, suites of them, and grids."""
+"""Values of tasks, suites and grids of language models for `iclbench show`."""
 
 from __future__ import annotations
 
@@ -13,32 +13,33 @@ from iclbench.language.tasks.selection import language_tasks
 from iclbench.sweep.language_grids import grid_tasks, is_language_grid, load_language_grid
 
 
-def known() -> list[str]:
-    """The names of all cards of language models but the grids."""
+def card_names() -> list[str]:
+    """The names of all cards of language models except grids."""
     return [*names("tasks/language"), *names("tasks/language/suites")]
 
 
 def values_of(name: str) -> dict[str, Any] | None:
-    """The grid, task or suite of this name, or at this path, with every value; None: there is none of language models.
+    """All values of the grid, task or suite with this name or path; None if it does not belong to language models.
 
-    All tasks of a grid or a suite are resolved first, so one that is shown can be evaluated.
+    All tasks of a grid or a suite are resolved, so a grid or suite that is shown can be evaluated.
     """
     if is_language_grid(name):
-        grid, of_models = load_language_grid(name)
+        grid, card = load_language_grid(name)
         tasks = [task.name for task in grid_tasks(name)]
-        plain = of_models.model_dump(mode="json", exclude_unset=True)
-        return {"grid": grid, "hash": content_hash(of_models), **plain, "tasks_in_full": tasks}
-    short = canonical(name)
-    if short in names("tasks/language") or (name.endswith(".toml") and "template" in read_toml(Path(name))):
-        task, card = load_language_card(name)
-        values = {"language_task": task, "hash": content_hash(card), **card.model_dump(mode="json", exclude_none=True)}
-        return values | ({"tasks": [each.name for each in tasks_of(task, card)]} if card.subsets else {})
-    of_subset = {task.name: task for task in shipped_tasks() if task.subset}.get(short)
-    if of_subset is not None:
-        about = {"language_task": short, "subset": of_subset.subset, "hash": of_subset.hash}
-        card_values = of_subset.card.model_dump(mode="json", exclude={"subsets", "left_out", "published"})
-        return about | card_values | {"family": of_subset.family}
-    if short in names("tasks/language/suites"):
+        plain = card.model_dump(mode="json", exclude_unset=True)
+        return {"grid": grid, "hash": content_hash(card), **plain, "tasks_in_full": tasks}
+    canonical_name = canonical(name)
+    if canonical_name in names("tasks/language") or (name.endswith(".toml") and "template" in read_toml(Path(name))):
+        task, task_card = load_language_card(name)
+        plain = task_card.model_dump(mode="json", exclude_none=True)
+        values = {"language_task": task, "hash": content_hash(task_card), **plain}
+        return values | ({"tasks": [each.name for each in tasks_of(task, task_card)]} if task_card.subsets else {})
+    subset_task = {task.name: task for task in shipped_tasks() if task.subset}.get(canonical_name)
+    if subset_task is not None:
+        values = {"language_task": canonical_name, "subset": subset_task.subset, "hash": subset_task.hash}
+        card_values = subset_task.card.model_dump(mode="json", exclude={"subsets", "left_out", "published"})
+        return values | card_values | {"family": subset_task.family}
+    if canonical_name in names("tasks/language/suites"):
         suite, suite_card = load_suite(name)
         language_tasks(suite_card.tasks)
         return {

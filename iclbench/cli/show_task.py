@@ -1,6 +1,6 @@
-"""What `iclbench show TASK` prints: one screen with the sampled process, its sizes and the methods to compare with.
+"""The output of `iclbench show TASK`: one screen with the sampled process, its sizes, and its baselines and oracles.
 
-All of it is on the card: nothing here imports the family, and so torch.
+All values are on the card, so the family and torch are not imported.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from iclbench.cli.terminal import out, table
 from iclbench.core.formats import assignments, count, number
 from iclbench.registry import FAMILIES
 
-# Published numbers that fit the screen.
-_PUBLISHED = 8
+# Maximum number of published numbers, so that a task fits on one screen.
+_MAX_PUBLISHED = 8
 _QUESTIONS = {
     "next": "the next output, after every number of examples (question next)",
     "targets": "several outputs from one context (question targets)",
@@ -24,40 +24,40 @@ def print_task(values: dict[str, Any], typed: str) -> None:
     """Print one task.
 
     Args:
-        values: the card's values, by preset the parameters that the card sets.
-        typed: the name or path that the user gave.
+        values: the values of the card; each preset has the parameters that the card sets.
+        typed: the name or path that the user typed.
     """
     family, presets = values["family"], values["presets"]
-    every = [preset["parameters"] for preset in presets.values()]
-    shared = {key: value for key, value in every[0].items() if all(each.get(key) == value for each in every)}
-    trained = "; its context points too while training" if values.get("context_targets") else ""
-    a = "an" if values["head"][0] in "aeiou" else "a"
-    about = [
+    parameters = [preset["parameters"] for preset in presets.values()]
+    shared = {key: value for key, value in parameters[0].items() if all(each.get(key) == value for each in parameters)}
+    context_targets = "; in training also the context points" if values.get("context_targets") else ""
+    article = "an" if values["head"][0] in "aeiou" else "a"
+    properties = [
         ["summary", values["summary"]],
         ["family", ": ".join(filter(None, (family, FAMILIES.entry(family).summary)))],
         ["parameters", assignments(shared)],
-        ["asks", f"{_QUESTIONS[values['question']]}, answered by {a} {values['head']} head{trained}"],
+        ["predicts", f"{_QUESTIONS[values['question']]}, with {article} {values['head']} head{context_targets}"],
         ["baselines", ", ".join(values["baselines"])],
         ["oracles", ", ".join(values["oracles"]) or "none"],
         ["shifts", ", ".join(values["shifts"]) or "none on the card"],
         ["tests", ", ".join(values["evaluators"])],
         ["source", values["source"]],
     ]
-    table("", ["task", values["task"]], [line for line in about if line[1]])
+    table("", ["task", values["task"]], [line for line in properties if line[1]])
     out.print()
     columns = ["preset", "examples", "episodes", "steps", "batch", "rate", "budget", "parameters"]
-    lines = [_preset(name, preset, shared) for name, preset in presets.items()]
+    lines = [_preset_cells(name, preset, shared) for name, preset in presets.items()]
     width = len(columns) if any(line[-1] for line in lines) else -1
     table("", columns[:width], [line[:width] for line in lines], range(1, 7))
     if values["published"]:
         out.print()
         _print_published(values["published"])
     task = shlex.quote(typed) if typed.endswith(".toml") else values["task"]
-    more = f"the card: iclbench show {task} --card; all numbers and defaults: --json"
+    more = f"the card: iclbench show {task} --card; all values and defaults: --json"
     out.print(f"\n{more}; train: iclbench train {task} gpt2")
 
 
-def _preset(name: str, preset: dict[str, Any], shared: dict[str, Any]) -> list[str]:
+def _preset_cells(name: str, preset: dict[str, Any], shared: dict[str, Any]) -> list[str]:
     train = preset["train"]
     changed = {key: value for key, value in preset["parameters"].items() if key not in shared}
     sizes = (preset["points"], preset["episodes"], train["steps"], train["batch"])
@@ -67,13 +67,15 @@ def _preset(name: str, preset: dict[str, Any], shared: dict[str, Any]) -> list[s
 
 
 def _print_published(rows: list[dict[str, Any]]) -> None:
-    named = ("shift", "evaluator", "n_context", "n_related")
+    condition_keys = ("shift", "evaluator", "n_context", "n_related")
     lines = []
-    for row in rows[:_PUBLISHED]:
-        where = [f"{key.removeprefix('n_')} {row[key]}" for key in named if row.get(key) not in (None, "none")]
-        lines.append([row["contestant"], row["preset"], row["metric"], ", ".join(where), number(row["value"])])
+    for row in rows[:_MAX_PUBLISHED]:
+        conditions = [
+            f"{key.removeprefix('n_')} {row[key]}" for key in condition_keys if row.get(key) not in (None, "none")
+        ]
+        lines.append([row["contestant"], row["preset"], row["metric"], ", ".join(conditions), number(row["value"])])
     table("published", ["contestant", "preset", "metric", "at", "value"], lines, [4])
-    if len(rows) > _PUBLISHED:
-        out.print(f"and {len(rows) - _PUBLISHED} more: --json")
+    if len(rows) > _MAX_PUBLISHED:
+        out.print(f"and {len(rows) - _MAX_PUBLISHED} more: --json")
     for source, data in dict.fromkeys((row["source"], assignments(row.get("data", {}))) for row in rows):
         out.print(f"from {source}" + (f", for {data}" if data else ""))

@@ -1,4 +1,4 @@
-"""What `iclbench show` finds by a name, with every value, and the screen that it fits on."""
+"""Find a task, baseline, grid, backbone or run by its name, and print its values."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from iclbench.sweep.language_grids import is_language_grid
 
 
 def values_of(name: str, preset: str | None, results: Path, defaults: bool) -> dict[str, Any]:
-    """Every value of the task, suite, baseline, grid, backbone or run of this name; with `defaults`, the parameters of
-    a task include those that its card leaves out, for which its family is imported."""
-    short = canonical(name)
+    """All values of the task, suite, baseline, grid, backbone or run with this name. With `defaults`, the parameters of
+    a task include those that are not on its card, for which its family is imported."""
+    canonical_name = canonical(name)
     if (values := show_language.values_of(name)) is not None:
         return values
-    if short in names("grids") or is_grid(name):
+    if canonical_name in names("grids") or is_grid(name):
         return _grid(name, preset)
-    if is_baseline(name) or short in names("baselines"):
-        baseline, card_ = load_baseline(name)
-        return {"baseline": baseline, "hash": content_hash(card_), **card_.model_dump(mode="json", exclude_none=True)}
-    if name.endswith(".toml") or short in names("tasks"):
+    if is_baseline(name) or canonical_name in names("baselines"):
+        baseline, card = load_baseline(name)
+        return {"baseline": baseline, "hash": content_hash(card), **card.model_dump(mode="json", exclude_none=True)}
+    if name.endswith(".toml") or canonical_name in names("tasks"):
         return _task(name, preset, defaults)
-    if short in BACKBONES.entries:
-        return show_backbone.values_of(short)
+    if canonical_name in BACKBONES.entries:
+        return show_backbone.values_of(canonical_name)
     runs = {run.name: run for run in all_runs(results)}
     if name in runs:
         return {"run": name, "hash": runs[name].hash, **runs[name].config.dump()}
@@ -49,7 +49,7 @@ def values_of(name: str, preset: str | None, results: Path, defaults: bool) -> d
     raise UnknownNameError(
         "name",
         name,
-        [*names("tasks"), *show_language.known(), *names("baselines"), *names("grids"), *BACKBONES.names(), *runs],
+        [*names("tasks"), *show_language.card_names(), *names("baselines"), *names("grids"), *BACKBONES.names(), *runs],
         hint="(or package.module:Class)",
         listed_by="iclbench list",
     )
@@ -58,22 +58,22 @@ def values_of(name: str, preset: str | None, results: Path, defaults: bool) -> d
 def _task(name: str, preset: str | None, defaults: bool) -> dict[str, Any]:
     """The card, with the parameters of the family in the presets."""
     task, card = load_task(name)
-    importable = ":" not in card.family or trust.is_ours(card.family)  # other code is not run to be shown
+    importable = ":" not in card.family or trust.is_ours(card.family)  # other code is not run
     if defaults and not importable:
-        say(f"the family '{card.family}' is not imported, so parameters are shown as the card has them")
+        say(f"the family '{card.family}' is not imported, so only the parameters of the card are shown")
     presets = {}
-    for each in [preset] if preset else card.presets:
-        sizes = card.preset(each, task)
+    for preset_name in [preset] if preset else card.presets:
+        sizes = card.preset(preset_name, task)
         parameters = {**card.parameters, **sizes.parameters}
         if defaults and importable:
-            parameters = resolve_task(name, each)[0].parameters
-        presets[each] = sizes.model_dump(mode="json", exclude_none=True) | {"parameters": parameters}
-    written = card.model_dump(mode="json", exclude_none=True, exclude={"parameters"})
-    return {"task": task, "hash": card.hash, **written, "presets": presets}
+            parameters = resolve_task(name, preset_name)[0].parameters
+        presets[preset_name] = sizes.model_dump(mode="json", exclude_none=True) | {"parameters": parameters}
+    card_values = card.model_dump(mode="json", exclude_none=True, exclude={"parameters"})
+    return {"task": task, "hash": card.hash, **card_values, "presets": presets}
 
 
 def _grid(name: str, preset: str | None) -> dict[str, Any]:
-    """The card and the names of its runs, all of them resolved: a grid that is shown can be run."""
+    """The card and the names of its runs. All runs are resolved, so a grid that is shown can be run."""
     grid, card = load_grid(name)
     plain = {"grid": grid, "hash": content_hash(card), **card.model_dump(mode="json", exclude_unset=True)}
     try:
@@ -83,10 +83,13 @@ def _grid(name: str, preset: str | None) -> dict[str, Any]:
 
 
 def commands_of(name: str, preset: str | None, results: Path | None) -> Iterator[str]:
-    """The commands that do the work of a grid."""
+    """The commands that train, evaluate, probe and measure the runs of a grid."""
     if is_language_grid(name):
         if preset is not None:
-            raise UsageError(f"grid '{name}' is of language models, whose size is their own; drop --preset")
+            raise UsageError(
+                f"--preset does not apply to grid '{name}' of pretrained language models; remove it",
+                code="not-applicable",
+            )
         yield from language_commands(name, results)
         return
     for run in grid_runs(name, preset):
@@ -94,7 +97,7 @@ def commands_of(name: str, preset: str | None, results: Path | None) -> Iterator
 
 
 def print_values(values: dict[str, Any], name: str) -> None:
-    """One screen of a task or a backbone; all else as TOML."""
+    """Print a task or a backbone on one screen, and anything else as TOML."""
     if "task" in values and "presets" in values:
         print_task(values, name)
     elif "backbone" in values and "settings" in values:

@@ -23,41 +23,43 @@ def command(
     csv: Annotated[
         str,
         typer.Option(
-            "--csv", help="File of points x1,...,y1,... or events time,mark. A query has ? for y, or ?,?. - is stdin."
+            "--csv",
+            help="File of points (x1,...,y1,...) or events (time,mark), or - for stdin. A query has ? for y, or ?,? "
+            "for an event.",
         ),
     ] = "-",
-    state: Annotated[Path | None, typer.Option("--state", help="Continue from a state of --save.")] = None,
+    state: Annotated[
+        Path | None, typer.Option("--state", help="Continue from a state that --save has written.")
+    ] = None,
     save: Annotated[
         Path | None,
         typer.Option(
             "--save",
-            help="Write the state to this file at the end, also after Ctrl-C, SIGTERM or a bad line. Only a file with "
-            "a state is replaced.",
+            help="Write the state to this file at the end, also after Ctrl-C, SIGTERM or a bad line. An existing file "
+            "must hold a state.",
         ),
     ] = None,
     related: Annotated[
         list[Path] | None,
         typer.Option(
-            "--related", help="A related dataset with the same columns, for models that use them. May be repeated."
+            "--related", help="Related dataset with the same columns, for models that use them. May be repeated."
         ),
     ] = None,
     window: Annotated[
         int | None,
         typer.Option(
-            "--window", min=1, help="Use only this number of latest points, for models that can remove points."
+            "--window", min=1, help="Use only this number of latest points; needs a model that can remove points."
         ),
     ] = None,
     start: Annotated[
         str | None,
         typer.Option(
-            "--start", help="Time 0 of events, or first: the time of the first line, which then is not an event."
+            "--start", help="Time 0 of events, or first for the time of the first line, which then is not an event."
         ),
     ] = None,
     float64: Annotated[
         bool,
-        typer.Option(
-            "--float64", help="Compute in double precision. A state must be read with the precision of its --save."
-        ),
+        typer.Option("--float64", help="Compute in double precision. Read a state with the precision of its --save."),
     ] = False,
     results: Results = RESULTS,
     data_dir: DataDir = None,
@@ -73,9 +75,13 @@ def command(
     from iclbench.store.archives import find
 
     if state and related:
-        raise UsageError("--related cannot be used with --state, which holds the related datasets of its start")
+        raise UsageError(
+            "--related cannot be used with --state, which holds the related datasets of its start", code="conflict"
+        )
     if state and start is not None:
-        raise UsageError("--start cannot be used with --state, which holds the start of its observation")
+        raise UsageError(
+            "--start cannot be used with --state, which holds the start of its observation", code="conflict"
+        )
     trained_run, path = find(results, run), None if csv == "-" else Path(csv)
     if save:
         _check_writable(save)
@@ -95,7 +101,7 @@ def _open_lines(path: Path | None) -> Iterator[io.TextIOBase]:
     """The lines of a file or of standard input. Invalid bytes become invalid numbers."""
     if path is None:
         if sys.stdin is None:
-            raise UsageError("standard input is closed; give a file with --csv FILE")
+            raise UsageError("standard input is closed; give a file with --csv FILE", code="missing-value")
         if isinstance(sys.stdin, io.TextIOWrapper):
             sys.stdin.reconfigure(errors="replace")
         yield cast(io.TextIOBase, sys.stdin)
@@ -103,7 +109,10 @@ def _open_lines(path: Path | None) -> Iterator[io.TextIOBase]:
     try:
         file = path.open(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}; give --csv a file, or - for stdin") from error
+        code = "missing-file" if isinstance(error, FileNotFoundError) else "unreadable-file"
+        raise DataError(
+            f"cannot read {path}: {error.strerror or error}; give --csv a file, or - for stdin", code=code
+        ) from error
     with file:
         yield file
 
@@ -111,8 +120,11 @@ def _open_lines(path: Path | None) -> Iterator[io.TextIOBase]:
 def _check_writable(path: Path) -> None:
     """Raise `UsageError` before the work if the file cannot be written. Only a saved state is replaced."""
     if path.exists() and not path.is_file():
-        raise UsageError(f"--save {path} is a {'folder' if path.is_dir() else 'device or a pipe'}; name a file")
+        kind = "folder" if path.is_dir() else "device or a pipe"
+        raise UsageError(f"--save {path} is a {kind}; name a file", code="bad-value")
     check_state_file(path)
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     if not (folder.is_dir() and os.access(folder, os.W_OK)):
-        raise UsageError(f"--save {path}: no permission to write in {folder}; name another file")
+        raise UsageError(
+            f"--save {path}: no permission to write in {folder}; name another file", code="unreadable-file"
+        )

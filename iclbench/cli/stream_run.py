@@ -46,12 +46,12 @@ def answer_all(
     source = str(path or "stdin")
     start, clock = _start(backbone, state, clock)
     columns = _columns(backbone, clock)
-    sets = read_related(backbone, related, columns) if related else None
+    related_sets = read_related(backbone, related, columns) if related else None
     is_interactive = path is None or not path.is_file()
     try:
-        stream = Stream(backbone, start, sets, is_interactive, source, window, clock)
+        stream = Stream(backbone, start, related_sets, is_interactive, source, window, clock)
     except DataError as error:
-        raise DataError(f"--state {state}: {error}") from error
+        raise DataError(f"--state {state}: {error}", code=error.code) from error
     if header:
         typer.echo(",".join([*columns.inputs, *heading(backbone.shape)]))
     start_time = time.monotonic()
@@ -77,12 +77,12 @@ def event_clock(run: Run, backbone: Backbone, start: str | None) -> Clock | None
     """The clock of a stream of events, from the run's task and `--start`; None for a stream of points."""
     if backbone.shape.marks is None:
         if start is not None:
-            raise UsageError("--start is for runs on event sequences; points have no time")
+            raise UsageError("--start needs a run on event sequences; points have no time", code="not-applicable")
         return None
     try:
         return Clock.of_family(run.config.task.build(), start)
     except UsageError:
-        raise UsageError(f"--start {start}: write a time, or first") from None
+        raise UsageError(f"--start {start}: write a time, or first", code="bad-value") from None
 
 
 def _start(backbone: Backbone, state: Path | None, clock: Clock | None) -> tuple[State | None, Clock | None]:
@@ -93,14 +93,14 @@ def _start(backbone: Backbone, state: Path | None, clock: Clock | None) -> tuple
         start = backbone.load_state(state)
         return start, None if clock is None else Clock.of_state(read_about(state))
     except DataError as error:
-        raise DataError(f"--state: {error}; give a file of --save of this run") from error
+        raise DataError(f"--state: {error}; give a file of --save of this run", code=error.code) from error
 
 
 def _columns(backbone: Backbone, clock: Clock | None) -> LineFormat:
-    numbers = torch.finfo(next(backbone.parameters()).dtype)
+    float_info = torch.finfo(next(backbone.parameters()).dtype)
     if clock is None:
-        return LineFormat.of(backbone.shape, numbers.max)
-    return EventFormat.of_events(backbone.shape, numbers.tiny, numbers.max, clock)
+        return LineFormat.of(backbone.shape, float_info.max)
+    return EventFormat.of_events(backbone.shape, float_info.tiny, float_info.max, clock)
 
 
 def _size(state: State, noun: str) -> str:
@@ -124,4 +124,6 @@ def _save(backbone: Backbone, stream: Stream, path: Path) -> None:
     try:
         backbone.save_state(stream.state, path, stream.clock.about() if stream.clock else None)
     except OSError as error:
-        raise UsageError(f"cannot write the state to {path}: {error.strerror or error}") from error
+        raise UsageError(
+            f"cannot write the state to {path}: {error.strerror or error}", code="unreadable-file"
+        ) from error

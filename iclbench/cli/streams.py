@@ -1,4 +1,4 @@
-"""Standard streams with a limited encoding, file names that are not text, and closed streams. None of these is an
+"""Standard streams that have a limited encoding or are closed, and file names that are not text. None of these is an
 error."""
 
 from __future__ import annotations

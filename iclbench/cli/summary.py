@@ -24,11 +24,11 @@ from iclbench.tables.runs import trained_runs
 
 def print_summary(results: Path, prompt_sets: Sequence[str], json: bool = False, without: Sequence[str] = ()) -> None:
     """Print a leaderboard per prompt set, or for class labels one over all prompt sets of a task; or all rows as JSON.
-    Runs in `without`, whose code has changed, are left out."""
+    Runs in `without`, whose code has changed, are omitted."""
     frames = {} if json else {name: _read(results, name, without) for name in prompt_sets}
     with_labels = {name: values for name, values in frames.items() if has_labels(values)}
-    others = [name for name in prompt_sets if name not in with_labels]
-    print_tables(results, others, json, leaderboard, notes_of=partial(notes, results), without=without)
+    other_sets = [name for name in prompt_sets if name not in with_labels]
+    print_tables(results, other_sets, json, leaderboard, notes_of=partial(notes, results), without=without)
     print_accuracies(results, list(with_labels.values()))
 
 
@@ -50,7 +50,7 @@ def print_tables(
         lines_of: column names and rows from the values of one prompt set.
         sizes_of: the sizes in the title, between the preset and the shift.
         notes_of: lines below the table, from the same values.
-        without: runs that are left out, with all their methods.
+        without: runs that are omitted, with all their methods.
     """
     frames = {name: _read(results, name, without) for name in prompt_sets}
     if json:
@@ -89,14 +89,16 @@ def about_targets(results: Path, values: pd.DataFrame) -> list[str]:
     the gains of related datasets, with the median and the share of a single dominating episode."""
     ok = values[values["evaluator"].eq("targets") & values["status"].eq("ok") & values["axis"].isna()]
     likelihood, gap = (ok[ok["metric"].eq(metric)] for metric in ("log_likelihood", "gap"))
-    lines, most = [], likelihood["n_episodes"].max()
-    if (likelihood["n_episodes"] < most).any():
+    lines, max_episodes = [], likelihood["n_episodes"].max()
+    if (likelihood["n_episodes"] < max_episodes).any():
         lines.append(
-            f"in brackets: number of episodes, the first of {int(most)}; gaps are over the episodes of all oracles"
+            f"in brackets: number of episodes, the first of {int(max_episodes)}; gaps: the episodes of all oracles"
         )
-    forced = ok.loc[ok["metric"].eq("log_likelihood_teacher_forced"), "run"].drop_duplicates()
-    if len(forced):
-        lines.append(f"joint LL of {', '.join(map(str, forced))}: by the chain rule, given the previous true targets")
+    teacher_forced = ok.loc[ok["metric"].eq("log_likelihood_teacher_forced"), "run"].drop_duplicates()
+    if len(teacher_forced):
+        lines.append(
+            f"joint LL of {', '.join(map(str, teacher_forced))}: by the chain rule, given the previous true targets"
+        )
     is_ceiling = ok["run"].isin(likelihood["run"]) & ~ok["run"].isin(gap["run"])
     ceilings = ok[ok["metric"].eq("log_likelihood_adjusted") & is_ceiling]
     for _, row in ceilings.iterrows():
@@ -105,16 +107,16 @@ def about_targets(results: Path, values: pd.DataFrame) -> list[str]:
             f"ceiling-adjusted: {row['run']} scores {score:.3f} on these prompts and {interval(row)} on average over "
             "the task; scores that are adjusted to this average can be compared with published ones"
         )
-    most_related = likelihood[likelihood["kind"].ne("oracle")].groupby("run")["n_related"].max()
-    most_by_run = {str(run): int(n) for run, n in most_related.items() if n > 0}
-    if most_by_run:
+    max_related = likelihood[likelihood["kind"].ne("oracle")].groupby("run")["n_related"].max()
+    related_by_run = {str(run): int(n) for run, n in max_related.items() if n > 0}
+    if related_by_run:
         name = str(likelihood["prompt_set"].iloc[0])
         errors = EpisodeScores([tables.read_all("errors", results / "tables" / name)], {name})
-        gain_of = gains(lambda run, n: errors.targets([run], name, "log_likelihood", n), most_by_run)
+        gain_of = gains(lambda run, n: errors.targets([run], name, "log_likelihood", n), related_by_run)
         lines += [
             f"gain of {run} with {n} related: {gain.line}"
             for (run, n), gain in gain_of.items()
-            if n == most_by_run[run]
+            if n == related_by_run[run]
         ]
     return lines
 
@@ -185,7 +187,7 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     joint = ok[ok["metric"].eq("log_likelihood_joint")]
     if not _differ(joint, likelihood):
         joint = joint.iloc[:0]
-    most_episodes = pd.concat([likelihood, error])["n_episodes"].max()
+    max_episodes = pd.concat([likelihood, error])["n_episodes"].max()
     failures = values[values["status"].eq("failed") & values["axis"].isna() & values["n_related"].notna()]
     failed_keys = set(zip(failures["run"], failures["n_related"], strict=True))
 
@@ -194,7 +196,7 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
         if (run, n) not in scores.index:
             return ""
         row: Any = scores.loc[(run, n)]
-        has_fewer = pd.notna(row["n_episodes"]) and row["n_episodes"] != most_episodes
+        has_fewer = pd.notna(row["n_episodes"]) and row["n_episodes"] != max_episodes
         return write(row) + (f" ({int(row['n_episodes'])})" if has_fewer else "")
 
     rows = []
@@ -203,10 +205,14 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
             "failed" if (run, n) in failed_keys else cell(likelihood, run, n, lambda row: f"{row['value']:.3f}")
             for n in counts
         ]
-        most = max(n for n in counts if (run, n) in error.index or (run, n) in failed_keys)
-        cells += [cell(scores, run, most, interval) for scores in (gap, adjusted) if len(scores)]
-        cells += [cell(joint, run, most, lambda row: f"{row['value']:.3f}")] if len(joint) else []
-        error_cell = "failed" if (run, most) in failed_keys else cell(error, run, most, lambda row: short(row["value"]))
+        related_count = max(n for n in counts if (run, n) in error.index or (run, n) in failed_keys)
+        cells += [cell(scores, run, related_count, interval) for scores in (gap, adjusted) if len(scores)]
+        cells += [cell(joint, run, related_count, lambda row: f"{row['value']:.3f}")] if len(joint) else []
+        error_cell = (
+            "failed"
+            if (run, related_count) in failed_keys
+            else cell(error, run, related_count, lambda row: short(row["value"]))
+        )
         rows.append([styled_name(run, kinds[run]), *cells, error_cell])
     failed_runs = ranking.loc[is_failed, "contestant"].tolist()
     statuses = values[values["status"].ne("ok")].drop_duplicates("run").set_index("run")["status"]

@@ -21,7 +21,9 @@ def command(
     ],
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Print the cells that are done and to do, with time and disk space, and exit."),
+        typer.Option(
+            "--dry-run", help="Print the finished cells and the cells to do, with time and disk space, and exit."
+        ),
     ] = False,
     workers: Workers = None,
     per_gpu: PerGpu = 1,
@@ -30,7 +32,7 @@ def command(
         typer.Option(
             "--engine",
             autocompletion=completion.engines,
-            help="The engine of the cells: local (processes on this machine), slurm, ray, or that of a plug-in.",
+            help="Engine that computes the cells: local (processes on this machine), slurm, ray, or one of a plug-in.",
             metavar="NAME",
         ),
     ] = "local",
@@ -45,7 +47,9 @@ def command(
     ] = None,
     detach: Annotated[
         bool,
-        typer.Option("--detach", help="Submit the jobs that can start, and exit. The same command continues."),
+        typer.Option(
+            "--detach", help="Submit the jobs that can start, and exit. The same command continues the sweep."
+        ),
     ] = False,
     status: Annotated[
         bool, typer.Option("--status", help="Print the engine's jobs for this results folder, and exit.")
@@ -56,7 +60,7 @@ def command(
             "--preset",
             "-p",
             autocompletion=completion.presets,
-            help="Only this preset of the grids.",
+            help="Compute only this preset of the grids.",
             show_default="all",
         ),
     ] = None,
@@ -65,7 +69,7 @@ def command(
         typer.Option(
             "--tasks",
             autocompletion=completion.several_tasks,
-            help="Only these tasks of the grids, by commas.",
+            help="Compute only these tasks of the grids, separated by commas.",
             show_default="all",
         ),
     ] = None,
@@ -74,7 +78,7 @@ def command(
         typer.Option(
             "--contestants",
             autocompletion=completion.several_contestants,
-            help="Only cells of these backbones and baselines, by commas.",
+            help="Compute only cells of these backbones and baselines, separated by commas.",
             show_default="all",
         ),
     ] = None,
@@ -83,27 +87,30 @@ def command(
         typer.Option(
             "--add",
             autocompletion=completion.backbones,
-            help="A further backbone for all tasks of the grids: a name or package.module:Class. May be repeated.",
+            help="Add a backbone on all tasks of the grids: a name or package.module:Class. May be repeated.",
             metavar="BACKBONE",
         ),
     ] = None,
     only: Annotated[
-        str | None, typer.Option("--only", help="Only cells of these kinds: train, evaluate, probe, cost, by commas.")
+        str | None,
+        typer.Option(
+            "--only", help="Compute only cells of these kinds, separated by commas: train, evaluate, probe, cost."
+        ),
     ] = None,
     pack: Annotated[
         Path | None,
-        typer.Option("--pack", help="Pack finished cells into a few files in this folder of --results, and exit."),
+        typer.Option("--pack", help="Pack finished cells into a few files in this subfolder of --results, and exit."),
     ] = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="With --pack, remove packed cells that are not in the grid.")
+        bool, typer.Option("--replace", help="With --pack, remove packed cells that the grid does not contain.")
     ] = False,
     verify: Annotated[
         int | None,
-        typer.Option(
-            "--verify", min=1, help="Compute this number of random evaluations again, compare them, and exit."
-        ),
+        typer.Option("--verify", min=1, help="Recompute this number of random evaluations, compare them, and exit."),
     ] = None,
-    verify_seed: Annotated[int, typer.Option("--verify-seed", min=0, help="Seed of the selection of --verify.")] = 0,
+    verify_seed: Annotated[
+        int, typer.Option("--verify-seed", min=0, help="Seed of the random choice of --verify.")
+    ] = 0,
     results: Results = RESULTS,
     data_dir: DataDir = None,
     trust: Trust = None,
@@ -111,7 +118,7 @@ def command(
     device: Device = "auto",
     json: Json = False,
 ) -> None:
-    """Train, evaluate, probe and measure all runs of a grid. The same command continues after an interruption."""
+    """Train, evaluate, probe and measure all runs of grids. The same command continues after an interruption."""
     from iclbench.cli import sweep_jobs, sweep_results
     from iclbench.cli.sweep_cells import cells_of, parsed_names, refuse_language_grids, selected_cells
     from iclbench.cli.sweep_run import devices, work_through, worker_slots
@@ -123,7 +130,7 @@ def command(
     from iclbench.sweep import plan as plans
     from iclbench.sweep.cells import KINDS
     from iclbench.sweep.outlook import check_data
-    from iclbench.sweep.pack import missing
+    from iclbench.sweep.pack import missing_results_note
 
     has_sweep_options = dry_run or only or contestants or workers or per_gpu != 1
     if (pack is not None or verify is not None) and (
@@ -131,19 +138,22 @@ def command(
     ):
         raise UsageError(
             "--pack and --verify cannot be used with --dry-run, --only, --contestants, --workers, --per-gpu, --engine, "
-            "--jobs, --detach or --status"
+            "--jobs, --detach or --status",
+            code="conflict",
         )
     if replace and pack is None:
-        raise UsageError("--replace needs --pack: write --pack FOLDER --replace")
+        raise UsageError("--replace needs --pack: write --pack FOLDER --replace", code="missing-value")
     if pack is not None and verify is not None:
-        raise UsageError("--pack and --verify cannot be used together: pack first, then verify")
+        raise UsageError("--pack and --verify cannot be used together: pack first, then verify", code="conflict")
     if pack is not None or verify is not None:
         refuse_language_grids(grid)
     if dry_run and (detach or status):
-        raise UsageError("--dry-run cannot be used with --detach or --status")
+        raise UsageError("--dry-run cannot be used with --detach or --status", code="conflict")
     cluster = sweep_jobs.cluster(engine, grid, jobs, workers, detach, status)
     if cluster is not None and per_gpu != 1:
-        raise UsageError(f"--per-gpu needs the engine local; each job of engine '{engine}' has one GPU")
+        raise UsageError(
+            f"--per-gpu needs the engine local; each job of engine '{engine}' has one GPU", code="conflict"
+        )
     kinds = parsed_names("kind of cell", only, KINDS)
     with sigterm_like_ctrl_c():
         kind, gpus = devices(device) if cluster is None else (cluster.device(device), [])
@@ -156,8 +166,8 @@ def command(
             if not sweep_results.print_verified(cells, store, verify, verify_seed, context, json):
                 raise typer.Exit(1)
             return
-        if (line := missing(grid, cells, results)) is not None:
-            say(line)
+        if (note := missing_results_note(grid, cells, results)) is not None:
+            say(note)
         all_contestants = {cell.contestant for cell in cells if not cell.is_summary}
         selected = parsed_names("contestant", contestants, all_contestants, "(of these grids)") if contestants else None
         plan = plans.only(plans.plan(cells, store), store, kinds, selected)

@@ -1,4 +1,4 @@
-"""The cells of grids that the options of `iclbench sweep` select."""
+"""The cells that the options of `iclbench sweep` select."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ def cells_of(grids: list[str], added: list[str], results: Path) -> list[GridCell
     """The cells of all grids, with those of language models last; `added` are further backbones."""
     language_grids = [name for name in grids if is_language_grid(name)]
     if added and language_grids:
-        raise UsageError(f"grid '{language_grids[0]}' has pretrained language models: no backbone can be added to it")
+        raise UsageError(
+            f"--add does not apply to grid '{language_grids[0]}' of pretrained language models", code="not-applicable"
+        )
     for name in added:
         typed(name)
         backbone_class(name)
@@ -49,4 +51,7 @@ def refuse_language_grids(grids: list[str]) -> None:
     """Raise `UsageError` for grids of language models, whose cells cannot be packed or verified."""
     for name in grids:
         if is_language_grid(name):
-            raise UsageError(f"grid '{name}' has pretrained language models, whose cells cannot be packed or verified")
+            raise UsageError(
+                f"--pack and --verify do not apply to grid '{name}' of pretrained language models",
+                code="not-applicable",
+            )

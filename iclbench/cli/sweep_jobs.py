@@ -23,7 +23,7 @@ from iclbench.sweep.bundle import Bundle
 from iclbench.sweep.engine import Bundling
 from iclbench.sweep.engines import EngineSettings
 from iclbench.sweep.estimate import Estimates
-from iclbench.sweep.executor import Submitting
+from iclbench.sweep.executor import SubmittingExecutor
 from iclbench.sweep.grids import load_grid
 from iclbench.sweep.language_grids import is_language_grid
 from iclbench.sweep.plan import Plan
@@ -39,13 +39,15 @@ def cluster(
     """
     if name == "local":
         if jobs or detach or status:
-            raise UsageError("--jobs, --detach and --status need an engine with jobs: use --engine")
+            raise UsageError(
+                "--jobs, --detach and --status need an engine with jobs: use --engine", code="missing-value"
+            )
         return None
     engines.check(name)
     if status and detach:
-        raise UsageError("--status and --detach cannot be used together")
+        raise UsageError("--status and --detach cannot be used together", code="conflict")
     if workers:
-        raise UsageError(f"--workers needs the engine local; for engine '{name}' use --jobs")
+        raise UsageError(f"--workers needs the engine local; for engine '{name}' use --jobs", code="conflict")
     settings = engines.settings(name, _grid_settings(grids), {"jobs": jobs} if jobs else {})
     return Cluster(name, settings, detach, status)
 
@@ -60,7 +62,8 @@ def _grid_settings(grids: Sequence[str]) -> dict[str, Any]:
             if merged.setdefault(key, value) != value:
                 raise UsageError(
                     f"the tables [engine] of grids '{sources[key]}' and '{grid}' have {key} = {merged[key]} and "
-                    f"{value}; sweep them one after the other"
+                    f"{value}; sweep them one after the other",
+                    code="conflict",
                 )
             sources.setdefault(key, grid)
     return merged
@@ -102,14 +105,19 @@ class Cluster:
         bundling = Bundling(settings.worth, estimates.seconds)
         start = partial(self._executor, context, settings, estimates)
         if self.status and not context.results.is_dir():
-            raise UsageError(f"there is no results folder {context.results}, so it has no jobs")
+            raise UsageError(
+                f"the results folder {context.results} does not exist, so it has no jobs", code="missing-file"
+            )
         with writing(context.results):
             context.results.mkdir(parents=True, exist_ok=True)
         if self.status:
             executor = start()
-            if not isinstance(executor, Submitting):
+            if not isinstance(executor, SubmittingExecutor):
                 executor.shutdown()
-                raise UsageError(f"engine '{self.name}' has no queue that outlives the command: remove --status")
+                raise UsageError(
+                    f"engine '{self.name}' has no queue that outlives the command: remove --status",
+                    code="not-supported",
+                )
             _print_status(executor, plan, json)
         elif self.detach:
             self._submit(start(), plan, store, context, bundling)
@@ -131,25 +139,31 @@ class Cluster:
             return RayExecutor(context.results, settings, seconds, say)
         return engines.plugin(self.name)(context.results, settings, seconds, say)
 
-    def _submit(self, executor: Submitting, plan: Plan, store: Store, context: Context, bundling: Bundling) -> None:
-        if not isinstance(executor, Submitting):
+    def _submit(
+        self, executor: SubmittingExecutor, plan: Plan, store: Store, context: Context, bundling: Bundling
+    ) -> None:
+        if not isinstance(executor, SubmittingExecutor):
             executor.shutdown()
-            raise UsageError(f"engine '{self.name}' has no jobs that outlive the command: remove --detach")
+            raise UsageError(
+                f"engine '{self.name}' has no jobs that outlive the command: remove --detach", code="not-supported"
+            )
         try:
             submission = engine.submit(plan, store, executor, context, bundling)
         finally:
             executor.shutdown()
-        rest = len(plan.todo) - submission.cells - submission.refused_cells
-        later = f"; {plural(rest, 'more cell')} in the queue already or waiting for others" if rest else ""
-        submitted = f"{plural(submission.jobs, 'job')} submitted with {plural(submission.cells, 'cell')}"
-        say(f"{submitted}{later}; the same command continues")
+        other_cells = len(plan.todo) - submission.cells - submission.refused_cells
+        others = (
+            f"; {plural(other_cells, 'more cell')} already in the queue or waiting for others" if other_cells else ""
+        )
+        jobs = f"{plural(submission.jobs, 'job')} submitted with {plural(submission.cells, 'cell')}"
+        say(f"{jobs}{others}; the same command continues the sweep")
         if submission.refused_jobs:
-            refused = f"{plural(submission.refused_jobs, 'job')} with {plural(submission.refused_cells, 'cell')}"
-            say(f"{refused} refused: {submission.reason}; the same command tries them again")
+            jobs = f"{plural(submission.refused_jobs, 'job')} with {plural(submission.refused_cells, 'cell')}"
+            say(f"{jobs} refused: {submission.reason}; the same command tries again")
             raise typer.Exit(1)
 
 
-def _print_status(executor: Submitting, plan: Plan, json: bool) -> None:
+def _print_status(executor: SubmittingExecutor, plan: Plan, json: bool) -> None:
     """Print every job, and the number of cells to do."""
     try:
         rows = []

@@ -18,7 +18,7 @@ from iclbench.sweep.plan import Plan
 
 # Seconds until a job begins to work: Python, torch and numba are loaded.
 _START_SECONDS = 10.0
-# The share of jobs that die half way, for the estimate of an unreliable cluster.
+# The share of jobs that die halfway, for the estimate of an unreliable cluster.
 _FAILURE_SHARE = 0.05
 # Number of simulations with random failures.
 _SIMULATIONS = 8
@@ -30,8 +30,8 @@ def jobs_of(plan: Plan, settings: EngineSettings, recorded: Estimates, measured:
     Args:
         plan: the plan.
         settings: settings of the jobs.
-        recorded: estimates that group cells into jobs at submission.
-        measured: best estimates, for the time of cells.
+        recorded: estimates from recorded speeds, which group cells into jobs at submission.
+        measured: estimates that also use measured speeds, for the time of cells.
     """
 
     def cached_bundling(seconds: Callable[[GridCell], float | None]) -> Bundling:
@@ -41,14 +41,14 @@ def jobs_of(plan: Plan, settings: EngineSettings, recorded: Estimates, measured:
 
     bundling, best = cached_bundling(recorded.seconds), cached_bundling(measured.seconds)
     sizes = simulate(plan, settings.jobs, bundling).jobs
-    spans = []
+    makespans = []
     for jobs in sorted({1, 8, 32, 128, 512, settings.jobs}):
         reliable = simulate(plan, jobs, bundling, _START_SECONDS, cell_seconds=best.expected)
         unreliable = [
             simulate(plan, jobs, bundling, _START_SECONDS, _FAILURE_SHARE, seed, best.expected).seconds
             for seed in range(_SIMULATIONS)
         ]
-        spans.append(
+        makespans.append(
             {"at_once": jobs, "seconds": reliable.seconds, "efficiency": reliable.efficiency}
             | {"seconds_with_deaths": fmean(unreliable)}
         )
@@ -60,8 +60,9 @@ def jobs_of(plan: Plan, settings: EngineSettings, recorded: Estimates, measured:
         "memory": settings.memory,
         "minutes": settings.minutes,
         "at_once": settings.jobs,
+        "devices": measured.devices,
         "cells_of_unknown_length": sum(best.estimate(cell) is None for cell in plan.todo if cell.reason is None),
-        "makespan": spans,
+        "makespan": makespans,
     }
 
 
@@ -89,4 +90,5 @@ def print_jobs(jobs: Mapping[str, Any]) -> None:
     table("", ["jobs at once", "time", "efficiency", f"time if {_FAILURE_SHARE:.0%} die"], rows, numeric=range(4))
     unknown = jobs["cells_of_unknown_length"]
     guess = f"; {plural(unknown, 'cell')} of unknown duration counted as a minute each" if unknown else ""
-    out.print(f"time without waiting in the queue, {_START_SECONDS:.0f} s to start a job{guess}")
+    speed = f"; speed measured on {', '.join(jobs['devices'])}" if jobs["devices"] else ""
+    out.print(f"time without waiting in the queue, {_START_SECONDS:.0f} s to start a job{guess}{speed}")

@@ -1,4 +1,4 @@
-"""`iclbench sweep GRID --pack DIR` and `--verify N`: pack the results of a grid, and recompute them."""
+"""`iclbench sweep GRID --pack DIR` and `--verify N`: pack the results of a grid, and verify them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from iclbench.store.cells import Store
 from iclbench.store.state import state_label
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.pack import pack
-from iclbench.sweep.verify import Verified, verify
+from iclbench.sweep.verify import VerifiedCell, verify
 
 
 def print_packed(
@@ -23,7 +23,9 @@ def print_packed(
     """Pack the results of the cells, and print the files."""
     files = pack(cells, store, folder, replace)
     if not files:
-        raise UsageError(f"nothing to pack: no cell of this grid is in {store.results}; sweep it first")
+        raise UsageError(
+            f"nothing to pack: no cell of this grid is in {store.results}; sweep it first", code="nothing-to-do"
+        )
     counts = Counter(state_label(store.state(cell)) for cell in cells)
     if json:
         sizes = {str(path): path.stat().st_size for path in files}
@@ -40,13 +42,13 @@ def print_packed(
 def print_verified(
     cells: Sequence[GridCell], store: Store, n: int, seed: int, context: Context, json: bool = False
 ) -> bool:
-    """Compute n random evaluations again and print the results; returns whether all are equal or differ negligibly."""
-    verified = []
-    for each in verify(cells, store, n, seed, context):
-        verified.append(each)
+    """Recompute n random evaluations and print the results; returns whether all are equal or differ negligibly."""
+    verified_cells = []
+    for verified in verify(cells, store, n, seed, context):
+        verified_cells.append(verified)
         say(
-            f"{len(verified)}/{each.total} {each.cell.task} · {each.cell.run}: "
-            f"{_difference(each)} ({each.seconds:.0f} s)"
+            f"{len(verified_cells)}/{verified.total} {verified.cell.task} · {verified.cell.run}: "
+            f"{_difference(verified)} ({verified.seconds:.0f} s)"
         )
     if json:
         records = [
@@ -63,7 +65,7 @@ def print_verified(
                 "elsewhere": each.environment,
                 "seconds": each.seconds,
             }
-            for each in verified
+            for each in verified_cells
         ]
         print_json(records)
     else:
@@ -75,29 +77,29 @@ def print_verified(
                 str(each.rows),
                 _verdict(each),
                 "" if each.share is None else f"{each.share:.1g}",
-                "; ".join(each.environment) or "as here",
+                "; ".join(each.environment) or "the same",
                 f"{each.seconds:.0f} s",
             ]
-            for each in verified
+            for each in verified_cells
         ]
-        columns = ["run", "task", "preset", "rows", "verdict", "of half an interval", "computed first", "time"]
+        columns = ["run", "task", "preset", "rows", "verdict", "of half an interval", "first environment", "time"]
         table("", columns, rows, numeric=[3, 5, 7])
-    if any(each.environment and not each.equal for each in verified):
+    if any(each.environment and not each.equal for each in verified_cells):
         say("other hardware, threads, libraries or later code may round differently: check the size of the differences")
-    if close := sum(each.agrees and not each.equal for each in verified):
+    if close := sum(each.agrees and not each.equal for each in verified_cells):
         say(
-            f"{close} of {len(verified)} cells agree, but are not equal: they differ by less than a tenth of half "
-            "their interval"
+            f"{close} of {len(verified_cells)} cells agree, but are not equal: they differ by less than a tenth of "
+            "half their interval"
         )
-    return all(each.agrees for each in verified)
+    return all(each.agrees for each in verified_cells)
 
 
-def _verdict(each: Verified) -> str:
-    """The verdict on a cell that was computed again."""
-    return "equal" if each.equal else "agrees" if each.agrees else "differs"
+def _verdict(verified: VerifiedCell) -> str:
+    """The verdict on a recomputed cell."""
+    return "equal" if verified.equal else "agrees" if verified.agrees else "differs"
 
 
-def _difference(each: Verified) -> str:
+def _difference(verified: VerifiedCell) -> str:
     """The verdict, with the largest and the first difference."""
-    distance = "" if each.share is None else f": at most {each.share:.1g} of half an interval apart"
-    return _verdict(each) + distance + (f" ({each.difference})" if each.difference else "")
+    distance = "" if verified.share is None else f": at most {verified.share:.1g} of half an interval apart"
+    return _verdict(verified) + distance + (f" ({verified.difference})" if verified.difference else "")

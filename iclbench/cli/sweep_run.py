@@ -32,7 +32,7 @@ def run(
     context: Context,
     json: bool,
     slots: int,
-    bundling: engine.Bundling = engine.ALONE,
+    bundling: engine.Bundling = engine.SINGLE_CELLS,
 ) -> None:
     """Compute the cells of a plan, and print their outcomes.
 
@@ -53,18 +53,18 @@ def run(
         context.results.mkdir(parents=True, exist_ok=True)
     for line in untuned_lines(plan, context.results):
         say(line)
-    interrupted = False
+    was_interrupted = False
     with view(plan, store, slots, context.device) as report:
         workers = start()
         try:
             engine.run(plan, store, workers, context, report, bundling=bundling)
         except KeyboardInterrupt:
-            interrupted = True  # reported after the live table is closed
+            was_interrupted = True  # reported after the live table is closed
         finally:
             workers.shutdown()
-    if interrupted:
-        settled, rest = plural(report.settled, "cell"), len(plan.todo) - report.settled
-        raise Interrupted(f"interrupted; {settled} stored; the same command computes the other {rest}")
+    if was_interrupted:
+        stored, open_count = plural(report.settled, "cell"), len(plan.todo) - report.settled
+        raise Interrupted(f"interrupted; {stored} stored; the same command computes the other {open_count}")
     failed = print_outcomes(plans.plan(plan.cells, Store(context.results)), report.outcomes, json)
     if plan.waiting:
         say(waiting_line(plan))

@@ -69,6 +69,7 @@ def print_dry_run(
             "to_do": to_do(plan),
             "workers": workers,
             **asdict(total_work),
+            "devices": estimates.devices,
             "there": outlook.existing,
             "refused": outlook.refusals,
             "no_data": outlook.missing_data,
@@ -82,15 +83,15 @@ def print_dry_run(
         [
             cells[0].task,
             cells[0].preset,
-            *states(plan, cells),
-            words(to_do(plan, group)),
+            *state_cells(plan, cells),
+            in_words(to_do(plan, group)),
             "–".join(dict.fromkeys(count(n) for n in parameters.get(group, ()))),
             *amount_cells(amounts[group]),
         ]
         for group, cells in by_group.items()
     ]
-    rows.append(["all", "", *states(plan, plan.cells), words(to_do(plan)), "", *amount_cells(total_work)])
-    # Columns without a value, such as the time of finished cells, are left out.
+    rows.append(["all", "", *state_cells(plan, plan.cells), in_words(to_do(plan)), "", *amount_cells(total_work)])
+    # Columns without a value, such as the time of finished cells, are omitted.
     nonempty = [n for n in range(len(columns)) if plan.todo or any(row[n] for row in rows)]
     columns, rows = [columns[n] for n in nonempty], [[row[n] for n in nonempty] for row in rows]
     table("", columns, rows, numeric=[n for n in range(2, len(columns)) if columns[n] != "work"], keys=(0, 1))
@@ -113,17 +114,20 @@ def print_dry_run(
         makespan = simulate(plan, workers, bundling).seconds
         expected = "not known yet" if total_work.seconds is None else f"about {duration(makespan)}"
         unknown = (
-            f", without {words(total_work.unknown)} of unknown time"
+            f", without {in_words(total_work.unknown)} of unknown time"
             if total_work.unknown and total_work.seconds is not None
             else ""
         )
-        time = f"time on {workers} workers: {expected}{unknown} (column 'time': one worker); "
-        out.print(f"{time}disk: {nbytes(total_work.bytes)}")
+        speed = f"; speed measured on {', '.join(estimates.devices)}" if estimates.devices else ""
+        out.print(
+            f"time on {workers} workers: {expected}{unknown} (column 'time': one worker{speed}); "
+            f"disk: {nbytes(total_work.bytes)}"
+        )
     if plan.repeated:
-        out.print(f"{len(plan.repeated)} of these are done, and will be computed again: {_repeated_line(plan)}")
+        out.print(f"{len(plan.repeated)} of these are done and will be recomputed: {_repeated_line(plan)}")
     if estimates.measured:
         steps = plural(len(estimates.measured), "pair")
-        say(f"steps of {steps} of task and backbone measured on this machine at its current load")
+        say(f"training steps of {steps} of task and backbone measured on this machine at its current load")
     if jobs is not None:
         print_jobs(jobs)
 
@@ -137,15 +141,15 @@ def print_outcomes(plan: Plan, outcomes: dict[str, Outcome], json: bool = False)
         total = {"cells": by_kind(plan, plan.cells), "to_do": to_do(plan)}
         print_json({"total": total, "worked_on": records})
         return len(failed)
-    rows = [[cells[0].task, cells[0].preset, *states(plan, cells)] for cells in groups(plan).values()]
-    rows.append(["all", "", *states(plan, plan.cells)])
+    rows = [[cells[0].task, cells[0].preset, *state_cells(plan, cells)] for cells in groups(plan).values()]
+    rows.append(["all", "", *state_cells(plan, plan.cells)])
     table("", ["task", "preset", *columns_of(plan)], rows, numeric=range(2, 2 + len(columns_of(plan))))
     for cell in plan.cells:
         outcome = outcomes.get(cell.hash)
         if outcome is not None and outcome.status == "diverged" and cell.kind == "train":
-            out.print(f"diverged: {label(cell)}: {outcome.reason}; it is not tried again")
+            out.print(f"diverged: {label(cell)}: {outcome.reason}; the sweep does not repeat it")
     for cell, outcome in failed:
-        out.print(f"failed: {label(cell)}: {outcome.reason or 'without a reason'}")
+        out.print(f"failed: {label(cell)}: {outcome.reason or 'no reason given'}")
     return len(failed)
 
 
@@ -154,12 +158,12 @@ def untuned_in(plan: Plan, results: Path) -> list[tuple[str, str, str]]:
     has a table of rates."""
     trainings = [cell for cell in plan.todo if cell.kind == "train" and cell.reason is None]
     triples = {(cell.preset, cell.task, cell.contestant): cell.frozen.card for cell in trainings}
-    found = []
+    untuned = []
     for (preset, task, contestant), card in triples.items():
         rates = Rates.of(preset, task, card, results)
         if rates.chosen_settings and contestant not in rates.chosen_settings:
-            found.append((preset, task, contestant))
-    return found
+            untuned.append((preset, task, contestant))
+    return untuned
 
 
 def untuned_lines(plan: Plan, results: Path) -> Iterator[str]:
@@ -199,10 +203,10 @@ def by_kind(plan: Plan, cells: Sequence[GridCell]) -> dict[str, dict[str, int]]:
     return {kind: {state: counts[kind, state] for state in _STATES if counts[kind, state]} for kind in KINDS}
 
 
-def states(plan: Plan, cells: Sequence[GridCell]) -> list[str]:
+def state_cells(plan: Plan, cells: Sequence[GridCell]) -> list[str]:
     """Numbers of cells by state, as cells of a table."""
     counts = Counter[str](state_label(plan.states[cell.hash]) for cell in cells)
-    return [str(counts[state] or "") for state in columns_of(plan)]
+    return [str(counts[state]) for state in columns_of(plan)]
 
 
 def to_do(plan: Plan, group: str | None = None, contestant: str | None = None) -> dict[str, int]:
@@ -213,7 +217,8 @@ def to_do(plan: Plan, group: str | None = None, contestant: str | None = None) -
     return {kind: counts[kind] for kind in KINDS if counts[kind]}
 
 
-def words(counts: dict[str, int]) -> str:
+def in_words(counts: dict[str, int]) -> str:
+    """Numbers of cells by kind in words: `4 train 8 evaluate`."""
     return " ".join(f"{number} {kind}" for kind, number in counts.items())
 
 
@@ -227,19 +232,20 @@ def amount_cells(amount: Amount) -> list[str]:
 def _added_lines(plan: Plan, names: Iterable[str]) -> Iterator[str]:
     for name in names:
         counts = to_do(plan, contestant=name)
-        work = f"{plural(sum(counts.values()), 'cell')} ({words(counts)})" if counts else "nothing"
+        work = f"{plural(sum(counts.values()), 'cell')} ({in_words(counts)})" if counts else "nothing"
         yield f"of the cells to do, for {name}: {work}"
 
 
 def _existing_lines(outlook: Outlook) -> Iterator[str]:
     if outlook.existing:
         number = sum(outlook.existing.values())
-        yield f"{number} of the done cells are results without a sweep ({words(outlook.existing)}); it adds their rows"
+        counts = in_words(outlook.existing)
+        yield f"{number} of the done cells were computed without a sweep ({counts}); the sweep adds their rows"
 
 
 def _refusal_lines(outlook: Outlook) -> Iterator[str]:
     if outlook.refusals:
-        yield f"{plural(outlook.failing_cells, 'cell')} of these will fail, and no time is counted for them:"
+        yield f"{plural(outlook.failing_cells, 'cell')} of these will fail; their time is not included:"
     yield from (f"  {run}: {reason}" for run, reason in outlook.refusals.items())
 
 

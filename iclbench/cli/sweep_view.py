@@ -58,9 +58,9 @@ class View:
             self._durations.setdefault(cell.kind, []).append(outcome.seconds)
         reason = f": {outcome.reason}" if outcome.reason else ""
         if not self._live:
-            rest = self.remaining_seconds()
+            remaining_seconds = self.remaining_seconds()
             time_used = f" in {duration(outcome.seconds)}" if outcome.status == "done" else ""
-            remaining = f", {duration(rest)} left" if rest else ""
+            remaining = f", {duration(remaining_seconds)} left" if remaining_seconds else ""
             say(f"{self.settled}/{self._total} {label(cell)} {outcome.status}{time_used}{reason}{remaining}")
         elif outcome.status in ("failed", "diverged"):
             say(f"{outcome.status}: {label(cell)}{reason}")
@@ -95,11 +95,11 @@ class View:
         running = Table("", "", box=None, pad_edge=False, show_header=False)
         running.columns[1].no_wrap = True  # a long name is folded, the time is not
         now = time.monotonic()
-        for key, since in list(self._running.items()):
+        for key, start_time in list(self._running.items()):
             if key in self._unsettled:
-                running.add_row(label(self._unsettled[key]), duration(now - since))
-        rest = self.remaining_seconds()
-        remaining = f"{duration(rest)} left" if rest is not None else "remaining time not known yet"
+                running.add_row(label(self._unsettled[key]), duration(now - start_time))
+        remaining_seconds = self.remaining_seconds()
+        remaining = "remaining time unknown" if remaining_seconds is None else f"{duration(remaining_seconds)} left"
         summary = f"{self.settled}/{self._total} cells, {duration(now - self._start)} so far, {remaining}"
         return Group(counts, running, summary)
 

@@ -56,7 +56,7 @@ def step_bar(label: str, total: int, done: int = 0) -> Iterator[progress.Update]
             yield move
         return
     start = last = time.monotonic()
-    first = done
+    first_step = done
 
     def line(step: int, text: str = "") -> None:
         nonlocal last
@@ -64,7 +64,7 @@ def step_bar(label: str, total: int, done: int = 0) -> Iterator[progress.Update]
         if step < total and now - last < _LINE_INTERVAL:
             return
         last = now
-        rate = (step - first) / max(1e-9, now - start)
+        rate = (step - first_step) / max(1e-9, now - start)
         remaining = f", {(total - step) / rate:.0f} s left" if rate > 0 and step < total else ""
         err.print(f"{label} {step}/{total} {text}{remaining}")
 

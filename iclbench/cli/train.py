@@ -15,7 +15,7 @@ def command(
     task: Annotated[
         str,
         typer.Argument(
-            autocompletion=completion.tasks, help="Task card: a name (iclbench list tasks) or a path to a .toml file."
+            autocompletion=completion.tasks, help="Task: a name (iclbench list tasks) or a path to a .toml file."
         ),
     ],
     backbone: Annotated[
@@ -26,17 +26,21 @@ def command(
         ),
     ],
     preset: Annotated[
-        str, typer.Option("--preset", "-p", autocompletion=completion.presets, help="smoke, grid, small or paper.")
+        str,
+        typer.Option(
+            "--preset", "-p", autocompletion=completion.presets, help="Size of the run: smoke, grid, small or paper."
+        ),
     ] = "small",
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of weights and training data.")] = 0,
     override: Annotated[
         list[str] | None,
         typer.Option(
-            "-o", "--override", help="task.KEY=VALUE, backbone.KEY=VALUE or train.KEY=VALUE. May be repeated."
+            "-o", "--override", help="Setting: task.KEY=VALUE, backbone.KEY=VALUE or train.KEY=VALUE. May be repeated."
         ),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option("--config", help="TOML file with tables [task], [backbone], [train].")
+        Path | None,
+        typer.Option("--config", help="TOML file with settings in the tables [task], [backbone] and [train]."),
     ] = None,
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the run (default: TASK-BACKBONE-PRESET-sSEED).")
@@ -72,7 +76,7 @@ def command(
     tables = user_tables(override or [], config)
     frozen = resolve_tables(task, backbone, preset, seed, tables, data_dir=data_dir, results=results)
     run_folder = Run(results / "runs" / (check_name(name) if name else run_name(frozen)))
-    if not run_folder.is_started:  # a run that is continued has a size
+    if not run_folder.is_started:  # the size of a begun run is fixed
         check_size(task, backbone, preset, tables.get("backbone", {}))
     was_finished, context = run_folder.finished, Context(results, data_dir, device_of_process(torch_device), threads)
     run_config = with_started_rates(results, frozen, name, tables.get("train", {}))
@@ -81,7 +85,7 @@ def command(
     words += [word for each in override or [] for word in ("-o", each)]
     words += ["--config", str(config)] if config else []
     words += ["--data-dir", str(data_dir)] if data_dir else []
-    if processes > 1 and not was_finished:  # before the processes start, and before there is a run
+    if processes > 1 and not was_finished:  # before the processes start and the run folder is created
         check_count(processes, torch_device)
         Processes(count=processes).check(frozen.build(frozen.task.build(data_dir)), frozen.train.batch)
     with started(processes, words), joined(torch_device) as group:

@@ -23,26 +23,30 @@ def command(
         typer.Option(
             "--tasks",
             autocompletion=completion.several_tasks,
-            help="Tasks, by commas: names or paths to .toml files.",
+            help="Tasks, separated by commas: names or paths to .toml files.",
             show_default="all with the preset and available data",
         ),
     ] = None,
     preset: Annotated[
-        str, typer.Option("--preset", "-p", autocompletion=completion.presets, help="smoke, grid, small or paper.")
+        str,
+        typer.Option(
+            "--preset", "-p", autocompletion=completion.presets, help="Size of the runs: smoke, grid, small or paper."
+        ),
     ] = "grid",
     rates: Annotated[
-        str | None, typer.Option("--rates", help="Learning rates to try, by commas.", show_default="1e-3,3e-3,1e-2")
+        str | None,
+        typer.Option("--rates", help="Learning rates to try, separated by commas.", show_default="1e-3,3e-3,1e-2"),
     ] = None,
     trials: Annotated[
         int | None,
         typer.Option(
             "--trials",
             min=1,
-            help="In place of rates: this number of choices of rate, warm-up, weight decay and beta_2, by Optuna.",
+            help="Let Optuna try this number of choices of rate, warm-up, weight decay and beta_2 (without --rates).",
         ),
     ] = None,
     seeds: Annotated[
-        int, typer.Option("--seeds", min=1, help="Number of trainings of each choice. Their seeds are in no grid.")
+        int, typer.Option("--seeds", min=1, help="Number of trainings of each choice. No grid uses their seeds.")
     ] = 3,
     workers: Workers = None,
     per_gpu: PerGpu = 1,
@@ -59,17 +63,17 @@ def command(
     """Choose learning rates on validation episodes, which no result uses. The same command continues after an
     interruption.
 
-    Every contestant is trained on every task with each rate and seed. The rate with the best mean is chosen.
+    The command trains every contestant on every task with each rate and seed, and chooses the rate with the best mean.
 
-    If the smallest or the largest rate is best, the next rate beyond it is tried, at most twice.
+    If the smallest or the largest rate is best, it tries the next rate beyond it, at most twice.
 
-    With --trials, the preset's settings and nine random ones are tried first. Earlier trials count.
+    With --trials, it first tries the settings of the preset and nine random choices. Earlier trials count.
 
-    Rates that are not significantly different from the choice (Welch's t-test over seeds, 5 %) are listed.
+    It lists rates that are not significantly different from the choice (Welch's t-test over seeds, 5 %).
 
-    Choices are written to RESULTS/rates/PRESET.toml, which train, sweep and icl.train read.
+    It writes choices to RESULTS/rates/PRESET.toml, which train, sweep and icl.train read.
 
-    All trials are stored in RESULTS/rates/PRESET/.
+    It stores all trials in RESULTS/rates/PRESET/.
     """
     from iclbench.cli.sweep_run import devices, worker_slots
     from iclbench.cli.terminal import say

@@ -31,7 +31,7 @@ def search_of(rates: str | None, trials: int | None) -> Callable[[Curve, int], S
         typed_rates = _rates(rates or _RATES)
         return lambda curve, sign: RateSearch(typed_rates, sign)
     if rates is not None:
-        raise UsageError("--trials draws the learning rates; leave out --rates")
+        raise UsageError("--trials draws the learning rates; leave out --rates", code="conflict")
     check_optuna()
     return lambda curve, sign: OptunaSearch(trials, curve.base.train, sign)
 
@@ -43,7 +43,10 @@ def _rates(text: str) -> list[float]:
     except ValueError:
         numbers = []
     if not numbers or not all(rate > 0 and math.isfinite(rate) for rate in numbers):
-        raise UsageError(f"--rates takes learning rates above 0, by commas, like 1e-3,3e-3,1e-2; got {text!r}")
+        raise UsageError(
+            f"--rates takes learning rates above 0, separated by commas, like 1e-3,3e-3,1e-2; got {text!r}",
+            code="bad-value",
+        )
     return numbers
 
 
@@ -66,11 +69,11 @@ def pairs_of(
         except DataError as error:
             if typed_tasks:
                 raise
-            say(f"without {task}: {error}")
+            say(f"skipped {task}: {error}")
             continue
         pairs += [Pair(curve, objective, search(curve, objective.sign)) for curve in all_curves]
     if not pairs:
-        raise UsageError(f"no task has preset '{preset}' and its data; name tasks with --tasks")
+        raise UsageError(f"no task has preset '{preset}' and its data; name tasks with --tasks", code="nothing-to-do")
     return pairs
 
 

@@ -46,9 +46,9 @@ class Bundle:
         return identity.bundle_id([cell.hash for cell in self.cells])
 
     def write(self, path: Path) -> None:
-        """Write the bundle as JSON."""
+        """Write the bundle to a JSON file."""
         content: dict[str, Any] = {"code": provenance(), "schema": SCHEMA}
-        content |= {"context": asdict(self.context), "cells": [*map(_plain, self.cells)]}
+        content |= {"context": asdict(self.context), "cells": [*map(_cell_fields, self.cells)]}
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(content, default=str))
 
@@ -70,20 +70,22 @@ class Bundle:
                 Path(context["results"]), folder and Path(folder), context["device"], context["threads"]
             )
             cells = []
-            for fields in content["cells"]:
-                submitted_hash = fields.pop("hash")
-                cells.append(_cell(fields))
+            for cell_fields in content["cells"]:
+                submitted_hash = cell_fields.pop("hash")
+                cells.append(_cell(cell_fields))
                 if (name := _other_code(cells[-1], submitted_hash)) is not None:
                     raise _mismatch(f"the code of '{name}' here differs from that where", content["code"])
             return cls(tuple(cells), job_context)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise IclbenchError(f"{path} is damaged ({one_line(error)}): remove it") from error
+            raise IclbenchError(f"{path} is damaged ({one_line(error)}): remove it", code="unreadable-file") from error
 
 
 def other_commit(path: Path) -> str | None:
     """A message if the bundle in a file was written by another version or commit than this one, else None."""
-    then, now = json.loads(path.read_text(encoding="utf-8"))["code"], provenance()
-    return None if then == now else f"submitted by {_named(then)}, computed by {_named(now)}"
+    submitted, current = json.loads(path.read_text(encoding="utf-8"))["code"], provenance()
+    if submitted == current:
+        return None
+    return f"submitted by {_version_name(submitted)}, computed by {_version_name(current)}"
 
 
 def _other_code(cell: GridCell, submitted_hash: str) -> str | None:
@@ -93,26 +95,27 @@ def _other_code(cell: GridCell, submitted_hash: str) -> str | None:
         cell: the cell as it is read here.
         submitted_hash: its hash where it was submitted.
     """
-    for name, then, now in trained_and_current_codes(cell.config) if cell.config else ():
-        if then != now:
+    for name, trained_code, current_code in trained_and_current_codes(cell.config) if cell.config else ():
+        if trained_code != current_code:
             return name
     return None if cell.hash == submitted_hash else f"{cell.kind} {cell.run}"
 
 
 def _mismatch(difference: str, code: dict[str, Any]) -> IclbenchError:
     return IclbenchError(
-        f"{difference} the job was submitted ({_named(code)}, here {_named(provenance())}): install the same on all "
-        "machines, and submit it again"
+        f"{difference} the job was submitted ({_version_name(code)}, here {_version_name(provenance())}): install the "
+        "same version on all machines, and submit the job again",
+        code="code-changed",
     )
 
 
-def _named(code: dict[str, Any]) -> str:
+def _version_name(code: dict[str, Any]) -> str:
     commit = f" of commit {code['commit'][:12]}" if code["commit"] else ""
     return f"iclbench {code['version']}{commit}"
 
 
 def work_through(bundle: Bundle, work: Work, outcomes_path: Path | None = None) -> dict[str, Outcome]:
-    """Compute the cells of a bundle; returns their outcomes by hash. Cells whose needs are not done are left out.
+    """Compute the cells of a bundle; returns their outcomes by hash. Cells that need an unfinished cell are skipped.
 
     Args:
         bundle: the bundle.
@@ -162,7 +165,7 @@ def outcomes_of(plain_values: Mapping[str, dict[str, Any]]) -> dict[str, Outcome
         raise ValueError("not the outcomes of cells") from error
 
 
-def _plain(cell: GridCell) -> dict[str, Any]:
+def _cell_fields(cell: GridCell) -> dict[str, Any]:
     plain = {field.name: getattr(cell, field.name) for field in fields(cell) if field.init}
     models = {"frozen": cell.frozen, "config": cell.config}
     plain |= {
@@ -174,10 +177,11 @@ def _plain(cell: GridCell) -> dict[str, Any]:
 
 
 def _cell(plain: dict[str, Any]) -> GridCell:
-    kind: type[GridCell] = imported(plain.pop("class"))
-    hints = get_type_hints(kind)
+    """The cell of `_cell_fields`."""
+    cell_class: type[GridCell] = imported(plain.pop("class"))
+    hints = get_type_hints(cell_class)
     plain["needs"] = tuple(plain["needs"])
     for name in ("frozen", "config"):
         if plain[name] is not None:
             plain[name] = TypeAdapter(hints[name]).validate_python(plain[name])
-    return kind(**plain)
+    return cell_class(**plain)

@@ -1,4 +1,4 @@
-"""Deletion of runs with all their results, and of files that are not needed any more.
+"""Deletion of runs with all their results, and of files that are no longer needed.
 
 Only the folders `runs`, `tables` and `cells` of a results folder are cleaned. Packed results and other files are never
 removed, except for temporary files of an interrupted `--pack`.
@@ -21,9 +21,8 @@ from iclbench.store.inventory import rows
 from iclbench.store.runs import Run, all_runs, check_name, writing
 from iclbench.tables.runs import trained_runs
 
-_TEMPORARY = re.compile(r"\..+\.(\d+)\.tmp")
-# The temporary file of a packed file.
-_TEMPORARY_PACKED = re.compile(r"\..+\.(?:parquet|safetensors|sha256)\.[0-9a-f]{8}\.(\d+)\.tmp")
+_TEMPORARY_NAME = re.compile(r"\..+\.(\d+)\.tmp")
+_TEMPORARY_PACKED_NAME = re.compile(r"\..+\.(?:parquet|safetensors|sha256)\.[0-9a-f]{8}\.(\d+)\.tmp")
 _TABLES = "|".join(tables.SCHEMAS)
 _TABLE_OF_REMOVED = "table of a removed run"
 _KINDS = "train|evaluate|probe|cost"
@@ -51,15 +50,15 @@ class Part:
 
 
 def parts_of(results: Path, name: str) -> list[Part]:
-    """A run's folder and all its tables and rows of sweeps, including those of methods that were applied to it.
+    """The folder, tables and sweep rows of a run, including those of methods that were applied to it.
 
     Raises:
-        UnknownNameError: there is no such run, and it has no tables.
+        UnknownNameError: no run and no table has this name.
     """
     folder = results / "runs" / check_name(name)
     parts = [Part(folder, "run")] if folder.is_dir() or folder.is_symlink() else []
-    parts += [Part(path, "table") for path in _tables(results) if _owner(path) == name]
-    parts += [Part(path, "row of a sweep") for path in _cells(results) if _owner(path) == name]
+    parts += [Part(path, "table") for path in _table_files(results) if _owner(path) == name]
+    parts += [Part(path, "row of a sweep") for path in _cell_files(results) if _owner(path) == name]
     if not parts:
         raise UnknownNameError("run", name, [run.name for run in all_runs(results)], hint=f"(in {results})")
     return parts
@@ -69,11 +68,11 @@ def remove_run(results: Path, name: str) -> int:
     """Remove all parts of a run; returns the freed bytes.
 
     Raises:
-        UnknownNameError: there is no such run.
+        UnknownNameError: no run has this name.
         IclbenchError: another process trains the run.
     """
     parts, run = parts_of(results, name), Run(results / "runs" / name)
-    freed = sum(part.size for part in parts)
+    freed_bytes = sum(part.size for part in parts)
     with writing(results):
         if run.path.is_dir():
             with run.lock():
@@ -83,42 +82,42 @@ def remove_run(results: Path, name: str) -> int:
         with suppress(UnknownNameError):  # files that another process wrote before the folder was removed
             _remove(parts_of(results, name))
         _forget_scores(results, name)
-    return freed
+    return freed_bytes
 
 
 def leftovers(results: Path) -> list[Part]:
     """Files that are not needed: temporary files of dead processes, unusable checkpoints, and tables and rows of sweeps
     of removed runs. Without a folder of runs, no run counts as removed."""
-    parts = [Part(path, "temporary file") for path in _temporary(results)]
+    parts = [Part(path, "temporary file") for path in _temporary_files(results)]
     parts += [Part(path, "unusable checkpoint") for path in sorted(results.glob("runs/*/checkpoints/**/*.unusable"))]
     if (results / "runs").is_dir():
-        existing = {path.name for path in (results / "runs").iterdir()}
-        removed = {name for name in _evaluated_runs(results) if name not in existing}
-        parts += [Part(path, _TABLE_OF_REMOVED) for path in _tables(results) if _owner(path) in removed]
+        runs = {path.name for path in (results / "runs").iterdir()}
+        removed_runs = {name for name in _evaluated_runs(results) if name not in runs}
+        parts += [Part(path, _TABLE_OF_REMOVED) for path in _table_files(results) if _owner(path) in removed_runs]
         parts += [
             Part(path, "row of a sweep of a removed run")
-            for path in _cells(results)
-            if _owner(path) in removed and ".cost-" not in path.name
+            for path in _cell_files(results)
+            if _owner(path) in removed_runs and ".cost-" not in path.name
         ]
     return parts
 
 
 def prune(results: Path, parts: Sequence[Part]) -> int:
     """Remove the parts of `leftovers`; returns the freed bytes."""
-    freed = sum(part.size for part in parts)
+    freed_bytes = sum(part.size for part in parts)
     with writing(results):
         _remove(parts)
         for name in {_owner(part.path) for part in parts if part.kind == _TABLE_OF_REMOVED}:
             _forget_scores(results, str(name))
-    return freed
+    return freed_bytes
 
 
-def _tables(results: Path) -> list[Path]:
+def _table_files(results: Path) -> list[Path]:
     """The files of single contestants from evaluations, probes and cost measurements."""
     return sorted(path for path in (results / "tables").rglob("*.parquet") if path.parent.name != "summary")
 
 
-def _cells(results: Path) -> list[Path]:
+def _cell_files(results: Path) -> list[Path]:
     return sorted((results / "cells").rglob("*.cells.parquet"))
 
 
@@ -131,22 +130,21 @@ def _owner(path: Path) -> str | None:
 
 def _evaluated_runs(results: Path) -> Iterator[str]:
     """Runs with tables: neither baselines nor language models."""
-    for path in _tables(results):
+    for path in _table_files(results):
         if not path.name.endswith(".values.parquet"):
             continue
-        # A damaged table has no rows here. The command that wrote it will report it.
-        first = next(rows(path, ("kind", "seed", "preset")), None)
-        is_run = first and first["kind"] == "backbone" and first["seed"] is not None and first["preset"] != "language"
+        # A damaged table yields no rows. The command that wrote it reports it.
+        row = next(rows(path, ("kind", "seed", "preset")), None)
+        is_run = row and row["kind"] == "backbone" and row["seed"] is not None and row["preset"] != "language"
         if is_run and (owner := _owner(path)) is not None:
             yield owner
 
 
-def _temporary(results: Path) -> Iterator[Path]:
-    candidates = [
-        (path, _TEMPORARY) for folder in tables.COMMAND_FOLDERS for path in sorted((results / folder).rglob(".*.tmp"))
-    ]
-    packed = sorted(path for path in results.glob("*/.*.tmp") if path.parent.name not in tables.COMMAND_FOLDERS)
-    for path, pattern in [*candidates, *((path, _TEMPORARY_PACKED) for path in packed)]:
+def _temporary_files(results: Path) -> Iterator[Path]:
+    own_files = [path for folder in tables.COMMAND_FOLDERS for path in sorted((results / folder).rglob(".*.tmp"))]
+    packed_files = sorted(path for path in results.glob("*/.*.tmp") if path.parent.name not in tables.COMMAND_FOLDERS)
+    patterns = dict.fromkeys(own_files, _TEMPORARY_NAME) | dict.fromkeys(packed_files, _TEMPORARY_PACKED_NAME)
+    for path, pattern in patterns.items():
         match = pattern.fullmatch(path.name)
         if match and not alive(int(match[1])) and time.time() - path.lstat().st_mtime > _UNCHANGED_SECONDS:
             yield path
@@ -166,10 +164,10 @@ def _forget_scores(results: Path, name: str) -> None:
         try:
             scores = tables.read("values", path)
         except tables.TableError:
-            continue  # the command that wrote it will report it
-        others = scores[trained_runs(scores).ne(name)]
-        if not len(others):
+            continue  # the command that wrote it reports it
+        other_scores = scores[trained_runs(scores).ne(name)]
+        if not len(other_scores):
             path.unlink()
-        elif len(others) < len(scores):
+        elif len(other_scores) < len(scores):
             metadata = {k: v for k, v in tables.metadata(path).items() if k not in ("table", "schema", "sha256")}
-            tables.write("values", others, path, metadata)
+            tables.write("values", other_scores, path, metadata)

@@ -13,13 +13,13 @@ from iclbench.store.cells import Store
 from iclbench.store.outcome import Outcome
 from iclbench.sweep.bundle import Bundle, Work, work_through
 from iclbench.sweep.cells import GridCell
-from iclbench.sweep.executor import Adopting, Executor, Submitting, WorkerStartError
+from iclbench.sweep.executor import AdoptingExecutor, Executor, SubmittingExecutor, WorkerStartError
 from iclbench.sweep.order import Order
 from iclbench.sweep.plan import Plan
 from iclbench.sweep.work import work as work_on_cell
 
 # Attempts per sweep for a cell whose worker dies. The system may have killed the wrong process when memory was short,
-# but a cell that needs too much memory must not be tried for ever.
+# but a cell that needs too much memory must not be repeated forever.
 ATTEMPTS = 2
 # Seconds for workers to write their checkpoints and end.
 GRACE = 20.0
@@ -30,7 +30,7 @@ class Report(Protocol):
     """An observer of a sweep."""
 
     def started(self, cell: GridCell) -> None:
-        """A worker starts the cell."""
+        """A worker starts to compute the cell."""
 
     def finished(self, cell: GridCell, outcome: Outcome) -> None:
         """The cell has an outcome."""
@@ -66,14 +66,14 @@ class Bundling:
         """The cells of the next bundle; empty if no cell can be computed now."""
         cells: list[GridCell] = []
         while not cells or (self.is_grouped and sum(map(self.expected, cells)) < self.seconds):
-            if (first := order.take()) is None:
+            if (cell := order.take()) is None:
                 break
-            cells += [first, *(order.followers([*cells, first]) if self.is_grouped else ())]
+            cells += [cell, *(order.followers([*cells, cell]) if self.is_grouped else ())]
         return tuple(cells)
 
 
-# One cell per bundle.
-ALONE = Bundling(0.0, lambda cell: None, is_grouped=False)
+# The rule of one cell per bundle.
+SINGLE_CELLS = Bundling(0.0, lambda cell: None, is_grouped=False)
 
 
 def run(
@@ -83,7 +83,7 @@ def run(
     context: Context,
     report: Report,
     work: Work = work_on_cell,
-    bundling: Bundling = ALONE,
+    bundling: Bundling = SINGLE_CELLS,
 ) -> dict[str, Outcome]:
     """Compute the cells of a plan; returns their outcomes by hash.
 
@@ -95,7 +95,7 @@ def run(
         WorkerStartError: no worker can be set up.
     """
     order = Order(plan, executor.slots)
-    running: dict[Future[dict[str, Outcome]], Bundle] = {}
+    running_bundles: dict[Future[dict[str, Outcome]], Bundle] = {}
     outcomes: dict[str, Outcome] = {}
     attempts: dict[str, int] = {}
     todo = {cell.hash: cell for cell in plan.todo}
@@ -106,40 +106,41 @@ def run(
         report.finished(cell, outcome)
 
     def settle_all(bundle: Bundle, bundle_outcomes: Mapping[str, Outcome]) -> list[GridCell]:
-        """Settle the cells with an outcome, and put the others back; returns those that can be started again."""
+        """Settle the cells with an outcome, and put the others back; returns the cells that can start again."""
         for cell in bundle.cells:
-            # Some cells of an earlier sweep's bundle may be done already, or wait for others here.
+            # Cells in a bundle of an earlier sweep may be done already, or wait for other cells in this plan.
             is_new = cell.hash in todo and cell.hash not in outcomes
             if cell.hash in bundle_outcomes and is_new and order.may_settle(cell):
                 settle(todo[cell.hash], bundle_outcomes[cell.hash])
-        rest = [cell for cell in bundle.cells if cell.hash not in bundle_outcomes and order.is_open(cell)]
-        for cell in rest:
+        open_cells = [cell for cell in bundle.cells if cell.hash not in bundle_outcomes and order.is_open(cell)]
+        for cell in open_cells:
             order.put_back(cell)
-        return rest
+        return open_cells
 
     def collect(future: Future[dict[str, Outcome]]) -> None:
-        bundle = running.pop(future)
+        bundle = running_bundles.pop(future)
         try:
             bundle_outcomes, reason = future.result(), "its job ended without an outcome"
         except WorkerStartError:
             raise
         except Exception as error:  # no error of a bundle stops the other cells
             bundle_outcomes, reason = getattr(error, "finished", {}), one_line(error)
-        rest = settle_all(bundle, bundle_outcomes)
-        if not rest:
+        open_cells = settle_all(bundle, bundle_outcomes)
+        if not open_cells:
             return
-        first = todo[rest[0].hash]
-        attempts[first.hash] = attempts.get(first.hash, 0) + 1
-        if attempts[first.hash] < ATTEMPTS:
-            report.retried(first, reason)
+        # The first open cell was being computed when the worker died.
+        failed_cell = todo[open_cells[0].hash]
+        attempts[failed_cell.hash] = attempts.get(failed_cell.hash, 0) + 1
+        if attempts[failed_cell.hash] < ATTEMPTS:
+            report.retried(failed_cell, reason)
             return
         outcome = Outcome("failed", f"{reason}, {ATTEMPTS} times; the same command tries again")
-        store.record(first, outcome, context)
-        settle(first, outcome)
+        store.record(failed_cell, outcome, context)
+        settle(failed_cell, outcome)
 
-    if isinstance(executor, Adopting):
+    if isinstance(executor, AdoptingExecutor):
         for bundle, future in executor.adopted(lambda bundle: order.reserve(bundle.cells)):
-            running[future] = bundle
+            running_bundles[future] = bundle
             for cell in bundle.cells:
                 if cell.hash in todo:
                     report.started(cell)
@@ -148,24 +149,25 @@ def run(
             for cell, outcome in order.cells_without_work():
                 store.record(cell, outcome, context)
                 settle(cell, outcome)
-            while len(running) < executor.slots and (cells := bundling.take(order)):
+            while len(running_bundles) < executor.slots and (cells := bundling.take(order)):
                 bundle = Bundle(cells, context)
-                running[executor.submit(work_through, bundle, work)] = bundle
+                running_bundles[executor.submit(work_through, bundle, work)] = bundle
                 for cell in cells:
                     report.started(cell)
-            if not running:
+            if not running_bundles:
                 return outcomes
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
+            for future in wait(running_bundles, return_when=FIRST_COMPLETED).done:
                 collect(future)
     except BaseException:
         executor.stop(GRACE)
-        for future in [f for f in running if f.done() and not f.cancelled() and f.exception() is None]:
-            settle_all(running[future], future.result())
+        for future, bundle in list(running_bundles.items()):
+            if future.done() and not future.cancelled() and future.exception() is None:
+                settle_all(bundle, future.result())
         raise
 
 
 @dataclass(frozen=True)
-class Submitted:
+class Submission:
     """The result of a submission to a scheduler.
 
     Attributes:
@@ -184,8 +186,13 @@ class Submitted:
 
 
 def submit(
-    plan: Plan, store: Store, executor: Submitting, context: Context, bundling: Bundling, work: Work = work_on_cell
-) -> Submitted:
+    plan: Plan,
+    store: Store,
+    executor: SubmittingExecutor,
+    context: Context,
+    bundling: Bundling,
+    work: Work = work_on_cell,
+) -> Submission:
     """Submit the cells that can be computed now and are not in the queue, without waiting for them.
 
     Raises:
@@ -207,4 +214,4 @@ def submit(
         raise errors[0][1]
     refused_cells = sum(cells for cells, _ in errors)
     jobs, cells = len(submissions) - len(errors), sum(cells for cells, _ in submissions) - refused_cells
-    return Submitted(jobs, cells, len(errors), refused_cells, str(errors[0][1]) if errors else "")
+    return Submission(jobs, cells, len(errors), refused_cells, str(errors[0][1]) if errors else "")

@@ -37,12 +37,12 @@ def _check_option(option: str) -> str:
 
 
 class GridEngine(BaseSettings):
-    """The resources of a grid's jobs, in the table `[engine]` of its card. Since anybody can write a card, it cannot
-    hold anything that a shell runs.
+    """The resources of a grid's jobs, in the table `[engine]` of its card. A shell runs nothing
+    of this table, since a card may come from elsewhere.
 
     Attributes:
         jobs: maximum number of jobs in the queue or running.
-        worth: seconds of work that are worth the start of a job. Cells are grouped until they take as long.
+        worth: seconds of work that justify the start of a job. Cells are grouped until they take as long.
         minutes: time limit of a job (default: `margin` times the expected duration of its cells, at least 60).
         margin: safety factor of the default time limit.
         cpus: number of CPUs and torch threads of a job.
@@ -87,7 +87,7 @@ class EngineSettings(GridEngine):
 
 
 def user_file() -> Path:
-    """The path of the user's file of engines."""
+    """The path of the user's engine settings."""
     home = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     return Path(home) / "iclbench" / "engines.toml"
 
@@ -99,16 +99,16 @@ def settings(engine: str, *tables: Mapping[str, Any]) -> EngineSettings:
         UsageError: the file is not valid.
     """
     path = user_file()
-    file = read_toml(path) if path.is_file() else {}
+    user_tables = read_toml(path) if path.is_file() else {}
     names = engine_names()
-    for name in file:
+    for name in user_tables:
         if name not in names:
-            raise UsageError(f"{path}: {UnknownNameError('engine', name, names)}")
-    file_table = file.get(engine, {})
-    if not isinstance(file_table, dict):
-        raise UsageError(f"{path}: write a table [{engine}]")
-    validate(EngineSettings, file_table, f"{path}, [{engine}]")
-    merged = dict(file_table)
+            raise UsageError(f"{path}: {UnknownNameError('engine', name, names)}", code="unknown-name")
+    user_table = user_tables.get(engine, {})
+    if not isinstance(user_table, dict):
+        raise UsageError(f"{path}: write a table [{engine}]", code="bad-syntax")
+    validate(EngineSettings, user_table, f"{path}, [{engine}]")
+    merged = dict(user_table)
     for table in tables:
         merged |= table
     return validate(EngineSettings, merged, "[engine]")
@@ -129,9 +129,11 @@ def plugin(engine: str) -> Callable[..., Any]:
 
 
 def check(engine: str) -> None:
-    """Raise `UnknownNameError` if there is no such engine, `UsageError` if its package is not installed."""
+    """Raise `UnknownNameError` if no engine has this name, and `UsageError` if its package is not installed."""
     if engine not in engine_names():
         raise UnknownNameError("engine", engine, engine_names())
     package = _PACKAGES.get(engine)
     if package is not None and find_spec(package) is None:
-        raise UsageError(f"engine '{engine}' needs the package {package}: pip install 'iclbench[{engine}]'")
+        raise UsageError(
+            f"engine '{engine}' needs the package {package}: pip install 'iclbench[{engine}]'", code="missing-package"
+        )

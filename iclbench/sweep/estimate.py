@@ -20,6 +20,7 @@ import pandas as pd
 
 from iclbench import tables
 from iclbench.config.resolution import RunConfig
+from iclbench.core import machine
 from iclbench.core.errors import IclbenchError
 from iclbench.store.cells import Store
 from iclbench.store.runs import Run
@@ -56,7 +57,7 @@ class Estimates:
 
     Args:
         store: the recorded cells.
-        device: `cpu` or another device; steps that were recorded on the other kind are not used.
+        device: `cpu` or another device. Steps that were recorded on the other kind of device are not used.
         measure: measures the seconds of a step of a configuration (default: only recorded seconds).
         count: counts the parameters of a configuration (default: only recorded counts).
         on_measure: called with a text before each measurement.
@@ -75,28 +76,37 @@ class Estimates:
         self._deadline = time.monotonic() + BUDGET
         self._means_cache: dict[tuple[str, str], dict[TrainingKey, float]] = {}
         self._counts: dict[TrainingKey, int | None] = {}
+        self._devices: dict[str, None] = {}
         self.measured: dict[TrainingKey, float] = {}
 
     def seconds(self, cell: GridCell) -> float | None:
         """Seconds of one cell on one worker; None if unknown."""
         if cell.kind == "train" and cell.config is not None:
             run = self._run(cell)
-            if run.is_intact:  # trained outside of any sweep: only its row is missing
+            if run.is_intact:  # the run was trained without a sweep: only its row is missing
                 return 0.0
             step = self._step_seconds(cell)
             return None if step is None else step * (cell.config.train.all_steps - run.checkpoint_step)
-        return next((self._means[key] for key in _similar_keys(cell) if key in self._means), None)
+        mean_seconds = next((self._means[key] for key in _similar_keys(cell) if key in self._means), None)
+        if mean_seconds is not None:
+            self._devices |= dict.fromkeys(self._cell_devices)
+        return mean_seconds
+
+    @property
+    def devices(self) -> list[str]:
+        """The devices on which the speeds of all estimates so far were measured."""
+        return list(self._devices)
 
     def parameters(self, cell: GridCell) -> int | None:
         """Parameters of the backbone of a cell; None if unknown."""
         key = _training_key(cell)
-        recorded = self._recorded("model", "parameters").get(key)
+        recorded = self._recorded_means("model", "parameters").get(key)
         if recorded is not None:
             return int(recorded)
         if key not in self._counts and self._count and cell.config:
             try:
                 self._counts[key] = self._count(cell.config)
-            except IclbenchError:  # the sweep will report it
+            except IclbenchError:  # the sweep reports it
                 self._counts[key] = None
         return self._counts.get(key)
 
@@ -133,8 +143,11 @@ class Estimates:
         return Run(self._store.results / "runs" / cell.run)
 
     def _step_seconds(self, cell: GridCell) -> float | None:
-        recorded = self._recorded("train_step", "seconds").get(_training_key(cell))
-        return self._measured_step(cell) if recorded is None else recorded
+        recorded = self._recorded_means("train_step", "seconds").get(_training_key(cell))
+        if recorded is None:
+            return self._measured_step(cell)
+        self._devices |= dict.fromkeys(self._step_devices)
+        return recorded
 
     def _measured_step(self, cell: GridCell) -> float | None:
         """Seconds of a step, measured once per task, backbone and preset until `BUDGET` is used up."""
@@ -143,16 +156,17 @@ class Estimates:
             self._on_measure(f"a training step of {cell.contestant} on {cell.task}, {cell.preset}")
             try:
                 self.measured[key] = self._measure(cell.config)
-            except IclbenchError:  # the sweep will report it
+                self._devices[machine.device(self._device)] = None
+            except IclbenchError:  # the sweep reports it
                 return None
         return self.measured.get(key)
 
-    def _recorded(self, phase: str, metric: str) -> dict[TrainingKey, float]:
+    def _recorded_means(self, phase: str, metric: str) -> dict[TrainingKey, float]:
         """Means over the runs of a task, backbone and preset, from the records of their trainings."""
         if (phase, metric) not in self._means_cache:
             rows = self._costs[self._costs["phase"].eq(phase) & self._costs["metric"].eq(metric)]
             if phase != "model":
-                rows = rows[rows["device"].eq("cpu") == (self._device == "cpu")]
+                rows = rows[self._is_same_kind(rows["device"])]
             self._means_cache[phase, metric] = _means_by(rows, ["task", "contestant", "preset"], "value")
         return self._means_cache[phase, metric]
 
@@ -165,8 +179,23 @@ class Estimates:
         rows = pd.concat([tables.frame("costs", []), *(tables.read_all("costs", folder) for folder in folders)])
         return rows[rows["n_points"].isna()]
 
+    def _is_same_kind(self, devices: pd.Series) -> pd.Series:
+        """A mask of the devices of the same kind as that of these estimates."""
+        return devices.eq("cpu") == (self._device == "cpu")
+
     @cached_property
-    def _done(self) -> pd.DataFrame:
+    def _step_devices(self) -> list[str]:
+        """The devices of the recorded training steps."""
+        devices = self._costs.loc[self._costs["phase"].eq("train_step"), "device"]
+        return sorted(devices[self._is_same_kind(devices)].dropna().unique())
+
+    @cached_property
+    def _cell_devices(self) -> list[str]:
+        """The devices of the recorded cells."""
+        return sorted(self._finished_rows["device"].dropna().unique())
+
+    @cached_property
+    def _finished_rows(self) -> pd.DataFrame:
         """The rows of finished cells."""
         rows = self._store.rows
         return rows[rows["status"].eq("done")]
@@ -174,12 +203,9 @@ class Estimates:
     @cached_property
     def _means(self) -> dict[tuple[str, ...], float]:
         """Mean seconds of recorded cells, by the keys of similar cells."""
-        rows = self._done.assign(
-            sort=[
-                _contestant_kind(run, pd.isna(seed))
-                for run, seed in zip(self._done["run"], self._done["seed"], strict=True)
-            ]
-        )
+        rows = self._finished_rows
+        runs = zip(rows["run"], rows["seed"], strict=True)
+        rows = rows.assign(sort=[_contestant_kind(run, pd.isna(seed)) for run, seed in runs])
         means: dict[tuple[str, ...], float] = {}
         for columns in _SIMILAR:
             means |= _means_by(rows, ["kind", *columns], "seconds")
@@ -188,11 +214,12 @@ class Estimates:
     @cached_property
     def _table_bytes(self) -> dict[str, float]:
         """Mean size of a cell's files, by kind. A file of several cells is shared equally between them."""
-        cell_files = [json.loads(text) for text in self._done["files"].fillna("[]")]
+        rows = self._finished_rows
+        cell_files = [json.loads(text) for text in rows["files"].fillna("[]")]
         counts = Counter(file for files in cell_files for file in files)
         size = {file: _size(self._store.results / file) / count for file, count in counts.items()}
         by_kind: dict[str, list[float]] = {}
-        for kind, files in zip(self._done["kind"], cell_files, strict=True):
+        for kind, files in zip(rows["kind"], cell_files, strict=True):
             by_kind.setdefault(kind, []).append(sum(size[file] for file in files))
         return {kind: mean(sizes) for kind, sizes in by_kind.items()}
 
@@ -229,12 +256,12 @@ def _size(path: Path) -> int:
 
 
 def parameter_range(plan: Plan, estimates: Estimates) -> dict[str, tuple[int, int]]:
-    """Smallest and largest number of parameters among the trainings of each task and preset."""
+    """The smallest and the largest number of parameters in the trainings of each task and preset."""
     counts: dict[str, list[int]] = {}
     for cell in plan.cells:
         if cell.kind == "train" and cell.reason is None and (count := estimates.parameters(cell)) is not None:
             counts.setdefault(cell.group, []).append(count)
-    return {group: (min(each), max(each)) for group, each in counts.items()}
+    return {group: (min(group_counts), max(group_counts)) for group, group_counts in counts.items()}
 
 
 def count_parameters(config: RunConfig, data_dir: Path | None = None) -> int:

@@ -1,6 +1,6 @@
 """The interface between the engine and the workers: that of `concurrent.futures`, with an early stop.
 
-`iclbench.sweep.local` runs them in processes of this machine, `iclbench.sweep.slurm` as jobs of a cluster. Another
+`iclbench.sweep.local` runs calls in processes of this machine, `iclbench.sweep.slurm` as jobs of a cluster. Another
 engine is a class with these members, registered under the entry point `iclbench.engines` (`iclbench.sweep.engines`).
 """
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class WorkerDiedError(IclbenchError):
-    """The process of a call has died. `finished` holds the known outcomes of the cells of its bundle, by hash."""
+    """The worker of a call died. `finished` holds the outcomes of the finished cells of its bundle, by hash."""
 
     code = "worker-died"
 
@@ -30,7 +30,7 @@ class WorkerDiedError(IclbenchError):
 
 
 class WorkerStartError(IclbenchError):
-    """Worker processes cannot be set up, so nothing can be computed."""
+    """Workers cannot be started, so nothing can be computed."""
 
     code = "worker-died"
 
@@ -59,7 +59,7 @@ class Executor(Protocol):
 
 
 @runtime_checkable
-class Adopting(Protocol):
+class AdoptingExecutor(Protocol):
     """An executor whose jobs outlive the sweep that submitted them."""
 
     def adopted(self, is_wanted: Callable[[Bundle], bool]) -> Iterable[tuple[Bundle, Future[dict[str, Outcome]]]]:
@@ -67,7 +67,7 @@ class Adopting(Protocol):
 
 
 @runtime_checkable
-class Submitting(Executor, Adopting, Protocol):
+class SubmittingExecutor(Executor, AdoptingExecutor, Protocol):
     """An executor that can submit jobs without waiting for them."""
 
     def queued(self) -> Iterable[Bundle]:

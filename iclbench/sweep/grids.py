@@ -340,11 +340,13 @@ def grid_runs(
     except UntrustedError:
         raise
     except UsageError as error:
-        raise UsageError(f"grid '{grid}': {error}") from error
+        raise UsageError(f"grid '{grid}': {error}", code=error.code) from error
     seen: set[str] = set()
     for run in runs:
         if run.name in seen:
-            raise UsageError(f"grid '{grid}': the run '{run.name}' is in two parts; remove it from one of them")
+            raise UsageError(
+                f"grid '{grid}': the run '{run.name}' is in two parts; remove it from one of them", code="duplicate"
+            )
         seen.add(run.name)
     return runs
 
@@ -388,8 +390,9 @@ def _pair_parts(parts: Sequence[GridPart], pairs: Iterable[Pair]) -> Iterator[Gr
         ]
         if not plain_parts:
             raise UsageError(
-                f"pairs: '{backbone}' on '{task}' at preset '{preset}' is trained by no part of the card without "
-                "overrides; add it there"
+                f"pairs: no part of the card without overrides trains '{backbone}' on '{task}' at preset '{preset}'; "
+                "add it to a part",
+                code="missing-value",
             )
         if missing := [seed for seed in seeds if not any(seed in part.seeds for part in plain_parts)]:
             keys = {"tasks": [task], "backbones": [backbone], "presets": [preset], "seeds": missing}
@@ -460,7 +463,8 @@ def _run(card: GridPart, task: str, backbone: str, config: RunConfig, variant: s
             if extrapolate <= trained_length:
                 raise UsageError(
                     f"evaluate.extrapolate.{preset}: {extrapolate} is not beyond the trained length of "
-                    f"'{config.task.name}' ({trained_length} examples)"
+                    f"'{config.task.name}' ({trained_length} examples)",
+                    code="bad-value",
                 )
         family = config.task.build()
         shifts = (

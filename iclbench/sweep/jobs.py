@@ -1,5 +1,4 @@
-"""The files that a sweep and the jobs of a cluster exchange, in `RESULTS/jobs/ENGINE`, a folder that all nodes
-share."""
+"""The files that a sweep and its cluster jobs exchange in `RESULTS/jobs/ENGINE`, a folder that all nodes share."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ from iclbench.sweep.work import share_cores
 
 log = logging.getLogger("iclbench")
 
-# Difference of clocks in seconds above which there is a warning.
+# Difference between clocks, in seconds, above which a warning is printed.
 _MAX_SKEW = 60.0
 
 
@@ -37,9 +36,15 @@ _MAX_SKEW = 60.0
 class Files:
     """The files of one bundle.
 
-    `.json` is the bundle; `.job` the id of its job; `.began` shows that the job found the folder; `.outcomes.json`
-    holds the outcomes so far; `.ended.json` shows that the job finished; `.cancelled` that the sweep was stopped;
-    `.left` that the worker no longer works on the bundle, finished or not.
+    | ending | content |
+    | --- | --- |
+    | `.json` | the bundle |
+    | `.job` | the id of its job |
+    | `.began` | start time and node; the job has found the folder |
+    | `.outcomes.json` | the outcomes so far |
+    | `.ended.json` | the result; the job has finished |
+    | `.cancelled` | empty; the sweep was stopped |
+    | `.left` | empty; the worker has stopped working on the bundle, finished or not |
     """
 
     folder: Path
@@ -100,7 +105,7 @@ class Files:
         """Write the end file of the job; returns its content, which `result_of` reads.
 
         Args:
-            error: error of the bundle.
+            error: error message of the bundle; None if it succeeded.
             outcomes: outcomes of its cells.
             unfit: whether the job could not run any bundle.
         """
@@ -108,8 +113,8 @@ class Files:
         write_text(self.end_file, json.dumps(content))
         return content
 
-    def finished(self) -> dict[str, Outcome]:
-        """The known outcomes of the cells so far."""
+    def stored_outcomes(self) -> dict[str, Outcome]:
+        """The outcomes of the cells so far; empty if the file is missing or damaged."""
         try:
             return read_outcomes(self.outcomes)
         except (OSError, ValueError):
@@ -136,15 +141,15 @@ def do_bundle(bundle: str, work: str, threads: int) -> dict[str, Any]:
         threads: number of torch threads.
 
     Returns:
-        The content of the end file: `error` of the bundle, whether the job was `unfit`, `outcomes` by cell.
+        The content of the end file: the `error` of the bundle, whether the job was `unfit`, and `outcomes` by cell.
 
     Raises:
         Interrupted: on a signal, after writing a checkpoint.
-        FileNotFoundError: the file is missing, since nodes do not share the folder.
+        FileNotFoundError: the file is missing, because nodes do not share the folder.
     """
     files = Files.of(bundle)
     write_text(files.start_file, json.dumps({"time": time.time(), "node": os.uname().nodename}))
-    error, unfit, outcomes = None, True, files.finished()
+    error, unfit, outcomes = None, True, files.stored_outcomes()
     try:
         share_cores(threads)
         cells, compute = Bundle.read(files.bundle), imported(work)
@@ -152,12 +157,12 @@ def do_bundle(bundle: str, work: str, threads: int) -> dict[str, Any]:
         outcomes = work_through(cells, compute, files.outcomes)
         if outcomes and (warning := other_commit(files.bundle)) is not None:
             log.warning(warning)
-            first = next(iter(outcomes))
-            outcomes[first] = replace(outcomes[first], warnings=(warning, *outcomes[first].warnings))
+            cell = next(iter(outcomes))
+            outcomes[cell] = replace(outcomes[cell], warnings=(warning, *outcomes[cell].warnings))
     except Interrupted:
         raise
     except Exception as failure:
-        error, outcomes = one_line(failure), files.finished()
+        error, outcomes = one_line(failure), files.stored_outcomes()
     return files.end(error, outcomes, unfit)
 
 
@@ -187,14 +192,14 @@ class Clock:
 
 
 @dataclass
-class SubmittedBundle:
-    """A bundle that was submitted to a cluster."""
+class JobBundle:
+    """A bundle that was submitted to a cluster, and its files."""
 
     future: Future[dict[str, Outcome]]
     files: Files
 
 
-B = TypeVar("B", bound=SubmittedBundle)
+B = TypeVar("B", bound=JobBundle)
 
 
 class JobExecutor(ABC, Generic[B]):
@@ -256,7 +261,7 @@ class JobExecutor(ABC, Generic[B]):
         while not self._stopping.wait(self._pause):
             try:
                 self._poll()
-            except Exception as error:  # their job files stay, so that `stop` or another sweep finds them
+            except Exception as error:  # the job files remain, so that `stop` or another sweep finds them
                 for bundle in self._snapshot():
                     bundle.future.set_exception(WorkerStartError(f"cannot poll {self.jobs}: {one_line(error)}"))
                 return
@@ -268,5 +273,5 @@ class JobExecutor(ABC, Generic[B]):
             bundle.future.set_exception(result)
         else:
             bundle.future.set_result(result)
-        with suppress(OSError):  # otherwise the next sweep finds the job file and the end file
+        with suppress(OSError):  # if this fails, the next sweep finds the job file and the end file
             bundle.files.job.unlink(missing_ok=True)

@@ -46,8 +46,8 @@ class LanguageGridCard(BaseSettings):
         demo_seeds: seeds of the drawn demonstrations.
         orders: orders of the same demonstrations; 0 is the order of the draw.
         episodes: number of queries (default: that of each task's card).
-        controls: whether to evaluate zero-shot, shuffled labels, repeated demonstrations and the majority label, too.
-        overlength: handling of a prompt that is longer than a model's context.
+        controls: whether to also evaluate zero-shot, shuffled labels, repeated demonstrations and the majority label.
+        overlength: what happens to a prompt that is longer than the context of a model.
         dtype: dtype of the models' weights.
         methods: variants by name.
     """
@@ -71,10 +71,10 @@ class LanguageGridCard(BaseSettings):
     def _unique_models(cls, value: list[str]) -> list[str]:
         models: dict[str, str] = {}
         for model in value:
-            if (other := models.setdefault(_contestant_name(model), model)) != model:
+            if (first_model := models.setdefault(_contestant_name(model), model)) != model:
                 raise ValueError(
-                    f"{other!r} and {model!r} have the same name '{_contestant_name(model)}' in the tables; remove "
-                    "one, or rename its folder"
+                    f"{first_model!r} and {model!r} have the same name '{_contestant_name(model)}' in the tables; "
+                    "remove one, or rename its folder"
                 )
         return value
 
@@ -88,7 +88,7 @@ class LanguageGridCard(BaseSettings):
 
 
 def _contestant_name(model: str) -> str:
-    """The contestant's name without the precision."""
+    """The name of the contestant without the precision."""
     return Path(model).expanduser().resolve().name
 
 
@@ -169,7 +169,7 @@ def language_cells(name: str) -> Iterator[LanguageCell]:
 
 
 def _identity(model: str, dtype: str) -> str | None:
-    """Digest of the files of a folder; None if there are no readable files, which the cell will report."""
+    """Digest of the files of a folder; None if they cannot be read, which the cell reports."""
     from iclbench.language.models import loading
 
     if not Path(model).expanduser().is_dir():
@@ -193,7 +193,7 @@ def _tasks(grid: str, card: LanguageGridCard) -> list[LanguageTask]:
     try:
         return language_tasks(card.tasks)
     except UsageError as error:
-        raise UsageError(f"grid '{grid}': {error}") from error
+        raise UsageError(f"grid '{grid}': {error}", code=error.code) from error
 
 
 def commands(name: str, results: Path | None = None) -> Iterator[str]:
@@ -207,7 +207,7 @@ def commands(name: str, results: Path | None = None) -> Iterator[str]:
     _methods(grid, card)
     for model in card.models:
         for variant in card.methods.values():
-            yield shlex.join(_words(card, model, variant, results))
+            yield shlex.join(_command_words(card, model, variant, results))
 
 
 def _methods(grid: str, card: LanguageGridCard) -> list[tuple[str, list[str]]]:
@@ -218,11 +218,11 @@ def _methods(grid: str, card: LanguageGridCard) -> list[tuple[str, list[str]]]:
         try:
             method_as_typed(variant.method, variant.overrides)
         except UsageError as error:
-            raise UsageError(f"grid '{grid}': {error}") from error
+            raise UsageError(f"grid '{grid}': {error}", code=error.code) from error
     return [(variant.method, variant.overrides) for variant in card.methods.values()]
 
 
-def _words(card: LanguageGridCard, model: str, variant: Variant, results: Path | None) -> Iterator[str]:
+def _command_words(card: LanguageGridCard, model: str, variant: Variant, results: Path | None) -> Iterator[str]:
     yield from ("iclbench", "lm", "eval", "--model", model, "--tasks", ",".join(card.tasks))
     if card.shots:
         yield from ("--shots", written(card.shots))

@@ -2,8 +2,8 @@
 
 Processes are spawned, never forked: torch's threads and CUDA do not survive a fork. Each slot has a thread in the
 parent, which sends calls to its worker through a pipe. If a worker is killed, its pipe closes and its current call
-fails; the slot starts a new worker for the next call. If the parent is killed, the pipes close, too: idle workers then
-end, and busy ones are ended by the watchdog of `set_up`.
+fails; the slot starts a new worker for the next call. If the parent is killed, the pipes close as well: idle workers
+end, and the watchdog of `set_up` ends busy workers.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class LocalPool:
             worker.end()
 
     def _worker(self, index: int, arguments: tuple[Any, ...]) -> _Worker:
-        """The worker of a slot, a new one if there is none."""
+        """The worker of a slot; starts one if the slot has none."""
         if (worker := self._workers.get(index)) is None:
             worker = self._workers[index] = _Worker(self._set_up, arguments)
             if self._stopping.is_set():  # `stop` may not have seen this worker
@@ -135,7 +135,7 @@ class LocalPool:
 
 
 class _Worker:
-    """One process and the parent's end of its pipe."""
+    """A worker process and the parent's end of its pipe."""
 
     def __init__(self, set_up: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         self._pipe, child_pipe = _SPAWN.Pipe()

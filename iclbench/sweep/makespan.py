@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from iclbench.store.outcome import Outcome
 from iclbench.sweep.cells import GridCell
-from iclbench.sweep.engine import ALONE, Bundling
+from iclbench.sweep.engine import SINGLE_CELLS, Bundling
 from iclbench.sweep.order import Order
 from iclbench.sweep.plan import Plan
 
@@ -39,7 +39,7 @@ class Makespan:
 def simulate(
     plan: Plan,
     workers: int,
-    bundling: Bundling = ALONE,
+    bundling: Bundling = SINGLE_CELLS,
     start: float = 0.0,
     failures: float = 0.0,
     seed: int = 0,
@@ -52,27 +52,26 @@ def simulate(
         workers: number of bundles in parallel.
         bundling: the rule that groups cells into bundles, with the expected seconds of a cell.
         start: seconds until a job begins to work.
-        failures: share of jobs that die half way and are started again.
+        failures: share of jobs that die halfway and are started again.
         seed: seed of the failures.
         cell_seconds: true seconds of a cell (default: those of `bundling`).
     """
-    draw, order, cell_seconds = random.Random(seed), Order(plan, workers), cell_seconds or bundling.expected
-    running: list[tuple[float, int, tuple[GridCell, ...], bool]] = []
+    generator, order, cell_seconds = random.Random(seed), Order(plan, workers), cell_seconds or bundling.expected
+    job_ends: list[tuple[float, int, tuple[GridCell, ...], bool]] = []
     now, busy = 0.0, 0.0
     jobs: list[int] = []
     while True:
         for cell, outcome in order.cells_without_work():
             order.settle(cell, outcome)
-        while len(running) < workers and (cells := bundling.take(order)):
+        while len(job_ends) < workers and (cells := bundling.take(order)):
             bundle_seconds = sum(map(cell_seconds, cells))
-            is_dead = draw.random() < failures
+            is_dead = generator.random() < failures
             jobs.append(len(cells))
-            heapq.heappush(
-                running, (now + start + (bundle_seconds / 2 if is_dead else bundle_seconds), len(jobs), cells, is_dead)
-            )
-        if not running:
+            end = now + start + (bundle_seconds / 2 if is_dead else bundle_seconds)
+            heapq.heappush(job_ends, (end, len(jobs), cells, is_dead))
+        if not job_ends:
             return Makespan(now, tuple(jobs), busy, workers)
-        now, _, cells, is_dead = heapq.heappop(running)
+        now, _, cells, is_dead = heapq.heappop(job_ends)
         for cell in cells:
             if not is_dead:
                 order.settle(cell, Outcome("done"))

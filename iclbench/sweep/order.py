@@ -14,7 +14,7 @@ from iclbench.sweep.plan import Plan
 
 
 class Order:
-    """The cells of a plan, one by one, each after all cells that it needs.
+    """The cells of a plan in order, each after all cells that it needs.
 
     Cells are ordered by task (language models: by model) as in the plan. Within a task, cells that need a finished
     training come before the next training, so that an interrupted sweep has complete rows. Only near the end trainings
@@ -28,100 +28,100 @@ class Order:
             cell: "todo" if cell in self._todo else state for cell, state in plan.states.items()
         }
         self._reasons: dict[str, str] = {}
-        self._waits = {c.hash: {n for n in c.needs if n in self._todo} for c in plan.todo}
+        self._open_needs = {cell.hash: {need for need in cell.needs if need in self._todo} for cell in plan.todo}
         self._followers: dict[str, list[str]] = {}
-        for name, waits in self._waits.items():
-            for need in waits:
+        for name, open_needs in self._open_needs.items():
+            for need in open_needs:
                 self._followers.setdefault(need, []).append(name)
-        self._needs = TopologicalSorter(self._waits)
-        self._needs.prepare()
-        places = {name: i for i, name in enumerate(dict.fromkeys(cell.affinity for cell in plan.cells))}
-        self._place = {cell.hash: (places[cell.affinity], i) for i, cell in enumerate(plan.todo)}
+        self._sorter = TopologicalSorter(self._open_needs)
+        self._sorter.prepare()
+        ranks = {name: i for i, name in enumerate(dict.fromkeys(cell.affinity for cell in plan.cells))}
+        self._position = {cell.hash: (ranks[cell.affinity], i) for i, cell in enumerate(plan.todo)}
         self._few_trainings = 2 * slots
-        self._trainings_left = sum(cell.kind == "train" for cell in plan.todo)
+        self._unsettled_trainings = sum(cell.kind == "train" for cell in plan.todo)
         self._trainings: list[tuple[tuple[int, int], GridCell]] = []
-        self._others: list[tuple[tuple[int, int], GridCell]] = []
+        self._other_cells: list[tuple[tuple[int, int], GridCell]] = []
         self._without_work: deque[tuple[GridCell, Outcome]] = deque()
         self._queued: set[str] = set()
-        self._taken: set[str] = set()
+        self._running: set[str] = set()
         self._queue_ready()
 
     def take(self) -> GridCell | None:
         """The next cell that can be computed now."""
-        queues = [queue for queue in (self._others, self._trainings) if queue]
+        queues = [queue for queue in (self._other_cells, self._trainings) if queue]
         if not queues:
             return None
-        if self._trainings_left <= self._few_trainings:
+        if self._unsettled_trainings <= self._few_trainings:
             queue = queues[-1]
         else:
-            queue = min(queues, key=lambda queue: queue[0][0][0])  # of the same task, not the training
+            queue = min(queues, key=lambda queue: queue[0][0][0])  # in the same task, the other cell comes first
         cell = heapq.heappop(queue)[1]
         self._queued.discard(cell.hash)
-        self._taken.add(cell.hash)
+        self._running.add(cell.hash)
         return cell
 
     def followers(self, cells: Iterable[GridCell]) -> list[GridCell]:
         """The cells that wait only for these cells, in the plan's order, and can be computed directly after them."""
         before = {cell.hash for cell in cells}
-        names = {name for cell in before for name in self._followers.get(cell, ()) if self._waits[name] <= before}
+        names = {name for cell in before for name in self._followers.get(cell, ()) if self._open_needs[name] <= before}
         cells_after = [self._todo[name] for name in names - before]
         ready = [
             cell
             for cell in cells_after
             if cell.reason is None and not cell.is_summary and self._has_needs(cell, before)
         ]
-        return sorted(ready, key=lambda cell: self._place[cell.hash])
+        return sorted(ready, key=lambda cell: self._position[cell.hash])
 
     def _has_needs(self, cell: GridCell, before: set[str]) -> bool:
         """Whether all cells that the cell needs are done or among `before`."""
         return all(need in before or self._states.get(need) == "done" for need in cell.needs)
 
     def reserve(self, cells: Iterable[GridCell]) -> bool:
-        """Keep `take` from returning these cells, which are already running. Returns whether any of them is to do."""
+        """Prevent `take` from returning these cells, which are already running; returns whether any is to do."""
         todo = [self._todo[cell.hash] for cell in cells if cell.hash in self._todo]
         for cell in todo:
             if cell.hash in self._queued:
                 self._claim(cell)
-                self._taken.add(cell.hash)
+                self._running.add(cell.hash)
         return bool(todo)
 
     def may_settle(self, cell: GridCell) -> bool:
         """Whether all cells that the cell needs are settled."""
-        return not self._waits.get(cell.hash)
+        return not self._open_needs.get(cell.hash)
 
     def is_open(self, cell: GridCell) -> bool:
         """Whether the cell waits for no other cell and is not settled."""
-        return cell.hash in self._taken or cell.hash in self._queued
+        return cell.hash in self._running or cell.hash in self._queued
 
     def _claim(self, cell: GridCell) -> None:
-        """Remove a cell from the queues and from the cells that run."""
-        self._taken.discard(cell.hash)
+        """Remove a cell from the queues and from the running cells."""
+        self._running.discard(cell.hash)
         if cell.hash in self._queued:
             self._queued.discard(cell.hash)
             queue = self._queue(cell)
-            queue.remove((self._place[cell.hash], cell))
+            queue.remove((self._position[cell.hash], cell))
             heapq.heapify(queue)
 
     def _queue(self, cell: GridCell) -> list[tuple[tuple[int, int], GridCell]]:
-        return self._trainings if cell.kind == "train" else self._others
+        return self._trainings if cell.kind == "train" else self._other_cells
 
     def put_back(self, cell: GridCell) -> None:
         """Make a cell available to `take` again."""
-        self._taken.discard(cell.hash)
+        self._running.discard(cell.hash)
         if cell.hash not in self._queued:
             self._queued.add(cell.hash)
-            heapq.heappush(self._queue(cell), (self._place[cell.hash], cell))
+            heapq.heappush(self._queue(cell), (self._position[cell.hash], cell))
 
     def settle(self, cell: GridCell, outcome: Outcome) -> None:
         """Record the outcome of a cell and release the cells that waited for it."""
         self._claim(cell)
         self._states[cell.hash] = outcome.status
-        self._trainings_left -= cell.kind == "train"
+        self._unsettled_trainings -= cell.kind == "train"
         if outcome.reason:
             self._reasons[cell.hash] = outcome.reason
-        self._needs.done(cell.hash)
+        self._sorter.done(cell.hash)
         for name in self._followers.get(cell.hash, ()):
-            self._waits[name].discard(cell.hash)
+            self._open_needs[name].discard(cell.hash)
         self._queue_ready()
 
     def cells_without_work(self) -> Iterator[tuple[GridCell, Outcome]]:
@@ -130,8 +130,8 @@ class Order:
             yield self._without_work.popleft()
 
     def _queue_ready(self) -> None:
-        """Queue the cells that wait for no other cell any more, in the plan's order."""
-        for cell in sorted(self._needs.get_ready(), key=self._place.__getitem__):
+        """Queue the cells that no longer wait for another cell, in the plan's order."""
+        for cell in sorted(self._sorter.get_ready(), key=self._position.__getitem__):
             self._queue_cell(self._todo[cell])
 
     def _queue_cell(self, cell: GridCell) -> None:
@@ -139,16 +139,16 @@ class Order:
         if cell.reason is not None:
             self._without_work.append((cell, Outcome("skipped", cell.reason)))
             return
-        # A summary is made of those evaluations that exist.
-        missing = [] if cell.is_summary else [n for n in cell.needs if self._states.get(n) != "done"]
-        settled = [need for need in missing if self._states.get(need, "todo") != "todo"]
-        if not missing:
+        # A summary covers the evaluations that exist.
+        missing_needs = [] if cell.is_summary else [n for n in cell.needs if self._states.get(n) != "done"]
+        settled_needs = [need for need in missing_needs if self._states.get(need, "todo") != "todo"]
+        if not missing_needs:
             self.put_back(cell)
-        elif settled:
-            self._without_work.append((cell, self._outcome_without(self._cells[settled[0]])))
+        elif settled_needs:
+            self._without_work.append((cell, self._outcome_without(self._cells[settled_needs[0]])))
 
     def _outcome_without(self, need: GridCell) -> Outcome:
-        """The outcome of a cell that needs a cell which is not done."""
+        """The outcome of a cell whose need is settled and not done."""
         need_name = {"train": "its training", "evaluate": "its evaluation"}.get(need.kind, f"its {need.kind}")
         reason = self._reasons.get(need.hash) or need.reason or "see its row"
         if self._states[need.hash] == "skipped":

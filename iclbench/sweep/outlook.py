@@ -88,7 +88,7 @@ def check_data(plan: Plan, context: Context) -> None:
         try:
             family.check_data(run.config.task.learned)
         except DataChangedError as error:
-            raise UsageError(f"run '{run.name}': {error}") from error
+            raise UsageError(f"run '{run.name}': {error}", code=error.code) from error
         except DataError:
             continue
 

@@ -5,9 +5,9 @@ other tables there. The rows of `cells` name the packed files, so a checkout wit
 done. The weights that a grid packs are in `TASK-PRESET.weights.safetensors`.
 
 Values, costs and examples are complete. Errors are those that paired tests need: for curves the mean height of every
-episode over its context sizes (`n_context` missing), for targets the compared metrics, both on the task's own
-distribution. Errors under every shift that gaps to an oracle and their scores need are packed, too, so that summaries
-can include models that are added later.
+episode over its context sizes (`n_context` missing), for targets the compared metrics, both on the distribution of the
+task. Under every shift, the errors for gaps to an oracle and their scores are packed as well, so that summaries can
+include models that are added later.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from iclbench.core.files import digest_path
 from iclbench.core.formats import canonical, plural
 from iclbench.core.metrics import curve_metric, metric
 from iclbench.store import archives
-from iclbench.store.cells import Store, evaluates, row
+from iclbench.store.cells import Store, evaluates
+from iclbench.store.cells import row as row_of_cell
 from iclbench.store.outcome import Outcome
 from iclbench.store.runs import Run, check_name, writing
 from iclbench.sweep.cells import SUMMARY, GridCell
@@ -62,9 +63,9 @@ class _Source:
     cells: frozenset[str]
 
 
-def missing(grids: Iterable[str], cells: Iterable[GridCell], results: Path) -> str | None:
-    """A note that the packed results of a shipped grid are not in the results folder, with the fix; None if some are,
-    or if the grids have no packed results."""
+def missing_results_note(grids: Iterable[str], cells: Iterable[GridCell], results: Path) -> str | None:
+    """A note that the results folder lacks the packed results of a shipped grid, with the fix; None if it has some of
+    them, or if the grids have no packed results."""
     if not any(canonical(name) in PACKED for name in grids):
         return None
     groups = {(cell.task, cell.preset) for cell in cells}
@@ -76,7 +77,8 @@ def missing(grids: Iterable[str], cells: Iterable[GridCell], results: Path) -> s
 def pack(cells: Sequence[GridCell], store: Store, out: Path, replace: bool = False) -> list[Path]:
     """Write the results of all finished cells, and the rows of failed cells and of cells that are not applicable.
 
-    The same cells give the same bytes. Packed results that exist nowhere else are included again.
+    The same cells give the same bytes. Packed results are read as well, so packing again does not lose results that
+    exist only in packed files.
 
     Args:
         cells: cells of one or several grids.
@@ -96,10 +98,13 @@ def pack(cells: Sequence[GridCell], store: Store, out: Path, replace: bool = Fal
     results, out = store.results.resolve(), out.resolve()
     check_name(out.name, "a folder of packed results")
     if out.name in _RESERVED:
-        raise UsageError(f"--pack {out}: iclbench writes other files to this folder; give another name")
+        raise UsageError(
+            f"--pack {out}: iclbench writes other files to this folder; give another name", code="bad-value"
+        )
     if out.parent != results:
         raise UsageError(
-            f"--pack takes a folder in {store.results}: write --pack {store.results / out.name}, got {out}"
+            f"--pack takes a folder in {store.results}: write --pack {store.results / out.name}, got {out}",
+            code="bad-value",
         )
     groups: dict[str, list[GridCell]] = {}
     for cell in cells:
@@ -118,31 +123,36 @@ def _refuse_loss(cells: Sequence[GridCell], store: Store, out: Path) -> None:
         return
     rows = tables.read("cells", path)
     retained = {cell.hash for cell in cells if store.state(cell) in ("done", "diverged")}
-    lost = rows[rows["status"].isin(["done", "diverged"]) & ~rows["cell"].isin(list(retained))]
+    lost_rows = rows[rows["status"].isin(["done", "diverged"]) & ~rows["cell"].isin(list(retained))]
     summaries = [cell for cell in cells if cell.is_summary]
     if any(cell.hash in retained for cell in summaries):
         # A summary of more contestants replaces it.
-        lost = lost[lost["run"].ne(SUMMARY)]
-    elif summaries and len(lost) and lost["run"].eq(SUMMARY).all():
-        raise UsageError(f"{path}: the summary of all contestants is not done; sweep first, without --contestants")
-    if len(lost):
+        lost_rows = lost_rows[lost_rows["run"].ne(SUMMARY)]
+    elif summaries and len(lost_rows) and lost_rows["run"].eq(SUMMARY).all():
         raise UsageError(
-            f"{path} holds {len(lost)} finished cells that would be lost ('{lost['run'].iloc[0]}' and others), since "
-            f"they are not in this grid or not done in {store.results}: pack into another folder, or remove them "
-            "with --replace"
+            f"{path}: the summary of all contestants is not done; sweep first, without --contestants",
+            code="not-finished",
+        )
+    if len(lost_rows):
+        raise UsageError(
+            f"{path} holds {len(lost_rows)} finished cells that would be lost ('{lost_rows['run'].iloc[0]}' and "
+            f"others), since they are not in this grid or not done in {store.results}: pack into another folder, or "
+            "remove them with --replace",
+            code="exists",
         )
 
 
 def _refuse_loss_of_weights(cells: Sequence[GridCell], store: Store, out: Path) -> None:
     """Raise `UsageError` if the existing archive holds weights that the new archive would not have."""
-    archive, entries = archives.archive_path(out, cells[0].task, cells[0].preset), dict[str, archives.PackedWeights]()
-    with suppress(UsageError):  # an unreadable archive has nothing to lose
+    archive, entries = archives.archive_path(out, cells[0].task, cells[0].preset), dict[str, archives.Packed]()
+    with suppress(UsageError):  # an unreadable archive cannot lose weights
         entries |= archives.entries(archive) if archive.is_file() else {}
     packed_cells = [cell for cell in cells if cell.kind == "train" and cell.weights and store.state(cell) == "done"]
-    if lost := entries.keys() - {cell.run for cell in packed_cells}:
+    if lost_runs := entries.keys() - {cell.run for cell in packed_cells}:
         raise UsageError(
-            f"{archive} holds the weights of {plural(len(lost), 'run')} that would be lost ('{min(lost)}' and others), "
-            "since this grid does not pack them: pack into another folder, or remove them with --replace"
+            f"{archive} holds the weights of {plural(len(lost_runs), 'run')} that would be lost ('{min(lost_runs)}' "
+            "and others), since this grid does not pack them: pack into another folder, or remove them with --replace",
+            code="exists",
         )
     for cell in packed_cells:
         # A packed row belongs to the packed weights. Other weights of the same settings may give other rows.
@@ -153,35 +163,39 @@ def _refuse_loss_of_weights(cells: Sequence[GridCell], store: Store, out: Path) 
 def _refuse_other_weights(cell: GridCell, store: Store, packed: archives.PackedWeights) -> None:
     """Raise `UsageError` if the weights of the run's folder would replace different packed ones of equal settings."""
     assert cell.config is not None
-    current = archives.of_run(Run(store.results / "runs" / cell.run))
+    run_weights = archives.of_run(Run(store.results / "runs" / cell.run))
     if (
-        current is not None
-        and current.trained == packed.trained == cell.config.trained
-        and current.digest != packed.digest
+        run_weights is not None
+        and run_weights.trained == packed.trained == cell.config.trained
+        and run_weights.digest != packed.digest
     ):
         raise UsageError(
-            f"run '{cell.run}' in {current.path.parent} has other weights than '{packed.path.parent.name}/{cell.run}', "
-            "whose results are packed: move it away, or replace them with --replace"
+            f"run '{cell.run}' in {run_weights.path.parent} has other weights than "
+            f"'{packed.path.parent.name}/{cell.run}', whose results are packed: move it away, or replace them with "
+            "--replace",
+            code="exists",
         )
 
 
 def _pack_group(cells: Sequence[GridCell], store: Store, out: Path) -> Iterator[Path]:
-    """The files of one task at one preset. That of the cells is last, since it marks the others as complete."""
+    """Write the files of one task at one preset. The table of cells is last, since it marks the others as complete."""
     task, preset = cells[0].task, cells[0].preset
     sources_of = {table: list(_sources(table, cells, store)) for table in TABLES}
-    # No grid has runs of another task, but summaries of this folder hold their rows, too. If a card has changed without
-    # an effect on the hashes of these cells, the current card gives the same rows.
+    # Summaries of this folder may have rows of runs that were trained on another task; no grid has such runs. If a card
+    # has changed without an effect on the hashes of these cells, the current card gives the same rows.
     sources_of["values"] = [
         replace(source, rows=source.rows[source.rows["trained_on"].isna()].assign(card=cells[0].frozen.card))
         for source in sources_of["values"]
     ]
     sources_of["values"] += _scores_before_summary(cells, store, out, sources_of["values"])
     values = _union("values", [source.rows for source in sources_of["values"]])
-    paired = _PairedErrors(values)
+    paired_errors = _PairedErrors(values)
     cell_files: dict[str, list[str]] = {cell.hash: [] for cell in cells}
     packed_tables: dict[TableName, pd.DataFrame] = {}
     for table, sources in sources_of.items():
-        parts = [(source, paired.select(source.rows) if table == "errors" else source.rows) for source in sources]
+        parts = [
+            (source, paired_errors.select(source.rows) if table == "errors" else source.rows) for source in sources
+        ]
         parts = [(source, rows) for source, rows in parts if len(rows)]
         packed_tables[table] = _union(table, [rows for _, rows in parts])
         name = (out / tables.packed_name(table, task, preset)).relative_to(store.results.resolve()).as_posix()
@@ -189,7 +203,7 @@ def _pack_group(cells: Sequence[GridCell], store: Store, out: Path) -> Iterator[
             cell_files[cell].append(name)
     yield from _pack_weights(cells, store, out, cell_files)
     cell_rows = [_cell_row(cell, store, cell_files[cell.hash]) for cell in sorted(cells, key=lambda cell: cell.hash)]
-    packed_tables["cells"] = tables.frame("cells", [each for each in cell_rows if each is not None])
+    packed_tables["cells"] = tables.frame("cells", [row for row in cell_rows if row is not None])
     for table, rows in packed_tables.items():
         path = out / tables.packed_name(table, task, preset)
         with writing(store.results):
@@ -203,8 +217,8 @@ def _pack_group(cells: Sequence[GridCell], store: Store, out: Path) -> Iterator[
 def _scores_before_summary(
     cells: Sequence[GridCell], store: Store, out: Path, values: Sequence[_Source]
 ) -> Iterator[_Source]:
-    """Scores and gaps of finished contestants while the summary waits for others. They depend only on the baselines and
-    the oracle, which are finished, too."""
+    """Scores and gaps of finished contestants before the summary is done. They depend only on the baselines and the
+    oracle, which are finished as well."""
     if all(store.state(cell) == "done" for cell in cells if cell.is_summary):
         return
     finished = [cell.run for cell in cells if cell.kind == "evaluate" and store.state(cell) == "done"]
@@ -220,12 +234,12 @@ def _scores_before_summary(
 def _pack_weights(
     cells: Sequence[GridCell], store: Store, out: Path, cell_files: dict[str, list[str]]
 ) -> Iterator[Path]:
-    """The archive of the cells' weights, which their rows then name; nothing if there are no weights."""
+    """Write the archive of the cells' weights and add it to the files of the cells; without weights, remove it."""
     archive = archives.archive_path(out, cells[0].task, cells[0].preset)
     packed_weights: dict[str, archives.PackedWeights] = {}
 
     @cache
-    def archived() -> dict[str, archives.PackedWeights]:
+    def archive_entries() -> dict[str, archives.Packed]:
         if not archive.is_file():
             return {}
         archives.check(archive)
@@ -235,7 +249,7 @@ def _pack_weights(
         if cell.kind != "train" or not cell.weights or store.state(cell) != "done":
             continue
         assert cell.config is not None
-        packed = _packed(cell.run, cell.config.trained, store, archived)
+        packed = _weights_to_pack(cell.run, cell.config.trained, store, archive_entries)
         if packed is None:
             log.warning("weights of run '%s' are not packed: they are not in %s", cell.run, store.results)
             continue
@@ -250,14 +264,14 @@ def _pack_weights(
             digest_path(archive).unlink(missing_ok=True)
 
 
-def _packed(
-    run: str, training: dict[str, object], store: Store, archived: Callable[[], dict[str, archives.PackedWeights]]
-) -> archives.PackedWeights | None:
-    """Weights of this training: those of the run's folder, or else those that are packed already."""
-    current = archives.of_run(Run(store.results / "runs" / run))
-    if current is not None and current.trained == training:
-        return current
-    packed = archived().get(run)
+def _weights_to_pack(
+    run: str, training: dict[str, object], store: Store, archive_entries: Callable[[], dict[str, archives.Packed]]
+) -> archives.Packed | None:
+    """The weights of this training, from the folder of the run or from the existing archive; None if both lack them."""
+    run_weights = archives.of_run(Run(store.results / "runs" / run))
+    if run_weights is not None and run_weights.trained == training:
+        return run_weights
+    packed = archive_entries().get(run)
     return packed if packed is not None and packed.trained == training else None
 
 
@@ -267,7 +281,7 @@ def _cell_row(cell: GridCell, store: Store, files: list[str]) -> dict[str, objec
     if state == "todo":
         return None
     if not store.has_row(cell):
-        return row(cell, Outcome("skipped", cell.reason), Context(store.results))
+        return row_of_cell(cell, Outcome("skipped", cell.reason), Context(store.results))
     recorded = store.rows.loc[cell.hash]
     fields: dict[str, object] = {name: recorded[name] for name in tables.CELLS if name != "cell"}
     fields["cell"] = cell.hash
@@ -280,15 +294,17 @@ def _cell_row(cell: GridCell, store: Store, files: list[str]) -> dict[str, objec
 
 def _sources(table: TableName, cells: Iterable[GridCell], store: Store) -> Iterator[_Source]:
     """The files of one table that finished cells name, without duplicates, in a fixed order."""
-    users: dict[Path, list[GridCell]] = {}
+    cells_by_path: dict[Path, list[GridCell]] = {}
     for cell in cells:
         for path in store.files(cell):
             if path.name.endswith(f"{table}.parquet"):
-                users.setdefault(path, []).append(cell)
-    for path, file_cells in sorted(users.items()):
+                cells_by_path.setdefault(path, []).append(cell)
+    for path, file_cells in sorted(cells_by_path.items()):
         rows = tables.read(table, path)
         if "packed" in tables.metadata(path):
-            yield from (_Source(path, rows[_is_of(table, rows, cell)], frozenset([cell.hash])) for cell in file_cells)
+            yield from (
+                _Source(path, rows[_is_row_of(table, rows, cell)], frozenset([cell.hash])) for cell in file_cells
+            )
         else:
             yield _Source(path, rows, frozenset(cell.hash for cell in file_cells))
 
@@ -298,7 +314,7 @@ def value_rows(store: Store, cell: GridCell) -> pd.DataFrame:
     return _union("values", [source.rows for source in _sources("values", [cell], store)])
 
 
-def _is_of(table: TableName, rows: pd.DataFrame, cell: GridCell) -> pd.Series:
+def _is_row_of(table: TableName, rows: pd.DataFrame, cell: GridCell) -> pd.Series:
     """A mask of the rows of a packed file that belong to a cell."""
     if table == "examples" and cell.is_summary:
         return rows["kind"].eq("prompts")
@@ -333,24 +349,24 @@ class _PairedErrors:
 
     def __init__(self, values: pd.DataFrame) -> None:
         unshifted = values[values["shift"].eq("none") & _cell_kinds(values).isin(["evaluate", SUMMARY])]
-        self._paired = set(unshifted["prompt_set"].dropna())
-        oracles = values["kind"].eq("oracle") & values["metric"].eq("log_likelihood") & values["n_related"].notna()
-        self._with_oracle = set(values.loc[oracles, "prompt_set"])
+        self._paired_prompt_sets = set(unshifted["prompt_set"].dropna())
+        is_oracle = values["kind"].eq("oracle") & values["metric"].eq("log_likelihood") & values["n_related"].notna()
+        self._oracle_prompt_sets = set(values.loc[is_oracle, "prompt_set"])
         self._curve_metrics = unshifted.groupby("prompt_set")["metric"].agg(curve_metric).to_dict()
         scores = values[values["metric"].eq("score")].drop_duplicates("prompt_set")
         self._score_metrics = dict(zip(scores["prompt_set"], scores["score_of"], strict=True))
 
     def select(self, errors: pd.DataFrame) -> pd.DataFrame:
-        """A row per episode and metric, for `targets` and number of related datasets."""
-        with_oracle = errors[errors["prompt_set"].isin(self._with_oracle) & errors["n_related"].notna()]
-        errors = errors[errors["prompt_set"].isin(self._paired)]
-        # Without a summary, scores may turn out to be made of squared errors.
+        """The selected rows: one per episode and metric and, for `targets`, number of related datasets."""
+        oracle_errors = errors[errors["prompt_set"].isin(self._oracle_prompt_sets) & errors["n_related"].notna()]
+        errors = errors[errors["prompt_set"].isin(self._paired_prompt_sets)]
+        # Before the summary, squared errors are included, since scores may be computed from them.
         score_metrics = [self._score_metrics.get(name, "squared_error") for name in errors["prompt_set"]]
         is_scored = errors["metric"].eq(pd.Series(score_metrics, index=errors.index, dtype="string"))
-        curves = errors["n_related"].isna()
-        targets = errors[~curves & (is_scored | errors["metric"].isin(["log_likelihood", HEADLINE]))]
+        is_curve = errors["n_related"].isna()
+        targets = errors[~is_curve & (is_scored | errors["metric"].isin(["log_likelihood", HEADLINE]))]
         is_curve_metric = errors["metric"].eq(errors["prompt_set"].map(self._curve_metrics))
-        frames = [targets, *_likelihoods(with_oracle), *_heights(errors[curves & is_curve_metric])]
+        frames = [targets, *_likelihoods(oracle_errors), *_heights(errors[is_curve & is_curve_metric])]
         rows = tables.union("errors", frames).reindex(columns=list(tables.ERRORS))
         return rows.astype({name: dtype for name, (dtype, _, _) in tables.ERRORS.items()})
 
@@ -370,8 +386,8 @@ def _heights(errors: pd.DataFrame) -> Iterator[pd.DataFrame]:
     summed = pd.MultiIndex.from_frame(errors.loc[errors["n_events"].notna(), keys])
     curves = curves[~pd.MultiIndex.from_frame(curves[keys]).isin(summed)]
     for (run, prompt_set, metric_name), rows in curves.groupby(keys):
-        wide = rows.pivot_table(values="value", index="episode", columns="n_context").astype(float)
-        wide = wide if metric(str(metric_name)).of_sequences else wide.dropna(axis=1)
+        by_context = rows.pivot_table(values="value", index="episode", columns="n_context").astype(float)
+        by_context = by_context if metric(str(metric_name)).of_sequences else by_context.dropna(axis=1)
         columns = {"run": str(run), "prompt_set": str(prompt_set), "metric": str(metric_name)}
-        episode_heights = heights(wide).rename("value").dropna().reset_index()
+        episode_heights = heights(by_context).rename("value").dropna().reset_index()
         yield episode_heights.assign(**columns, n_context=None, n_related=None)

@@ -1,7 +1,7 @@
 """Ray, for clusters and clouds without a scheduler: a bundle of cells is a task in a separate process.
 
 Ray does not restart tasks: the engine submits dead tasks again, and they continue from their checkpoints. Ray does not
-signal the loss of a node, and a task with unavailable resources would wait for ever, so deadlines are checked here.
+signal the loss of a node, and a task with unavailable resources would wait forever, so deadlines are checked here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from iclbench.store.outcome import Outcome
 from iclbench.sweep.bundle import Bundle, plain_outcomes
 from iclbench.sweep.engines import EngineSettings
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
-from iclbench.sweep.jobs import Files, JobExecutor, SubmittedBundle, do_bundle, not_shared, result_of
+from iclbench.sweep.jobs import Files, JobBundle, JobExecutor, do_bundle, not_shared, result_of
 
 
 def _task(bundle: str, work: str, threads: int, folder: str, path: list[str]) -> dict[str, Any] | None:
@@ -39,19 +39,21 @@ def _task(bundle: str, work: str, threads: int, folder: str, path: list[str]) ->
     try:
         return do_bundle(bundle, work, threads)
     except Interrupted as error:  # Ray would print pages about a raised exception
-        return {"error": str(error), "unfit": False, "outcomes": plain_outcomes(files.finished())}
+        return {"error": str(error), "unfit": False, "outcomes": plain_outcomes(files.stored_outcomes())}
     finally:
         files.exit_file.touch()
 
 
 @dataclass
-class _Running(SubmittedBundle):
+class _RayBundle(JobBundle):
+    """A bundle whose task waits or runs."""
+
     task: Any
     deadline: float | None
-    since: float = field(default_factory=time.monotonic)
+    start_time: float = field(default_factory=time.monotonic)
 
 
-class RayExecutor(JobExecutor[_Running]):
+class RayExecutor(JobExecutor[_RayBundle]):
     """An `Executor` whose workers are Ray tasks.
 
     Raises:
@@ -69,7 +71,7 @@ class RayExecutor(JobExecutor[_Running]):
                 _check_reachable(settings.address)
                 ray.init(settings.address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
             except Exception as error:
-                raise UsageError(_no_cluster(settings.address, error)) from None
+                raise UsageError(_no_cluster(settings.address, error), code="not-supported") from None
         super().__init__(results, settings, *callbacks)
         # A process that has used a GPU holds its memory, so every task with a GPU has a separate process.
         task = ray.remote(max_calls=1 if settings.gpus else 0, max_retries=0)(_task)
@@ -84,14 +86,14 @@ class RayExecutor(JobExecutor[_Running]):
 
     def _enqueue(self, future: Future[dict[str, Outcome]], bundle: Bundle, work: str) -> None:
         if (shortage := self._shortage()) is not None and self._nodes():  # without nodes, workers may still join
-            future.set_exception(WorkerStartError(f"{shortage}: change [ray]"))
+            future.set_exception(WorkerStartError(f"{shortage}: change [ray]", code="not-supported"))
             return
         files = Files.new(self.folder, bundle.name)
         bundle.write(files.bundle)
         future.set_running_or_notify_cancel()
         task = self._remote.remote(str(files.bundle), work, self._settings.cpus, str(Path.cwd()), sys.path)
         with self._lock:
-            self._running.append(_Running(future, files, task, self._limit(bundle)))
+            self._running.append(_RayBundle(future, files, task, self._limit(bundle)))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """See `Executor.shutdown`."""
@@ -107,15 +109,15 @@ class RayExecutor(JobExecutor[_Running]):
         self._stopping.set()
         self._thread.join()
         with self._lock:
-            running, self._running = self._running, []
-        for bundle in running:  # like Ctrl-C in the task: training writes its checkpoint
+            running_bundles, self._running = self._running, []
+        for bundle in running_bundles:  # like Ctrl-C in the task: training writes its checkpoint
             self._cancel(bundle, force=False)
         # Ray reports a cancelled task before it has ended.
-        started = [bundle.files for bundle in running if bundle.files.start_file.exists()]
+        started = [bundle.files for bundle in running_bundles if bundle.files.start_file.exists()]
         deadline = time.monotonic() + grace
         while time.monotonic() < deadline and not all(files.exit_file.exists() for files in started):
             time.sleep(0.1)
-        for bundle in running:
+        for bundle in running_bundles:
             self._cancel(bundle, force=True)
         self.shutdown()
 
@@ -133,22 +135,22 @@ class RayExecutor(JobExecutor[_Running]):
         return [node for node in nodes if node.get("CPU")]
 
     def _shortage(self) -> str | None:
-        """The resource that no node has, for which tasks would wait for ever; None if there is none."""
+        """The resource that no node has, for which tasks would wait forever; None if there is none."""
         nodes = self._nodes()
         for name, needed in (("CPU", self._settings.cpus), ("GPU", self._settings.gpus)):
-            most = max((node.get(name, 0.0) for node in nodes), default=0.0)
-            if needed > most:
-                return f"no node of the Ray cluster has {needed} {name}, the largest has {most:g}"
+            largest = max((node.get(name, 0.0) for node in nodes), default=0.0)
+            if needed > largest:
+                return f"no node of the Ray cluster has {needed} {name}, the largest has {largest:g}"
         return None
 
-    def _check_nodes(self, waiting: int) -> None:
+    def _check_nodes(self, waiting_count: int) -> None:
         """Report once that tasks wait for nodes."""
         if time.monotonic() < self._next_check:
             return
         self._next_check = time.monotonic() + self._settings.poll
         shortage = self._shortage()
         if shortage is not None and shortage != self._reported_shortage:
-            self._say(f"{shortage}: {plural(waiting, 'task')} wait until one joins")
+            self._say(f"{shortage}: {plural(waiting_count, 'task')} wait until one joins")
         self._reported_shortage = shortage
 
     @property
@@ -156,38 +158,38 @@ class RayExecutor(JobExecutor[_Running]):
         return min(0.2, self._settings.poll)
 
     def _poll(self) -> None:
-        if running := self._snapshot():
-            done, _ = self._ray.wait([bundle.task for bundle in running], num_returns=len(running), timeout=0)
-            waiting = 0
-            for bundle in running:
-                if bundle.task in done:
+        if bundles := self._snapshot():
+            finished_tasks, _ = self._ray.wait([bundle.task for bundle in bundles], num_returns=len(bundles), timeout=0)
+            waiting_count = 0
+            for bundle in bundles:
+                if bundle.task in finished_tasks:
                     self._settle(bundle, self._result(bundle))
                 elif bundle.files.start_file.exists():
                     self._check_deadline(bundle)
                 else:
-                    bundle.since = time.monotonic()  # it waits for a node
-                    waiting += 1
-            if waiting:
-                self._check_nodes(waiting)
+                    bundle.start_time = time.monotonic()  # it waits for a node
+                    waiting_count += 1
+            if waiting_count:
+                self._check_nodes(waiting_count)
 
-    def _check_deadline(self, bundle: _Running) -> None:
-        if bundle.deadline is not None and time.monotonic() - bundle.since > bundle.deadline:
+    def _check_deadline(self, bundle: _RayBundle) -> None:
+        if bundle.deadline is not None and time.monotonic() - bundle.start_time > bundle.deadline:
             self._cancel(bundle, force=True)
             minutes = bundle.deadline / 60
-            error = WorkerDiedError(f"a Ray task took more than {minutes:.0f} minutes", bundle.files.finished())
+            error = WorkerDiedError(f"a Ray task took more than {minutes:.0f} minutes", bundle.files.stored_outcomes())
             self._settle(bundle, error)
 
-    def _result(self, bundle: _Running) -> dict[str, Outcome] | Exception:
+    def _result(self, bundle: _RayBundle) -> dict[str, Outcome] | Exception:
         try:
             content = self._ray.get(bundle.task)
         except Exception as error:  # a worker or a node has died
-            return WorkerDiedError(_cause(error), bundle.files.finished())
+            return WorkerDiedError(_cause(error), bundle.files.stored_outcomes())
         if not content:
-            return WorkerStartError(not_shared(self.folder))
+            return WorkerStartError(not_shared(self.folder), code="missing-file")
         self._clock.check(bundle.files)
         return result_of(content)
 
-    def _cancel(self, bundle: _Running, force: bool) -> None:
+    def _cancel(self, bundle: _RayBundle, force: bool) -> None:
         with contextlib.suppress(Exception):
             self._ray.cancel(bundle.task, force=force)
 
@@ -215,6 +217,6 @@ def _no_cluster(address: str, error: Exception) -> str:
 
 
 def _cause(error: Exception) -> str:
-    """The cause of a Ray error in one line; Ray's own message has pages."""
+    """The cause of a Ray error in one line. The message of Ray itself fills pages."""
     names = {"WorkerCrashedError": "the worker was killed (out of memory?)", "NodeDiedError": "its node has died"}
     return names.get(type(error).__name__, one_line(getattr(error, "cause", None) or error))

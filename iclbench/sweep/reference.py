@@ -54,12 +54,12 @@ class PackedBaselines:
         key = (prompts.task_name, prompts.preset)
         if key not in self._groups:
             self._groups[key] = [group for folder in self._folders for group in _groups(folder, *key)]
-        cells_of_groups = (_shipped(group, contestant, prompts) for group in self._groups[key])
+        cells_of_groups = (_shipped_cell(group, contestant, prompts) for group in self._groups[key])
         return next((cell for cell in cells_of_groups if cell), None)
 
 
 def _is_shipped_card(contestant: PredictorContestant, prompts: PromptSet) -> bool:
-    """Whether the contestant is that of the shipped card of its name, and not of a user's card with that name."""
+    """Whether the contestant comes from the shipped card of its name, and not from a user's card with that name."""
     if contestant.name not in names("baselines"):
         return False
     try:
@@ -73,9 +73,9 @@ def _groups(results: Path, task: str, preset: str) -> Iterator[_Group]:
     for path in sorted(results.glob(f"*/{tables.packed_name('cells', task, preset)}")):
         try:
             frames = {
-                name: tables.read(name, other) if other.is_file() else tables.frame(name, [])
+                name: tables.read(name, table_path) if table_path.is_file() else tables.frame(name, [])
                 for name in (*_COPIED, "cells")
-                for other in [path.with_name(tables.packed_name(name, task, preset))]
+                for table_path in [path.with_name(tables.packed_name(name, task, preset))]
             }
         except tables.TableError as error:
             log.warning("packed baselines are not used: %s", error)
@@ -83,14 +83,15 @@ def _groups(results: Path, task: str, preset: str) -> Iterator[_Group]:
         yield path.parent.name, frames
 
 
-def _shipped(group: _Group, contestant: PredictorContestant, prompts: PromptSet) -> Shipped | None:
-    source, packed = group
-    values = packed["values"]
-    # Only rows of evaluations: without summaries and probes.
+def _shipped_cell(group: _Group, contestant: PredictorContestant, prompts: PromptSet) -> Shipped | None:
+    """The cell of a baseline in one folder of packed results; None if it is not there."""
+    source, packed_tables = group
+    values = packed_tables["values"]
+    # Only rows of evaluations, without summaries and probes.
     tests = [prompts.task.question, *prompts.family.evaluators()]
     is_evaluation = values["run"].eq(contestant.run) & values["evaluator"].isin(tests)
     values = values[is_evaluation & ~values["metric"].isin(tables.COMPARING)]
-    row = _row(packed["cells"], values, contestant, prompts)
+    row = _cell_row(packed_tables["cells"], values, contestant, prompts)
     if row is None or cells.lacks(values[values["prompt_set"].eq(prompts.id)], prompts, _metrics(row)):
         return None
     libraries = json.loads(str(row["libraries"]))
@@ -98,16 +99,16 @@ def _shipped(group: _Group, contestant: PredictorContestant, prompts: PromptSet)
         return None
     shipped_tables: cells.Tables = {}
     for name in _COPIED:
-        rows = values if name == "values" else packed[name][packed[name]["run"].eq(contestant.run)]
+        rows = values if name == "values" else packed_tables[name][packed_tables[name]["run"].eq(contestant.run)]
         if len(rows := rows[rows["prompt_set"].eq(prompts.id)]):
             shipped_tables[name] = rows.reset_index(drop=True)
     # Under a shift the errors of curves are not packed, since no paired test uses them.
-    complete = "values" in shipped_tables and ("errors" in shipped_tables or prompts.shift != "none")
-    recorded = {name: libraries[name] for name in contestant.libraries if name in libraries}
-    return Shipped(source, shipped_tables, recorded) if complete else None
+    is_complete = "values" in shipped_tables and ("errors" in shipped_tables or prompts.shift != "none")
+    recorded_versions = {name: libraries[name] for name in contestant.libraries if name in libraries}
+    return Shipped(source, shipped_tables, recorded_versions) if is_complete else None
 
 
-def _row(
+def _cell_row(
     cell_rows: pd.DataFrame, values: pd.DataFrame, contestant: PredictorContestant, prompts: PromptSet
 ) -> pd.Series | None:
     """The finished cell of these values, if it is the cell that would be computed. Its hash is computed from the
@@ -134,8 +135,10 @@ def _same_libraries(contestant: PredictorContestant, recorded: Mapping[str, str]
     predictor = contestant.predictor
     # Results of iclbench's own code do not depend on the versions of libraries.
     needed = predictor.libraries if isinstance(predictor, FittedPredictor) else ()
-    return all(_public(contestant.libraries[name]) == _public(recorded.get(name, "")) for name in needed)
+    return all(
+        _public_version(contestant.libraries[name]) == _public_version(recorded.get(name, "")) for name in needed
+    )
 
 
-def _public(version: str) -> str:
+def _public_version(version: str) -> str:
     return version.partition("+")[0]

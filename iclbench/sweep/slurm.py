@@ -1,7 +1,7 @@
 """SLURM, through submitit: bundles of cells as arrays of jobs.
 
 All files of a bundle are in `RESULTS/jobs/slurm` (`iclbench.sweep.jobs`), so a sweep can be killed at any time: the
-same command finds its jobs again. submitit's files and the logs are in the folder `logs` there.
+same command finds its jobs. submitit's files and the logs are in the folder `logs` there.
 
 SLURM stops a job with SIGTERM, not with the default signal of submitit. Training then writes a checkpoint, submitit's
 handler puts the job back into the queue, and the job continues from the checkpoint. Without accounting (`sacct`) only
@@ -32,7 +32,7 @@ from iclbench.store.outcome import Outcome
 from iclbench.sweep.bundle import Bundle
 from iclbench.sweep.engines import EngineSettings, user_file
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
-from iclbench.sweep.jobs import Files, JobExecutor, SubmittedBundle, do_bundle, not_shared
+from iclbench.sweep.jobs import Files, JobBundle, JobExecutor, do_bundle, not_shared
 
 log = logging.getLogger("iclbench")
 
@@ -49,7 +49,7 @@ _END_STATES = {
 _FILE_SECONDS, _FAILURE_SECONDS = 90.0, 5.0
 # Time-outs of one job, after each of which it continues from its checkpoint.
 _MAX_TIMEOUTS = 10
-# Number of jobs that fail before their start, after which all jobs fail if none has started.
+# Number of jobs that fail before their start, after which all jobs fail if no job has started.
 _MAX_FAILED_STARTS = 3
 # Time limits of jobs in minutes. Jobs with the same limit are in one array.
 _LIMITS = (60, 120, 240, 480, 960, 1440, 2880, 5760, 10080)
@@ -57,7 +57,7 @@ _LIMITS = (60, 120, 240, 480, 960, 1440, 2880, 5760, 10080)
 _MAX_ARRAY_SIZE = 1001
 
 
-# A bundle to submit, and the name of its work.
+# The future of a bundle to submit, the bundle, and the name of its work.
 _PendingBundle = tuple[Future[dict[str, Outcome]], Bundle, str]
 
 
@@ -88,17 +88,17 @@ class Job:
             try:
                 signal.raise_signal(signal.SIGTERM)
             except Exception as error:  # the handler does not put the job back
-                files.end(f"{error} Raise minutes in [slurm]", files.finished())
+                files.end(f"{error} Raise minutes in [slurm]", files.stored_outcomes())
                 raise
             raise
 
     def checkpoint(self) -> Any:
         """The job after it is put back into the queue; called by submitit's signal handler."""
-        # A second signal comes at the end of the grace time.
+        # A second signal arrives at the end of the grace time.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if Files.of(self.bundle).cancel_file.exists():
             os._exit(1)
-        if shutil.which("scontrol") is None:  # then only SLURM can put back the job, if it was pre-empted
+        if shutil.which("scontrol") is None:  # without it, only SLURM can put back the job, if it was pre-empted
             while True:
                 time.sleep(60)
         if _has_ended():
@@ -139,7 +139,7 @@ def _has_ended() -> bool:
 
 
 @dataclass
-class _Running(SubmittedBundle):
+class _SlurmBundle(JobBundle):
     """A bundle whose job is in the queue or runs."""
 
     job: str
@@ -156,7 +156,7 @@ class State:
     node: str = ""
 
 
-class SlurmExecutor(JobExecutor[_Running]):
+class SlurmExecutor(JobExecutor[_SlurmBundle]):
     """An `Executor` whose workers are SLURM jobs."""
 
     engine = "slurm"
@@ -164,10 +164,14 @@ class SlurmExecutor(JobExecutor[_Running]):
     def __init__(self, results: Path, settings: EngineSettings, *callbacks: Any) -> None:
         for program in ("sbatch", "scancel", "scontrol"):
             if shutil.which(program) is None:
-                raise UsageError(f"engine 'slurm': no '{program}' on this machine; run the sweep on a login node")
+                raise UsageError(
+                    f"engine 'slurm': no '{program}' on this machine; run the sweep on a login node",
+                    code="not-supported",
+                )
         if any(character in str(results.absolute()) for character in "'\"\\%\n"):
             raise UsageError(
-                f"engine 'slurm': logs of jobs cannot be in {results.absolute()}; choose another --results"
+                f"engine 'slurm': logs of jobs cannot be in {results.absolute()}; choose another --results",
+                code="bad-value",
             )
         super().__init__(results, settings, *callbacks)
         self._pending: list[_PendingBundle] = []
@@ -180,7 +184,7 @@ class SlurmExecutor(JobExecutor[_Running]):
             self._pending.append((future, bundle, work))
 
     def adopted(self, is_wanted: Callable[[Bundle], bool]) -> Iterator[tuple[Bundle, Future[dict[str, Outcome]]]]:
-        """See `Adopting.adopted`: jobs that are still in the queue, or have ended since."""
+        """See `AdoptingExecutor.adopted`: jobs that are still in the queue, or have ended since."""
         for name, job in self._jobs().items():
             files = Files(self.folder, name)
             try:
@@ -191,14 +195,14 @@ class SlurmExecutor(JobExecutor[_Running]):
                 continue
             if not is_wanted(bundle):
                 continue
-            running = _Running(Future(), files, job)
+            running = _SlurmBundle(Future(), files, job)
             with self._lock:
                 self._running.append(running)
                 self._all_files.append(files)
             yield bundle, running.future
 
     def queued(self) -> list[Bundle]:
-        """See `Submitting.queued`. Job files of ended jobs are removed."""
+        """See `SubmittingExecutor.queued`. Job files of ended jobs are removed."""
         bundles = []
         for name, state in self.queue().items():
             files = Files(self.folder, name)
@@ -210,7 +214,7 @@ class SlurmExecutor(JobExecutor[_Running]):
         return bundles
 
     def flush(self) -> None:
-        """See `Submitting.flush`."""
+        """See `SubmittingExecutor.flush`."""
         self._flush(retry=False)
 
     def _flush(self, retry: bool) -> None:
@@ -220,15 +224,15 @@ class SlurmExecutor(JobExecutor[_Running]):
         if not pending:
             return
         by_limit: dict[int, list[_PendingBundle]] = {}
-        for item in pending:
-            by_limit.setdefault(self._minutes(item[1]), []).append(item)
+        for pending_bundle in pending:
+            by_limit.setdefault(self._minutes(pending_bundle[1]), []).append(pending_bundle)
         minutes = 0
         try:
-            most = array_limit()
+            max_tasks = array_limit()
             arrays = [
-                (minutes, group[start : start + most])
+                (minutes, group[start : start + max_tasks])
                 for minutes, group in by_limit.items()
-                for start in range(0, len(group), most)
+                for start in range(0, len(group), max_tasks)
             ]
             for minutes, group in arrays:
                 self._submit(minutes, group, max(1, self.slots * len(group) // len(pending)))
@@ -256,7 +260,7 @@ class SlurmExecutor(JobExecutor[_Running]):
         resources."""
         with self._lock:
             submitted = {id(bundle.future) for bundle in self._running}
-            refused = [item for item in pending if id(item[0]) not in submitted]
+            refused = [pending_bundle for pending_bundle in pending if id(pending_bundle[0]) not in submitted]
             if self._running and retry:
                 self._pending = refused + self._pending
                 refused = []
@@ -282,7 +286,7 @@ class SlurmExecutor(JobExecutor[_Running]):
         self.shutdown(wait=True)
         with self._lock:
             running, self._running, pending, self._pending = self._running, [], self._pending, []
-        for future in [*(item[0] for item in pending), *(bundle.future for bundle in running)]:
+        for future in [*(future for future, _, _ in pending), *(bundle.future for bundle in running)]:
             future.cancel()
         jobs = [bundle.job for bundle in running]
         for bundle in running:
@@ -327,9 +331,9 @@ class SlurmExecutor(JobExecutor[_Running]):
         """Number of finished cells of a bundle, and of all its cells."""
         files = Files(self.folder, name)
         try:
-            return len(files.finished()), len(Bundle.read(files.bundle).cells)
+            return len(files.stored_outcomes()), len(Bundle.read(files.bundle).cells)
         except (OSError, IclbenchError):
-            return len(files.finished()), 0
+            return len(files.stored_outcomes()), 0
 
     def _minutes(self, bundle: Bundle) -> int:
         if self._settings.minutes is not None:
@@ -375,17 +379,17 @@ class SlurmExecutor(JobExecutor[_Running]):
             write_text(bundle_files.job, str(job.job_id))
             future.set_running_or_notify_cancel()
             with self._lock:
-                self._running.append(_Running(future, bundle_files, str(job.job_id)))
+                self._running.append(_SlurmBundle(future, bundle_files, str(job.job_id)))
                 self._all_files.append(bundle_files)
 
     def _poll(self) -> None:
         self._flush(retry=True)
         try:
             self._settle_ended(self._snapshot())
-        except (subprocess.SubprocessError, OSError):  # the scheduler is unavailable for a moment
+        except (subprocess.SubprocessError, OSError):  # the scheduler is temporarily unavailable
             return
 
-    def _settle_ended(self, running: Sequence[_Running]) -> None:
+    def _settle_ended(self, running: Sequence[_SlurmBundle]) -> None:
         """Settle bundles with an end file, and bundles whose jobs have failed."""
         _refresh(self.folder)
         waiting = [bundle for bundle in running if not self._settle_finished(bundle)]
@@ -401,7 +405,7 @@ class SlurmExecutor(JobExecutor[_Running]):
             if not self._settle_finished(bundle) and time.monotonic() - bundle.end_seen > patience:
                 self._settle(bundle, self._failure(bundle, state))
 
-    def _settle_finished(self, bundle: _Running) -> bool:
+    def _settle_finished(self, bundle: _SlurmBundle) -> bool:
         """Settle a bundle if it has an end file; returns whether it does."""
         if not bundle.files.end_file.is_file():
             return False
@@ -413,31 +417,31 @@ class SlurmExecutor(JobExecutor[_Running]):
         self._settle(bundle, result)
         return True
 
-    def _failure(self, bundle: _Running, state: State) -> IclbenchError:
+    def _failure(self, bundle: _SlurmBundle, state: State) -> IclbenchError:
         """The error of a job that has ended without an end file."""
         job, log = bundle.job, self.folder / "logs" / f"{bundle.job}_0_log.out"
-        message = f"job {job} is not in the queue any more" if state.name == "GONE" else f"job {job}: {state.name}"
+        message = f"job {job} is no longer in the queue" if state.name == "GONE" else f"job {job}: {state.name}"
         if state.exit_code not in ("", "0:0"):
             message += f" (exit code {state.exit_code})"
         if state.name == "FAILED" and not bundle.files.start_file.exists():
             if not log.exists():
-                return WorkerStartError(f"{message}; {not_shared(self.folder, state.node)}")
+                return WorkerStartError(f"{message}; {not_shared(self.folder, state.node)}", code="missing-file")
             self._failed_starts += 1
             has_started = any(files.start_file.exists() for files in self._all_files)
             if self._failed_starts == _MAX_FAILED_STARTS and not has_started:
                 return WorkerStartError(
-                    f"{message} before the start of iclbench, like others; see {log}, and setup and python in "
+                    f"{message} before the start of iclbench, like other jobs; see {log}, and setup and python in "
                     f"{user_file()}"
                 )
-        return WorkerDiedError(f"{message}; see {log}", bundle.files.finished())
+        return WorkerDiedError(f"{message}; see {log}", bundle.files.stored_outcomes())
 
 
 def states(jobs: Sequence[str]) -> dict[str, State]:
-    """The states of jobs, `12` or `12_3`. Jobs that the scheduler does not know any more are left out."""
+    """The states of jobs, `12` or `12_3`. Jobs that the scheduler no longer knows are omitted."""
     job_states: dict[str, State] = {}
     for array in dict.fromkeys(job.partition("_")[0] for job in jobs):
-        out = _call("scontrol", "-o", "show", "job", array, ignored_error="Invalid job id")
-        for line in out.splitlines():
+        output = _call("scontrol", "-o", "show", "job", array, ignored_error="Invalid job id")
+        for line in output.splitlines():
             fields = dict(re.findall(r"(\w+)=(\S*)", line))
             if "JobId" not in fields:
                 continue
@@ -479,10 +483,10 @@ def _call(*words: str, ignored_error: str = "") -> str:
         SubprocessError: the program failed with another error than `ignored_error`.
     """
     environment = os.environ | {"SLURM_BITSTR_LEN": "0"}  # do not shorten lists of tasks
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60, env=environment)
-    if done.returncode and not (ignored_error and ignored_error in done.stderr):
-        raise subprocess.SubprocessError(done.stderr.strip() or f"{words[0]}: exit code {done.returncode}")
-    return done.stdout
+    process = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60, env=environment)
+    if process.returncode and not (ignored_error and ignored_error in process.stderr):
+        raise subprocess.SubprocessError(process.stderr.strip() or f"{words[0]}: exit code {process.returncode}")
+    return process.stdout
 
 
 def _refusal(error: Exception) -> str:

@@ -1,9 +1,9 @@
-"""Verification of stored results: random finished cells are computed again and compared to the last digit.
+"""Verification of stored results: random finished cells are recomputed and compared to the last digit.
 
-Processors of different vendors, and libraries that choose their kernels by processor, sum in different orders. So there
-is a second criterion: all values and ends of intervals of the evaluation have moved by less than a tenth of half the
-interval, which is less than the effect of other episodes. It does not apply to training curves, which have no intervals
-and whose results are evaluated.
+Processors of different vendors, and libraries that choose their kernels by processor, sum in different orders. A second
+criterion therefore allows small differences: every value of the evaluation and every end of its interval moves by less
+than a tenth of half the interval, which is less than the effect of other episodes. The criterion does not apply to
+training curves, which have no intervals.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from iclbench.sweep.work import set_up, work
 # Seconds for workers to end after an interruption.
 _GRACE = 5.0
 # Columns of provenance. A note on a card, a new version of iclbench or another table of rates may change them without
-# an effect on values. Rows of earlier commits lack the order and the data.
+# an effect on values.
 _PROVENANCE = ("card", "version", "commit", "context_order", "data", "tuned")
 # Differences below this share of half an interval are negligible.
 NEGLIGIBLE = 0.1
@@ -42,19 +42,19 @@ _NUMBERS = ("value", "low", "high")
 
 
 @dataclass(frozen=True)
-class Verified:
-    """A cell that was computed again.
+class VerifiedCell:
+    """A stored cell that was recomputed.
 
     Attributes:
         cell: the evaluation.
         rows: number of compared rows of `values`, including those of its training.
         difference: the first difference; None if all rows are equal to the last digit.
-        share: the largest difference, in halves of the interval of its row. None if there is no difference, or if there
-            are differences in anything but training curves and numbers with intervals.
+        share: the largest difference, in halves of the interval of its row. None if there is no difference, or if other
+            columns than training curves and numbers with intervals differ.
         environment: differences between the first environment (of the evaluation and its training) and this one:
             hardware, kernels, threads or libraries. Differences of values may then be due to rounding.
-        seconds: seconds of the second computation.
-        total: number of cells that are computed again.
+        seconds: seconds of the recomputation.
+        total: number of cells that are recomputed.
     """
 
     cell: GridCell
@@ -75,8 +75,8 @@ class Verified:
         return self.equal or (self.share is not None and self.share < NEGLIGIBLE)
 
 
-def verify(cells: Sequence[GridCell], store: Store, n: int, seed: int, context: Context) -> Iterator[Verified]:
-    """Compute n random finished evaluations again, each in a temporary folder, and compare their rows.
+def verify(cells: Sequence[GridCell], store: Store, n: int, seed: int, context: Context) -> Iterator[VerifiedCell]:
+    """Recompute n random finished evaluations, each in a temporary folder, and compare their rows.
 
     Runs are trained again from their frozen configuration, so weights are not used. Each cell is computed in a worker
     process with the kernels of its row, if this processor has them.
@@ -95,19 +95,22 @@ def verify(cells: Sequence[GridCell], store: Store, n: int, seed: int, context: 
     with _Workers(context.threads) as workers:
         sample = sampled_cells(cells, store, n, seed, context)
         for cell in sample:
-            verified = _verified([*(by_hash[need] for need in cell.needs), cell], store, context, workers)
+            verified = _verified_cell([*(by_hash[need] for need in cell.needs), cell], store, context, workers)
             yield replace(verified, total=len(sample))
 
 
 def sampled_cells(cells: Sequence[GridCell], store: Store, n: int, seed: int, context: Context) -> list[GridCell]:
-    """The evaluations that `verify` computes again, with its arguments and errors."""
-    finished = (cell for cell in cells if store.state(cell) == "done" or store.damaged_file(cell))
-    done = [cell for cell in finished if cell.kind == "evaluate" and not cell.is_summary]
-    available = {group for group, cell in {cell.group: cell for cell in done}.items() if _has_data(cell, context)}
-    done = [cell for cell in done if cell.group in available]
-    if not done:
-        raise IclbenchError(f"nothing to verify: no evaluation of this grid is finished in {store.results}")
-    return random.Random(seed).sample(sorted(done, key=lambda cell: cell.hash), min(n, len(done)))
+    """The evaluations that `verify` recomputes, with its arguments and errors."""
+    finished_cells = (cell for cell in cells if store.state(cell) == "done" or store.damaged_file(cell))
+    evaluations = [cell for cell in finished_cells if cell.kind == "evaluate" and not cell.is_summary]
+    one_of_group = {cell.group: cell for cell in evaluations}
+    available_groups = {group for group, cell in one_of_group.items() if _has_data(cell, context)}
+    evaluations = [cell for cell in evaluations if cell.group in available_groups]
+    if not evaluations:
+        raise IclbenchError(
+            f"nothing to verify: no evaluation of this grid is finished in {store.results}", code="nothing-to-do"
+        )
+    return random.Random(seed).sample(sorted(evaluations, key=lambda cell: cell.hash), min(n, len(evaluations)))
 
 
 class _Workers:
@@ -143,45 +146,46 @@ def _has_data(cell: GridCell, context: Context) -> bool:
     return True
 
 
-def _verified(cells: Sequence[GridCell], store: Store, context: Context, workers: _Workers) -> Verified:
-    """The last of the cells, computed again after the cells that it needs."""
+def _verified_cell(cells: Sequence[GridCell], store: Store, context: Context, workers: _Workers) -> VerifiedCell:
+    """Recompute the last of the cells, after the cells that it needs, and compare its rows."""
     start = time.perf_counter()
     rows, difference = 0, None
     shares: list[float | None] = []
     environment: dict[str, None] = {}
     with tempfile.TemporaryDirectory(prefix="iclbench-verify-") as folder:
-        fresh = Store(Path(folder))
+        new_store = Store(Path(folder))
         for cell in cells:
             instruction_set = kernels.like(_kernels(store, cell))
             environment |= dict.fromkeys(_environment_differences(store, cell, context, instruction_set))
-            outcome = workers.work(cell, replace(context, results=fresh.results), instruction_set)
+            outcome = workers.work(cell, replace(context, results=new_store.results), instruction_set)
             if outcome.status != "done":
-                difference = f"the second computation {outcome.status}: {outcome.reason}"
+                difference = f"the recomputation {outcome.status}: {outcome.reason}"
                 shares.append(None)
                 break
         for cell in [] if difference else cells:
-            new_rows = value_rows(fresh, cell)
+            new_rows = value_rows(new_store, cell)
             rows += len(new_rows)
-            if damaged := store.damaged_file(cell):
+            if damaged_path := store.damaged_file(cell):
                 difference = (
-                    difference or f"{damaged} is damaged or incomplete; delete it, and a sweep computes its cells again"
+                    difference
+                    or f"{damaged_path} is damaged or incomplete; delete it, and a sweep recomputes its cells"
                 )
                 shares.append(None)
                 continue
             try:
-                stored = value_rows(store, cell) if store.state(cell) == "done" else new_rows.iloc[:0]
+                stored_rows = value_rows(store, cell) if store.state(cell) == "done" else new_rows.iloc[:0]
             except tables.TableError as error:
                 difference = difference or str(error)
                 shares.append(None)
                 continue
-            # Packed rows may include another grid's evaluation of the same run on other prompts.
-            stored = stored[stored["prompt_set"].isna() | stored["prompt_set"].isin(new_rows["prompt_set"].dropna())]
-            difference = difference or first_difference(stored, new_rows)
-            shares.append(share_of_interval(stored, new_rows, has_intervals=cell.kind != "train"))
-    share = max((each for each in shares if each is not None), default=0.0) if None not in shares else None
-    return Verified(
-        cells[-1], rows, difference, share if difference else None, tuple(environment), time.perf_counter() - start
-    )
+            # Packed rows may include evaluations of the same run on prompts of another grid.
+            prompt_sets = new_rows["prompt_set"].dropna()
+            stored_rows = stored_rows[stored_rows["prompt_set"].isna() | stored_rows["prompt_set"].isin(prompt_sets)]
+            difference = difference or first_difference(stored_rows, new_rows)
+            shares.append(share_of_interval(stored_rows, new_rows, has_intervals=cell.kind != "train"))
+    share = None if None in shares else max((each for each in shares if each is not None), default=0.0)
+    seconds = time.perf_counter() - start
+    return VerifiedCell(cells[-1], rows, difference, share if difference else None, tuple(environment), seconds)
 
 
 def first_difference(stored: pd.DataFrame, computed: pd.DataFrame) -> str | None:
@@ -193,19 +197,19 @@ def first_difference(stored: pd.DataFrame, computed: pd.DataFrame) -> str | None
     keys = tables.keys("values")
     columns = [name for name in tables.VALUES if name not in (*keys, *_PROVENANCE)]
     sides = [frame.set_index(keys)[columns] for frame in (stored, computed)]
-    for one, other, side in ((sides[1], sides[0], "only computed again"), (sides[0], sides[1], "only stored")):
-        unmatched = one.index.difference(other.index, sort=False)
+    for left, right, side in ((sides[1], sides[0], "only recomputed"), (sides[0], sides[1], "only stored")):
+        unmatched = left.index.difference(right.index, sort=False)
         if len(unmatched):
             return f"{len(unmatched)} rows {side}, the first: {_row_name(keys, unmatched[0])}"
     a, b = sides[0], sides[1].reindex(sides[0].index)
     for name in columns:
         unequal = ~(a[name].eq(b[name]).fillna(False) | (a[name].isna() & b[name].isna())).to_numpy(bool)
         if unequal.any():
-            first = int(unequal.argmax())
+            row = int(unequal.argmax())
             more = f" (and {unequal.sum() - 1} more rows)" if unequal.sum() > 1 else ""
             distance = (a[name] - b[name]).abs().max() if pd.api.types.is_numeric_dtype(a[name]) else pd.NA
             more += "" if pd.isna(distance) else f"; at most {float(distance):.1e} apart"
-            return f"{name} {a[name].iloc[first]} became {b[name].iloc[first]}: {_row_name(keys, a.index[first])}{more}"
+            return f"{name} {a[name].iloc[row]} became {b[name].iloc[row]}: {_row_name(keys, a.index[row])}{more}"
     return None
 
 
@@ -223,12 +227,12 @@ def share_of_interval(stored: pd.DataFrame, computed: pd.DataFrame, has_interval
     old, new = (frame[list(_NUMBERS)].to_numpy(float, na_value=np.nan) for frame in (a, b))
     if not np.array_equal(np.isfinite(old), np.isfinite(new)):
         return None
-    moved = np.nan_to_num(np.abs(new - old)).max(1)
+    distance = np.nan_to_num(np.abs(new - old)).max(1)
     half = (old[:, 2] - old[:, 1]) / 2
-    if not has_intervals or not moved.any():
+    if not has_intervals or not distance.any():
         return 0.0
-    is_moved = moved > 0
-    return float((moved[is_moved] / half[is_moved]).max()) if (half[is_moved] > 0).all() else None
+    is_moved = distance > 0
+    return float((distance[is_moved] / half[is_moved]).max()) if (half[is_moved] > 0).all() else None
 
 
 def _row_name(keys: Sequence[str], values: Sequence[object]) -> str:
@@ -243,11 +247,11 @@ def _kernels(store: Store, cell: GridCell) -> str | None:
 
 
 def _environment_differences(store: Store, cell: GridCell, context: Context, instruction_set: str) -> tuple[str, ...]:
-    """Differences between the recorded environment of a cell and the current one, a line each."""
+    """Differences between the recorded environment of a cell and the current one, one line each."""
     if not store.has_row(cell):
         return ()
     recorded = store.rows.loc[cell.hash]
-    current = {
+    current_values = {
         "device": machine.device(context.device),
         "hardware": machine.hardware(),
         "kernels": instruction_set,
@@ -255,11 +259,11 @@ def _environment_differences(store: Store, cell: GridCell, context: Context, ins
         "iclbench": __version__,
         **json.loads(machine.libraries()),
     }
-    first = {name: recorded[name] for name in ("device", "hardware", "kernels", "threads")}
-    first |= {"iclbench": recorded["version"]}
-    first |= {} if pd.isna(recorded["libraries"]) else json.loads(recorded["libraries"])
+    stored_values = {name: recorded[name] for name in ("device", "hardware", "kernels", "threads")}
+    stored_values |= {"iclbench": recorded["version"]}
+    stored_values |= {} if pd.isna(recorded["libraries"]) else json.loads(recorded["libraries"])
     return tuple(
-        f"{name}: {first[name]} then, {current.get(name, 'none')} now"
-        for name in first
-        if not pd.isna(first[name]) and first[name] != current.get(name)
+        f"{name}: {value} then, {current_values.get(name, 'none')} now"
+        for name, value in stored_values.items()
+        if not pd.isna(value) and value != current_values.get(name)
     )

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("iclbench")
 
 
-class _Skipped(Exception):  # noqa: N818
+class _NotApplicableError(Exception):
     """The cell is not applicable to its run, which is only known after the training."""
 
 
@@ -96,9 +96,9 @@ def _outcome(cell: GridCell, context: Context) -> Outcome:
         remaining = [path for path in error.failure_files if path.is_file()] if cell.kind == "train" else []
         seconds = time.perf_counter() - start
         return Outcome("diverged", error.reason, paths(context.results, remaining), seconds)
-    except _Skipped as error:
+    except _NotApplicableError as error:
         return Outcome("skipped", str(error))
-    except _FailedInPartError as error:
+    except _PartialFailureError as error:
         return Outcome("failed", str(error), paths(context.results, error.files), time.perf_counter() - start)
     except (Exception, SystemExit) as error:
         return Outcome("failed", one_line(blamed(error)), seconds=time.perf_counter() - start)
@@ -127,13 +127,13 @@ def _train(cell: GridCell, context: Context) -> list[Path]:
 
     run = _run(cell, context)
     with run.lock(wait=True):
-        if run.finished and (broken := [path for path in run.training_files if not is_intact(path)]):
-            # A file of the training is missing or incomplete, unless the file system fails for a moment.
-            for path in broken:
+        if run.finished and (damaged_files := [path for path in run.training_files if not is_intact(path)]):
+            # Reading each file raises an error if it is intact and the file system fails temporarily.
+            for path in damaged_files:
                 with suppress(FileNotFoundError):
                     path.read_bytes()
             run.weights.unlink(missing_ok=True)
-    # With `wait`, another sweep may train the run instead.
+    # `wait` lets another sweep train the run instead.
     train(run, context, monitor=Monitor, wait=True)
     return run.training_files
 
@@ -167,7 +167,7 @@ def _summarise(cell: GridCell, context: Context) -> list[Path]:
     family = task.build_held_out(context.data_dir)
     write_published(context.results, task)
     files = sorted((context.results / "tables" / "published").glob(f"{task.name}.values.parquet"))
-    pending = prompt_sets(
+    pending_sets = prompt_sets(
         task,
         cell.preset,
         cell.options["shifts"],
@@ -176,8 +176,8 @@ def _summarise(cell: GridCell, context: Context) -> list[Path]:
         context.data_dir,
         family,
     )
-    while pending:
-        prompts = pending.pop(0)
+    while pending_sets:  # each prompt set is released after its summary
+        prompts = pending_sets.pop(0)
         summarise(context.results, prompts)
         folder = context.results / "tables" / prompts.id
         files += [*sorted((folder / "summary").glob("*.parquet")), *folder.glob("prompts.*.parquet")]
@@ -198,7 +198,7 @@ def _probe(cell: GridCell, context: Context) -> list[Path]:
     try:
         return _files(context.results, kinds[cell.options["probe"]]())
     except NotProbedError as error:
-        raise _Skipped(str(error)) from error
+        raise _NotApplicableError(str(error)) from error
 
 
 def _cost(cell: GridCell, context: Context) -> list[Path]:
@@ -207,7 +207,7 @@ def _cost(cell: GridCell, context: Context) -> list[Path]:
 
     assert cell.config is not None
     contestant = untrained(cell.run, cell.config, context.device, context.data_dir)
-    path, left_out, _ = measure_costs(
+    path, warnings, _ = measure_costs(
         context,
         contestant,
         cell.frozen,
@@ -215,7 +215,7 @@ def _cost(cell: GridCell, context: Context) -> list[Path]:
         Sizes(cell.options["points"]),
         train=cell.config.train,
     )
-    for line in left_out:
+    for line in warnings:
         log.warning(line)
     return [path]
 
@@ -225,8 +225,8 @@ _LAST_MODEL: dict[tuple[str, str, str], LanguageModel | IclbenchError] = {}
 
 
 def _language_model(name: str, dtype: str, device: str) -> LanguageModel:
-    """The language model, which a worker reads once for several tasks and removes before the next model. A failed load
-    is not repeated, since the hub's library tries for minutes without a network, unless memory was too small."""
+    """The language model, which a worker loads once for several tasks and removes before the next model. A failed load
+    is not repeated unless memory was too small, since the hub's library tries for minutes without a network."""
     from iclbench.language.models.loading import DoesNotFitError
     from iclbench.language.models.model import load
 
@@ -272,16 +272,16 @@ def _run(cell: GridCell, context: Context) -> Run:
     """The folder of the cell's run.
 
     Raises:
-        IclbenchError: it holds a run that was trained under other settings. Only the user may remove that run.
+        IclbenchError: the folder holds a run that was trained under other settings, which only the user may remove.
     """
     assert cell.config is not None
     try:
         return create(context.results, cell.config, cell.run, context.data_dir, wait=True)
     except SettingsChangedError as error:
-        raise IclbenchError(conflict_message(error)) from error
+        raise IclbenchError(conflict_message(error), code=error.code) from error
 
 
-class _FailedInPartError(IclbenchError):
+class _PartialFailureError(IclbenchError):
     """An evaluation has failed rows; `files` are all its tables."""
 
     def __init__(self, message: str, files: list[Path]) -> None:
@@ -293,18 +293,18 @@ def _files(results: Path, cell_results: Iterable[CellResult]) -> list[Path]:
     """The tables of these evaluation cells.
 
     Raises:
-        _FailedInPartError: some cells failed, with the first reason and the tables of all cells.
+        _PartialFailureError: some cells failed, with the first reason and the tables of all cells.
     """
     from iclbench.evaluation.cells import cell_path
 
     files, failures = [], []
-    for each in cell_results:
-        if each.reason:
-            failures.append(f"{each.prompts.evaluation}: {each.reason}")
-        values = cell_path(results, each.contestant, each.prompts)
+    for result in cell_results:
+        if result.reason:
+            failures.append(f"{result.prompts.evaluation}: {result.reason}")
+        values = cell_path(results, result.contestant, result.prompts)
         other_tables = str(tables.metadata(values).get("beside", "")).split()
-        files += [values, *(cell_path(results, each.contestant, each.prompts, name) for name in other_tables)]
+        files += [values, *(cell_path(results, result.contestant, result.prompts, name) for name in other_tables)]
     if failures:
         more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
-        raise _FailedInPartError(failures[0] + more, files)
+        raise _PartialFailureError(failures[0] + more, files)
     return files

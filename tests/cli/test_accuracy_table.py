@@ -1,4 +1,4 @@
-"""The table that ends an evaluation of class labels."""
+"""The table of an evaluation with class labels."""
 
 import json
 from pathlib import Path
@@ -26,9 +26,16 @@ SHARED = {
 }
 
 
-def row(run: str, evaluator: str, value: float, kind: str = "backbone", **other: object) -> dict[str, object]:
-    one = SHARED | {"run": run, "contestant": run, "model": run, "kind": kind, "evaluator": evaluator, "shift": "none"}
-    return one | {"value": value, "low": value - 0.05, "high": value + 0.03, "prompt_set": evaluator} | other
+def row(run: str, evaluator: str, value: float, kind: str = "backbone", **changes: object) -> dict[str, object]:
+    columns = SHARED | {
+        "run": run,
+        "contestant": run,
+        "model": run,
+        "kind": kind,
+        "evaluator": evaluator,
+        "shift": "none",
+    }
+    return columns | {"value": value, "low": value - 0.05, "high": value + 0.03, "prompt_set": evaluator} | changes
 
 
 ROWS = [
@@ -44,7 +51,7 @@ ROWS = [
 ]
 
 
-def test_contestants_stand_by_the_first_test_and_chance_comes_last() -> None:
+def test_contestants_are_ordered_by_the_first_test_with_chance_last() -> None:
     columns, lines = accuracy_board(pd.DataFrame(ROWS))
     assert columns == ["contestant", "icl", "as trained", "blur"]
     assert lines == [
@@ -55,51 +62,51 @@ def test_contestants_stand_by_the_first_test_and_chance_comes_last() -> None:
     ]
 
 
-def test_prompt_sets_of_labels_are_told_from_those_of_numbers() -> None:
+def test_prompt_sets_with_labels_are_recognised() -> None:
     assert has_labels(pd.DataFrame(ROWS))
     assert not has_labels(pd.DataFrame([row("m", "targets", 1.0, metric="squared_error")]))
 
 
 def test_one_table_over_all_prompt_sets_of_a_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    nothing = {"value": None, "low": None, "high": None, "status": "failed", "reason": "out of luck"}
-    failed = row("broken", "icl", 0.0) | nothing
+    failure = {"value": None, "low": None, "high": None, "status": "failed", "reason": "a reason"}
+    failed = row("broken", "icl", 0.0) | failure
     sets = {"targets": ROWS[:2], "icl": [*ROWS[2:5], *ROWS[6:8], failed]}
     for name, rows in sets.items():
         tables.write("values", rows, tmp_path / "tables" / name / "all.values.parquet", {})
     print_summary(tmp_path, list(sets))
-    shown = capsys.readouterr().out
-    assert shown.count("bursty, smoke") == 1
-    assert "failed: broken: out of luck" in shown
-    order = [line.split()[0] for line in shown.splitlines() if "±" in line]
+    out = capsys.readouterr().out
+    assert out.count("bursty, smoke") == 1
+    assert "broken: a reason" in out
+    order = [line.split()[0] for line in out.splitlines() if "±" in line]
     assert order == ["pixel-1nn", "better", "worse"]
     print_summary(tmp_path, list(sets), json=True)
     assert len(json.loads(capsys.readouterr().out)) == 8
 
 
-def test_runs_on_other_prompts_of_the_same_task_have_a_table_of_their_own(
+def test_runs_on_other_prompts_of_the_same_task_have_a_separate_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As of two runs that differ in a parameter of the task; baselines and chance stand in both tables."""
+    """Two runs with another parameter of the task have different prompts. Both tables have the baselines and chance."""
     first = [row("a", "icl", 0.4), row("a", "targets", 0.1), row("c", "icl", 0.3)]
     second = [row("b", "icl", 0.9, prompt_set="other"), row("b", "targets", 0.8, prompt_set="others")]
     sets = ("icl", "other")
-    beside = [row(name, "icl", 0.5, "baseline", prompt_set=p) for name in ("majority", "chance") for p in sets]
-    print_accuracies(tmp_path, [pd.DataFrame([*first, *second, *beside])])
-    shown = capsys.readouterr().out
-    assert shown.count("bursty, smoke") == 2
-    order = [line.split()[0] for line in shown.splitlines() if "0." in line]
+    baselines = [row(name, "icl", 0.5, "baseline", prompt_set=p) for name in ("majority", "chance") for p in sets]
+    print_accuracies(tmp_path, [pd.DataFrame([*first, *second, *baselines])])
+    out = capsys.readouterr().out
+    assert out.count("bursty, smoke") == 2
+    order = [line.split()[0] for line in out.splitlines() if "0." in line]
     assert order == ["majority", "a", "c", "chance", "b", "majority", "chance"]
 
 
-def test_where_everything_failed_there_is_only_the_reason() -> None:
+def test_a_table_without_finished_rows_is_empty() -> None:
     assert accuracy_board(pd.DataFrame([row("broken", "icl", 0.0, status="failed")])) == (["contestant"], [])
 
 
-def test_nothing_is_printed_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_prompt_sets_print_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     print_accuracies(tmp_path, [])
     assert not capsys.readouterr().out
 
 
 def test_tasks_are_listed_with_their_tests() -> None:
-    shown = CliRunner().invoke(app, ["list", "tasks", "--json"])
-    assert '"evaluators": "icl icl_paired iwl flip"' in shown.output
+    result = CliRunner().invoke(app, ["list", "tasks", "--json"])
+    assert '"evaluators": "icl icl_paired iwl flip"' in result.output

@@ -1,4 +1,4 @@
-"""What shells complete, and the scripts that make them ask."""
+"""Completion of names in shells, and the completion scripts."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ def results(tmp_path: Path) -> Path:
         (tmp_path / "runs" / name).mkdir(parents=True)
         shifts = {"my_run": ["noisy-1", "orthants"], "my-other": ["scale-2", "noisy-9"]}[name]
         (tmp_path / "runs" / name / "config.toml").write_text(f"[task]\nshifts = {shifts}\n")
-    (tmp_path / "runs" / "my-leftover").mkdir()
+    (tmp_path / "runs" / "my-folder").mkdir()
     return tmp_path
 
 
@@ -29,21 +29,21 @@ def complete(
     monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
     monkeypatch.setenv("_TYPER_COMPLETE_ARGS", line)
     monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_error:
         main([])
-    return int(ended.value.code or 0), capsys.readouterr().out
+    return int(exit_error.value.code or 0), capsys.readouterr().out
 
 
 @pytest.mark.parametrize("shell", completion.SHELLS)
 @pytest.mark.parametrize(
-    ("line", "wanted", "unwanted"),
+    ("line", "included", "excluded"),
     [
         ("iclbench tr", "train", "eval"),
         ("iclbench train skewed", "skewed-linear", "sparse-linear"),
         ("iclbench train linear ma", "mamba", "gpt2"),
         ("iclbench train linear gpt2 --preset sm", "small", "paper"),
         ("iclbench eval --results RESULTS my_", "my_run", "my-other"),
-        ("iclbench stream --results RESULTS my", "my-other", "my-leftover"),
+        ("iclbench stream --results RESULTS my", "my-other", "my-folder"),
         ("iclbench eval --baseline ridge-", "ridge-1e-1", "knn-3"),
         ("iclbench eval --shift isotropic+noi", "isotropic+noisy-1", "isotropic+orthants"),
         ("iclbench eval my_run --results RESULTS --shift n", "noisy-1", "noisy-9"),
@@ -58,8 +58,8 @@ def complete(
 )
 def test_names_are_completed(
     line: str,
-    wanted: str,
-    unwanted: str,
+    included: str,
+    excluded: str,
     shell: str,
     results: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -67,36 +67,38 @@ def test_names_are_completed(
 ) -> None:
     code, out = complete(line.replace("RESULTS", str(results)), shell, monkeypatch, capsys)
     assert code == 0
-    assert wanted in out and unwanted not in out
+    assert included in out and excluded not in out
 
 
 @pytest.mark.parametrize("shell", completion.SHELLS)
-def test_the_script_of_a_shell_asks_iclbench(
+def test_the_script_of_a_shell_calls_iclbench(
     shell: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--show-completion", shell]) == 0
-    shown = capsys.readouterr().out
-    assert f"{completion.VARIABLE}=complete_{shell}" in shown
+    script = capsys.readouterr().out
+    assert f"{completion.VARIABLE}=complete_{shell}" in script
     monkeypatch.setenv("SHELL", f"/bin/{shell}")
     assert main(["--show-completion"]) == 0
-    assert capsys.readouterr().out == shown, "without a name: the user's own shell"
+    assert capsys.readouterr().out == script, "the default is the user's shell"
     monkeypatch.setenv("HOME", str(tmp_path))
     assert main(["--install-completion"]) == 0
-    written = [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
-    assert any(shown.strip() in text for text in written)
+    contents = [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(script.strip() in content for content in contents)
     assert shell in capsys.readouterr().out
 
 
-def test_an_unknown_shell_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_shell_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.delenv("SHELL", raising=False)
     for arguments in (["--show-completion", "tcsh"], ["--install-completion"]):
         assert main(arguments) == 2
         out, err = capsys.readouterr()
-        assert out == "" and err.count("\n") == 1 and "bash, zsh or fish" in err
+        assert out == "" and err.count("\n") == 1 and all(name in err for name in completion.SHELLS)
 
 
-def test_bash_completes_with_the_script_and_imports_nothing_heavy(tmp_path: Path) -> None:
-    """The whole way, as bash goes it; what a key costs is what is imported."""
+def test_bash_completes_with_the_script_without_large_imports(tmp_path: Path) -> None:
+    """The time of a completion is that of its imports."""
     heavy = ("torch", "pandas", "numpy", "sklearn", "transformers")
     (tmp_path / "iclbench").write_text(
         f"#!{sys.executable}\nimport atexit, json, sys\n"
@@ -105,10 +107,10 @@ def test_bash_completes_with_the_script_and_imports_nothing_heavy(tmp_path: Path
         "from iclbench.cli.main import run\nrun()\n"
     )
     (tmp_path / "iclbench").chmod(0o755)
-    asked = (
+    command = (
         f'PATH="{tmp_path}:$PATH"; eval "$(iclbench --show-completion bash)"; COMP_WORDS=(iclbench train linear pt); '
         'COMP_CWORD=3; _iclbench_completion iclbench; echo "${COMPREPLY[@]}"'
     )
-    done = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["pt-tnp"], done.stderr
+    process = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert process.stdout.split() == ["pt-tnp"], process.stderr
     assert json.loads((tmp_path / "heavy").read_text()) == []

@@ -1,4 +1,4 @@
-"""`iclbench cost`: rows and a table for every run, one line for what cannot be measured."""
+"""`iclbench cost`: rows and tables of runs and baselines, and warnings for sizes that are not measured."""
 
 import json
 import re
@@ -41,26 +41,26 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def results(trained: Path, tmp_path: Path) -> Path:
-    """A copy to write costs to."""
+    """A copy of the results folder for the costs."""
     return Path(shutil.copytree(trained, tmp_path / "results"))
 
 
-def test_runs_and_baselines_are_measured_and_shown(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_and_baselines_are_measured_and_printed(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run("cost", *SMALL, "--points", "9", "--baseline", "all", "--results", results, capsys=capsys)
     assert code == 0
     rows = [line.split() for line in out.splitlines() if line.strip()]
     sizes = {
-        who: [row[9 if who in ("plain", "learned") else 5] for row in rows if row[0] == who]
-        for who in ("plain", "learned", "knn-3")
+        name: [row[9 if name in ("plain", "learned") else 5] for row in rows if row[0] == name]
+        for name in ("plain", "learned", "knn-3")
     }
     assert sizes == {"plain": ["3", "8", "9"], "learned": ["3", "8"], "knn-3": ["3", "8", "9"]}
     assert {"least-squares", "zero", "mean"} <= {row[0] for row in rows}
     assert "batches of 2" in out
-    assert "'learned' at 9 points left out" in err
+    assert "'learned'" in err and "9 points" in err
 
 
 @pytest.mark.slow
-def test_batches_are_shown_apart_and_a_baseline_keeps_its_other_sizes(
+def test_batch_sizes_have_separate_tables_and_a_baseline_retains_its_other_sizes(
     results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     baseline = ("--baseline", "zero", "--results", results)
@@ -75,7 +75,7 @@ def test_batches_are_shown_apart_and_a_baseline_keeps_its_other_sizes(
     assert [line.split()[0] for line in two if line.startswith(("plain", "learned"))] == ["plain"]
 
 
-def test_json_holds_the_rows_of_the_named_run_alone(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_only_the_rows_of_the_named_run(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run("cost", "plain", *SMALL, "--json", "--results", results, capsys=capsys)
     rows = json.loads(out)
     assert code == 0
@@ -83,64 +83,67 @@ def test_json_holds_the_rows_of_the_named_run_alone(results: Path, capsys: pytes
     assert {row["phase"] for row in rows} == {"model", "train", "train_step", "condition", "query", "update"}
 
 
-def test_several_at_once_are_shown_beside_one(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ("cost", "plain", *SMALL[:2], *SMALL[-2:], "--queries", "5", "--queries", "9", "--update", "4")
-    code, out, _ = run(*asked, "--results", results, capsys=capsys)
+def test_several_queries_and_updates_in_one_call_have_a_table(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("cost", "plain", *SMALL[:2], *SMALL[-2:], "--queries", "5", "--queries", "9", "--update", "4")
+    code, out, _ = run(*words, "--results", results, capsys=capsys)
     assert code == 0
-    below = out.partition("several in one call")[2].splitlines()
-    rows = [line.split()[:4] for line in below if line.startswith("plain")]
+    lines = out.partition("several in one call")[2].splitlines()
+    rows = [line.split()[:4] for line in lines if line.startswith("plain")]
     assert rows == [["plain", "query", "3", n] for n in "159"] + [["plain", "update", "3", n] for n in "14"]
     code, out, _ = run("cost", "plain", *SMALL[:2], *SMALL[-2:], "--results", results, "--json", capsys=capsys)
-    kept = {(row["phase"], row["n_at_once"]) for row in json.loads(out) if row["n_at_once"] is not None}
-    assert kept == {("query", 5), ("query", 9), ("update", 4)}, "what is not measured again stays"
+    stored = {(row["phase"], row["n_at_once"]) for row in json.loads(out) if row["n_at_once"] is not None}
+    assert stored == {("query", 5), ("query", 9), ("update", 4)}, "earlier measurements are retained"
 
 
-def test_a_wrong_request_is_one_line(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, message in (
-        (("cost", "plian"), "did you mean 'plain'"),
-        (("cost", "--baseline", "knn-33"), "unknown baseline"),
+def test_a_wrong_request_is_refused_in_one_line(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, name in (
+        (("cost", "plian"), "'plain'"),
+        (("cost", "--baseline", "knn-33"), "'knn-33'"),
         (("cost", "--points", "0"), "--points"),
         (("cost", "--queries", "0"), "--queries"),
         (("cost", "--update", "0"), "--update"),
     ):
         code, out, err = run(*arguments, "--results", results, capsys=capsys)
-        assert (code, out) == (2, "") and message in err and err.count("\n") == 1
+        assert (code, out) == (2, "") and name in err and err.count("\n") == 1
 
 
-def measured(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, tasks: Sequence[str], named: Sequence[object]
+def measure_baselines(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, tasks: Sequence[str], names: Sequence[object]
 ) -> tuple[int, list[tuple[str, str]]]:
-    """How many measurements fail, and which baselines are measured on which task, of models on these tasks."""
-    found: list[tuple[str, str]] = []
+    """The number of failed measurements, and the measured tasks and baselines, for models on these tasks."""
+    measurements: list[tuple[str, str]] = []
 
-    def note(context: Context, contestant: PredictorContestant | None, task: TaskConfig, *_: object, train: object):  # type: ignore[no-untyped-def]
-        found.extend([(task.name, contestant.name)] if contestant else [])
+    def record(context: Context, contestant: PredictorContestant | None, task: TaskConfig, *_: object, train: object):  # type: ignore[no-untyped-def]
+        measurements.extend([(task.name, contestant.name)] if contestant else [])
         return folder, [], 0
 
     monkeypatch.setattr(cost_runs, "backbone", lambda *_: None)
-    monkeypatch.setattr(cost_runs, "measure_costs", note)
+    monkeypatch.setattr(cost_runs, "measure_costs", record)
     monkeypatch.setattr(cost_runs, "print_costs", lambda *_: None)
     configs = [SimpleNamespace(task=resolve_task(name, "smoke")[0], preset="smoke", train=None) for name in tasks]
     models = [SimpleNamespace(name=config.task.name, config=config) for config in configs]
-    return cost_runs.measure_all(Context(folder), models, [str(name) for name in named], SIZES, False), found
+    return cost_runs.measure_all(Context(folder), models, [str(name) for name in names], SIZES, False), measurements
 
 
 def test_a_baseline_is_measured_in_any_spelling_and_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = tmp_path / "my-tree.toml"
-    own.write_text((cards_folder("baselines") / "decision-tree-2.toml").read_text())
-    _, found = measured(monkeypatch, tmp_path, ["linear"], ["decision_tree_2", own, "all"])
-    assert found[:2] == [("linear", "decision-tree-2"), ("linear", "my-tree")]
-    assert ("linear", "ridge") in found and len(found) == len(set(found))
-    _, of_card = measured(monkeypatch, tmp_path, ["linear"], ["all"])
-    assert {("linear", "decision-tree-2"), ("linear", "ridge")} <= set(of_card)
+    card = tmp_path / "my-tree.toml"
+    card.write_text((cards_folder("baselines") / "decision-tree-2.toml").read_text())
+    _, measurements = measure_baselines(monkeypatch, tmp_path, ["linear"], ["decision_tree_2", card, "all"])
+    assert measurements[:2] == [("linear", "decision-tree-2"), ("linear", "my-tree")]
+    assert ("linear", "ridge") in measurements and len(measurements) == len(set(measurements))
+    _, measurements = measure_baselines(monkeypatch, tmp_path, ["linear"], ["all"])
+    assert {("linear", "decision-tree-2"), ("linear", "ridge")} <= set(measurements)
 
 
 def test_a_baseline_that_fits_one_of_the_tasks_is_measured_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    failed, found = measured(monkeypatch, tmp_path, ["point-process", "linear"], ["ridge"])
-    assert failed == 1 and found == [("linear", "ridge")]
-    line = "skipped baseline 'ridge' on point-process, smoke: baseline 'ridge' predicts numbers"
-    assert line in " ".join(capsys.readouterr().err.split())
-    with pytest.raises(UsageError, match="baseline 'ridge' predicts numbers"):
-        measured(monkeypatch, tmp_path, ["point-process"], ["ridge"])
+    failed, measurements = measure_baselines(monkeypatch, tmp_path, ["point-process", "linear"], ["ridge"])
+    assert failed == 1 and measurements == [("linear", "ridge")]
+    err = capsys.readouterr().err
+    assert "'ridge'" in err and "point-process" in err
+    with pytest.raises(UsageError) as error:
+        measure_baselines(monkeypatch, tmp_path, ["point-process"], ["ridge"])
+    assert "'ridge'" in str(error.value)

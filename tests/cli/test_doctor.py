@@ -1,4 +1,4 @@
-"""`iclbench doctor`: what is optional, and what needs it."""
+"""`iclbench doctor`: optional libraries and the results folder."""
 
 import re
 import tomllib
@@ -9,18 +9,18 @@ from iclbench.cli import doctor
 FOR_DEVELOPERS = {"docs", "dev", "mutation"}
 
 
-def test_every_extra_is_named_with_what_needs_it() -> None:
+def test_every_optional_library_is_named_with_its_feature() -> None:
     package = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     extras = package["project"]["optional-dependencies"]
-    needed = {needs for extra, those in extras.items() if extra not in FOR_DEVELOPERS for needs in those}
-    assert set(doctor._OPTIONAL) == {re.split(r"[<>=; ]", needs)[0] for needs in needed}
+    requirements = {each for extra, of_extra in extras.items() if extra not in FOR_DEVELOPERS for each in of_extra}
+    assert set(doctor._OPTIONAL) == {re.split(r"[<>=; ]", requirement)[0] for requirement in requirements}
     assert doctor._version("submitit").endswith("(optional: sweep --engine slurm)")
     assert all(len(f"{name:19}{doctor._version(name)}") <= 80 for name in doctor._OPTIONAL)
 
 
-def test_a_file_is_no_folder_for_results(tmp_path: Path) -> None:
+def test_a_file_cannot_be_the_results_folder(tmp_path: Path) -> None:
     file = tmp_path / "results"
     file.touch()
     assert doctor._writable(tmp_path / "new" / "results") == "writable"
-    for below in (file, file / "deeper"):
-        assert "--results" in doctor._writable(below)
+    for path in (file, file / "subfolder"):
+        assert "--results" in doctor._writable(path)

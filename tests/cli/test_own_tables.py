@@ -1,4 +1,4 @@
-"""`iclbench eval --csv`: a table of the user's own, its header, and its names on the terminal."""
+"""`iclbench eval --csv`: tables of the user, their headers, and their names on the terminal."""
 
 from pathlib import Path
 from shutil import copytree
@@ -16,7 +16,7 @@ from iclbench.store.runs import Run, create
 from iclbench.training.run import train
 from tests.conftest import small_card
 
-EVIL = "a\x1b[31m\u202e\x07\u200f\nerror: b"
+CONTROL_NAME = "a\x1b[31m\u202e\x07\u200f\nerror: b"
 
 
 @pytest.fixture(scope="module")
@@ -38,45 +38,45 @@ def array(rows: int = 40) -> np.ndarray:
     return np.random.default_rng(0).normal(size=(rows, 3))
 
 
-def asked(run: Run, results: Path, table: Path, *options: str) -> int:
+def evaluate(run: Run, results: Path, table: Path, *options: str) -> int:
     words = ["eval", run.name, "--csv", str(table), *options, "--baseline", "zero", "--results", str(results)]
     return main(words)
 
 
-def test_a_header_of_numbers_is_asked_about_and_taken_as_the_user_says(
+def test_a_header_of_numbers_needs_the_option_header_or_no_header(
     trained: Run, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = tmp_path / "mine.csv"
     pd.DataFrame(array()).to_csv(table, index=False)
-    assert asked(trained, results, table, "--target", "2") == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "--header" in said and "--no-header" in said
-    assert asked(trained, results, table, "--target", "2", "--header") == 0
-    assert "all 2 features (0, 1)" in capsys.readouterr().out
-    assert asked(trained, results, table, "--target", "2", "--no-header") == 0
-    assert "all 2 features (column 1, column 3)" in capsys.readouterr().out
+    assert evaluate(trained, results, table, "--target", "2") == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "--header" in err and "--no-header" in err
+    assert evaluate(trained, results, table, "--target", "2", "--header") == 0
+    assert "2 features (0, 1)" in capsys.readouterr().out
+    assert evaluate(trained, results, table, "--target", "2", "--no-header") == 0
+    assert "2 features (column 1, column 3)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("option", ["--header", "--no-header"])
-def test_the_header_of_what_is_no_csv_is_refused(
+def test_the_header_options_need_a_csv_file(
     option: str, trained: Run, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pd.DataFrame(array(), columns=["a", "b", "y"]).to_parquet(tmp_path / "t.parquet")
-    assert asked(trained, results, tmp_path / "t.parquet", "--target", "y", option) == 2
+    assert evaluate(trained, results, tmp_path / "t.parquet", "--target", "y", option) == 2
     assert option in capsys.readouterr().err
     assert main(["eval", trained.name, option, "--results", str(results)]) == 2
     assert "--csv" in capsys.readouterr().err
 
 
-def test_a_table_is_read_and_xgboost_fitted_on_it_once_for_all_runs(
+def test_a_table_is_read_once_and_xgboost_is_fitted_once_for_all_runs(
     trained: Run, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copytree(results / "runs" / trained.name, results / "runs" / "twin")
+    copytree(results / "runs" / trained.name, results / "runs" / "copy")
     table = tmp_path / "mine.csv"
     np.savetxt(table, array(), delimiter=",", header="a,b,y", comments="")
     counts = dict.fromkeys(("read_table", "_cross_validated"), 0)
 
-    def counted(module: object, name: str) -> None:
+    def count_calls(module: object, name: str) -> None:
         function = getattr(module, name)
 
         def call(*arguments: object) -> object:
@@ -85,20 +85,20 @@ def test_a_table_is_read_and_xgboost_fitted_on_it_once_for_all_runs(
 
         monkeypatch.setattr(module, name, call)
 
-    counted(eval_runs, "read_table")
-    counted(full_table, "_cross_validated")
-    words = ["eval", trained.name, "twin", "--csv", str(table), "--target", "y", "--baseline", "zero"]
+    count_calls(eval_runs, "read_table")
+    count_calls(full_table, "_cross_validated")
+    words = ["eval", trained.name, "copy", "--csv", str(table), "--target", "y", "--baseline", "zero"]
     assert main([*words, "--results", str(results)]) == 0
     assert counts == {"read_table": 1, "_cross_validated": 1}
 
 
-def test_nothing_that_a_terminal_obeys_is_printed_of_columns_and_files(
+def test_control_characters_of_columns_and_files_are_escaped(
     trained: Run, results: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     table = tmp_path / "mine\x1b[2J\u2066.csv"
-    pd.DataFrame(array(), columns=[EVIL, "b" * 3000, "y\x9b\x7f"]).to_csv(table, index=False)
-    for target, code in (("y\x9b\x7f", 0), (EVIL, 0), ("no\x1b[31m", 2)):
-        assert asked(trained, results, table, "--target", target) == code
+    pd.DataFrame(array(), columns=[CONTROL_NAME, "b" * 3000, "y\x9b\x7f"]).to_csv(table, index=False)
+    for target, code in (("y\x9b\x7f", 0), (CONTROL_NAME, 0), ("no\x1b[31m", 2)):
+        assert evaluate(trained, results, table, "--target", target) == code
         out, err = capfd.readouterr()
         assert all(c.isprintable() or c == "\n" for c in out + err), (out, err)
         assert sum(line.startswith("error: ") for line in (out + err).splitlines()) == (code == 2)
@@ -106,10 +106,10 @@ def test_nothing_that_a_terminal_obeys_is_printed_of_columns_and_files(
 
 
 @pytest.mark.parametrize("unit", [1e300, 1e-300])
-def test_targets_at_the_ends_of_double_precision_are_answered(
+def test_targets_at_the_limits_of_double_precision_are_evaluated(
     unit: float, trained: Run, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = tmp_path / "mine.csv"
     np.savetxt(table, array() * unit, delimiter=",", header="a,b,y", comments="")
-    assert asked(trained, results, table, "--target", "y") == 0
+    assert evaluate(trained, results, table, "--target", "y") == 0
     assert "nan" not in capsys.readouterr().out.lower()

@@ -1,4 +1,4 @@
-"""`iclbench stream` of a run on event sequences, as a user meets it."""
+"""`iclbench stream` of runs on event sequences."""
 
 import io
 import json
@@ -19,19 +19,19 @@ UNIT = 60.0
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of sequences in seconds, read in minutes: one observed from time 0, one from its first event on."""
+    """Runs on sequences in seconds that are read in minutes: observed from time 0, and from the first event."""
     folder = tmp_path_factory.mktemp("trained")
     times = torch.rand(8, 20, generator=torch.Generator().manual_seed(0)).cumsum(1)
     rows = [json.dumps({"times": (60 * each).tolist(), "marks": [n % 3 for n in range(20)]}) for each in times]
     (folder / "log.jsonl").write_text("\n".join(rows))
     options = ["-o", f"task.path={folder / 'log.jsonl'}", "-o", f"task.time_scale={UNIT}", "-o", "train.steps=3"]
     options += ["-o", "backbone.layers=1", "-o", "backbone.width=8"]
-    for name, more in {
+    for name, run_options in {
         "minutes": ["mamba"],
         "first": ["mamba", "-o", "task.start=first"],
         "forgetful": ["cmhp"],
     }.items():
-        words = ["train", "events", *more, "-p", "smoke", *options, "--name", name, "--results", str(folder)]
+        words = ["train", "events", *run_options, "-p", "smoke", *options, "--name", name, "--results", str(folder)]
         assert main(words) == 0
     return folder
 
@@ -46,15 +46,16 @@ def stream(
 
 
 def expected(results: Path, events: list[tuple[float, float]], run: str = "minutes") -> tuple[float, float, float]:
-    """Expected gap, median gap and the probability of mark 0 after events, times and marks, from the model itself."""
-    y, before = [], 0.0
+    """Expected gap, median gap and probability of mark 0 after these events, from the model itself."""
+    y, last_time = [], 0.0
     for time, mark in events:
-        y.append([(time - before) / UNIT, mark, time / UNIT])
-        before = time
+        y.append([(time - last_time) / UNIT, mark, time / UNIT])
+        last_time = time
     points = Points.full(torch.zeros(1, len(y), 0), torch.tensor([y], dtype=torch.float32))
     with torch.no_grad():
-        found = find(results, run).load().predict_targets(points, torch.zeros(1, 1, 0))
-    return UNIT * found.mean().item(), UNIT * found.quantile(0.5).item(), found.mark_probabilities()[0, 0, 0].item()
+        prediction = find(results, run).load().predict_targets(points, torch.zeros(1, 1, 0))
+    mean, median = UNIT * prediction.mean().item(), UNIT * prediction.quantile(0.5).item()
+    return mean, median, prediction.mark_probabilities()[0, 0, 0].item()
 
 
 def assert_row(
@@ -76,7 +77,7 @@ def test_answers_of_a_file(results: Path, tmp_path: Path, capsys: pytest.Capture
     assert "3 events and 2 queries" in err and "events/s" in err
 
 
-def test_json_lines_name_the_time(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_lines_have_the_time(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "data.csv").write_text(DATA)
     code, out, _ = stream(results, "--csv", tmp_path / "data.csv", "--json", capsys=capsys)
     rows = [json.loads(line) for line in out]
@@ -89,7 +90,7 @@ def test_json_lines_name_the_time(results: Path, tmp_path: Path, capsys: pytest.
     ("run", "options", "times"),
     [("minutes", ["--start", "1.7e9"], [1.7e9 + 30]), ("first", [], [1.7e9, 1.7e9 + 30])],
 )
-def test_an_observation_starts_where_it_is_said(
+def test_an_observation_starts_at_the_given_time(
     run: str,
     options: list[str],
     times: list[float],
@@ -97,7 +98,7 @@ def test_an_observation_starts_where_it_is_said(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """By the option, or as in training; seconds since 1970 cost no digit of an answer."""
+    """The start is that of the option or of the training. Large times do not reduce the precision of answers."""
     text = "".join(f"{time!r},0\n" for time in times)
     (tmp_path / "data.csv").write_text(text + "1700000090.25,2\n?,?\n")
     code, out, err = stream(results, "--csv", tmp_path / "data.csv", *options, run=run, capsys=capsys)
@@ -106,29 +107,29 @@ def test_an_observation_starts_where_it_is_said(
 
 
 @pytest.mark.parametrize("options", [[], ["--start", "10"], ["--float64"]])
-def test_a_stream_in_two_parts_answers_like_one(
+def test_a_stream_in_two_parts_gives_the_same_answers(
     options: list[str], results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = DATA.splitlines(keepends=True)
     for name, part in {"all": lines, "one": lines[:3], "two": lines[3:]}.items():
         (tmp_path / name).write_text("".join(part))
-    whole = stream(results, "--csv", tmp_path / "all", *options, capsys=capsys)[1]
+    expected_lines = stream(results, "--csv", tmp_path / "all", *options, capsys=capsys)[1]
     assert stream(results, "--csv", tmp_path / "one", "--save", tmp_path / "s", *options, capsys=capsys)[0] == 0
     options = [option for option in options if option == "--float64"]
     code, out, _ = stream(results, "--csv", tmp_path / "two", "--state", tmp_path / "s", *options, capsys=capsys)
-    assert (code, out) == (0, whole)
+    assert (code, out) == (0, expected_lines)
 
 
 def test_an_interrupt_saves_the_time_of_the_last_event(
     results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Ended(io.StringIO):
+    class InterruptedInput(io.StringIO):
         def readline(self, size: int | None = -1, /) -> str:
             if (line := super().readline(size)).startswith("99"):
                 signal.raise_signal(signal.SIGTERM)
             return line
 
-    monkeypatch.setattr(sys, "stdin", Ended("30,0\n90,2\n99,1\n"))
+    monkeypatch.setattr(sys, "stdin", InterruptedInput("30,0\n90,2\n99,1\n"))
     code, _, err = stream(results, "--save", tmp_path / "state", capsys=capsys)
     assert code == 130 and "2 events and 0 queries" in err
     (tmp_path / "more.csv").write_text("100.5,1\n?,?\n")
@@ -136,7 +137,7 @@ def test_an_interrupt_saves_the_time_of_the_last_event(
     assert_row(out[1], [(30.0, 0.0), (90.0, 2.0), (100.5, 1.0)], results)
 
 
-def test_a_stream_without_a_line_can_be_gone_on_with(
+def test_a_stream_without_lines_can_be_continued(
     results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "none.csv").write_text("time,mark\n")
@@ -148,7 +149,7 @@ def test_a_stream_without_a_line_can_be_gone_on_with(
     assert_row(out[1], [(90.25, 2.0)], results, start=1.7e9)
 
 
-def test_a_start_that_a_state_says_cannot_be_said_again(
+def test_an_event_before_the_start_of_a_state_is_refused(
     results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "start.csv").write_text("30,1\n")
@@ -157,7 +158,7 @@ def test_a_start_that_a_state_says_cannot_be_said_again(
     options = ["--save", state, "--start", "first"]
     assert stream(results, "--csv", tmp_path / "start.csv", *options, capsys=capsys)[0] == 0
     code, _, err = stream(results, "--csv", tmp_path / "data.csv", "--state", state, capsys=capsys)
-    assert code == 2 and err.endswith("before the 30 of the start of the observation; times must increase\n")
+    assert code == 2 and "20" in err and "30" in err
 
 
 def test_a_window_of_events(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,22 +168,27 @@ def test_a_window_of_events(results: Path, tmp_path: Path, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(
-    ("text", "options", "message"),
+    ("text", "options", "names"),
     [
-        ("30,0\n20,0\n", [], "data.csv, line 2: time is 20, before the 30 of the event of line 1; times must increase"),
-        ("30,3\n", [], "data.csv, line 1: mark is 3; write an integer from 0 to 2"),
-        (DATA, ["--start", "noon"], "--start noon: write a time, or first"),
-        (DATA, ["--start", "nan"], "--start nan: write a time, or first"),
-        (DATA, ["--start", "5", "--state", "x"], "--start "),
-        (DATA, ["--window", "5"], "--window: this model cannot forget points, cmanp, cmanp-and, cmhp"),
-        (DATA, ["--related", "{here}/data.csv"], "--related: this model does not use related datasets"),
+        ("30,0\n20,0\n", [], ("data.csv", "line 2", "20", "30", "line 1")),
+        ("30,3\n", [], ("data.csv", "line 1", "3", "0", "2")),
+        (DATA, ["--start", "noon"], ("--start noon", "first")),
+        (DATA, ["--start", "nan"], ("--start nan", "first")),
+        (DATA, ["--start", "5", "--state", "x"], ("--start", "--state")),
+        (DATA, ["--window", "5"], ("--window", "cmanp", "cmhp")),
+        (DATA, ["--related", "{here}/data.csv"], ("--related",)),
     ],
 )
-def test_what_cannot_be_done_is_one_line(
-    text: str, options: list[str], message: str, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_wrong_request_is_refused_in_one_line(
+    text: str,
+    options: list[str],
+    names: tuple[str, ...],
+    results: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "data.csv").write_text(text)
-    given = [option.format(here=tmp_path) for option in options]
-    code, _, err = stream(results, "--csv", tmp_path / "data.csv", *given, capsys=capsys)
+    words = [option.format(here=tmp_path) for option in options]
+    code, _, err = stream(results, "--csv", tmp_path / "data.csv", *words, capsys=capsys)
     (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
-    assert code == 2 and message in line
+    assert code == 2 and all(name in line for name in names), line

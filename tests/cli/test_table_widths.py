@@ -1,4 +1,4 @@
-"""No table of any command loses a letter, however narrow the terminal is."""
+"""Tables of all commands are printed without cut cells at every width of the terminal."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -24,15 +24,15 @@ from iclbench.core.context import Context
 from iclbench.store.cells import Store
 from iclbench.store.outcome import Outcome
 from iclbench.sweep.cells import GridCell
-from iclbench.sweep.verify import Verified
+from iclbench.sweep.verify import VerifiedCell
 from tests.conftest import small_card
 from tests.tables.rows import complete
 
 LONG = "my-own-linear-in-twenty-dimensions-gpt2-with-rotary-positions-small-s0"
 
 
-class Recorded(Table):
-    """A table that notes the cells it is given."""
+class RecordingTable(Table):
+    """A table that records its cells."""
 
     cells: list[tuple[str, bool]] = []
 
@@ -46,8 +46,8 @@ class Recorded(Table):
         super().add_row(*cells, **kwargs)
 
 
-def printed_whole(out: str, cells: Sequence[tuple[str, bool]]) -> None:
-    """Every word of every cell stands in the output, so often; numbers with their units side by side."""
+def assert_uncut(out: str, cells: Sequence[tuple[str, bool]]) -> None:
+    """Every word of every cell is in the output equally often, and numbers are on one line with their units."""
     assert not Counter(word for cell, _ in cells for word in cell.split()) - Counter(out.split())
     assert all(line.strip() in out for cell, numeric in cells if numeric for line in cell.splitlines())
 
@@ -78,23 +78,23 @@ def values(**columns: Any) -> pd.DataFrame:
         "card": "c",
         "version": "0",
     }
-    whole = {key: v if isinstance(v, list) else [v] * rows for key, v in (shared | columns).items()}
-    return tables.frame("values", [complete(row) for row in pd.DataFrame(whole).to_dict("records")])
+    all_columns = {key: v if isinstance(v, list) else [v] * rows for key, v in (shared | columns).items()}
+    return tables.frame("values", [complete(row) for row in pd.DataFrame(all_columns).to_dict("records")])
 
 
 def leaderboard() -> pd.DataFrame:
-    curve = [values(run=[who] * 41, metric="squared_error", n_context=list(range(41)), value=1.5) for who in WHO]
-    ends = [values(run=[who, who], metric=["auc", "score"], value=[1234.5, -0.123]) for who in WHO]
-    return pd.concat([*curve, *ends])
+    curves = [values(run=[run] * 41, metric="squared_error", n_context=list(range(41)), value=1.5) for run in RUNS]
+    scores = [values(run=[run, run], metric=["auc", "score"], value=[1234.5, -0.123]) for run in RUNS]
+    return pd.concat([*curves, *scores])
 
 
-WHO = (LONG, "least-squares", "gd-plus-plus-transformed")
+RUNS = (LONG, "least-squares", "gd-plus-plus-transformed")
 
 
 def targets() -> pd.DataFrame:
     return pd.concat(
-        values(run=[who] * 6, evaluator="targets", metric=metric, n_related=list(range(6)), value=[-1234.567] * 6)
-        for who in WHO
+        values(run=[run] * 6, evaluator="targets", metric=metric, n_related=list(range(6)), value=[-1234.567] * 6)
+        for run in RUNS
         for metric in ("log_likelihood", "squared_error", "gap")
     )
 
@@ -102,7 +102,7 @@ def targets() -> pd.DataFrame:
 def accuracies() -> pd.DataFrame:
     tests = ["icl", "iwl", "icl-new-drawings", "targets", "copied-query", "far-away-context", "one-more-of-them"]
     return pd.concat(
-        values(run=[who] * 7, evaluator=tests, metric="accuracy_within_choices", value=[0.12345] * 7) for who in WHO
+        values(run=[run] * 7, evaluator=tests, metric="accuracy_within_choices", value=[0.12345] * 7) for run in RUNS
     )
 
 
@@ -138,21 +138,21 @@ def features() -> pd.DataFrame:
 
 def language() -> pd.DataFrame:
     names = [f"my-own-language-task-{number}" for number in range(3)]
-    at = {"family": "algorithmic", "evaluator": "greedy", "prompt_set": None, "n_context": 12345}
+    common = {"family": "algorithmic", "evaluator": "greedy", "prompt_set": None, "n_context": 12345}
     kinds = ("accuracy", "accuracy_sd", "accuracy_gain", "accuracy_first_token", "balanced_accuracy")
-    own = [values(task=names, metric=metric, value=0.12345, **at) for metric in kinds]
-    shuffled = values(task=names, metric="accuracy", shift="shuffled-labels", value=0.5, **at)
-    thinking = values(task=names, metric="accuracy", contestant=f"{LONG}+deep-thinking-passes-15", value=0.5, **at)
+    means = [values(task=names, metric=metric, value=0.12345, **common) for metric in kinds]
+    shuffled = values(task=names, metric="accuracy", shift="shuffled-labels", value=0.5, **common)
+    thinking = values(task=names, metric="accuracy", contestant=f"{LONG}+deep-thinking-passes-15", value=0.5, **common)
     passes = [
-        values(task=names, metric="kl_to_icl", axis="passes", axis_value=[t] * 3, value=1.25e-10, **at)
+        values(task=names, metric="kl_to_icl", axis="passes", axis_value=[t] * 3, value=1.25e-10, **common)
         for t in range(1, 9)
     ]
-    return pd.concat([*own, shuffled, thinking, *passes])
+    return pd.concat([*means, shuffled, thinking, *passes])
 
 
 def costs() -> pd.DataFrame:
-    measured = [("model", "parameters"), *[("train_step", m) for m in ("flops", "seconds", "bytes")]]
-    measured += [(phase, m) for phase in ("condition", "query", "update") for m in ("flops", "seconds", "state_bytes")]
+    metrics = [("model", "parameters"), *[("train_step", m) for m in ("flops", "seconds", "bytes")]]
+    metrics += [(phase, m) for phase in ("condition", "query", "update") for m in ("flops", "seconds", "state_bytes")]
     rows = [
         {
             "run": LONG,
@@ -168,20 +168,20 @@ def costs() -> pd.DataFrame:
             "n_episodes": 64,
             "version": "0",
         }
-        for phase, metric in measured
+        for phase, metric in metrics
         for n in (40, 500)
     ]
     return tables.frame("costs", rows)
 
 
-def verified(*_: Any) -> list[Verified]:
+def verified(*_: Any) -> list[VerifiedCell]:
     task = resolve_task("linear", "smoke")[0].model_copy(update={"name": "my-own-linear-in-twenty-dimensions"})
     cell = GridCell("evaluate", LONG, "gpt2", task, "small")
-    elsewhere = ("AVX512 instead of AVX2", "torch 2.6.0 instead of 2.7.1")
-    return [Verified(cell, 123456, None, None, elsewhere, 12345.0)]
+    environment = ("AVX512 instead of AVX2", "torch 2.6.0 instead of 2.7.1")
+    return [VerifiedCell(cell, 123456, None, None, environment, 12345.0)]
 
 
-def read(frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+def set_tables(frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("read", "read_all"):
         monkeypatch.setattr(tables, name, lambda *_: frame)
 
@@ -190,14 +190,14 @@ def board(
     frame: Callable[[], pd.DataFrame], lines: Callable[..., Any], sizes: Callable[..., str] = lambda v: ""
 ) -> Any:
     def show(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-        read(frame(), monkeypatch)
+        set_tables(frame(), monkeypatch)
         summary.print_tables(folder, ["set"], False, lines, sizes)
 
     return show
 
 
 def show_costs(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    read(costs(), monkeypatch)
+    set_tables(costs(), monkeypatch)
     cost_runs.print_costs([folder], json=False)
 
 
@@ -212,8 +212,8 @@ def show_doctor(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def show_demo_model(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    made = SimpleNamespace(path=folder, parameters=1, steps=1)
-    monkeypatch.setattr("iclbench.language.demo_model.train", lambda *_: made)
+    model = SimpleNamespace(path=folder, parameters=1, steps=1)
+    monkeypatch.setattr("iclbench.language.demo_model.train", lambda *_: model)
     monkeypatch.setattr(demo_model, "_accuracies", lambda *_: [[LONG, "0.12", "1.00"]])
     demo_model.command(folder, 0, steps=1)
 
@@ -250,8 +250,8 @@ def show_outcomes(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 def command(*arguments: str) -> Callable[..., None]:
     def show(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         monkeypatch.setattr("iclbench.cli.sweep_summary.measure_step", lambda *_, **__: 0.25)
-        given = [str(grid(folder)) if argument == "GRID" else argument for argument in arguments]
-        assert main([*given, *(["--results", str(folder)] if arguments[0] != "lm" else [])]) == 0
+        words = [str(grid(folder)) if argument == "GRID" else argument for argument in arguments]
+        assert main([*words, *(["--results", str(folder)] if arguments[0] != "lm" else [])]) == 0
 
     return show
 
@@ -259,7 +259,7 @@ def command(*arguments: str) -> Callable[..., None]:
 TABLES = {
     "eval next": board(leaderboard, summary.leaderboard),
     "eval targets": board(targets, summary.leaderboard),
-    "eval labels": lambda m, f: accuracy_table.print_accuracies(Path("nowhere"), [accuracies()]),
+    "eval labels": lambda m, f: accuracy_table.print_accuracies(Path("missing"), [accuracies()]),
     "probe": board(depths, probe_tables.depth_table, probe_tables.examples_in_context),
     "probe --rank": board(ranks, probe_tables.rank_table, probe_tables.rank_title),
     "probe --representation": board(features, probe_tables.representation_table, probe_tables.representation_title),
@@ -271,22 +271,22 @@ TABLES = {
     "lm eval": lambda m, f: lm_tables.print_summaries(language(), 2),
     "lm tasks": command("lm", "tasks"),
     "lm demo-model": show_demo_model,
-    **{f"list {what}": command("list", what) for what in ("tasks", "backbones", "baselines", "families", "grids")},
+    **{f"list {kind}": command("list", kind) for kind in ("tasks", "backbones", "baselines", "families", "grids")},
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [80, 200])
-@pytest.mark.parametrize("what", TABLES)
-def test_every_cell_of_every_command_is_printed_whole(
-    what: str, width: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("name", TABLES)
+def test_no_cell_of_any_command_is_cut(
+    name: str, width: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Recorded, "cells", [])
-    monkeypatch.setattr(terminal, "Table", Recorded)
+    monkeypatch.setattr(RecordingTable, "cells", [])
+    monkeypatch.setattr(terminal, "Table", RecordingTable)
     monkeypatch.setenv("COLUMNS", str(width))
-    TABLES[what](monkeypatch, tmp_path)
-    assert len(Recorded.cells) > 3
-    printed_whole(capsys.readouterr().out, Recorded.cells)
+    TABLES[name](monkeypatch, tmp_path)
+    assert len(RecordingTable.cells) > 3
+    assert_uncut(capsys.readouterr().out, RecordingTable.cells)
 
 
 WORDS = st.text("abc[]/019.±-", min_size=1, max_size=30)
@@ -296,7 +296,7 @@ ROWS = st.integers(1, 9).flatmap(lambda n: st.lists(st.lists(CELLS, min_size=n, 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=ROWS, numeric=st.sets(st.integers(0, 8)), width=st.sampled_from([20, 80, 200]))
-def test_any_table_is_printed_whole(
+def test_no_cell_of_any_table_is_cut(
     rows: list[list[str]],
     numeric: set[int],
     width: int,
@@ -307,36 +307,36 @@ def test_any_table_is_printed_whole(
     header, *lines = rows
     terminal.table("", header, lines, sorted(numeric))
     cells = [(cell, index in numeric) for line in lines for index, cell in enumerate(line)]
-    printed_whole(capsys.readouterr().out, [*cells, *((name, False) for name in header)])
+    assert_uncut(capsys.readouterr().out, [*cells, *((name, False) for name in header)])
 
 
-@pytest.mark.parametrize("what", ["tasks", "backbones", "baselines", "families", "grids", "runs", "all"])
+@pytest.mark.parametrize("kind", ["tasks", "backbones", "baselines", "families", "grids", "runs", "all"])
 def test_a_list_fits_80_columns_in_a_pipe(
-    what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    assert main(["list", what, "--results", str(tmp_path / "r")]) == 0
+    assert main(["list", kind, "--results", str(tmp_path / "r")]) == 0
     assert max(len(line.replace(str(tmp_path), "").rstrip()) for line in capsys.readouterr().out.splitlines()) <= 80
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 90), st.integers(0, 30)), min_size=1, max_size=9), st.integers(64, 200))
-def test_blocks_fit_where_two_of_their_words_do(needs: list[tuple[int, int]], width: int) -> None:
+def test_blocks_fit_if_two_of_their_words_fit(needs: list[tuple[int, int]], width: int) -> None:
     columns = [Column(max(natural, word), word) for natural, word in needs]
-    found = blocks(columns, width)
-    assert all(block.width <= width for block in found)
-    assert sorted({index for block in found for index in block.columns}) == list(range(len(columns)))
-    assert all(w >= columns[i].word for block in found for i, w in zip(block.columns, block.widths, strict=True))
+    table_blocks = blocks(columns, width)
+    assert all(block.width <= width for block in table_blocks)
+    assert sorted({index for block in table_blocks for index in block.columns}) == list(range(len(columns)))
+    assert all(w >= columns[i].word for block in table_blocks for i, w in zip(block.columns, block.widths, strict=True))
 
 
-def test_a_table_of_many_rows_is_drawn_like_one_of_few(
+def test_a_table_of_many_rows_looks_like_one_of_few(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [["a-run", "finished", "1.25"], ["[bold]a-longer-run[/bold]", "step 1/2", "-"], ["", "漢字", "12.5"]]
-    printed = []
-    for many in (len(rows) + 1, 0):
-        monkeypatch.setattr(terminal, "_FAST_ROWS", many)
+    outputs = []
+    for limit in (len(rows) + 1, 0):
+        monkeypatch.setattr(terminal, "_FAST_ROWS", limit)
         terminal.table("", ["run", "state", "loss"], rows, [2])
-        printed.append(capsys.readouterr().out)
-    assert printed[0] == printed[1]
-    assert printed[0].splitlines()[2].startswith("a-longer-run  step 1/2")
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1]
+    assert outputs[0].splitlines()[2].startswith("a-longer-run  step 1/2")

@@ -15,7 +15,7 @@ import iclbench
 from iclbench.core.errors import CODES, DataChangedError, IclbenchError, UnknownNameError, UsageError
 from iclbench.store.runs import CodeChangedError, DivergedError, Run, SettingsChangedError
 from iclbench.sweep.executor import WorkerDiedError
-from iclbench.sweep.work import _FailedInPartError
+from iclbench.sweep.work import _PartialFailureError
 from iclbench.training.fit import TrainingDivergedError
 from tests.refusals import refused
 
@@ -28,7 +28,7 @@ MADE: dict[type[IclbenchError], Callable[[], IclbenchError]] = {
     SettingsChangedError: lambda: SettingsChangedError(Run(Path("results/runs/x")), ["seed: 0 -> 1"]),
     CodeChangedError: lambda: CodeChangedError("x", "linear", 1, 2),
     WorkerDiedError: lambda: WorkerDiedError("x", {}),
-    _FailedInPartError: lambda: _FailedInPartError("x", [Path("a")]),
+    _PartialFailureError: lambda: _PartialFailureError("x", [Path("a")]),
 }
 
 

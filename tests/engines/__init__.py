@@ -1,1 +1,1 @@
-"""Engines against the real thing: a SLURM and a two-node Ray cluster on this machine (`make test-engines`)."""
+"""Engines on a real SLURM and a two-node Ray cluster on this machine (`make test-engines`)."""

@@ -1,4 +1,4 @@
-"""One grid, swept by the local engine once, and clusters that are there for the whole session."""
+"""A grid that the local engine has swept, and clusters that exist during the test session."""
 
 import os
 import signal
@@ -18,12 +18,13 @@ from tests.sweep.conftest import tiny_grid
 
 @dataclass
 class Engine:
-    """An engine, and how tests reach it.
+    """An engine and its environment.
 
     Attributes:
-        name: as `--engine` takes it.
-        environment: in which the command finds it.
-        worker: a word of the command line of the processes that work.
+        name: value of `--engine`.
+        environment: environment variables with which the command finds the cluster.
+        worker: a text in the command line of worker processes.
+        options: further options of `iclbench sweep`.
     """
 
     name: str
@@ -31,40 +32,40 @@ class Engine:
     worker: str
     options: list[str] = field(default_factory=list)
 
-    def command(self, grid: Path, results: Path, *more: str) -> list[str]:
+    def command(self, grid: Path, results: Path, *options: str) -> list[str]:
         engine = ["--engine", self.name, *self.options] if self.name != "local" else ["--workers", "2"]
-        return [sys.executable, "-m", "iclbench", "sweep", str(grid), "--results", str(results), *engine, *more]
+        return [sys.executable, "-m", "iclbench", "sweep", str(grid), "--results", str(results), *engine, *options]
 
-    def start(self, grid: Path, results: Path, *more: str) -> subprocess.Popen[str]:
+    def start(self, grid: Path, results: Path, *options: str) -> subprocess.Popen[str]:
         environment = os.environ | self.environment | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"}
         return subprocess.Popen(
-            self.command(grid, results, *more),
+            self.command(grid, results, *options),
             env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
 
-    def sweep(self, grid: Path, results: Path, *more: str, timeout: float = 900) -> tuple[int, str]:
-        """Exit code and what was said."""
-        process = self.start(grid, results, *more)
+    def sweep(self, grid: Path, results: Path, *options: str, timeout: float = 900) -> tuple[int, str]:
+        """Run a sweep; returns its exit code and its output."""
+        process = self.start(grid, results, *options)
         try:
-            said, _ = process.communicate(timeout=timeout)
+            output, _ = process.communicate(timeout=timeout)
         finally:
             process.kill()
-        return process.returncode, said
+        return process.returncode, output
 
     def workers(self) -> list[int]:
-        """Process ids of those that work."""
-        found = []
+        """Process ids of the workers."""
+        pids = []
         for folder in Path("/proc").glob("[0-9]*"):
             try:
                 line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             except OSError:
                 continue
             if self.worker in line and int(folder.name) != os.getpid():
-                found.append(int(folder.name))
-        return found
+                pids.append(int(folder.name))
+        return pids
 
     def kill_one(self) -> bool:
-        """Kill a worker as the kernel does for want of memory."""
+        """Kill a worker, as the kernel does when memory is short; returns whether there was one."""
         for pid in self.workers():
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -74,8 +75,8 @@ class Engine:
         return False
 
 
-def _told(folder: Path, engine: str, **settings: object) -> dict[str, str]:
-    """A user's file of engines."""
+def write_engine_settings(folder: Path, engine: str, **settings: object) -> dict[str, str]:
+    """Write the user's engine settings; returns the environment in which a command finds them."""
     (folder / "iclbench").mkdir(parents=True, exist_ok=True)
     (folder / "iclbench" / "engines.toml").write_text(tomli_w.dumps({engine: settings}))
     return {"XDG_CONFIG_HOME": str(folder)}
@@ -84,13 +85,14 @@ def _told(folder: Path, engine: str, **settings: object) -> dict[str, str]:
 @pytest.fixture(scope="session")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     pytest.importorskip("submitit", reason="submitit is not installed: pip install 'iclbench[slurm]'")
-    if (why := slurm_here.missing()) is not None:
-        pytest.skip(why)
+    if (reason := slurm_here.missing_requirement()) is not None:
+        pytest.skip(reason)
     folder = tmp_path_factory.mktemp("slurm")
     try:
         path = slurm_here.start(folder)
-        own = _told(folder / "config", "slurm", memory="1G", poll=0.5, minutes=60, worth=10.0, jobs=2, partition="low")
-        yield Engine("slurm", own | {"SLURM_CONF": str(path)}, "submitit.core._submit")
+        settings = {"memory": "1G", "poll": 0.5, "minutes": 60, "worth": 10.0, "jobs": 2, "partition": "low"}
+        environment = write_engine_settings(folder / "config", "slurm", **settings)
+        yield Engine("slurm", environment | {"SLURM_CONF": str(path)}, "submitit.core._submit")
     finally:
         slurm_here.stop(folder)
 
@@ -100,13 +102,13 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     pytest.importorskip("ray", reason="ray is not installed: pip install 'iclbench[ray]'")
     from ray.cluster_utils import Cluster
 
-    small = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
-    cluster = Cluster(initialize_head=True, head_node_args=small)
+    node_arguments = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
+    cluster = Cluster(initialize_head=True, head_node_args=node_arguments)
     try:
-        cluster.add_node(**small)
+        cluster.add_node(**node_arguments)
         folder = tmp_path_factory.mktemp("ray")
-        own = _told(folder, "ray", address=cluster.address, poll=0.2, worth=10.0, jobs=2)
-        yield Engine("ray", own, "ray::_task")
+        environment = write_engine_settings(folder, "ray", address=cluster.address, poll=0.2, worth=10.0, jobs=2)
+        yield Engine("ray", environment, "ray::_task")
     finally:
         cluster.shutdown()
 
@@ -118,28 +120,28 @@ def local() -> Engine:
 
 @pytest.fixture(params=["slurm", "ray"])
 def engine(request: pytest.FixtureRequest) -> Engine:
-    found: Engine = request.getfixturevalue(request.param)
-    return found
+    cluster_engine: Engine = request.getfixturevalue(request.param)
+    return cluster_engine
 
 
 @pytest.fixture(scope="session")
-def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A grid of more than forty cells, whose trainings take seconds."""
-    return tiny_grid(tmp_path_factory.mktemp("wide"), steps=300, seeds=[0, 1, 2])
+def large_grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A grid with more than forty cells, whose trainings take seconds."""
+    return tiny_grid(tmp_path_factory.mktemp("large"), steps=300, seeds=[0, 1, 2])
 
 
 @pytest.fixture(scope="session")
-def expected(wide: Path, local: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the local engine makes of it."""
+def expected(large_grid: Path, local: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results folder of the local engine."""
     results = tmp_path_factory.mktemp("local") / "results"
-    code, said = local.sweep(wide, results)
-    assert code == 0, said
+    code, output = local.sweep(large_grid, results)
+    assert code == 0, output
     return results
 
 
 def wait_for(condition: object, seconds: float = 120) -> None:
-    """Until it holds."""
+    """Wait until the condition holds."""
     deadline = time.monotonic() + seconds
     while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "it does not come"
+        assert time.monotonic() < deadline, "the condition does not hold in time"
         time.sleep(0.1)

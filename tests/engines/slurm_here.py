@@ -1,4 +1,4 @@
-"""A real SLURM on this machine, in a folder: Debian's `slurm-wlm`, as root, without systemd, munge or a database."""
+"""A SLURM cluster on this machine: Debian's `slurm-wlm`, started as root, without systemd, munge or a database."""
 
 import os
 import shutil
@@ -42,27 +42,27 @@ PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMo
 """
 
 
-def missing() -> str | None:
-    """Why there can be none; None: there can."""
+def missing_requirement() -> str | None:
+    """The reason why SLURM cannot start; None if it can."""
     if os.geteuid() != 0:
-        return "a SLURM for tests is started by root alone"
+        return "only root can start the SLURM for tests"
     programs = [name for name in ("slurmctld", "slurmd", "sbatch", "srun") if shutil.which(name) is None]
     return f"no {', '.join(programs)}: apt-get install slurm-wlm" if programs else None
 
 
 def start(folder: Path) -> Path:
-    """Start controller and node; returns the configuration, for `SLURM_CONF`."""
+    """Start controller and node; returns the path of the configuration for `SLURM_CONF`."""
     for name in ("state", "spool"):
         (folder / name).mkdir(parents=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    with socket.socket() as free_socket:
+        free_socket.bind(("127.0.0.1", 0))
+        port = free_socket.getsockname()[1]
     host = socket.gethostname().partition(".")[0]
     path = folder / "slurm.conf"
     path.write_text(CONFIGURATION.format(host=host, folder=folder, port=port, next_port=port + 1))
     environment = os.environ | {"SLURM_CONF": str(path)}
-    steps = next((p for p in ("/usr/sbin/slurmstepd", "/usr/sbin/slurmstepd-wlm") if Path(p).exists()), None)
-    for command in (["slurmctld"], ["slurmd", *(["-d", steps] if steps else [])]):
+    step_daemon = next((p for p in ("/usr/sbin/slurmstepd", "/usr/sbin/slurmstepd-wlm") if Path(p).exists()), None)
+    for command in (["slurmctld"], ["slurmd", *(["-d", step_daemon] if step_daemon else [])]):
         subprocess.run([*command, "-f", str(path)], env=environment, check=True, capture_output=True)
     for _ in range(60):
         state = subprocess.run(["sinfo", "-h", "-o", "%t"], env=environment, capture_output=True, text=True).stdout
@@ -70,7 +70,7 @@ def start(folder: Path) -> Path:
             return path
         time.sleep(0.5)
     stop(folder)
-    raise RuntimeError(f"SLURM did not come up: {(folder / 'slurmctld.log').read_text()[-500:]}")
+    raise RuntimeError(f"SLURM did not start: {(folder / 'slurmctld.log').read_text()[-500:]}")
 
 
 def stop(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""What every engine keeps: the same tables as the local one, whoever is killed, and lines that name the fix."""
+"""Every engine gives the tables of the local engine, also after killed processes, and clear errors."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.conftest import Engine, wait_for
+from tests.engines.conftest import Engine, wait_for, write_engine_settings
 
 pytestmark = pytest.mark.engines
 KILLS = 10
@@ -18,185 +18,189 @@ KILLS = 10
 
 def tables(results: Path) -> dict[str, bytes]:
     """Tables of values and weights, by path."""
-    found = [*results.rglob("*values.parquet"), *results.rglob("model.safetensors")]
-    return {path.relative_to(results).as_posix(): path.read_bytes() for path in found}
+    paths = [*results.rglob("*values.parquet"), *results.rglob("model.safetensors")]
+    return {path.relative_to(results).as_posix(): path.read_bytes() for path in paths}
 
 
-def until_done(engine: Engine, grid: Path, results: Path) -> str:
-    """The same command, until nothing is left; cells whose workers were killed twice are tried again by it."""
+def sweep_until_done(engine: Engine, grid: Path, results: Path) -> str:
+    """Repeat the command until all cells are done, since cells fail if their workers were killed twice."""
     for _ in range(8):
-        code, said = engine.sweep(grid, results)
+        code, output = engine.sweep(grid, results)
         if code == 0:
-            return said
-    raise AssertionError(said)
+            return output
+    raise AssertionError(output)
 
 
-def test_tables_are_those_of_the_local_engine(engine: Engine, wide: Path, expected: Path, tmp_path: Path) -> None:
-    code, said = engine.sweep(wide, tmp_path / "r")
-    assert code == 0, said
+def test_tables_are_those_of_the_local_engine(engine: Engine, large_grid: Path, expected: Path, tmp_path: Path) -> None:
+    code, output = engine.sweep(large_grid, tmp_path / "r")
+    assert code == 0, output
     assert tables(tmp_path / "r") == tables(expected)
     assert len(list((tmp_path / "r" / "cells").rglob("*.parquet"))) >= 40
-    code, said = engine.sweep(wide, tmp_path / "r")
-    assert code == 0 and "done in" not in said  # nothing is done twice
+    code, output = engine.sweep(large_grid, tmp_path / "r")
+    assert code == 0 and "done in" not in output  # no cell is repeated
 
 
-def test_workers_that_are_killed_change_nothing(engine: Engine, wide: Path, expected: Path, tmp_path: Path) -> None:
+def test_killed_workers_do_not_change_the_tables(
+    engine: Engine, large_grid: Path, expected: Path, tmp_path: Path
+) -> None:
     killed = 0
-    while killed < KILLS:  # cells whose workers were killed twice are tried again by the same command
-        process = engine.start(wide, tmp_path / "r")
+    while killed < KILLS:  # the same command repeats cells whose workers were killed twice
+        process = engine.start(large_grid, tmp_path / "r")
         while killed < KILLS and process.poll() is None:
             time.sleep(3)
             killed += engine.kill_one()
-        said, _ = process.communicate(timeout=900)
-        assert process.returncode == 1 or killed == KILLS, f"done after {killed} kills: {said}"
-    until_done(engine, wide, tmp_path / "r")
+        output, _ = process.communicate(timeout=900)
+        assert process.returncode == 1 or killed == KILLS, f"done after {killed} kills: {output}"
+    sweep_until_done(engine, large_grid, tmp_path / "r")
     assert tables(tmp_path / "r") == tables(expected)
 
 
-def test_a_parent_that_is_killed_is_followed_by_the_same_command(
-    engine: Engine, wide: Path, expected: Path, tmp_path: Path
+def test_the_same_command_continues_after_a_killed_parent(
+    engine: Engine, large_grid: Path, expected: Path, tmp_path: Path
 ) -> None:
     for _ in range(3):
-        process = engine.start(wide, tmp_path / "r")
+        process = engine.start(large_grid, tmp_path / "r")
         time.sleep(12)
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-    until_done(engine, wide, tmp_path / "r")
+    sweep_until_done(engine, large_grid, tmp_path / "r")
     assert tables(tmp_path / "r") == tables(expected)
 
 
-def test_ctrl_c_keeps_checkpoints_and_leaves_no_job(engine: Engine, wide: Path, expected: Path, tmp_path: Path) -> None:
-    process = engine.start(wide, tmp_path / "r")
+def test_ctrl_c_writes_checkpoints_and_cancels_all_jobs(
+    engine: Engine, large_grid: Path, expected: Path, tmp_path: Path
+) -> None:
+    process = engine.start(large_grid, tmp_path / "r")
     wait_for(lambda: list((tmp_path / "r").rglob("step-*.safetensors")))
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=120)
-    assert process.returncode == 130 and "the same command does the other" in said
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 130, output
     wait_for(lambda: not engine.workers(), 60)
-    until_done(engine, wide, tmp_path / "r")
+    sweep_until_done(engine, large_grid, tmp_path / "r")
     assert tables(tmp_path / "r") == tables(expected)
 
 
-def test_a_second_ctrl_c_ends_at_once_and_nothing_is_lost(
-    engine: Engine, wide: Path, expected: Path, tmp_path: Path
+def test_a_second_ctrl_c_ends_the_sweep_without_loss(
+    engine: Engine, large_grid: Path, expected: Path, tmp_path: Path
 ) -> None:
-    process = engine.start(wide, tmp_path / "r")
+    process = engine.start(large_grid, tmp_path / "r")
     wait_for(lambda: list((tmp_path / "r").rglob("step-*.safetensors")))
     process.send_signal(signal.SIGINT)
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=60)
-    assert process.returncode == 130 and "Traceback" not in said, said
-    until_done(engine, wide, tmp_path / "r")
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in output, output
+    sweep_until_done(engine, large_grid, tmp_path / "r")
     assert tables(tmp_path / "r") == tables(expected)
 
 
-def test_what_cannot_be_trained_fails_alone_with_its_reason(engine: Engine, wide: Path, tmp_path: Path) -> None:
+def test_a_training_that_cannot_start_fails_alone(engine: Engine, large_grid: Path, tmp_path: Path) -> None:
     (tmp_path / "r" / "runs").mkdir(parents=True)
-    (tmp_path / "r" / "runs" / "tiny-linear-gpt2-smoke-s0").write_text("a file, where the run has its folder")
-    code, said = engine.sweep(wide, tmp_path / "r")
-    assert code == 1 and "failed: train tiny-linear-gpt2-smoke-s0" in said
+    (tmp_path / "r" / "runs" / "tiny-linear-gpt2-smoke-s0").write_text("a file")
+    code, output = engine.sweep(large_grid, tmp_path / "r")
+    assert code == 1 and "train tiny-linear-gpt2-smoke-s0" in output
     assert len(list((tmp_path / "r").rglob("model.safetensors"))) == 11
 
 
-def test_pre_empted_jobs_go_on_where_they_were(slurm: Engine, wide: Path, expected: Path, tmp_path: Path) -> None:
-    process = slurm.start(wide, tmp_path / "r")
+def test_pre_empted_jobs_continue_from_their_checkpoints(
+    slurm: Engine, large_grid: Path, expected: Path, tmp_path: Path
+) -> None:
+    process = slurm.start(large_grid, tmp_path / "r")
     wait_for(lambda: list((tmp_path / "r").rglob("step-*.safetensors")))
     environment = os.environ | slurm.environment
-    urgent = ["sbatch", "-p", "high", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 3"]
-    subprocess.run(urgent, env=environment, check=True, capture_output=True)
-    said, _ = process.communicate(timeout=900)
-    assert process.returncode == 0, said
+    urgent_job = ["sbatch", "-p", "high", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 3"]
+    subprocess.run(urgent_job, env=environment, check=True, capture_output=True)
+    output, _ = process.communicate(timeout=900)
+    assert process.returncode == 0, output
     logs = "".join(path.read_text() for path in (tmp_path / "r" / "jobs" / "slurm" / "logs").glob("*.out"))
     assert "this job is preempted" in logs and "Requeued job" in logs
     assert tables(tmp_path / "r") == tables(expected)
 
 
-def test_a_job_that_is_taken_out_of_the_queue_does_not_come_back(
-    slurm: Engine, wide: Path, expected: Path, tmp_path: Path
-) -> None:
-    process = slurm.start(wide, tmp_path / "r")
+def test_a_cancelled_job_is_not_put_back(slurm: Engine, large_grid: Path, expected: Path, tmp_path: Path) -> None:
+    process = slurm.start(large_grid, tmp_path / "r")
     wait_for(lambda: list((tmp_path / "r").rglob("step-*.safetensors")))
     subprocess.run(["scancel", "--state=RUNNING", "--name=iclbench"], env=os.environ | slurm.environment, check=True)
-    said, _ = process.communicate(timeout=900)
-    assert process.returncode == 0, said
+    output, _ = process.communicate(timeout=900)
+    assert process.returncode == 0, output
     logs = "".join(path.read_text() for path in (tmp_path / "r" / "jobs" / "slurm" / "logs").glob("*.out"))
     assert "this job is preempted" in logs and "Requeued job" not in logs
     assert tables(tmp_path / "r") == tables(expected)
 
 
-def test_a_detached_sweep_is_watched_and_collected(slurm: Engine, wide: Path, expected: Path, tmp_path: Path) -> None:
-    code, said = slurm.sweep(wide, tmp_path / "r", "--detach")
-    assert code == 0 and "jobs submitted with" in said and "the same command" in said
+def test_a_detached_sweep_has_a_status_and_is_collected(
+    slurm: Engine, large_grid: Path, expected: Path, tmp_path: Path
+) -> None:
+    code, output = slurm.sweep(large_grid, tmp_path / "r", "--detach")
+    assert code == 0 and "jobs" in output
 
-    def there() -> dict[str, object]:
-        code, said = slurm.sweep(wide, tmp_path / "r", "--status", "--json")
-        assert code == 0, said
-        found: dict[str, object] = json.loads(said)
-        return found
+    def status() -> dict[str, object]:
+        code, output = slurm.sweep(large_grid, tmp_path / "r", "--status", "--json")
+        assert code == 0, output
+        records: dict[str, object] = json.loads(output)
+        return records
 
-    first = there()
-    assert first["jobs"] and {job["state"] for job in first["jobs"]} <= {
+    first_status = status()
+    assert first_status["jobs"] and {job["state"] for job in first_status["jobs"]} <= {
         "PENDING",
         "RUNNING",
         "COMPLETED",
         "COMPLETING",
     }  # type: ignore[attr-defined]
-    code, said = slurm.sweep(wide, tmp_path / "r", "--detach")
-    assert code == 0 and "0 jobs submitted" in said
-    wait_for(lambda: all(job["state"] == "COMPLETED" for job in there()["jobs"]), 300)  # type: ignore[attr-defined]
-    until_done(slurm, wide, tmp_path / "r")
+    code, output = slurm.sweep(large_grid, tmp_path / "r", "--detach")
+    assert code == 0 and "0 jobs" in output
+    wait_for(lambda: all(job["state"] == "COMPLETED" for job in status()["jobs"]), 300)  # type: ignore[attr-defined]
+    sweep_until_done(slurm, large_grid, tmp_path / "r")
     assert tables(tmp_path / "r") == tables(expected)
 
 
-def test_a_node_that_is_lost_takes_nothing_with_it(ray: Engine, wide: Path, expected: Path, tmp_path: Path) -> None:
+def test_a_lost_node_does_not_change_the_tables(ray: Engine, large_grid: Path, expected: Path, tmp_path: Path) -> None:
     from ray.cluster_utils import Cluster
 
-    small = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
-    cluster = Cluster(initialize_head=True, head_node_args=small)
+    node_arguments = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
+    cluster = Cluster(initialize_head=True, head_node_args=node_arguments)
     try:
-        node = cluster.add_node(**small)
+        node = cluster.add_node(**node_arguments)
         config = tmp_path / "config" / "iclbench"
         config.mkdir(parents=True)
         (config / "engines.toml").write_text(f'[ray]\naddress = "{cluster.address}"\nworth = 10\njobs = 2\n')
-        own = Engine("ray", {"XDG_CONFIG_HOME": str(config.parent)}, ray.worker)
-        process = own.start(wide, tmp_path / "r")
+        engine = Engine("ray", {"XDG_CONFIG_HOME": str(config.parent)}, ray.worker)
+        process = engine.start(large_grid, tmp_path / "r")
         wait_for(lambda: list((tmp_path / "r").rglob("step-*.safetensors")))
         cluster.remove_node(node, allow_graceful=False)
-        said, _ = process.communicate(timeout=900)
-        assert process.returncode == 0, said
+        output, _ = process.communicate(timeout=900)
+        assert process.returncode == 0, output
     finally:
         cluster.shutdown()
     assert tables(tmp_path / "r") == tables(expected)
 
 
 @pytest.mark.parametrize(
-    ("table", "line"),
+    ("table", "text"),
     [
         ({"partition": "nowhere"}, "Invalid partition name specified"),
         ({"memory": "900G"}, "Requested node configuration is not available"),
         ({"account": "x", "options": {"nosuch": 1}}, "unrecognized option"),
     ],
 )
-def test_what_slurm_refuses_is_one_line(
-    slurm: Engine, wide: Path, tmp_path: Path, table: dict[str, object], line: str
+def test_a_refusal_of_slurm_is_one_line(
+    slurm: Engine, large_grid: Path, tmp_path: Path, table: dict[str, object], text: str
 ) -> None:
-    from tests.engines.conftest import _told
+    environment = slurm.environment | write_engine_settings(tmp_path / "c", "slurm", poll=0.2, **table)
+    engine = Engine("slurm", environment, slurm.worker)
+    code, output = engine.sweep(large_grid, tmp_path / "r", timeout=60)
+    assert code == 1 and text in output and "engines.toml" in output
+    assert output.startswith("error: ") and len(output.splitlines()) == 1
 
-    own = Engine("slurm", slurm.environment | _told(tmp_path / "c", "slurm", poll=0.2, **table), slurm.worker)
-    code, said = own.sweep(wide, tmp_path / "r", timeout=60)
-    assert code == 1 and line in said and "engines.toml" in said
-    assert said.startswith("error: SLURM takes no job:") and len(said.splitlines()) == 1
 
-
-def test_what_ray_lacks_is_one_line(ray: Engine, wide: Path, tmp_path: Path) -> None:
-    from tests.engines.conftest import _told
-
-    known = tomllib.loads(Path(ray.environment["XDG_CONFIG_HOME"], "iclbench", "engines.toml").read_text())["ray"]
-    for table, code, line in (
-        ({"address": "127.0.0.1:1"}, 2, "engine 'ray': no cluster at address '127.0.0.1:1'"),
-        ({"address": known["address"], "gpus": 1}, 1, "no node of the Ray cluster has 1 GPU"),
-        ({"address": known["address"], "cpus": 64}, 1, "no node of the Ray cluster has 64 CPU"),
+def test_missing_resources_of_ray_are_refused_in_one_line(ray: Engine, large_grid: Path, tmp_path: Path) -> None:
+    settings_file = Path(ray.environment["XDG_CONFIG_HOME"], "iclbench", "engines.toml")
+    address = tomllib.loads(settings_file.read_text())["ray"]["address"]
+    for table, expected_code, text in (
+        ({"address": "127.0.0.1:1"}, 2, "'127.0.0.1:1'"),
+        ({"address": address, "gpus": 1}, 1, "1 GPU"),
+        ({"address": address, "cpus": 64}, 1, "64 CPU"),
     ):
-        own = Engine("ray", _told(tmp_path / "c", "ray", **table), ray.worker)
-        found, said = own.sweep(wide, tmp_path / "r", timeout=120)
-        assert found == code and line in said and len(said.strip().splitlines()) == 1, said
+        engine = Engine("ray", write_engine_settings(tmp_path / "c", "ray", **table), ray.worker)
+        code, output = engine.sweep(large_grid, tmp_path / "r", timeout=120)
+        assert code == expected_code and text in output and len(output.strip().splitlines()) == 1, output

@@ -1,4 +1,4 @@
-"""What workers are asked to do in tests: functions that import nothing."""
+"""Functions that workers call in tests. They import nothing large."""
 
 import os
 import signal
@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 
-def set_up(seen: str = "", threads: int = 1) -> None:
-    os.environ["SEEN_BY_SLOT"] = seen
+def set_up(slot: str = "", threads: int = 1) -> None:
+    os.environ["SLOT_NAME"] = slot
 
 
 def refuse() -> None:
@@ -22,8 +22,8 @@ def pid() -> int:
     return os.getpid()
 
 
-def seen() -> str:
-    return os.environ["SEEN_BY_SLOT"]
+def slot_name() -> str:
+    return os.environ["SLOT_NAME"]
 
 
 def sleep(seconds: float) -> int:
@@ -31,15 +31,15 @@ def sleep(seconds: float) -> int:
     return os.getpid()
 
 
-def meet(folder: Path, mine: str, other: str) -> str:
-    """Return once the other call is running, too."""
-    (folder / mine).touch()
+def meet(folder: Path, name: str, other: str) -> str:
+    """Return when the other call is running, too."""
+    (folder / name).touch()
     deadline = time.monotonic() + 60
     while not (folder / other).exists():
         if time.monotonic() > deadline:
             raise TimeoutError(other)
         time.sleep(0.01)
-    return mine
+    return name
 
 
 def die(number: int = signal.SIGKILL) -> None:
@@ -51,24 +51,19 @@ def fail(text: str) -> None:
     raise ValueError(text)
 
 
-def begin_and_sleep(began: Path) -> None:
-    began.write_text(str(os.getpid()))
-    time.sleep(600)
-
-
-def stop_slowly(began: Path, ended: Path) -> None:
-    """Like a training: on SIGTERM write something, then end."""
-    asked: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
-    began.write_text(str(os.getpid()))
-    while not asked:
+def stop_slowly(start_file: Path, checkpoint: Path) -> None:
+    """Write a file on SIGTERM and end, like a training."""
+    signals: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: signals.append(number))
+    start_file.write_text(str(os.getpid()))
+    while not signals:
         time.sleep(0.01)
     time.sleep(0.2)
-    ended.write_text("checkpoint")
+    checkpoint.write_text("checkpoint")
 
 
-def never_stop(began: Path) -> None:
+def never_stop(start_file: Path) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    began.write_text(str(os.getpid()))
+    start_file.write_text(str(os.getpid()))
     while True:
         time.sleep(0.1)

@@ -8,8 +8,8 @@ import tomli_w
 from tests.conftest import small_card
 
 
-def tiny_grid(folder: Path, backbones: tuple[str, ...] = ("gpt2", "cnp"), steps: int = 4, **parts: object) -> Path:
-    """A grid card beside its two task cards."""
+def tiny_grid(folder: Path, backbones: tuple[str, ...] = ("gpt2", "cnp"), steps: int = 4, **keys: object) -> Path:
+    """Write a grid card and its two task cards; returns the path of the grid card."""
     card = small_card()
     preset = card["presets"]["smoke"]  # type: ignore[index]
     preset["train"] |= {"steps": steps, "checkpoint_every": 2, "log_every": 2}
@@ -26,10 +26,10 @@ def tiny_grid(folder: Path, backbones: tuple[str, ...] = ("gpt2", "cnp"), steps:
         "seeds": [0],
         "evaluate": {"shifts": ["orthants"]},
         "probe": {},
-        **parts,
+        **keys,
     }
     path = folder / "tiny.toml"
-    path.write_text(tomli_w.dumps({key: part for key, part in grid.items() if part is not None}))
+    path.write_text(tomli_w.dumps({key: value for key, value in grid.items() if value is not None}))
     return path
 
 

@@ -1,4 +1,4 @@
-"""Runs are listed with what they are worth, deleted with all that was found out about them, and nothing else goes."""
+"""`iclbench list runs`, `rm` and `prune`: lists of runs, and deletion of runs with their results and nothing else."""
 
 import json
 import os
@@ -39,13 +39,13 @@ def values(run: str, **changes: object) -> dict[str, object]:
     } | changes
 
 
-def evaluated(results: Path, run: str, **changes: object) -> list[Path]:
-    """Tables and rows of a sweep as commands leave them."""
+def write_evaluation(results: Path, run: str, **changes: object) -> list[Path]:
+    """Write the tables and sweep rows of an evaluation; returns their paths."""
     folder, cells = results / "tables" / PROMPTS, results / "cells" / "tiny-linear-smoke"
-    found = [folder / f"{run}.values.parquet", folder / f"{run}.errors.parquet"]
-    tables.write("values", [values(run, **changes)], found[0], {})
+    paths = [folder / f"{run}.values.parquet", folder / f"{run}.errors.parquet"]
+    tables.write("values", [values(run, **changes)], paths[0], {})
     error = {"run": run, "prompt_set": PROMPTS, "metric": "m", "episode": 0, "value": 1.0}
-    tables.write("errors", [error], found[1], {})
+    tables.write("errors", [error], paths[1], {})
     for kind in ("evaluate", "cost"):
         row = {
             "cell": f"{run}{kind}",
@@ -58,22 +58,22 @@ def evaluated(results: Path, run: str, **changes: object) -> list[Path]:
             "status": "done",
             "version": "0",
         }
-        found.append(cells / f"{run}.{kind}-0123abcd.cells.parquet")
-        tables.write("cells", [row], found[-1], {})
-    return found
+        paths.append(cells / f"{run}.{kind}-0123abcd.cells.parquet")
+        tables.write("cells", [row], paths[-1], {})
+    return paths
 
 
 @pytest.fixture
 def results(tmp_path: Path, card_path: Path) -> Path:
-    """Runs `a` and `a.b`, evaluated, beside a baseline, a language model and packed results that name them too."""
+    """Evaluated runs `a` and `a.b`, a baseline, language models, and packed results that contain the runs."""
     results = tmp_path / "r"
     config = resolve_run(str(card_path), "gpt2", "smoke")
     for name in ("a", "a.b"):
         create(results, config, name).weights.write_bytes(bytes(1000))
-        evaluated(results, name)
-    evaluated(results, "zero", kind="baseline", seed=None)
-    evaluated(results, "some-lm", preset="language")
-    evaluated(results, "other-lm", seed=None)
+        write_evaluation(results, name)
+    write_evaluation(results, "zero", kind="baseline", seed=None)
+    write_evaluation(results, "some-lm", preset="language")
+    write_evaluation(results, "other-lm", seed=None)
     rows = [values("a", value=0.25), values("a.b", value=-1.0), values("zero", kind="baseline", seed=None)]
     scores = results / "tables" / PROMPTS / "summary" / "scores.values.parquet"
     tables.write("values", rows, scores, {})
@@ -94,17 +94,17 @@ def test_rm_deletes_all_of_a_run_and_nothing_else(results: Path, capsys: pytest.
     tables.write("values", [values("a+deep-thinking-eta-0.02")], method, {})
     before = files(results)
     assert command("rm", "a", "--yes", results=results) == 0
-    assert "deleted run 'a'" in capsys.readouterr().err
-    own = {path for path in before if path.name.startswith(("a.", "a+")) and not path.name.startswith("a.b.")}
-    assert before - files(results) == own | {Path("runs/a/config.toml"), Path("runs/a/model.safetensors")}
-    assert len(own) == 5 and not (results / "runs" / "a").exists()
-    kept = tables.read("values", results / "tables" / PROMPTS / "summary" / "scores.values.parquet")
-    assert list(kept["run"]) == ["a.b", "zero"] and list(kept["value"]) == [-1.0, 0.5]
+    assert "'a'" in capsys.readouterr().err
+    run_files = {path for path in before if path.name.startswith(("a.", "a+")) and not path.name.startswith("a.b.")}
+    assert before - files(results) == run_files | {Path("runs/a/config.toml"), Path("runs/a/model.safetensors")}
+    assert len(run_files) == 5 and not (results / "runs" / "a").exists()
+    scores = tables.read("values", results / "tables" / PROMPTS / "summary" / "scores.values.parquet")
+    assert list(scores["run"]) == ["a.b", "zero"] and list(scores["value"]) == [-1.0, 0.5]
     packed = tables.read("values", results / "reference" / "tiny-linear-smoke.values.parquet")
     assert list(packed["run"]) == ["a", "a.b", "zero"]
 
 
-def test_rm_asks_or_is_told_and_deletes_nothing_where_a_name_is_wrong(
+def test_rm_needs_a_confirmation_and_deletes_nothing_if_a_name_is_wrong(
     results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = files(results)
@@ -113,7 +113,7 @@ def test_rm_asks_or_is_told_and_deletes_nothing_where_a_name_is_wrong(
     assert command("rm", "../a", "--yes", results=results) == 2
     with Run(results / "runs" / "a").lock():
         assert command("rm", "a", "--yes", results=results) == 1
-    assert "being trained by another process" in capsys.readouterr().err
+    assert "'a'" in capsys.readouterr().err
     assert files(results) == before
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     for answer, code in ((False, 1), (True, 0)):
@@ -122,44 +122,44 @@ def test_rm_asks_or_is_told_and_deletes_nothing_where_a_name_is_wrong(
         assert (results / "runs" / "a").exists() is not answer
 
 
-def test_prune_removes_what_nothing_needs(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
+def test_prune_removes_unneeded_files(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
     folder = results / "tables" / PROMPTS
     unusable = results / "runs" / "a" / "checkpoints" / "step-000000003.unusable"
     unusable.parent.mkdir()
     unusable.write_bytes(bytes(4096))
-    dead, alive, fresh = (
-        folder / f".x.values.parquet.{process}.tmp" for process in (ended.pid, os.getpid(), f"0{ended.pid}")
+    dead_file, live_file, new_file = (
+        folder / f".x.values.parquet.{pid}.tmp" for pid in (process.pid, os.getpid(), f"0{process.pid}")
     )
-    for path in (dead, alive, fresh):
+    for path in (dead_file, live_file, new_file):
         path.write_bytes(bytes(100))
         os.utime(path, (time.time() - 1000,) * 2)
-    fresh.touch()
-    half = results / "reference" / f".x.values.parquet.0123abcd.{ended.pid}.tmp"
-    strange = results / "reference" / f".x.notes.{ended.pid}.tmp"
-    for path in (half, strange):
+    new_file.touch()
+    packed_file = results / "reference" / f".x.values.parquet.0123abcd.{process.pid}.tmp"
+    other_file = results / "reference" / f".x.notes.{process.pid}.tmp"
+    for path in (packed_file, other_file):
         path.write_bytes(b"")
         os.utime(path, (time.time() - 1000,) * 2)
-    gone = evaluated(results, "gone")
+    removed_run_files = write_evaluation(results, "removed")
     before = files(results)
     assert command("prune", "--dry-run", results=results) == 0
-    assert files(results) == before and str(dead) in capsys.readouterr().out
+    assert files(results) == before and str(dead_file) in capsys.readouterr().out
     assert command("prune", results=results) == 0
     out = capsys.readouterr().out
-    assert "2 temporary files: 100 B" in out and "1 unusable checkpoint: 4.00 KiB" in out and "freed" in out
-    # What a cost cell measured needed no run.
-    lost = {path.relative_to(results) for path in (dead, half, unusable, *gone[:3])}
-    assert before - files(results) == lost
-    assert command("prune", results=results) == 0 and "nothing to remove" in capsys.readouterr().out
+    assert "2 temporary files: 100 B" in out and "1 unusable checkpoint: 4.00 KiB" in out
+    # A cost cell does not need the run.
+    removed = {path.relative_to(results) for path in (dead_file, packed_file, unusable, *removed_run_files[:3])}
+    assert before - files(results) == removed
+    assert command("prune", results=results) == 0 and before - files(results) == removed
 
 
-def test_no_run_is_taken_for_gone_where_there_are_tables_alone(results: Path) -> None:
+def test_without_a_folder_of_runs_no_run_counts_as_removed(results: Path) -> None:
     (results / "runs").rename(results.parent / "runs")
     assert leftovers(results) == []
 
 
-def test_runs_are_listed_with_size_date_loss_and_score(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_are_listed_with_task_size_date_loss_and_score(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = Run(results / "runs" / "a")
     curve = [
         values("a", metric="loss", evaluator="train", axis="train_step", axis_value=step, value=value)
@@ -172,17 +172,18 @@ def test_runs_are_listed_with_size_date_loss_and_score(results: Path, capsys: py
     assert command("list", "runs", "--json", results=results) == 0
     rows = {row["run"]: row for row in json.loads(capsys.readouterr().out)}
     size = sum(path.stat().st_size for path in run.path.iterdir())
-    found = {key: rows["a"][key] for key in ("size", "date", "loss", "score", "backbone")}
-    assert found == {"size": size, "date": "2020-09-13", "loss": 0.125, "score": 0.25, "backbone": "gpt2"}
+    listed = {key: rows["a"][key] for key in ("size", "date", "loss", "score", "backbone")}
+    assert listed == {"size": size, "date": "2020-09-13", "loss": 0.125, "score": 0.25, "backbone": "gpt2"}
     assert (rows["a.b"]["loss"], rows["a.b"]["score"], rows["broken"]["score"]) == (None, -1.0, None)
     assert command("list", "runs", results=results) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("a "))
-    assert line.split() == ["a", "finished", *nbytes(size).split(), "2020-09-13", "0.125", "0.25"]
+    task = rows["a"]["task"]
+    assert line.split() == ["a", task, "finished", *nbytes(size).split(), "2020-09-13", "0.125", "0.25"]
 
 
 def test_listing_runs_imports_neither_torch_nor_pandas(results: Path) -> None:
     code = "import sys; from iclbench.cli.main import main; main(sys.argv[1:]); "
     code += "print([m for m in ('torch', 'pandas', 'sklearn') if m in sys.modules], file=sys.stderr)"
     arguments = ["list", "runs", "--results", str(results)]
-    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
-    assert done.stderr.strip() == "[]" and "a.b" in done.stdout
+    process = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+    assert process.stderr.strip() == "[]" and "a.b" in process.stdout

@@ -1,4 +1,4 @@
-"""The engine: what is started when, and what becomes of cells whose needs, workers or users fail them."""
+"""The engine: the order of cells, and the outcomes of cells after failures, dead workers and interruptions."""
 
 import threading
 import time
@@ -27,7 +27,7 @@ DONE = Outcome("done")
 
 
 class Cell(GridCell):
-    """A cell that is told apart by its name."""
+    """A cell with a readable hash."""
 
     @cached_property
     def hash(self) -> str:
@@ -35,19 +35,19 @@ class Cell(GridCell):
 
 
 class Threads(ThreadPoolExecutor):
-    """The standard library's pool is an executor, but for its end."""
+    """An executor of threads."""
 
     def __init__(self, slots: int) -> None:
         super().__init__(slots)
-        self.slots, self.stopped = slots, False
+        self.slots, self.is_stopped = slots, False
 
     def stop(self, grace: float) -> None:
-        self.stopped = True
+        self.is_stopped = True
         self.shutdown(cancel_futures=True)
 
 
-class Refusing(Threads):
-    """Workers cannot be set up."""
+class RefusingExecutor(Threads):
+    """An executor whose workers cannot be set up."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:  # type: ignore[override]
         future: Future[Any] = Future()
@@ -55,12 +55,12 @@ class Refusing(Threads):
         return future
 
 
-class Watch:
-    """Notes what it is told."""
+class Recorder:
+    """A report that records the started and the repeated cells."""
 
     def __init__(self) -> None:
         self.started_cells: list[str] = []
-        self.tried_again: list[str] = []
+        self.retries: list[str] = []
 
     def started(self, cell: GridCell) -> None:
         self.started_cells.append(cell.hash)
@@ -69,21 +69,21 @@ class Watch:
         pass
 
     def retried(self, cell: GridCell, reason: str) -> None:
-        self.tried_again.append(f"{cell.hash}: {reason}")
+        self.retries.append(f"{cell.hash}: {reason}")
 
 
 def cell(kind: str, run: str, needs: tuple[GridCell, ...] = (), task: str = "t", reason: str | None = None) -> Cell:
     frozen: TaskConfig = LINEAR.model_copy(update={"name": task})
-    return Cell(kind, run, run, frozen, "smoke", needs=tuple(each.hash for each in needs), reason=reason)  # type: ignore[arg-type]
+    return Cell(kind, run, run, frozen, "smoke", needs=tuple(need.hash for need in needs), reason=reason)  # type: ignore[arg-type]
 
 
-def rows(task: str, runs: tuple[str, ...]) -> list[Cell]:
-    """A training, an evaluation and a probe of every run, and the summary of all."""
-    found: list[Cell] = []
+def task_cells(task: str, runs: tuple[str, ...]) -> list[Cell]:
+    """A training, an evaluation and a probe of every run, and the summary."""
+    cells: list[Cell] = []
     for run in runs:
         train = cell("train", run, task=task)
-        found += [train, *(cell(kind, run, (train,), task) for kind in ("evaluate", "probe"))]
-    return [*found, cell("evaluate", SUMMARY, tuple(c for c in found if c.kind == "evaluate"), task)]
+        cells += [train, *(cell(kind, run, (train,), task) for kind in ("evaluate", "probe"))]
+    return [*cells, cell("evaluate", SUMMARY, tuple(c for c in cells if c.kind == "evaluate"), task)]
 
 
 def sweep(
@@ -92,78 +92,78 @@ def sweep(
     work: Callable[[GridCell, Context], Outcome],
     slots: int = 1,
     executor: Threads | None = None,
-    watch: Watch | None = None,
+    recorder: Recorder | None = None,
     done: tuple[Cell, ...] = (),
 ) -> dict[str, Outcome]:
-    status = {each.hash: "done" if each in done else "todo" for each in cells}
-    plan = Plan(tuple(cells), status, tuple(each for each in cells if each not in done))
+    states = {cell.hash: "done" if cell in done else "todo" for cell in cells}
+    plan = Plan(tuple(cells), states, tuple(cell for cell in cells if cell not in done))
     context = Context(results)
-    return engine.run(plan, Store(results), executor or Threads(slots), context, watch or Watch(), work)
+    return engine.run(plan, Store(results), executor or Threads(slots), context, recorder or Recorder(), work)
 
 
-def test_nothing_starts_before_what_it_needs_has_ended_and_all_slots_are_busy(tmp_path: Path) -> None:
-    cells = [each for task in ("a", "b") for each in rows(task, ("gpt2", "cnp", "mamba"))]
-    ended: list[str] = []
-    lock, now, most = threading.Lock(), 0, 0
+def test_a_cell_starts_after_its_needs_and_all_slots_are_busy(tmp_path: Path) -> None:
+    cells = [cell for task in ("a", "b") for cell in task_cells(task, ("gpt2", "cnp", "mamba"))]
+    finished: list[str] = []
+    lock, running_count, max_count = threading.Lock(), 0, 0
 
     def work(each: GridCell, context: Context) -> Outcome:
-        nonlocal now, most
+        nonlocal running_count, max_count
         with lock:
-            assert set(each.needs) <= set(ended), each.hash
-            now += 1
-            most = max(most, now)
+            assert set(each.needs) <= set(finished), each.hash
+            running_count += 1
+            max_count = max(max_count, running_count)
         time.sleep(0.01)
         with lock:
-            now -= 1
-            ended.append(each.hash)
+            running_count -= 1
+            finished.append(each.hash)
         return DONE
 
     outcomes = sweep(cells[::-1], tmp_path, work, slots=3)
     assert set(outcomes.values()) == {DONE} and len(outcomes) == len(cells)
-    assert sorted(ended) == sorted(each.hash for each in cells), "each once"
-    assert most == 3
+    assert sorted(finished) == sorted(cell.hash for cell in cells), "each cell once"
+    assert max_count == 3
 
 
-def test_rows_are_finished_before_the_next_training_begins_except_near_the_end(tmp_path: Path) -> None:
-    """One slot; of five trainings the last two count as the end."""
-    watch = Watch()
-    sweep(rows("t", ("a", "b", "c", "d", "e")), tmp_path, lambda each, context: DONE, watch=watch)
-    of_runs = [key.removesuffix("-t") for key in watch.started_cells]
-    first = [f"{kind}-{run}" for run in "abc" for kind in ("train", "evaluate", "probe")]
-    assert of_runs[:7] == first[:7]
-    assert of_runs.index("train-e") < of_runs.index("evaluate-d"), "the last training does not begin last"
-    assert of_runs[-1] == "evaluate-summary"
+def test_all_cells_of_a_run_are_computed_before_the_next_training_except_near_the_end(tmp_path: Path) -> None:
+    """With one slot, the last two of five trainings count as the end."""
+    recorder = Recorder()
+    sweep(task_cells("t", ("a", "b", "c", "d", "e")), tmp_path, lambda each, context: DONE, recorder=recorder)
+    order = [key.removesuffix("-t") for key in recorder.started_cells]
+    by_run = [f"{kind}-{run}" for run in "abc" for kind in ("train", "evaluate", "probe")]
+    assert order[:7] == by_run[:7]
+    assert order.index("train-e") < order.index("evaluate-d"), "the last training does not start last"
+    assert order[-1] == "evaluate-summary"
 
 
-def test_tasks_are_worked_on_one_after_the_other(tmp_path: Path) -> None:
-    watch = Watch()
-    cells = [*rows("first", ("a", "b", "c", "d")), cell("evaluate", "zero", task="later"), *rows("later", ("a", "b"))]
-    sweep(cells, tmp_path, lambda each, context: DONE, watch=watch)
-    started = watch.started_cells
-    assert started.index("probe-c-first") < started.index("evaluate-zero-later")
+def test_tasks_are_computed_one_after_the_other(tmp_path: Path) -> None:
+    recorder = Recorder()
+    cells = [*task_cells("first", ("a", "b", "c", "d")), cell("evaluate", "zero", task="second")]
+    cells += task_cells("second", ("a", "b"))
+    sweep(cells, tmp_path, lambda each, context: DONE, recorder=recorder)
+    order = recorder.started_cells
+    assert order.index("probe-c-first") < order.index("evaluate-zero-second")
 
 
-def test_a_failed_training_fails_its_own_row_with_its_reason_and_nobody_else(tmp_path: Path) -> None:
-    asked: list[str] = []
+def test_a_failed_training_fails_only_the_cells_of_its_run(tmp_path: Path) -> None:
+    calls: list[str] = []
 
     def work(each: GridCell, context: Context) -> Outcome:
-        asked.append(each.hash)
-        bad = (each.kind, each.run) == ("train", "cnp")
-        return Outcome("failed", "the loss is nan at step 7") if bad else DONE
+        calls.append(each.hash)
+        is_failed = (each.kind, each.run) == ("train", "cnp")
+        return Outcome("failed", "the loss is nan at step 7") if is_failed else DONE
 
     store = Store(tmp_path)
-    outcomes = sweep(rows("t", ("gpt2", "cnp")), tmp_path, work)
+    outcomes = sweep(task_cells("t", ("gpt2", "cnp")), tmp_path, work)
     for kind in ("evaluate", "probe"):
-        assert outcomes[f"{kind}-cnp-t"] == Outcome(
-            "failed", "its training failed (run 'cnp'): the loss is nan at step 7"
-        )
-        assert f"{kind}-cnp-t" not in asked
-        assert store.rows.loc[f"{kind}-cnp-t", "reason"].endswith("the loss is nan at step 7"), "a row says so"
+        outcome = outcomes[f"{kind}-cnp-t"]
+        assert outcome.status == "failed" and "'cnp'" in str(outcome.reason)
+        assert f"{kind}-cnp-t" not in calls
+        assert store.rows.loc[f"{kind}-cnp-t", "reason"].endswith("the loss is nan at step 7")
         assert outcomes[f"{kind}-gpt2-t"] == DONE
-    assert outcomes["evaluate-summary-t"] == DONE, "of those that there are"
+    assert outcomes["evaluate-summary-t"] == DONE, "the summary covers the finished evaluations"
 
 
-def test_a_cell_whose_worker_dies_is_tried_once_more_and_then_failed(tmp_path: Path) -> None:
+def test_a_cell_whose_worker_dies_is_repeated_once_and_then_fails(tmp_path: Path) -> None:
     attempts: list[str] = []
 
     def work(each: GridCell, context: Context) -> Outcome:
@@ -172,18 +172,18 @@ def test_a_cell_whose_worker_dies_is_tried_once_more_and_then_failed(tmp_path: P
             raise WorkerDiedError("the worker was killed by signal 9")
         return DONE
 
-    watch, store = Watch(), Store(tmp_path)
+    recorder, store = Recorder(), Store(tmp_path)
     cells = [cell("train", run) for run in ("large", "unlucky", "fine")]
-    outcomes = sweep(cells, tmp_path, work, slots=2, watch=watch)
+    outcomes = sweep(cells, tmp_path, work, slots=2, recorder=recorder)
     assert outcomes["train-unlucky-t"] == outcomes["train-fine-t"] == DONE
     assert outcomes["train-large-t"].status == "failed"
-    assert "signal 9, 2 times; the same command tries again" in (outcomes["train-large-t"].reason or "")
+    assert "signal 9" in (outcomes["train-large-t"].reason or "")
     assert attempts.count("train-large-t") == 2
-    assert sorted(line.split(":")[0] for line in watch.tried_again) == ["train-large-t", "train-unlucky-t"]
+    assert sorted(line.split(":")[0] for line in recorder.retries) == ["train-large-t", "train-unlucky-t"]
     assert store.rows.loc["train-large-t", "status"] == "failed"
 
 
-def test_pairs_that_make_no_sense_are_rows_with_the_reason_and_cost_nothing(tmp_path: Path) -> None:
+def test_inapplicable_cells_are_rows_with_the_reason_and_without_work(tmp_path: Path) -> None:
     train = cell("train", "cnp", reason="no related datasets")
     cells = [train, cell("evaluate", "cnp", (train,), "t", "no related datasets")]
 
@@ -194,38 +194,38 @@ def test_pairs_that_make_no_sense_are_rows_with_the_reason_and_cost_nothing(tmp_
     assert set(Store(tmp_path).rows["reason"]) == {"no related datasets"}
 
 
-def test_what_is_done_already_is_not_done_again_but_serves_those_that_need_it(tmp_path: Path) -> None:
-    cells = rows("t", ("gpt2",))
-    watch = Watch()
-    outcomes = sweep(cells, tmp_path, lambda each, context: DONE, watch=watch, done=(cells[0],))
-    assert "train-gpt2-t" not in watch.started_cells
+def test_finished_cells_are_not_repeated_and_cells_that_need_them_are_computed(tmp_path: Path) -> None:
+    cells = task_cells("t", ("gpt2",))
+    recorder = Recorder()
+    outcomes = sweep(cells, tmp_path, lambda each, context: DONE, recorder=recorder, done=(cells[0],))
+    assert "train-gpt2-t" not in recorder.started_cells
     assert outcomes["evaluate-gpt2-t"] == DONE
 
 
-def test_with_some_kinds_only_cells_whose_needs_are_missing_are_left_alone(tmp_path: Path) -> None:
-    cells = rows("t", ("gpt2", "cnp"))
+def test_cells_that_need_cells_of_excluded_kinds_are_not_computed(tmp_path: Path) -> None:
+    cells = task_cells("t", ("gpt2", "cnp"))
     done = {"train-gpt2-t"}
-    status = {each.hash: "done" if each.hash in done else "todo" for each in cells}
-    whole = Plan(tuple(cells), status, tuple(each for each in cells if each.hash not in done))
-    plan = only(whole, Store(tmp_path), ["evaluate"])
+    states = {each.hash: "done" if each.hash in done else "todo" for each in cells}
+    full_plan = Plan(tuple(cells), states, tuple(each for each in cells if each.hash not in done))
+    plan = only(full_plan, Store(tmp_path), ["evaluate"])
     assert [each.hash for each in plan.todo] == ["evaluate-gpt2-t"]
     assert [each.hash for each in plan.waiting] == ["evaluate-cnp-t", "evaluate-summary-t"]
-    outcomes = engine.run(plan, Store(tmp_path), Threads(1), Context(tmp_path), Watch(), lambda each, context: DONE)
-    assert set(outcomes) == {"evaluate-gpt2-t"}, "neither trained nor summed up without what that needs"
+    outcomes = engine.run(plan, Store(tmp_path), Threads(1), Context(tmp_path), Recorder(), lambda each, context: DONE)
+    assert set(outcomes) == {"evaluate-gpt2-t"}
 
 
-def test_where_no_worker_can_be_set_up_the_sweep_ends_at_once(tmp_path: Path) -> None:
-    executor = Refusing(2)
-    with pytest.raises(WorkerStartError, match="no such device"):
-        sweep(rows("t", ("gpt2",)), tmp_path, lambda each, context: DONE, executor=executor)
-    assert executor.stopped
+def test_the_sweep_ends_if_no_worker_can_be_set_up(tmp_path: Path) -> None:
+    executor = RefusingExecutor(2)
+    with pytest.raises(WorkerStartError):
+        sweep(task_cells("t", ("gpt2",)), tmp_path, lambda each, context: DONE, executor=executor)
+    assert executor.is_stopped
 
 
-def test_ctrl_c_stops_the_workers_and_what_they_had_finished_is_reported(tmp_path: Path) -> None:
-    both = threading.Barrier(2)
+def test_ctrl_c_stops_the_workers_and_finished_cells_are_reported(tmp_path: Path) -> None:
+    barrier = threading.Barrier(2)
     finished: list[str] = []
 
-    class User(Watch):
+    class InterruptingReport(Recorder):
         def finished(self, cell: GridCell, outcome: Outcome) -> None:
             finished.append(cell.hash)
             if len(finished) == 1:
@@ -233,18 +233,18 @@ def test_ctrl_c_stops_the_workers_and_what_they_had_finished_is_reported(tmp_pat
 
     def work(each: GridCell, context: Context) -> Outcome:
         if each.run in ("a", "b"):
-            both.wait()
+            barrier.wait()
         return DONE
 
     executor = Threads(2)
     cells = [cell("train", run) for run in ("a", "b", "c", "d", "e", "f")]
     with pytest.raises(KeyboardInterrupt):
-        sweep(cells, tmp_path, work, executor=executor, watch=User())
-    assert executor.stopped
+        sweep(cells, tmp_path, work, executor=executor, recorder=InterruptingReport())
+    assert executor.is_stopped
     assert 1 <= len(finished) <= 3
 
 
-def test_what_a_broken_worker_raises_is_a_failed_cell(tmp_path: Path) -> None:
+def test_an_error_of_a_worker_fails_the_cell(tmp_path: Path) -> None:
     def work(each: GridCell, context: Context) -> Outcome:
         raise IclbenchError("ValueError: odd")
 
@@ -252,8 +252,8 @@ def test_what_a_broken_worker_raises_is_a_failed_cell(tmp_path: Path) -> None:
     assert outcome.status == "failed" and "ValueError: odd" in (outcome.reason or "")
 
 
-class Dealt(Threads):
-    """Notes what goes together, and dies where it is told to."""
+class BundleRecorder(Threads):
+    """An executor that records the cells of each bundle."""
 
     def __init__(self, slots: int = 1) -> None:
         super().__init__(slots)
@@ -265,117 +265,121 @@ class Dealt(Threads):
         return super().submit(fn, *args)
 
 
-def grouped(cells: list[Cell], results: Path, work: Callable[[GridCell, Context], Outcome], seconds: float) -> Dealt:
-    """A sweep of bundles that are worth so many seconds, every cell taking one."""
-    executor = Dealt()
+def sweep_bundles(
+    cells: list[Cell], results: Path, work: Callable[[GridCell, Context], Outcome], seconds: float
+) -> BundleRecorder:
+    """Sweep bundles of this many seconds, where every cell takes one second."""
+    executor = BundleRecorder()
     plan = Plan(tuple(cells), {each.hash: "todo" for each in cells}, tuple(cells))
     bundling = engine.Bundling(seconds, lambda cell: 1.0)
-    executor.outcomes = engine.run(plan, Store(results), executor, Context(results), Watch(), work, bundling)
+    executor.outcomes = engine.run(plan, Store(results), executor, Context(results), Recorder(), work, bundling)
     return executor
 
 
-def test_what_waits_for_a_cell_alone_goes_with_it_and_others_until_they_are_worth_a_job(tmp_path: Path) -> None:
-    cells = rows("t", ("a", "b", "c"))
-    alone = grouped(cells, tmp_path, lambda each, context: DONE, seconds=0)
-    assert alone.bundles == [
+def test_a_bundle_has_cells_with_their_followers_until_it_is_worth_a_job(tmp_path: Path) -> None:
+    cells = task_cells("t", ("a", "b", "c"))
+    short = sweep_bundles(cells, tmp_path, lambda each, context: DONE, seconds=0)
+    assert short.bundles == [
         *(["train-" + run + "-t", "evaluate-" + run + "-t", "probe-" + run + "-t"] for run in "abc"),
         ["evaluate-summary-t"],
     ]
-    assert set(alone.outcomes) == {each.hash for each in cells}
-    together = grouped(cells, tmp_path, lambda each, context: DONE, seconds=4)
-    assert [len(each) for each in together.bundles] == [6, 3, 1]
-    assert together.outcomes == alone.outcomes
+    assert set(short.outcomes) == {each.hash for each in cells}
+    long = sweep_bundles(cells, tmp_path, lambda each, context: DONE, seconds=4)
+    assert [len(each) for each in long.bundles] == [6, 3, 1]
+    assert long.outcomes == short.outcomes
 
 
-def test_a_training_that_fails_in_a_bundle_fails_what_follows_it(tmp_path: Path) -> None:
+def test_a_training_that_fails_in_a_bundle_fails_its_followers(tmp_path: Path) -> None:
     def work(each: GridCell, context: Context) -> Outcome:
-        return Outcome("failed", "no room") if each.hash == "train-a-t" else DONE
+        return Outcome("failed", "no memory") if each.hash == "train-a-t" else DONE
 
-    found = grouped(rows("t", ("a", "b")), tmp_path, work, seconds=100).outcomes
-    assert {name for name, each in found.items() if each.status == "failed"} == {
+    outcomes = sweep_bundles(task_cells("t", ("a", "b")), tmp_path, work, seconds=100).outcomes
+    assert {name for name, each in outcomes.items() if each.status == "failed"} == {
         "train-a-t", "evaluate-a-t", "probe-a-t"
     }  # fmt: skip
-    assert "no room" in str(found["probe-a-t"].reason)
+    assert "no memory" in str(outcomes["probe-a-t"].reason)
 
 
-def test_of_a_bundle_whose_worker_died_what_was_finished_stays_and_the_rest_is_done_again(tmp_path: Path) -> None:
-    worked: list[str] = []
+def test_finished_cells_of_a_bundle_are_not_repeated_after_its_worker_died(tmp_path: Path) -> None:
+    calls: list[str] = []
 
     def work(each: GridCell, context: Context) -> Outcome:
-        worked.append(each.hash)
-        if worked.count("evaluate-a-t") == 1 and each.hash == "evaluate-a-t":
+        calls.append(each.hash)
+        if calls.count("evaluate-a-t") == 1 and each.hash == "evaluate-a-t":
             raise WorkerDiedError("killed", {"train-a-t": DONE})
         return DONE
 
-    found = grouped(rows("t", ("a", "b")), tmp_path, work, seconds=100)
-    assert all(each.status == "done" for each in found.outcomes.values()) and len(found.outcomes) == 7
-    assert worked.count("train-a-t") == 1 and worked.count("evaluate-a-t") == 2
-    assert found.bundles[0][:2] == ["train-a-t", "evaluate-a-t"] and "train-a-t" not in found.bundles[1]
+    executor = sweep_bundles(task_cells("t", ("a", "b")), tmp_path, work, seconds=100)
+    assert all(each.status == "done" for each in executor.outcomes.values()) and len(executor.outcomes) == 7
+    assert calls.count("train-a-t") == 1 and calls.count("evaluate-a-t") == 2
+    assert executor.bundles[0][:2] == ["train-a-t", "evaluate-a-t"] and "train-a-t" not in executor.bundles[1]
 
 
-def test_a_cell_of_a_bundle_that_kills_its_worker_twice_is_failed_and_the_others_are_done(tmp_path: Path) -> None:
+def test_a_cell_that_kills_its_worker_twice_fails_and_the_others_of_the_bundle_are_done(tmp_path: Path) -> None:
     def work(each: GridCell, context: Context) -> Outcome:
         if each.hash == "train-b-t":
             raise WorkerDiedError("killed", {})
         return DONE
 
-    found = grouped(rows("t", ("b", "a")), tmp_path, work, seconds=100).outcomes
-    assert {name for name, each in found.items() if each.status == "failed"} == {
+    outcomes = sweep_bundles(task_cells("t", ("b", "a")), tmp_path, work, seconds=100).outcomes
+    assert {name for name, each in outcomes.items() if each.status == "failed"} == {
         "train-b-t", "evaluate-b-t", "probe-b-t"
     }  # fmt: skip
-    assert "killed, 2 times" in str(found["train-b-t"].reason)
+    assert "killed" in str(outcomes["train-b-t"].reason)
 
 
-def test_the_makespan_is_what_list_scheduling_gives(tmp_path: Path) -> None:
+def test_the_makespan_is_that_of_list_scheduling(tmp_path: Path) -> None:
     cells = [cell("train", f"r{n}") for n in range(10)]
     plan = Plan(tuple(cells), {each.hash: "todo" for each in cells}, tuple(cells))
-    alone = engine.Bundling(0.0, lambda cell: 6.0, is_grouped=False)
-    assert simulate(plan, 1, alone).seconds == 60 and simulate(plan, 4, alone).seconds == 18
-    assert simulate(plan, 512, alone) == Makespan(6.0, (1,) * 10, 60.0, 512)
-    assert simulate(plan, 10, alone, start=4.0).efficiency == pytest.approx(0.6)
+    single = engine.Bundling(0.0, lambda cell: 6.0, is_grouped=False)
+    assert simulate(plan, 1, single).seconds == 60 and simulate(plan, 4, single).seconds == 18
+    assert simulate(plan, 512, single) == Makespan(6.0, (1,) * 10, 60.0, 512)
+    assert simulate(plan, 10, single, start=4.0).efficiency == pytest.approx(0.6)
     pairs = engine.Bundling(12.0, lambda cell: 6.0)
     assert simulate(plan, 1, pairs, start=4.0) == Makespan(80.0, (2,) * 5, 60.0, 1)
-    dying = simulate(plan, 2, alone, failures=0.3, seed=1)
+    dying = simulate(plan, 2, single, failures=0.3, seed=1)
     assert len(dying.jobs) > 10 and dying.busy == 60 and dying.seconds > 30
 
 
-class Left(Dealt):
-    """An earlier sweep has left a bundle, of which one cell has a row already."""
+class AdoptingRecorder(BundleRecorder):
+    """An executor with bundles of an earlier sweep."""
 
-    def __init__(self, bundles: list[Bundle], found: dict[str, Outcome]) -> None:
+    def __init__(self, bundles: list[Bundle], outcomes: dict[str, Outcome]) -> None:
         super().__init__()
-        self.left, self.found = bundles, found
+        self.earlier_bundles, self.earlier_outcomes = bundles, outcomes
 
-    def adopted(self, wanted: Callable[[Bundle], bool]) -> Iterator[tuple[Bundle, Future[dict[str, Outcome]]]]:
-        for bundle in self.left:
-            if wanted(bundle):
+    def adopted(self, is_wanted: Callable[[Bundle], bool]) -> Iterator[tuple[Bundle, Future[dict[str, Outcome]]]]:
+        for bundle in self.earlier_bundles:
+            if is_wanted(bundle):
                 future: Future[dict[str, Outcome]] = Future()
-                future.set_result(self.found)
+                future.set_result(self.earlier_outcomes)
                 yield bundle, future
 
 
-def test_what_an_earlier_sweep_has_left_is_collected_and_not_done_again(tmp_path: Path) -> None:
-    cells = rows("t", ("a", "b"))
-    train, evaluate, probe, *others = cells
-    status = {each.hash: "done" if each is train else "todo" for each in cells}
-    plan = Plan(tuple(cells), status, tuple(cells[1:]))  # type: ignore[arg-type]
+def test_bundles_of_an_earlier_sweep_are_collected_and_not_repeated(tmp_path: Path) -> None:
+    """One cell of the earlier bundle has a row already."""
+    cells = task_cells("t", ("a", "b"))
+    train, evaluate, probe, *other_cells = cells
+    states = {each.hash: "done" if each is train else "todo" for each in cells}
+    plan = Plan(tuple(cells), states, tuple(cells[1:]))  # type: ignore[arg-type]
     context = Context(tmp_path)
     foreign = Bundle((cell("train", "x", task="another"),), context)
-    found = {train.hash: DONE, evaluate.hash: DONE, probe.hash: DONE}
-    executor = Left([foreign, Bundle((train, evaluate, probe), context)], found)
-    done = engine.run(plan, Store(tmp_path), executor, context, Watch(), lambda each, context: DONE)
-    assert set(done) == {each.hash for each in cells[1:]} and all(each.status == "done" for each in done.values())
-    assert [evaluate.hash] not in executor.bundles and len(executor.bundles) == len(others)
+    earlier_outcomes = {train.hash: DONE, evaluate.hash: DONE, probe.hash: DONE}
+    executor = AdoptingRecorder([foreign, Bundle((train, evaluate, probe), context)], earlier_outcomes)
+    outcomes = engine.run(plan, Store(tmp_path), executor, context, Recorder(), lambda each, context: DONE)
+    assert set(outcomes) == {each.hash for each in cells[1:]}
+    assert all(outcome.status == "done" for outcome in outcomes.values())
+    assert [evaluate.hash] not in executor.bundles and len(executor.bundles) == len(other_cells)
 
 
-def test_a_job_that_ends_without_a_word_about_its_cells_is_not_asked_for_ever(tmp_path: Path) -> None:
-    class Silent(Threads):
+def test_a_job_that_ends_without_outcomes_is_not_repeated_forever(tmp_path: Path) -> None:
+    class SilentExecutor(Threads):
         def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:  # type: ignore[override]
             future: Future[Any] = Future()
             future.set_result({})
             return future
 
-    watch = Watch()
-    found = sweep([cell("train", "a")], tmp_path, lambda each, context: DONE, executor=Silent(1), watch=watch)
-    assert found["train-a-t"].status == "failed" and found["train-a-t"].reason
-    assert len(watch.tried_again) == 1
+    recorder, cells = Recorder(), [cell("train", "a")]
+    outcomes = sweep(cells, tmp_path, lambda each, context: DONE, executor=SilentExecutor(1), recorder=recorder)
+    assert outcomes["train-a-t"].status == "failed" and outcomes["train-a-t"].reason
+    assert len(recorder.retries) == 1

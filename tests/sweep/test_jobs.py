@@ -1,4 +1,4 @@
-"""Jobs and whoever submitted them, without a scheduler: what their files say of each other is enough."""
+"""Jobs and the sweeps that submit them, without a scheduler: both communicate through files."""
 
 import json
 import os
@@ -15,7 +15,7 @@ import typer
 
 from iclbench.cli.sweep_jobs import Cluster
 from iclbench.core.context import Context
-from iclbench.core.errors import IclbenchError, Interrupted, UsageError
+from iclbench.core.errors import IclbenchError, Interrupted
 from iclbench.store.cells import Store
 from iclbench.store.outcome import Outcome
 from iclbench.sweep import engine, slurm
@@ -26,6 +26,7 @@ from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
 from iclbench.sweep.jobs import Clock, Files
 from iclbench.sweep.plan import Plan
 from iclbench.sweep.slurm import Job, SlurmExecutor, State
+from tests.refusals import refused
 from tests.sweep.test_engine import DONE, cell
 
 CELL = cell("train", "a")
@@ -42,23 +43,23 @@ def interrupt(each: GridCell, context: Context) -> Outcome:
 
 @pytest.fixture(autouse=True)
 def _threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job has its process for itself; a test has not."""
+    """The threads of the test process are not limited."""
     monkeypatch.setattr("iclbench.sweep.jobs.share_cores", lambda threads: None)
 
 
-def handed(folder: Path, name: str = "one", noted: bool = True) -> Files:
-    """The files of a bundle that was handed in."""
+def submit_bundle(folder: Path, name: str = "one", has_job_file: bool = True) -> Files:
+    """Write the files of a submitted bundle."""
     files = Files(folder, name)
     Bundle((CELL,), Context(folder)).write(files.bundle)
-    if noted:
+    if has_job_file:
         files.job.write_text("7")
     return files
 
 
 @pytest.fixture
 def executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """One whose scheduler takes no job and knows of none, and what it has told the user."""
-    said: list[str] = []
+    """An executor whose scheduler refuses all jobs and knows no job; `lines` are the lines for the user."""
+    lines: list[str] = []
 
     def refuse(self: SlurmExecutor, *group: Any) -> None:
         raise subprocess.SubprocessError("sbatch: error: Job violates accounting/QOS policy (job submit limit)")
@@ -67,10 +68,10 @@ def executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(slurm, "states", lambda jobs: {})
     monkeypatch.setattr(slurm, "array_limit", lambda: 1000)
     monkeypatch.setattr(SlurmExecutor, "_submit", refuse)
-    found = SlurmExecutor(tmp_path, EngineSettings(poll=0.01), lambda bundle: None, said.append)
-    found.said = said  # type: ignore[attr-defined]
-    yield found
-    found.shutdown()
+    refusing_executor = SlurmExecutor(tmp_path, EngineSettings(poll=0.01), lambda bundle: None, lines.append)
+    refusing_executor.lines = lines  # type: ignore[attr-defined]
+    yield refusing_executor
+    refusing_executor.shutdown()
 
 
 def failure(future: Future[Any]) -> BaseException:
@@ -79,24 +80,24 @@ def failure(future: Future[Any]) -> BaseException:
     return error
 
 
-def test_a_job_works_through_its_bundle_and_says_so(tmp_path: Path) -> None:
-    files = handed(tmp_path)
+def test_a_job_computes_its_bundle_and_writes_the_end_file(tmp_path: Path) -> None:
+    files = submit_bundle(tmp_path)
     Job(str(files.bundle), WORK)()
     assert files.result() == {CELL.hash: DONE}
 
 
-def test_a_job_that_nobody_has_noted_leaves_its_cells_to_others(
+def test_a_job_without_a_job_file_computes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(slurm, "_FILE_SECONDS", 0.0)
-    files = handed(tmp_path, noted=False)
+    files = submit_bundle(tmp_path, has_job_file=False)
     Job(str(files.bundle), WORK)()
     assert not files.start_file.exists() and not files.end_file.exists()
     assert caplog.text
 
 
-def test_a_job_that_is_put_back_no_more_says_why(tmp_path: Path) -> None:
-    files = handed(tmp_path)
+def test_a_job_that_is_not_put_back_reports_the_reason(tmp_path: Path) -> None:
+    files = submit_bundle(tmp_path)
 
     def timed_out(number: int, frame: object) -> None:
         raise RuntimeError("Job not requeued because: timed-out too many times.")
@@ -109,12 +110,10 @@ def test_a_job_that_is_put_back_no_more_says_why(tmp_path: Path) -> None:
         signal.signal(signal.SIGTERM, before)
     result = files.result()
     assert isinstance(result, WorkerDiedError)
-    assert str(result) == "Job not requeued because: timed-out too many times. Raise minutes in [slurm]"
+    assert "timed-out too many times" in str(result) and "[slurm]" in str(result)
 
 
-def test_a_job_that_was_taken_out_of_the_queue_does_not_come_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cancelled_job_is_not_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     for state in ("CANCELLED", "COMPLETING", "PENDING"):
         monkeypatch.setattr(slurm, "_call", lambda *words, state=state: f"JobId=7 JobState={state} Reason=None")
@@ -122,77 +121,79 @@ def test_a_job_that_was_taken_out_of_the_queue_does_not_come_back(
     monkeypatch.setattr(slurm, "_call", lambda *words: "JobId=7 JobState=RUNNING Reason=None")
     assert not slurm._has_ended()
 
-    def away(*words: str) -> str:
+    def unreachable(*words: str) -> str:
         raise subprocess.SubprocessError("Unable to contact slurm controller")
 
-    monkeypatch.setattr(slurm, "_call", away)
+    monkeypatch.setattr(slurm, "_call", unreachable)
     assert not slurm._has_ended()
 
 
-def test_a_job_of_another_schema_is_a_line_and_one_of_another_commit_a_warning(tmp_path: Path) -> None:
-    files = handed(tmp_path)
-    about = json.loads(files.bundle.read_text())
-    files.bundle.write_text(json.dumps(about | {"code": {"version": "0.0.1", "commit": None}}))
+def test_a_job_of_another_schema_fails_and_one_of_another_commit_warns(tmp_path: Path) -> None:
+    files = submit_bundle(tmp_path)
+    content = json.loads(files.bundle.read_text())
+    files.bundle.write_text(json.dumps(content | {"code": {"version": "0.0.1", "commit": None}}))
     Job(str(files.bundle), WORK)()
     result = files.result()
     assert isinstance(result, dict)
     (line,) = result[CELL.hash].warnings
     assert result[CELL.hash].status == "done" and "0.0.1" in line
     files.outcomes.unlink()
-    files.bundle.write_text(json.dumps(about | {"schema": 0}))
+    files.bundle.write_text(json.dumps(content | {"schema": 0}))
     Job(str(files.bundle), WORK)()
-    refused = files.result()
-    assert isinstance(refused, WorkerStartError) and "schema" in str(refused) and "\n" not in str(refused)
+    error = files.result()
+    assert isinstance(error, WorkerStartError) and "schema" in str(error) and "\n" not in str(error)
 
 
-def test_a_folder_that_nodes_do_not_share_is_a_line(executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_nodes_do_not_share_is_an_error_with_the_node(
+    executor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(slurm, "_FAILURE_SECONDS", 0.0)
-    handed(executor.folder)
+    submit_bundle(executor.folder)
     monkeypatch.setattr(slurm, "states", lambda jobs: {"7": State("FAILED", exit_code="1:0", node="n3")})
     ((bundle, future),) = executor.adopted(lambda bundle: True)
     assert bundle.cells == (CELL,)
     error = failure(future)
-    assert isinstance(error, WorkerStartError)
+    assert isinstance(error, WorkerStartError) and error.code == "missing-file"
     assert "n3" in str(error) and "--results" in str(error)
-    # On a node that shares it, the same end is that job's own.
-    handed(executor.folder).start_file.write_text("{}")
+    # After the start of the job, the same state is a failure of this job only.
+    submit_bundle(executor.folder).start_file.write_text("{}")
     ((_, future),) = executor.adopted(lambda bundle: True)
     assert isinstance(failure(future), WorkerDiedError)
 
 
-def test_a_queue_that_is_full_is_waited_for_and_without_any_job_is_a_line(
+def test_refused_bundles_wait_for_running_jobs_and_fail_without_any(
     executor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = executor.submit(work_through, Bundle((CELL,), Context(executor.folder)), finish)
     assert "Job violates accounting/QOS policy" in str(failure(first))
-    # While others run, it waits, and says so once.
-    files = handed(executor.folder)
+    # While another job runs, the bundle waits, and one line is printed.
+    files = submit_bundle(executor.folder)
     monkeypatch.setattr(slurm, "states", lambda jobs: {"7": State("RUNNING")})
     ((_, running),) = executor.adopted(lambda bundle: True)
     second = executor.submit(work_through, Bundle((CELL,), Context(executor.folder)), finish)
     time.sleep(0.2)
     assert not second.done() and not running.done()
-    assert all("QOS policy" in line for line in executor.said)
-    assert len(executor.said) == 1
+    assert all("QOS policy" in line for line in executor.lines)
+    assert len(executor.lines) == 1
     Job(str(files.bundle), WORK)()
     assert running.result(timeout=10) == {CELL.hash: DONE}
-    assert isinstance(failure(second), WorkerStartError)  # nobody is left whose end would make room
+    assert isinstance(failure(second), WorkerStartError)  # no other job can free resources
 
 
-def test_a_clock_that_is_off_is_told_once(tmp_path: Path) -> None:
-    said: list[str] = []
-    clock, files = Clock(said.append), Files(tmp_path, "one")
-    for off in (0.0, 500.0, 900.0):
-        files.start_file.write_text(json.dumps({"time": time.time() - off, "node": "n3"}))
+def test_a_wrong_clock_is_reported_once(tmp_path: Path) -> None:
+    lines: list[str] = []
+    clock, files = Clock(lines.append), Files(tmp_path, "one")
+    for skew in (0.0, 500.0, 900.0):
+        files.start_file.write_text(json.dumps({"time": time.time() - skew, "node": "n3"}))
         clock.check(files)
-    assert len(said) == 1 and "node n3" in said[0] and "500 s" in said[0]
+    assert len(lines) == 1 and "n3" in lines[0] and "500 s" in lines[0]
     os.utime(files.start_file, (0, 0))
-    clock.check(Files(tmp_path, "never"))
-    assert len(said) == 1
+    clock.check(Files(tmp_path, "missing"))
+    assert len(lines) == 1
 
 
-def test_a_quota_is_the_reason_of_the_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = handed(tmp_path)
+def test_an_exceeded_quota_is_the_error_of_the_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = submit_bundle(tmp_path)
     monkeypatch.setattr(f"{__name__}.finish", _over_quota)
     Job(str(files.bundle), WORK)()
     result = files.result()
@@ -204,37 +205,41 @@ def _over_quota(each: GridCell, context: Context) -> Outcome:
 
 
 @pytest.mark.parametrize("damage", ["null", "[]", '{"a": 3}', '{"error": null, "unfit": false, "outcomes": [1]}', "{"])
-def test_an_end_that_is_damaged_is_one_that_is_half_seen(damage: str, tmp_path: Path) -> None:
-    files = handed(tmp_path)
+def test_a_damaged_end_file_counts_as_incomplete(damage: str, tmp_path: Path) -> None:
+    files = submit_bundle(tmp_path)
     files.end_file.write_text(damage)
     files.outcomes.write_text(damage)
     with pytest.raises(ValueError):
         files.result()
-    assert files.finished() == {}
+    assert files.stored_outcomes() == {}
     files.bundle.write_text(damage)
-    with pytest.raises(IclbenchError, match="is damaged"):
+    with refused("unreadable-file", files.bundle, exit_code=1):
         Bundle.read(files.bundle)
 
 
-def test_a_note_that_cannot_be_removed_keeps_nobody_waiting(executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = handed(executor.folder)
+def test_a_job_file_that_cannot_be_removed_does_not_block_the_sweep(
+    executor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = submit_bundle(executor.folder)
     ((_, future),) = executor.adopted(lambda bundle: True)
 
     unlink = Path.unlink
 
-    def stale(self: Path, missing_ok: bool = False) -> None:
+    def raise_stale(self: Path, missing_ok: bool = False) -> None:
         if self.suffix == ".job":
             raise OSError(116, "Stale file handle")
         unlink(self, missing_ok)
 
-    monkeypatch.setattr(Path, "unlink", stale)
+    monkeypatch.setattr(Path, "unlink", raise_stale)
     files.end(None, {CELL.hash: DONE})
     assert future.result(timeout=10) == {CELL.hash: DONE}
 
 
-def test_jobs_that_cannot_be_followed_stay_noted_and_are_ended(executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = handed(executor.folder)
-    called: list[tuple[str, ...]] = []
+def test_jobs_that_cannot_be_polled_keep_their_files_and_can_be_cancelled(
+    executor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = submit_bundle(executor.folder)
+    calls: list[tuple[str, ...]] = []
 
     def fail(jobs: Sequence[str]) -> dict[str, State]:
         raise RuntimeError("no such thing")
@@ -243,32 +248,32 @@ def test_jobs_that_cannot_be_followed_stay_noted_and_are_ended(executor: Any, mo
     ((_, future),) = executor.adopted(lambda bundle: True)
     error = failure(future)
     assert isinstance(error, WorkerStartError) and "jobs" in str(error) and files.job.exists()
-    monkeypatch.setattr(slurm, "_call", lambda *words, ignored_error="": called.append(words) or "")
+    monkeypatch.setattr(slurm, "_call", lambda *words, ignored_error="": calls.append(words) or "")
     monkeypatch.setattr(slurm, "states", lambda jobs: {})
     executor.stop(0.1)
-    assert called == [("scancel", "7")] and files.cancel_file.exists() and not files.job.exists()
+    assert calls == [("scancel", "7")] and files.cancel_file.exists() and not files.job.exists()
 
 
-def test_three_jobs_that_end_before_they_begin_are_enough(executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_three_jobs_that_fail_before_their_start_end_the_sweep(executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm, "_FAILURE_SECONDS", 0.0)
     (executor.folder / "logs").mkdir()
     (executor.folder / "logs" / "7_0_log.out").touch()
     monkeypatch.setattr(slurm, "states", lambda jobs: {"7": State("FAILED", exit_code="3:0")})
-    found = []
+    errors = []
     for name in ("a", "b", "c"):
-        files = handed(executor.folder, name)
+        files = submit_bundle(executor.folder, name)
         ((_, future),) = executor.adopted(lambda bundle: True)
-        found.append(failure(future))
+        errors.append(failure(future))
         # Another thread removes the files of a job that has ended.
-        ended = time.monotonic() + 5
-        while name != "c" and files.job.exists() and time.monotonic() < ended:
+        deadline = time.monotonic() + 5
+        while name != "c" and files.job.exists() and time.monotonic() < deadline:
             time.sleep(0.01)
-    assert [type(error) for error in found] == [WorkerDiedError, WorkerDiedError, WorkerStartError]
-    assert "setup and python" in str(found[-1])
+    assert [type(error) for error in errors] == [WorkerDiedError, WorkerDiedError, WorkerStartError]
+    assert "engines.toml" in str(errors[-1])
 
 
-def test_a_status_is_told_whatever_files_have_become(executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = handed(executor.folder)
+def test_a_status_is_available_with_damaged_or_missing_files(executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = submit_bundle(executor.folder)
     monkeypatch.setattr(slurm, "states", lambda jobs: {"7": State("RUNNING")})
     assert executor.progress("one") == (0, 1)
     files.bundle.unlink()
@@ -276,36 +281,38 @@ def test_a_status_is_told_whatever_files_have_become(executor: Any, monkeypatch:
     files.job.write_bytes(b"\xff\xfe")
     assert executor.job("one") == "" and executor.queue() == {}
 
-    def away(jobs: Sequence[str]) -> dict[str, State]:
+    def unreachable(jobs: Sequence[str]) -> dict[str, State]:
         raise subprocess.SubprocessError("Unable to contact slurm controller")
 
-    monkeypatch.setattr(slurm, "states", away)
-    with pytest.raises(IclbenchError, match="scheduler"):
+    monkeypatch.setattr(slurm, "states", unreachable)
+    with refused("failed", "slurm controller", exit_code=1):
         executor.queue()
 
 
-def test_a_folder_that_the_scheduler_cannot_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_results_folder_that_slurm_cannot_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm.shutil, "which", lambda program: program)
     for name in ("it's", "a%j", 'a"b'):
-        with pytest.raises(UsageError, match="--results"):
+        with refused("bad-value", "--results", tmp_path / name):
             SlurmExecutor(tmp_path / name, EngineSettings())
 
 
-def test_jobs_that_began_in_an_earlier_sweep_do_not_hide_that_none_begins_now(
+def test_jobs_started_by_an_earlier_sweep_do_not_count_as_started(
     executor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handed(executor.folder, "earlier", noted=False).start_file.write_text("{}")
-    test_three_jobs_that_end_before_they_begin_are_enough(executor, monkeypatch)
+    submit_bundle(executor.folder, "earlier", has_job_file=False).start_file.write_text("{}")
+    test_three_jobs_that_fail_before_their_start_end_the_sweep(executor, monkeypatch)
 
 
-def test_jobs_run_side_by_side_in_proportion_to_the_arrays_they_are_in(
+def test_parallel_jobs_are_shared_in_proportion_to_the_sizes_of_arrays(
     executor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nine of an hour and one of two days may be ten at once, and not five and one."""
+    """Of ten parallel jobs, nine are those of an hour and one is that of two days."""
     arrays: list[tuple[int, int]] = []
     minutes = iter([60] * 9 + [2880])
     monkeypatch.setattr(executor, "_minutes", lambda bundle: next(minutes))
-    monkeypatch.setattr(executor, "_submit", lambda limit, group, at_once: arrays.append((len(group), at_once)))
+    monkeypatch.setattr(
+        executor, "_submit", lambda limit, group, parallel_tasks: arrays.append((len(group), parallel_tasks))
+    )
     executor.slots = 10
     executor._stopping.set()
     executor._thread.join()
@@ -315,18 +322,16 @@ def test_jobs_run_side_by_side_in_proportion_to_the_arrays_they_are_in(
     assert arrays == [(9, 9), (1, 1)]
 
 
-def test_of_what_is_submitted_and_left_only_jobs_that_the_scheduler_took_are_counted(
-    executor: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The second array is one too many."""
+def test_only_accepted_jobs_count_as_submitted(executor: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The scheduler refuses the second array."""
     limits = iter([60, 120, 120])
 
-    def submit(limit: int, group: Sequence[Any], at_once: int) -> None:
+    def submit(limit: int, group: Sequence[Any], parallel_tasks: int) -> None:
         if limit == 120:
             raise subprocess.SubprocessError("sbatch: error: Job violates QOS")
         for future, bundle, _ in group:
             future.set_running_or_notify_cancel()
-            executor._running.append(slurm._Running(future, Files.new(executor.folder, bundle.name), "7"))
+            executor._running.append(slurm._SlurmBundle(future, Files.new(executor.folder, bundle.name), "7"))
 
     monkeypatch.setattr(executor, "_minutes", lambda bundle: next(limits))
     monkeypatch.setattr(executor, "_submit", submit)
@@ -336,20 +341,21 @@ def test_of_what_is_submitted_and_left_only_jobs_that_the_scheduler_took_are_cou
     cells = tuple(cell("train", f"run-{i}") for i in range(3))
     todo = Plan(cells, dict.fromkeys((each.hash for each in cells), "todo"), cells)
     context = Context(tmp_path)
-    found = engine.submit(todo, Store(tmp_path), executor, context, engine.Bundling(0.0, lambda each: None), finish)
-    assert (found.jobs, found.cells, found.refused_jobs, found.refused_cells) == (1, 1, 2, 2)
-    assert "Job violates QOS" in found.reason
+    bundling = engine.Bundling(0.0, lambda each: None)
+    submission = engine.submit(todo, Store(tmp_path), executor, context, bundling, finish)
+    counts = (submission.jobs, submission.cells, submission.refused_jobs, submission.refused_cells)
+    assert counts == (1, 1, 2, 2)
+    assert "Job violates QOS" in submission.reason
 
 
-def test_jobs_that_were_refused_are_told_and_fail_the_command(
+def test_refused_jobs_are_reported_and_fail_the_command(
     executor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = engine.Submitted(1, 2, 3, 3, "SLURM takes no job: Job violates QOS")
-    monkeypatch.setattr("iclbench.cli.sweep_jobs.engine.submit", lambda *arguments: found)
+    submission = engine.Submission(1, 2, 3, 3, "Job violates QOS")
+    monkeypatch.setattr("iclbench.cli.sweep_jobs.engine.submit", lambda *arguments: submission)
     todo, bundling = Plan((), {}, (CELL,) * 6), engine.Bundling(0.0, lambda each: None)
-    with pytest.raises(typer.Exit) as left:
+    with pytest.raises(typer.Exit) as exit_error:
         Cluster("slurm", EngineSettings())._submit(executor, todo, Store(tmp_path), Context(tmp_path), bundling)
-    assert left.value.exit_code == 1
-    said = " ".join(capsys.readouterr().err.split())
-    assert "1 job submitted with 2 cells; 1 more cell" in said
-    assert f"3 jobs with 3 cells refused: {found.reason}" in said
+    assert exit_error.value.exit_code == 1
+    err = capsys.readouterr().err
+    assert all(text in err for text in ("1 job", "2 cells", "1 more cell", "3 jobs", "3 cells", submission.reason))

@@ -1,4 +1,4 @@
-"""Evaluations know their metrics: one that lacks a metric of today's code is to do, wherever it is cached."""
+"""An evaluation that lacks a metric of the current code is to do, in single and in packed files."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -31,8 +31,8 @@ PACKED = cards_folder("grids").parent / "results" / "reference"
 ADDED = "added_error"
 
 
-def do_all(cells: list[GridCell], results: Path) -> list[tuple[str, str]]:
-    """All that is to do, and what that was."""
+def compute_all(cells: list[GridCell], results: Path) -> list[tuple[str, str]]:
+    """Compute the cells to do; returns their kinds and contestants."""
     todo = plan(cells, Store(results)).todo
     for cell in todo:
         assert work(cell, Context(results)).status == "done"
@@ -43,21 +43,21 @@ def do_all(cells: list[GridCell], results: Path) -> list[tuple[str, str]]:
 def swept(tmp_path: Path) -> tuple[Path, list[GridCell]]:
     card, grid, results = tmp_path / "tiny-linear.toml", tmp_path / "grid.toml", tmp_path / "results"
     card.write_text(tomli_w.dumps(small_card(baselines=["zero"], oracles=[])))
-    alone = {"tasks": [str(card)], "backbones": ["gpt2"], "presets": ["smoke"], "seeds": [0], "weights": [0]}
-    grid.write_text(tomli_w.dumps({"summary": "s", **alone, "evaluate": {}, "cost": {"points": [4]}}))
+    common = {"tasks": [str(card)], "backbones": ["gpt2"], "presets": ["smoke"], "seeds": [0], "weights": [0]}
+    grid.write_text(tomli_w.dumps({"summary": "s", **common, "evaluate": {}, "cost": {"points": [4]}}))
     cells = grid_cells([str(grid)])
-    assert len(do_all(cells, results)) == 5
-    assert do_all(cells, results) == []
+    assert len(compute_all(cells, results)) == 5
+    assert compute_all(cells, results) == []
     return results, cells
 
 
 @pytest.fixture
-def add(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Give single values one more metric."""
-    metrics, of_today = Point.metrics, Point.scores
+def add_metric(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Adds a metric to point predictions."""
+    metrics, original_scores = Point.metrics, Point.scores
 
     def scores(self: Point, y: Tensor) -> dict[str, Tensor]:
-        return {**of_today(self, y), ADDED: (self.mean - y).square().square().sum(-1)}
+        return {**original_scores(self, y), ADDED: (self.mean - y).square().square().sum(-1)}
 
     def patch() -> None:
         monkeypatch.setattr(Point, "metrics", (*metrics, ADDED))
@@ -69,23 +69,23 @@ def add(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 EVALUATIONS = [("evaluate", "gpt2"), ("evaluate", SUMMARY), ("evaluate", "zero")]
 
 
-def test_a_metric_that_is_added_makes_evaluations_to_do_and_trainings_not(
-    swept: tuple[Path, list[GridCell]], add: Callable[[], None]
+def test_an_added_metric_makes_evaluations_to_do_and_not_trainings(
+    swept: tuple[Path, list[GridCell]], add_metric: Callable[[], None]
 ) -> None:
     results, cells = swept
-    add()
-    assert do_all(cells, results) == EVALUATIONS
-    assert do_all(cells, results) == []
+    add_metric()
+    assert compute_all(cells, results) == EVALUATIONS
+    assert compute_all(cells, results) == []
     for cell in cells:
         if cell.kind == "evaluate" and cell.run != SUMMARY:
             assert ADDED in set(value_rows(Store(results), cell)["metric"])
 
 
-@pytest.mark.parametrize("says", [True, False])
-def test_packed_cells_are_asked_as_well(
-    says: bool, swept: tuple[Path, list[GridCell]], add: Callable[[], None], tmp_path: Path
+@pytest.mark.parametrize("names_metrics", [True, False])
+def test_an_added_metric_makes_packed_evaluations_to_do(
+    names_metrics: bool, swept: tuple[Path, list[GridCell]], add_metric: Callable[[], None], tmp_path: Path
 ) -> None:
-    """Those that name their metrics, and older ones, whose rows say them."""
+    """Cells that name their metrics, and cells whose rows have them."""
     results, cells = swept
     clean = tmp_path / "clean"
     clean.mkdir()
@@ -96,71 +96,75 @@ def test_packed_cells_are_asked_as_well(
     evaluates = rows["kind"].eq("evaluate") & rows["run"].ne(SUMMARY)
     assert rows.loc[evaluates, "metrics"].tolist() == [" ".join(sorted({"auc", *Point.metrics}))] * 2
     assert rows.loc[~evaluates, "metrics"].isna().all()
-    if not says:
+    if not names_metrics:
         tables.write("cells", rows.drop(columns="metrics"), path, tables.metadata(path) | {"older": "yes"})
     assert plan(cells, Store(clean)).todo == ()
     (task,) = {cell.task: cell.frozen for cell in cells}.values()
     prompts = PromptSet(task, "smoke")
     zero = contestants.baselines(prompts, ["zero"])
     assert PackedBaselines(clean)(zero[0], prompts) is not None
-    add()
+    add_metric()
     todo = [(cell.kind, cell.contestant) for cell in plan(cells, Store(clean)).todo]
-    assert sorted(todo) == sorted([*EVALUATIONS, ("train", "gpt2")]), "weights are not unpacked by a sweep"
+    assert sorted(todo) == sorted([*EVALUATIONS, ("train", "gpt2")]), "a sweep does not unpack weights"
     assert PackedBaselines(clean)(zero[0], prompts) is None
 
 
-def test_an_evaluation_is_computed_again_once(swept: tuple[Path, list[GridCell]], add: Callable[[], None]) -> None:
+def test_an_evaluation_without_the_metric_is_recomputed_once(
+    swept: tuple[Path, list[GridCell]], add_metric: Callable[[], None]
+) -> None:
     results, cells = swept
     (task,) = {cell.task: cell.frozen for cell in cells}.values()
     prompts = PromptSet(task, "smoke")
     zero = contestants.baselines(prompts, ["zero"])
     assert [cell.cached for cell in evaluate_cells(results, prompts, zero)] == [True]
-    add()
+    add_metric()
     assert [cell.cached for cell in evaluate_cells(results, prompts, zero)] == [False]
     assert [cell.cached for cell in evaluate_cells(results, prompts, zero)] == [True]
     path = evaluation_cells.cell_path(results, zero[0], prompts)
     assert ADDED in set(tables.read("values", path)["metric"])
 
 
-def test_a_metric_that_does_not_come_is_not_waited_for(
+def test_a_declared_metric_without_scores_does_not_repeat_evaluations(
     swept: tuple[Path, list[GridCell]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of a class from elsewhere that scores less than it says."""
+    """A plug-in class may compute fewer scores than it declares."""
     results, cells = swept
     monkeypatch.setattr(Point, "metrics", (*Point.metrics, ADDED))
-    assert do_all(cells, results) == EVALUATIONS
-    assert do_all(cells, results) == []
+    assert compute_all(cells, results) == EVALUATIONS
+    assert compute_all(cells, results) == []
 
 
-def test_what_is_lacking_follows_from_the_kind_of_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
-    of_gaussians = list(Gaussian.metrics)
+def test_lacking_metrics_depend_on_the_kind_of_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
+    gaussian_metrics = list(Gaussian.metrics)
     assert lacking([], "next") == lacking(["r_squared"], "next") == set()
     assert lacking(["accuracy_within_choices"], "targets") == set(), "chance"
-    assert lacking(of_gaussians, "next") == set() and lacking(of_gaussians, "targets") == {"log_likelihood_joint"}
+    assert lacking(gaussian_metrics, "next") == set() and lacking(gaussian_metrics, "targets") == {
+        "log_likelihood_joint"
+    }
     assert lacking([*Categorical.metrics, "accuracy_within_choices"], "targets") == set()
     assert "accuracy" in lacking(["cross_entropy"], "targets")
     for kind in (Gaussian, JointGaussian):
         monkeypatch.setattr(kind, "metrics", (*kind.metrics, "crps"))
-    assert lacking(of_gaussians, "next") == {"crps"} and lacking(Point.metrics, "next") == set()
+    assert lacking(gaussian_metrics, "next") == {"crps"} and lacking(Point.metrics, "next") == set()
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_predictions_have_exactly_the_metrics_that_they_name(head: str) -> None:
-    kind = HEADS[head]
-    blank = kind.from_raw(torch.zeros(1, 2, kind.raw_dim(3)), 3)
+def test_predictions_have_exactly_the_metrics_that_they_declare(head: str) -> None:
+    prediction_class = HEADS[head]
+    prediction = prediction_class.from_raw(torch.zeros(1, 2, prediction_class.raw_dim(3)), 3)
     y = torch.zeros(1, 2, dtype=torch.long) if head == "categorical" else torch.ones(1, 2, 3)
-    assert set(blank.scores(y)) == set(kind.metrics), f"{kind.__name__}.metrics names what its scores() computes"
+    assert set(prediction.scores(y)) == set(prediction_class.metrics)
 
 
 @pytest.mark.parametrize("group", ["linear-small", "gp-mixture-small", "bursty-small", "point-process-grid"])
-def test_packed_evaluations_lack_nothing(group: str) -> None:
-    """A change that adds a metric recomputes the packed cells, or they are to do."""
+def test_packed_evaluations_have_all_metrics(group: str) -> None:
+    """A change that adds a metric must recompute the packed cells."""
     columns = ["run", "evaluator", "prompt_set", "metric", "status"]
     rows = tables.read_columns("values", PACKED / f"{group}.values.parquet", columns)
     rows = rows[rows["status"].eq("ok") & rows["evaluator"].isin(["next", "targets"])]
     rows = rows[~rows["metric"].isin(tables.COMPARING)]
-    found = rows.groupby(["run", "evaluator", "prompt_set"])["metric"].unique()
-    assert len(found) > 10
-    for (run, question, _), metrics in found.items():
-        lacks = lacking(metrics, question)
-        assert not lacks, f"{run} lacks {lacks}: recompute the packed cells (grids/README.md)"
+    metrics_of = rows.groupby(["run", "evaluator", "prompt_set"])["metric"].unique()
+    assert len(metrics_of) > 10
+    for (run, question, _), metrics in metrics_of.items():
+        missing = lacking(metrics, question)
+        assert not missing, f"{run} lacks {missing}: recompute the packed cells (grids/README.md)"

@@ -1,4 +1,4 @@
-"""The plan: what is left of a grid, with all that it needs, in the grid's order."""
+"""The plan: the cells of a grid that are to do, with the cells that they need, in the order of the grid."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +15,14 @@ from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.plan import Plan, plan, weights
 
 CONFIG = resolve_run("linear", "gpt2", "smoke")
-ASKED = {"shifts": ["none"], "evaluators": [], "seed": 0}
+OPTIONS = {"shifts": ["none"], "evaluators": [], "seed": 0}
 TRAIN = GridCell("train", "a", "gpt2", CONFIG.task, "smoke", CONFIG)
-EVALUATE = GridCell("evaluate", "a", "gpt2", CONFIG.task, "smoke", CONFIG, ASKED, (TRAIN.hash,))
-ZERO = GridCell("evaluate", "zero", "zero", CONFIG.task, "smoke", options=ASKED, baseline="zero")
-TOGETHER = GridCell("evaluate", SUMMARY, SUMMARY, CONFIG.task, "smoke", options=ASKED, needs=(ZERO.hash, EVALUATE.hash))
-CELLS = (ZERO, TRAIN, EVALUATE, TOGETHER)
+EVALUATE = GridCell("evaluate", "a", "gpt2", CONFIG.task, "smoke", CONFIG, OPTIONS, (TRAIN.hash,))
+ZERO = GridCell("evaluate", "zero", "zero", CONFIG.task, "smoke", options=OPTIONS, baseline="zero")
+SUMMARY_CELL = GridCell(
+    "evaluate", SUMMARY, SUMMARY, CONFIG.task, "smoke", options=OPTIONS, needs=(ZERO.hash, EVALUATE.hash)
+)
+CELLS = (ZERO, TRAIN, EVALUATE, SUMMARY_CELL)
 
 
 def settle(results: Path, status: str, *cells: GridCell) -> None:
@@ -29,35 +31,35 @@ def settle(results: Path, status: str, *cells: GridCell) -> None:
         record(results, cell, Outcome(status, reason), Context(results))  # type: ignore[arg-type]
 
 
-def planned(results: Path) -> Plan:
+def plan_of(results: Path) -> Plan:
     return plan(CELLS, Store(results))
 
 
-def test_nothing_is_there_and_all_is_to_do_in_the_order_of_the_grid(tmp_path: Path) -> None:
-    assert planned(tmp_path).todo == CELLS
-    assert planned(tmp_path).repeated == ()
+def test_in_an_empty_folder_all_cells_are_to_do_in_the_order_of_the_grid(tmp_path: Path) -> None:
+    assert plan_of(tmp_path).todo == CELLS
+    assert plan_of(tmp_path).repeated == ()
 
 
-def test_all_is_there_and_nothing_is_to_do_even_without_weights(tmp_path: Path) -> None:
+def test_finished_cells_are_not_to_do_even_without_weights(tmp_path: Path) -> None:
     settle(tmp_path, "done", *CELLS)
     assert not weights(tmp_path, TRAIN).exists()
-    assert planned(tmp_path).todo == ()
+    assert plan_of(tmp_path).todo == ()
 
 
-@pytest.mark.parametrize("there", [False, True])
-def test_a_run_is_trained_again_only_for_weights_that_somebody_needs(tmp_path: Path, there: bool) -> None:
-    settle(tmp_path, "done", TRAIN, ZERO, TOGETHER)
-    if there:
+@pytest.mark.parametrize("has_weights", [False, True])
+def test_a_run_is_retrained_only_if_a_cell_needs_missing_weights(tmp_path: Path, has_weights: bool) -> None:
+    settle(tmp_path, "done", TRAIN, ZERO, SUMMARY_CELL)
+    if has_weights:
         weights(tmp_path, TRAIN).parent.mkdir(parents=True)
         weights(tmp_path, TRAIN).touch()
-    assert planned(tmp_path).todo == (() if there else (TRAIN,)) + (EVALUATE, TOGETHER)
-    assert planned(tmp_path).repeated == (() if there else (TRAIN,)) + (TOGETHER,)
+    assert plan_of(tmp_path).todo == (() if has_weights else (TRAIN,)) + (EVALUATE, SUMMARY_CELL)
+    assert plan_of(tmp_path).repeated == (() if has_weights else (TRAIN,)) + (SUMMARY_CELL,)
 
 
-@pytest.mark.parametrize("branched", [False, True])
-def test_a_run_from_an_archive_is_trained_again_where_branches_are_evaluated(tmp_path: Path, branched: bool) -> None:
-    """An archive of weights brings none."""
-    settings = ["train.schedule=warmup-stable-decay", "train.branches=[0.5]"] if branched else []
+@pytest.mark.parametrize("has_branches", [False, True])
+def test_a_run_from_an_archive_is_retrained_if_branches_are_evaluated(tmp_path: Path, has_branches: bool) -> None:
+    """An archive of weights has no branches."""
+    settings = ["train.schedule=warmup-stable-decay", "train.branches=[0.5]"] if has_branches else []
     config = resolve_run("linear", "gpt2", "smoke", overrides=settings)
     train, evaluate = (replace(cell, config=config) for cell in (TRAIN, EVALUATE))
     evaluate = replace(evaluate, needs=(train.hash,))
@@ -66,37 +68,37 @@ def test_a_run_from_an_archive_is_trained_again_where_branches_are_evaluated(tmp
     weights(tmp_path, train).touch()
     assert plan((train, evaluate), Store(tmp_path)).todo == (evaluate,)
     (weights(tmp_path, train).parent / Run.UNPACKED).touch()
-    assert plan((train, evaluate), Store(tmp_path)).todo == ((train,) if branched else ()) + (evaluate,)
+    assert plan((train, evaluate), Store(tmp_path)).todo == ((train,) if has_branches else ()) + (evaluate,)
 
 
-@pytest.mark.parametrize(("task", "again"), [("linear", False), ("gp-mixture", True)])
-def test_what_is_packed_is_evaluated_again_only_where_a_summary_compares_episodes(
-    tmp_path: Path, task: str, again: bool
+@pytest.mark.parametrize(("task", "is_repeated"), [("linear", False), ("gp-mixture", True)])
+def test_packed_evaluations_are_repeated_only_if_a_summary_compares_episodes(
+    tmp_path: Path, task: str, is_repeated: bool
 ) -> None:
-    """Packed rows hold all values, and of errors only what a report needs."""
+    """Packed files have all values, but only the errors that a report needs."""
     config = resolve_run(task, "gpt2", "smoke")
     train, evaluate, zero = (replace(cell, frozen=config.task, config=cell.config and config) for cell in CELLS[:3])
     evaluate = replace(evaluate, needs=(train.hash,))
-    together = replace(TOGETHER, frozen=config.task, needs=(zero.hash, evaluate.hash))
+    summary = replace(SUMMARY_CELL, frozen=config.task, needs=(zero.hash, evaluate.hash))
     (tmp_path / "reference").mkdir()
     tables.write("cells", [], tmp_path / "reference" / "packed.parquet", {})
     for cell in (train, evaluate, zero):
         record(tmp_path, cell, Outcome("done", files=("reference/packed.parquet",)), Context(tmp_path))
-    cells = (zero, train, evaluate, together)
-    assert plan(cells, Store(tmp_path)).todo == (cells if again else (together,))
-    assert plan(cells, Store(tmp_path)).repeated == ((zero, train, evaluate) if again else ())
-    record(tmp_path, together, Outcome("done"), Context(tmp_path))
+    cells = (zero, train, evaluate, summary)
+    assert plan(cells, Store(tmp_path)).todo == (cells if is_repeated else (summary,))
+    assert plan(cells, Store(tmp_path)).repeated == ((zero, train, evaluate) if is_repeated else ())
+    record(tmp_path, summary, Outcome("done"), Context(tmp_path))
     assert plan(cells, Store(tmp_path)).todo == ()
 
 
-def test_what_failed_is_tried_again_and_summed_up_again(tmp_path: Path) -> None:
-    settle(tmp_path, "done", TRAIN, EVALUATE, TOGETHER)
+def test_a_failed_cell_and_its_summary_are_to_do(tmp_path: Path) -> None:
+    settle(tmp_path, "done", TRAIN, EVALUATE, SUMMARY_CELL)
     settle(tmp_path, "failed", ZERO)
-    assert planned(tmp_path).todo == (ZERO, TOGETHER)
+    assert plan_of(tmp_path).todo == (ZERO, SUMMARY_CELL)
 
 
-def test_a_cell_that_turned_out_to_make_no_sense_is_not_tried_again(tmp_path: Path) -> None:
-    settle(tmp_path, "done", TRAIN, ZERO, TOGETHER)
+def test_a_skipped_cell_is_not_to_do(tmp_path: Path) -> None:
+    settle(tmp_path, "done", TRAIN, ZERO, SUMMARY_CELL)
     settle(tmp_path, "skipped", EVALUATE)
-    assert planned(tmp_path).todo == ()
-    assert planned(tmp_path).states[EVALUATE.hash] == "skipped"
+    assert plan_of(tmp_path).todo == ()
+    assert plan_of(tmp_path).states[EVALUATE.hash] == "skipped"

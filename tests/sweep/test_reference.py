@@ -1,4 +1,4 @@
-"""Baseline cells of packed results are used for the very prompts they are of, and for no others."""
+"""Packed cells of baselines are used for exactly the same prompts, and computed for other prompts."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ from tests.conftest import small_card
 from tests.sweep.test_pack import sweep
 
 NAMES = ("zero", "knn-3", "decision-tree-2")
-ASKED = {"shifts": ["none", "orthants"], "evaluators": [], "seed": 0}
+OPTIONS = {"shifts": ["none", "orthants"], "evaluators": [], "seed": 0}
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +40,11 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> TaskConfig:
 
 @pytest.fixture(scope="module")
 def shipped(task: TaskConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A results folder with nothing but packed files, and the folder in which they were computed."""
+    """A results folder with only packed files, and the folder in which they were computed."""
     computed, packed = (tmp_path_factory.mktemp(name) for name in ("computed", "packed"))
-    of_baselines = [GridCell("evaluate", name, name, task, "smoke", options=ASKED, baseline=name) for name in NAMES]
-    sweep(of_baselines, computed)
-    pack(of_baselines, Store(computed), computed / "reference")
+    cells = [GridCell("evaluate", name, name, task, "smoke", options=OPTIONS, baseline=name) for name in NAMES]
+    sweep(cells, computed)
+    pack(cells, Store(computed), computed / "reference")
     (computed / "reference").rename(packed / "reference")
     return packed, computed
 
@@ -59,16 +59,16 @@ def packed(shipped: tuple[Path, Path], tmp_path: Path) -> Path:
     return tmp_path / "results"
 
 
-def evaluated(
+def evaluate(
     results: Path, prompts: PromptSet, names: Sequence[str] = NAMES, fresh: bool = False
 ) -> dict[str, CellResult]:
-    field = contestants.baselines(prompts, names)
-    found = evaluate_cells(results, prompts, field, None if fresh else PackedBaselines(results), fresh)
-    return {cell.contestant.name: cell for cell in found}
+    baselines = contestants.baselines(prompts, names)
+    cells = evaluate_cells(results, prompts, baselines, None if fresh else PackedBaselines(results), fresh)
+    return {cell.contestant.name: cell for cell in cells}
 
 
-def taken(results: Path, prompts: PromptSet, names: Sequence[str] = NAMES) -> set[str]:
-    return {name for name, cell in evaluated(results, prompts, names).items() if cell.shipped == "reference"}
+def copied_baselines(results: Path, prompts: PromptSet, names: Sequence[str] = NAMES) -> set[str]:
+    return {name for name, cell in evaluate(results, prompts, names).items() if cell.shipped == "reference"}
 
 
 def change(packed: Path, table: tables.TableName, **columns: object) -> None:
@@ -76,123 +76,125 @@ def change(packed: Path, table: tables.TableName, **columns: object) -> None:
     tables.write(table, tables.read(table, path).assign(**columns), path, {})
 
 
-def own(results: Path, prompts: PromptSet, run: str, table: tables.TableName = "values") -> pd.DataFrame:
+def read_table(results: Path, prompts: PromptSet, run: str, table: tables.TableName = "values") -> pd.DataFrame:
     return tables.read(table, results / "tables" / prompts.id / f"{run}.{table}.parquet")
 
 
-def test_a_baseline_that_is_fitted_to_nothing_is_taken_like_any_other(tmp_path: Path) -> None:
+def test_the_cell_of_a_baseline_without_fitting_is_copied(tmp_path: Path) -> None:
     images, _ = resolve_task("image-completion", "smoke", {"episodes": 4})
-    name, asked = "mean-image", ASKED | {"shifts": ["none"]}
-    cell = GridCell("evaluate", name, name, images, "smoke", options=asked, baseline=name)
+    name, options = "mean-image", OPTIONS | {"shifts": ["none"]}
+    cell = GridCell("evaluate", name, name, images, "smoke", options=options, baseline=name)
     sweep([cell], tmp_path)
     pack([cell], Store(tmp_path), tmp_path / "reference")
     shutil.rmtree(tmp_path / "tables")
-    assert taken(tmp_path, PromptSet(images, "smoke"), [name]) == {name}
+    assert copied_baselines(tmp_path, PromptSet(images, "smoke"), [name]) == {name}
 
 
 @pytest.mark.parametrize("shift", ["none", "orthants"])
-def test_shipped_cells_are_not_computed_again_and_say_the_same(
+def test_packed_cells_are_copied_without_computation(
     shift: str, task: TaskConfig, shipped: tuple[Path, Path], packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prompts = PromptSet(task, "smoke", shift)
     for cls in (NearestNeighbours, GreedyTree):
         monkeypatch.setattr(cls, "answer", None)
-    assert taken(packed, prompts) == set(NAMES)
+    assert copied_baselines(packed, prompts) == set(NAMES)
     for name in NAMES:
-        pd.testing.assert_frame_equal(own(packed, prompts, name), own(shipped[1], prompts, name))
-    assert all(cell.cached and cell.shipped for cell in evaluated(packed, prompts).values())
+        pd.testing.assert_frame_equal(read_table(packed, prompts, name), read_table(shipped[1], prompts, name))
+    assert all(cell.cached and cell.shipped for cell in evaluate(packed, prompts).values())
 
 
 @pytest.mark.parametrize("name", ["knn-3", "decision-tree-2"])
-def test_paired_differences_beside_shipped_errors_are_those_beside_computed_ones(
+def test_paired_differences_from_packed_errors_equal_those_from_computed_ones(
     name: str, task: TaskConfig, shipped: tuple[Path, Path], packed: Path
 ) -> None:
-    """`zero` stands for a model: its errors are there at every size, those of the tree at a few."""
+    """`zero` takes the place of a model, with errors at every context size."""
     prompts = PromptSet(task, "smoke")
-    evaluated(packed, prompts, [name])
-    model, beside = own(shipped[1], prompts, "zero", "errors"), []
+    evaluate(packed, prompts, [name])
+    model, differences = read_table(shipped[1], prompts, "zero", "errors"), []
     for results in (packed, shipped[1]):
-        scores = EpisodeScores([model, own(results, prompts, name, "errors")], {prompts.id})
+        scores = EpisodeScores([model, read_table(results, prompts, name, "errors")], {prompts.id})
         curves = (scores.curves([run], prompts.id, "squared_error") for run in ("zero", name))
-        found = difference(*(curve for curve in curves if curve is not None))
-        assert found is not None
-        beside.append((found.value, found.low, found.high))
-    assert beside[0] == pytest.approx(beside[1], rel=1e-5)
+        gap = difference(*(curve for curve in curves if curve is not None))
+        assert gap is not None
+        differences.append((gap.value, gap.low, gap.high))
+    assert differences[0] == pytest.approx(differences[1], rel=1e-5)
 
 
 def test_cells_of_other_prompts_are_computed(task: TaskConfig, packed: Path) -> None:
-    others = [
+    prompt_sets = [
         PromptSet(task, "smoke", seed=1),
         PromptSet(task, "smoke", "points-12"),
         PromptSet(task.model_copy(update={"episodes": 32}), "smoke"),
         PromptSet(task.model_copy(update={"parameters": task.parameters | {"dim": 4}}), "smoke"),
     ]
-    for prompts in others:
-        assert not taken(packed, prompts, ["zero"])
+    for prompts in prompt_sets:
+        assert not copied_baselines(packed, prompts, ["zero"])
 
 
-def test_a_card_of_the_users_own_is_computed(task: TaskConfig, packed: Path, tmp_path: Path) -> None:
+def test_a_baseline_of_the_users_card_is_computed(task: TaskConfig, packed: Path, tmp_path: Path) -> None:
     card = tmp_path / "knn-3.toml"
     card.write_text(tomli_w.dumps({"estimator": "knn", "summary": "one", "settings": {"k": 1}}))
-    assert not taken(packed, PromptSet(task, "smoke"), [str(card)])
+    assert not copied_baselines(packed, PromptSet(task, "smoke"), [str(card)])
 
 
-def test_other_versions_of_the_library_that_fits_are_computed_anew(task: TaskConfig, packed: Path) -> None:
-    """Of the three only the tree is scikit-learn's; XGBoost's version matters to none of them."""
+def test_cells_of_other_library_versions_are_recomputed(task: TaskConfig, packed: Path) -> None:
+    """Only the tree uses scikit-learn, and none of the baselines uses XGBoost."""
     rows = tables.read("cells", packed / "reference" / "tiny-linear-smoke.cells.parquet")
     versions = json.loads(rows["libraries"].iloc[0])
     change(packed, "cells", libraries=json.dumps(versions | {"xgboost": "0.1"}))
-    assert taken(packed, PromptSet(task, "smoke", "orthants")) == set(NAMES)
+    assert copied_baselines(packed, PromptSet(task, "smoke", "orthants")) == set(NAMES)
     change(packed, "cells", libraries=json.dumps(versions | {"scikit-learn": "0.1"}))
-    assert taken(packed, PromptSet(task, "smoke")) == {"zero", "knn-3"}
+    assert copied_baselines(packed, PromptSet(task, "smoke")) == {"zero", "knn-3"}
 
 
-def test_an_estimator_that_answers_otherwise_since_is_computed_anew(task: TaskConfig, packed: Path) -> None:
-    change(packed, "cells", cell=[f"{i:016x}" for i in range(len(NAMES))])  # as with another number of versions
-    assert not taken(packed, PromptSet(task, "smoke"))
+def test_cells_of_other_code_are_recomputed(task: TaskConfig, packed: Path) -> None:
+    change(packed, "cells", cell=[f"{i:016x}" for i in range(len(NAMES))])  # hashes of other code
+    assert not copied_baselines(packed, PromptSet(task, "smoke"))
 
 
-def test_where_single_episodes_were_not_kept_they_are_computed(task: TaskConfig, packed: Path) -> None:
+def test_cells_without_packed_errors_are_computed(task: TaskConfig, packed: Path) -> None:
     (packed / "reference" / "tiny-linear-smoke.errors.parquet").unlink()
-    assert not taken(packed, PromptSet(task, "smoke"), ["zero"])
-    assert taken(packed, PromptSet(task, "smoke", "orthants"), ["zero"]) == {"zero"}  # whose errors nobody compares
+    assert not copied_baselines(packed, PromptSet(task, "smoke"), ["zero"])
+    assert copied_baselines(packed, PromptSet(task, "smoke", "orthants"), ["zero"]) == {
+        "zero"
+    }  # no paired test uses these errors
 
 
-def test_damaged_packed_files_are_named_and_computed(
+def test_damaged_packed_files_are_reported_and_their_cells_computed(
     task: TaskConfig, packed: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = packed / "reference" / "tiny-linear-smoke.values.parquet"
     path.write_bytes(path.read_bytes()[:500])
-    assert not taken(packed, PromptSet(task, "smoke"), ["zero"])
+    assert not copied_baselines(packed, PromptSet(task, "smoke"), ["zero"])
     assert path.name in caplog.text
 
 
-def test_fresh_computes_here_what_was_taken(task: TaskConfig, packed: Path) -> None:
+def test_fresh_computes_cells_that_were_copied(task: TaskConfig, packed: Path) -> None:
     prompts = PromptSet(task, "smoke")
-    assert taken(packed, prompts) == set(NAMES)
-    assert not any(cell.cached or cell.shipped for cell in evaluated(packed, prompts, fresh=True).values())
-    assert len(own(packed, prompts, "zero", "errors")) == 48 * 9  # every episode at every context size again
-    assert all(cell.cached and not cell.shipped for cell in evaluated(packed, prompts, fresh=True).values())
+    assert copied_baselines(packed, prompts) == set(NAMES)
+    assert not any(cell.cached or cell.shipped for cell in evaluate(packed, prompts, fresh=True).values())
+    assert len(read_table(packed, prompts, "zero", "errors")) == 48 * 9  # every episode at every context size
+    assert all(cell.cached and not cell.shipped for cell in evaluate(packed, prompts, fresh=True).values())
 
 
-def test_the_printed_table_says_what_was_not_computed_here(
+def test_the_printed_table_names_copied_baselines(
     task: TaskConfig, packed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     prompts = PromptSet(task, "smoke")
-    evaluated(packed, prompts, ["knn-3"])
-    evaluated(packed, prompts, ["zero"], fresh=True)
+    evaluate(packed, prompts, ["knn-3"])
+    evaluate(packed, prompts, ["zero"], fresh=True)
     summarise(packed, prompts)
     print_summary(packed, [prompts.id])
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "--fresh" in line]
     assert "reference" in line and line.endswith(": knn-3")
 
 
-def test_every_cell_is_named_before_it_is_worked_on(task: TaskConfig, tmp_path: Path) -> None:
+def test_the_start_of_every_cell_is_reported(task: TaskConfig, tmp_path: Path) -> None:
     prompts = PromptSet(task, "smoke")
     steps: list[str] = []
-    field = contestants.baselines(prompts, ["zero", "knn-3"])
-    begins = lambda contestant, prompts: steps.append(contestant.name)  # noqa: E731
-    for cell in evaluate_cells(tmp_path, prompts, field, begins=begins):
+    baselines = contestants.baselines(prompts, ["zero", "knn-3"])
+    record_start = lambda contestant, prompts: steps.append(contestant.name)  # noqa: E731
+    for cell in evaluate_cells(tmp_path, prompts, baselines, begins=record_start):
         assert cells.is_done(tmp_path, cell.contestant, prompts)
         steps.append(f"{cell.contestant.name} done")
     assert steps == ["zero", "zero done", "knn-3", "knn-3 done"]

@@ -1,4 +1,4 @@
-"""Weights that ship are those that were evaluated: answers of an unpacked run are the packed ones."""
+"""The shipped weights are those that were evaluated: an unpacked run gives the packed values."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from iclbench.store import archives
 
 PACKED = cards_folder("grids").parent / "results" / "reference"
 ARCHIVES = sorted(PACKED.glob("*.weights.safetensors"))
-# One of each kind of task, by what is predicted and where; all of them in `make test-slow`.
-EVERY_RUN = {"bursty-grid", "gp-mixture-grid", "linear-grid"}
+# One archive for each kind of task; `make test-slow` tests all runs.
+FAST_GROUPS = {"bursty-grid", "gp-mixture-grid", "linear-grid"}
 RUNS = [
-    pytest.param(path, name, marks=() if n == 0 and path.name.split(".")[0] in EVERY_RUN else pytest.mark.slow, id=name)
+    pytest.param(
+        path, name, marks=() if n == 0 and path.name.split(".")[0] in FAST_GROUPS else pytest.mark.slow, id=name
+    )
     for path in ARCHIVES
     for n, name in enumerate(archives.entries(path))
 ]
@@ -34,14 +36,14 @@ def test_shipped_weights_give_the_packed_values(archive: Path, name: str, tmp_pa
     data = os.environ.get("ICLBENCH_DATA")
     prompts = PromptSet(run.config.task, run.config.preset, data_dir=Path(data) if data else None)
     if prompts.family.needs_data and data is None:
-        pytest.skip("ICLBENCH_DATA is not set: the data that its episodes are drawn from are elsewhere")
+        pytest.skip("ICLBENCH_DATA is not set, and the task needs a data set")
     assert set(packed["prompt_set"]) == {prompts.id}
-    found = evaluate([backbone(run)], prompts)
+    computed = evaluate([backbone(run)], prompts)
     key = ["metric", "n_context", "n_related", "axis", "axis_value", "stratum"]
-    both = packed.merge(found, on=key, suffixes=("_packed", ""))
-    assert len(both) == len(packed) > 0
+    merged = packed.merge(computed, on=key, suffixes=("_packed", ""))
+    assert len(merged) == len(packed) > 0
     # Processors round differently.
-    assert both["value"].tolist() == pytest.approx(both["value_packed"].tolist(), rel=1e-3, abs=1e-5)
+    assert merged["value"].tolist() == pytest.approx(merged["value_packed"].tolist(), rel=1e-3, abs=1e-5)
 
 
 def test_all_weights_take_less_than_thirty_megabytes() -> None:

@@ -1,4 +1,4 @@
-"""Verifying: what is equal is said to be, and one changed digit is found."""
+"""Verification of stored results: equal results, single changed digits, and differences within intervals."""
 
 import json
 import shutil
@@ -16,7 +16,6 @@ from iclbench.cli.main import main
 from iclbench.config.resolution import resolve_run
 from iclbench.core import kernels
 from iclbench.core.context import Context
-from iclbench.core.errors import IclbenchError
 from iclbench.store.cells import Store
 from iclbench.store.outcome import Outcome
 from iclbench.sweep.cells import GridCell, grid_cells
@@ -25,6 +24,7 @@ from iclbench.sweep.plan import plan
 from iclbench.sweep.verify import _has_data, _Workers, first_difference, sampled_cells, share_of_interval, verify
 from iclbench.sweep.work import work
 from tests.conftest import small_card
+from tests.refusals import refused
 
 RUN = "tiny-gpt2-smoke-s0"
 
@@ -61,65 +61,65 @@ def workers() -> Iterator[_Workers]:
 
 
 @pytest.fixture
-def shared(workers: _Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of the module ask the same worker processes: most of their time is for importing torch."""
+def shared_workers(workers: _Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests of this module share worker processes, since the import of torch takes most of their time."""
 
-    def started(threads: int) -> nullcontext[_Workers]:
+    def module_workers(threads: int) -> nullcontext[_Workers]:
         assert threads == workers._threads
         return nullcontext(workers)
 
-    monkeypatch.setattr("iclbench.sweep.verify._Workers", started)
+    monkeypatch.setattr("iclbench.sweep.verify._Workers", module_workers)
 
 
-@pytest.mark.usefixtures("shared")
+@pytest.mark.usefixtures("shared_workers")
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", ["results", "clean"])
-def test_what_is_computed_again_is_equal_whether_single_or_packed(
-    swept: tuple[Path, list[GridCell]], folder: str
-) -> None:
+def test_recomputed_cells_equal_single_and_packed_rows(swept: tuple[Path, list[GridCell]], folder: str) -> None:
     root, cells = swept
     before = sorted(root.rglob("*"))
-    found = list(verify(cells, Store(root / folder), 9, 0, Context(root / folder)))
-    assert {each.cell.run for each in found} == {RUN, "knn-3", "least-squares"}, "all but the summary, each once"
-    assert [each.difference for each in found] == [None] * 3
-    assert {each.environment for each in found} == {()}
+    verified = list(verify(cells, Store(root / folder), 9, 0, Context(root / folder)))
+    assert {each.cell.run for each in verified} == {RUN, "knn-3", "least-squares"}, "all evaluations except the summary"
+    assert [each.difference for each in verified] == [None] * 3
+    assert {each.environment for each in verified} == {()}
     # Two distributions of nine context sizes and an area; the run has two points of its training curve.
-    assert {each.cell.run: each.rows for each in found} == {RUN: 22, "knn-3": 20, "least-squares": 20}
-    assert sorted(root.rglob("*")) == before, "nothing is left behind"
+    assert {each.cell.run: each.rows for each in verified} == {RUN: 22, "knn-3": 20, "least-squares": 20}
+    assert sorted(root.rglob("*")) == before, "no file is added"
 
 
 @pytest.mark.slow
-def test_a_damaged_file_is_a_difference_that_names_it(swept: tuple[Path, list[GridCell]], tmp_path: Path) -> None:
-    """Its ends are whole: only who reads all of it can know. Its worker process is started and ended here."""
+def test_a_damaged_file_is_a_difference_with_its_path(swept: tuple[Path, list[GridCell]], tmp_path: Path) -> None:
+    """Both ends of the file are intact. The test starts its own worker process."""
     root, cells = swept
     shutil.copytree(root / "clean", tmp_path / "clean")
     path = tmp_path / "clean" / "reference" / "tiny-smoke.values.parquet"
     content = bytearray(path.read_bytes())
     content[4:200] = bytes(196)
     path.write_bytes(content)
-    only = [cell for cell in cells if cell.baseline == "knn-3"]
-    (found,) = verify(only, Store(tmp_path / "clean"), 1, 0, Context(tmp_path))
-    assert f"{path} is damaged" in str(found.difference) and "delete it" in str(found.difference)
+    selected = [cell for cell in cells if cell.baseline == "knn-3"]
+    (verified,) = verify(selected, Store(tmp_path / "clean"), 1, 0, Context(tmp_path))
+    assert str(path) in str(verified.difference)
 
 
-@pytest.mark.usefixtures("shared")
-def test_the_choice_is_a_function_of_the_seed(swept: tuple[Path, list[GridCell]]) -> None:
+@pytest.mark.usefixtures("shared_workers")
+def test_the_random_choice_depends_only_on_the_seed(swept: tuple[Path, list[GridCell]]) -> None:
     root, cells = swept
     store, context = Store(root / "clean"), Context(root / "clean")
-    only = [cell for cell in cells if cell.baseline]
+    baseline_cells = [cell for cell in cells if cell.baseline]
 
     def choice(seed: int) -> str:
-        (cell,) = sampled_cells(only, store, 1, seed, context)
+        (cell,) = sampled_cells(baseline_cells, store, 1, seed, context)
         return cell.run
 
     assert choice(3) == choice(3)
     assert {choice(seed) for seed in range(6)} == {"knn-3", "least-squares"}
-    assert [each.cell.run for each in verify(only, store, 1, 3, context)] == [choice(3)]
+    assert [each.cell.run for each in verify(baseline_cells, store, 1, 3, context)] == [choice(3)]
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("shared")
-def test_a_changed_digit_and_another_place_are_found(swept: tuple[Path, list[GridCell]], tmp_path: Path) -> None:
+@pytest.mark.usefixtures("shared_workers")
+def test_a_changed_digit_and_another_environment_are_reported(
+    swept: tuple[Path, list[GridCell]], tmp_path: Path
+) -> None:
     root, cells = swept
     reference = tmp_path / "reference"
     for path in (root / "clean" / "reference").iterdir():
@@ -129,54 +129,56 @@ def test_a_changed_digit_and_another_place_are_found(swept: tuple[Path, list[Gri
             changed = rows["run"].eq("knn-3") & rows["n_context"].eq(5) & rows["shift"].eq("orthants")
             rows.loc[changed, "low"] = np.nextafter(float(rows.loc[changed, "low"].iloc[0]), 1)
         if table == "cells":
-            rows = rows.assign(hardware="an abacus", threads=2)
+            rows = rows.assign(hardware="another processor", threads=2)
         tables.write(table, rows, reference / path.name, tables.metadata(path))  # type: ignore[arg-type]
-    only = [cell for cell in cells if cell.baseline]
-    found = {each.cell.run: each for each in verify(only, Store(tmp_path), 2, 0, Context(tmp_path))}
-    assert found["least-squares"].equal
-    assert not found["knn-3"].equal and found["knn-3"].agrees and 0 < float(found["knn-3"].share or 0) < 1e-9
-    difference = str(found["knn-3"].difference)
+    baseline_cells = [cell for cell in cells if cell.baseline]
+    verified = {each.cell.run: each for each in verify(baseline_cells, Store(tmp_path), 2, 0, Context(tmp_path))}
+    assert verified["least-squares"].equal
+    changed_cell = verified["knn-3"]
+    assert not changed_cell.equal and changed_cell.agrees and 0 < float(changed_cell.share or 0) < 1e-9
+    difference = str(changed_cell.difference)
     assert difference.startswith("low ")
     assert "orthants" in difference and "n_context 5" in difference
-    assert [line.split(":")[0] for line in found["knn-3"].environment] == ["hardware", "threads"]
+    assert [line.split(":")[0] for line in changed_cell.environment] == ["hardware", "threads"]
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("shared")
+@pytest.mark.usefixtures("shared_workers")
 @pytest.mark.skipif(kernels.current() not in ("default", "avx2", "avx512"), reason="instruction sets of x86")
 @pytest.mark.parametrize(
-    ("recorded", "used"),
+    ("recorded_kernels", "used_kernels"),
     [pytest.param("default", "default", marks=pytest.mark.slow), ("avx4096", None), (None, None)],
 )
-def test_a_cell_is_computed_again_with_the_kernels_of_its_row(
+def test_a_cell_is_recomputed_with_the_kernels_of_its_row(
     swept: tuple[Path, list[GridCell]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    recorded: str | None,
-    used: str | None,
+    recorded_kernels: str | None,
+    used_kernels: str | None,
 ) -> None:
-    """As long as this processor has them."""
+    """If this processor supports them."""
     root, cells = swept
-    seen: list[str] = []
+    kernels_of_cells: list[str] = []
     work = _Workers.work
 
-    def note(self: _Workers, cell: GridCell, context: Context, instruction_set: str) -> Outcome:
+    def record_kernels(self: _Workers, cell: GridCell, context: Context, instruction_set: str) -> Outcome:
         outcome = work(self, cell, context, instruction_set)
-        seen.append(Store(context.results).rows.loc[cell.hash, "kernels"])
+        kernels_of_cells.append(Store(context.results).rows.loc[cell.hash, "kernels"])
         return outcome
 
-    monkeypatch.setattr(_Workers, "work", note)
+    monkeypatch.setattr(_Workers, "work", record_kernels)
     shutil.copytree(root / "clean", tmp_path / "clean")
     path = tmp_path / "clean" / "reference" / "tiny-smoke.cells.parquet"
-    tables.write("cells", tables.read("cells", path).assign(kernels=recorded), path, tables.metadata(path))
-    only = [cell for cell in cells if cell.baseline == "knn-3"]
-    (found,) = verify(only, Store(tmp_path / "clean"), 1, 0, Context(tmp_path))
-    assert seen == [used or kernels.current()]
-    assert [line.split(":")[0] for line in found.environment] == (["kernels"] if recorded and not used else [])
+    tables.write("cells", tables.read("cells", path).assign(kernels=recorded_kernels), path, tables.metadata(path))
+    selected = [cell for cell in cells if cell.baseline == "knn-3"]
+    (verified,) = verify(selected, Store(tmp_path / "clean"), 1, 0, Context(tmp_path))
+    assert kernels_of_cells == [used_kernels or kernels.current()]
+    is_different = recorded_kernels and not used_kernels
+    assert [line.split(":")[0] for line in verified.environment] == (["kernels"] if is_different else [])
 
 
-def test_nothing_finished_is_one_line(swept: tuple[Path, list[GridCell]], tmp_path: Path) -> None:
-    with pytest.raises(IclbenchError, match="nothing to verify"):
+def test_verification_without_finished_cells_is_refused(swept: tuple[Path, list[GridCell]], tmp_path: Path) -> None:
+    with refused("nothing-to-do", tmp_path, exit_code=1):
         list(verify(swept[1], Store(tmp_path), 3, 0, Context(tmp_path)))
 
 
@@ -210,24 +212,24 @@ def rows(**changes: object) -> pd.DataFrame:
         ({"card": "y", "version": "2"}, None),
         ({"value": 0.1 + 2**-56}, "value 0.1 became 0.10000000000000002: "),
         ({"low": 0.0}, "low <NA> became 0.0: "),
-        ({"n_context": 5}, "1 rows only computed again, the first: run a, "),
+        ({"n_context": 5}, "1 rows only recomputed, the first: run a, "),
         ({"normaliser": 2.0}, "normaliser <NA> became 2.0: "),
     ],
 )
-def test_the_first_difference_is_named(changes: dict[str, object], expected: str | None) -> None:
-    found = first_difference(rows(), rows(**changes))
-    assert found == expected if expected is None else str(found).startswith(expected)
+def test_the_first_difference_is_described(changes: dict[str, object], expected: str | None) -> None:
+    difference = first_difference(rows(), rows(**changes))
+    assert difference == expected if expected is None else str(difference).startswith(expected)
     assert (first_difference(rows(**changes), rows()) is None) == (expected is None)
 
 
-@pytest.mark.parametrize(("task", "there"), [("tabular", False), ("linear", True)])
-def test_tasks_whose_data_set_is_not_there_are_passed_over(tmp_path: Path, task: str, there: bool) -> None:
+@pytest.mark.parametrize(("task", "is_available"), [("tabular", False), ("linear", True)])
+def test_tasks_with_missing_data_are_not_verified(tmp_path: Path, task: str, is_available: bool) -> None:
     frozen = resolve_run(task, "gpt2", "smoke").task
     cell = GridCell("evaluate", "zero", "zero", frozen, "smoke", baseline="zero")
-    assert _has_data(cell, Context(tmp_path)) == there
+    assert _has_data(cell, Context(tmp_path)) == is_available
 
 
-def test_the_largest_difference_is_told() -> None:
+def test_the_largest_difference_is_described() -> None:
     assert str(first_difference(rows(), rows(value=0.35))).endswith("; at most 2.5e-01 apart")
 
 
@@ -243,12 +245,12 @@ def test_the_largest_difference_is_told() -> None:
         ({"value": None, "low": None, "high": None, "status": "failed", "reason": "r"}, None),
     ],
 )
-def test_differences_are_held_against_the_interval(changes: dict[str, object], expected: float | None) -> None:
+def test_differences_are_measured_in_halves_of_the_interval(changes: dict[str, object], expected: float | None) -> None:
     ends = {"low": 0.09, "high": 0.11}
     assert share_of_interval(rows(**ends), rows(**ends | changes)) == (expected and pytest.approx(expected))
 
 
-def test_without_an_interval_only_the_last_digit_counts_but_for_training_curves() -> None:
+def test_without_an_interval_every_difference_counts_except_in_training_curves() -> None:
     assert share_of_interval(rows(), rows()) == 0
     assert share_of_interval(rows(), rows(value=np.nextafter(0.1, 1))) is None
     assert share_of_interval(rows(low=0.1, high=0.1), rows(low=0.1, high=0.1, value=np.nextafter(0.1, 1))) is None
@@ -261,14 +263,14 @@ def test_rows_that_are_only_stored_are_a_difference() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("shared")
+@pytest.mark.usefixtures("shared_workers")
 def test_the_command_packs_and_verifies(
     swept: tuple[Path, list[GridCell]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = swept[0]
     results = Path(shutil.copytree(root / "results", tmp_path / "results"))
     grid = [str(root / "grid.toml"), "--results", str(results), "--device", "cpu"]
-    assert main(["sweep", *grid, "--pack", str(tmp_path / "elsewhere")]) == 2
+    assert main(["sweep", *grid, "--pack", str(tmp_path / "other")]) == 2
     assert "--pack" in capsys.readouterr().err
     assert main(["sweep", *grid, "--pack", str(results / "reference")]) == 0
     assert f"4 files in {results / 'reference'}" in capsys.readouterr().out
@@ -283,8 +285,7 @@ def test_the_command_packs_and_verifies(
     for factor, code in ((1 + 1e-9, 0), (1.5, 1)):
         tables.write("values", rows.assign(value=rows["value"] * factor), path, tables.metadata(path))
         assert main(["sweep", *grid, "--verify", "1"]) == code
-        said = capsys.readouterr()
-        assert " became " in said.err and " became " not in said.out, "the first difference is next to the table"
-        assert "of half an interval apart" in said.err, "how far, whatever the verdict"
-        assert ("differs" in said.out) == (code == 1)
-        assert ("agrees" in said.out) == ("1 of 1 cells agree" in said.err) == (code == 0)
+        out, err = capsys.readouterr()
+        assert RUN in err or "knn-3" in err or "least-squares" in err
+        assert ("differs" in out) == (code == 1)
+        assert ("agrees" in out) == ("1 of 1 cells" in err) == (code == 0)

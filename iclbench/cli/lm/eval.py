@@ -28,26 +28,33 @@ def command(
             "--tasks",
             "-t",
             autocompletion=completion.language_tasks,
-            help="a,b,c: tasks, families, suites (iclbench lm tasks), cards, own data.",
+            help="Tasks, families or suites (iclbench lm tasks), paths to cards or data, separated by commas.",
         ),
     ],
     shots: Annotated[
         str | None,
-        typer.Option("--shots", help="Numbers of demonstrations: 5, or 0,2,4,8 (default: those of the card)."),
+        typer.Option("--shots", help="Numbers of demonstrations, like 5 or 0,2,4,8 (default: those of the card)."),
     ] = None,
     episodes: Annotated[
         int | None, typer.Option("--episodes", min=1, help="Number of queries (default: that of the card).")
     ] = None,
     demo_seeds: Annotated[
-        str, typer.Option("--demo-seeds", help="Seeds of sets of demonstrations: 0:10 are ten sets; 0 is one.")
+        str, typer.Option("--demo-seeds", help="Seeds of sets of demonstrations: 0:10 for ten sets, 0 for one.")
     ] = "0:10",
     orders: Annotated[
         str,
-        typer.Option("--orders", help="Orders of the same demonstrations: 0 is the drawn order; 0:10 are ten orders."),
+        typer.Option("--orders", help="Orders of the same demonstrations: 0 for the drawn order, 0:10 for ten orders."),
     ] = "0",
-    method: Annotated[str, typer.Option("--method", help="icl, deep-thinking or repeat.")] = "icl",
+    method: Annotated[
+        str, typer.Option("--method", help="Method that uses the demonstrations: icl, deep-thinking or repeat.")
+    ] = "icl",
     override: Annotated[
-        list[str] | None, typer.Option("-o", "--override", help="method.eta=0.01, method.passes=5 or dev, ...")
+        list[str] | None,
+        typer.Option(
+            "-o",
+            "--override",
+            help="Setting of the method: method.eta=0.01, method.passes=5 or dev, ... May be repeated.",
+        ),
     ] = None,
     controls: Annotated[
         bool,
@@ -56,18 +63,24 @@ def command(
         ),
     ] = True,
     overlength: Annotated[
-        str, typer.Option("--overlength", help="Prompts longer than the context: error, skip, or drop demonstrations.")
+        str,
+        typer.Option(
+            "--overlength", help="Action for prompts longer than the context: error, skip, or drop demonstrations."
+        ),
     ] = "error",
     batch: Annotated[
-        int, typer.Option("--batch", min=1, help="Number of sequences in a batch, fewer if memory is short.")
+        int, typer.Option("--batch", min=1, help="Number of sequences in a batch; fewer if memory is short.")
     ] = 64,
     revision: Annotated[str | None, typer.Option("--revision", help="Branch, tag or commit on the hub.")] = None,
     dtype: Annotated[
-        str, typer.Option("--dtype", help="float32, bfloat16, float16, or auto: that of the checkpoint.")
+        str,
+        typer.Option(
+            "--dtype", help="Precision of the weights: float32, bfloat16, float16, or auto for that of the checkpoint."
+        ),
     ] = "float32",
     offline: Annotated[bool, typer.Option("--offline", help="Do not connect to the hub.")] = False,
     trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run the code of a checkpoint.")
+        bool, typer.Option("--trust-remote-code", help="Allow the checkpoint to run its own code.")
     ] = False,
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the contestant (default: the model's name).")
@@ -94,7 +107,7 @@ def command(
         if value not in names:
             raise UnknownNameError(option, value, names)
     if len(model) > 1 and (name or revision):
-        raise UsageError("--name and --revision need a single --model")
+        raise UsageError("--name and --revision need a single --model", code="conflict")
     if name is not None:
         check_name(name)
     context_method = method_as_typed(method, override or [])
@@ -110,14 +123,15 @@ def command(
     }
     named_tasks = language_tasks(tasks)
     if not named_tasks:
-        raise UsageError("--tasks has no task; iclbench lm tasks lists them")
+        raise UsageError("--tasks has no task; iclbench lm tasks lists them", code="missing-value")
     models_by_name: dict[str, str] = {}
-    for each in model:  # check the models before large packages are imported
-        source = loading.find(each, revision=revision, trust_remote_code=trust_remote_code, offline=offline)
-        if (other := models_by_name.setdefault(source.model_name, each)) != each:
+    for model_name in model:  # check the models before large packages are imported
+        source = loading.find(model_name, revision=revision, trust_remote_code=trust_remote_code, offline=offline)
+        if (first_model := models_by_name.setdefault(source.model_name, model_name)) != model_name:
             raise UsageError(
-                f"'{other}' and '{each}' have the same name '{source.model_name}' in the tables; use single commands "
-                "with --model and --name"
+                f"'{first_model}' and '{model_name}' have the same name '{source.model_name}' in the tables; evaluate "
+                "each in a separate command with --name",
+                code="duplicate",
             )
     available_tasks, failed = _with_data(named_tasks, data_dir)
     torch_device = set_up_torch(device, threads)
@@ -126,10 +140,10 @@ def command(
     from iclbench.language.models.model import load
 
     cells: list[CellResult] = []
-    for each in model:
+    for model_name in model:
         try:
-            loaded = load(
-                each,
+            language_model = load(
+                model_name,
                 revision=revision,
                 dtype=dtype,
                 device=torch_device,
@@ -138,15 +152,15 @@ def command(
                 contestant_name=name,
             )
             failed += evaluate_model(
-                Context(results, data_dir), loaded, available_tasks, context_method, cells, options
+                Context(results, data_dir), language_model, available_tasks, context_method, cells, options
             )
         except KeyboardInterrupt:
             raise Interrupted("interrupted; finished prompts are stored, and the same command continues") from None
         except UsageError as error:
             if len(model) == 1:
                 raise
-            failed += 1  # the others continue
-            say(f"skipped model '{each}': {error}")
+            failed += 1  # the other models are evaluated
+            say(f"skipped model '{model_name}': {error}")
     print_language(results, cells, json)
     if failed:
         say(f"{failed} failed; the same command tries them again")
@@ -154,28 +168,28 @@ def command(
 
 
 def _with_data(tasks: list[LanguageTask], data_dir: Path | None) -> tuple[list[LanguageTask], int]:
-    """The tasks with readable data, and the number of other tasks, which are printed with a line per kind.
+    """The tasks with readable_tasks data, and the number of other tasks, which are printed with a line per kind.
 
     Raises:
-        DataError: the data of all tasks are missing.
+        DataError: the data of all tasks are errors_by_kind.
     """
     from iclbench.cli.terminal import say
 
-    readable: list[LanguageTask] = []
-    missing: dict[str, list[tuple[str, DataError]]] = {}
+    readable_tasks: list[LanguageTask] = []
+    errors_by_kind: dict[str, list[tuple[str, DataError]]] = {}
     for task in tasks:
         try:
             task.pool(data_dir)
-            readable.append(task)
+            readable_tasks.append(task)
         except DataError as error:
             kind = task.card.reader if task.subset else task.name
-            missing.setdefault(kind, []).append((task.name, error))
-    unreadable = [pair for pairs in missing.values() for pair in pairs]
-    if unreadable and not readable:
-        raise unreadable[0][1]
-    for pairs in missing.values():
+            errors_by_kind.setdefault(kind, []).append((task.name, error))
+    unreadable_tasks = [pair for pairs in errors_by_kind.values() for pair in pairs]
+    if unreadable_tasks and not readable_tasks:
+        raise unreadable_tasks[0][1]
+    for pairs in errors_by_kind.values():
         say(f"skipped {and_others([name for name, _ in pairs])}: {pairs[0][1]}")
-    return readable, len(unreadable)
+    return readable_tasks, len(unreadable_tasks)
 
 
 def and_others(names: Sequence[str]) -> str:

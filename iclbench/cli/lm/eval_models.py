@@ -28,13 +28,13 @@ def evaluate_model(
     """Evaluate one model and add its cells to `cells`; returns the number of failed cells and tasks.
 
     Raises:
-        UsageError: no task can be evaluated. If some can, the others are printed.
+        UsageError: no task can be evaluated. If some can, the errors of the others are printed.
     """
-    failed, before = 0, len(cells)
+    failed, earlier_cells = 0, len(cells)
     with step_bar(f"{model.name}{method.suffix}", len(tasks)) as update:
         refusals: list[tuple[str, UsageError]] = []
         for number, task in enumerate(tasks):
-            first = len(cells)
+            task_start = len(cells)
             try:
                 for cell in run_evaluation(context, model, [task], method, **options):
                     cells.append(cell)
@@ -43,10 +43,10 @@ def evaluate_model(
                 refusals.append((task.name, error))
             else:
                 update(number + 1, task.name)
-            for line in remarks(task.name, cells[first:]):
+            for line in remarks(task.name, cells[task_start:]):
                 say(line)
-            failed += sum(bool(cell.reason) for cell in cells[first:])
-    if refusals and len(cells) == before:
+            failed += sum(bool(cell.reason) for cell in cells[task_start:])
+    if refusals and len(cells) == earlier_cells:
         raise refusals[0][1]
     for name, problem in refusals:
         say(f"skipped {name}: {problem}")

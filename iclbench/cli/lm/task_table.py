@@ -16,12 +16,14 @@ _LEFT_OUT = "excluded unless named"
 
 
 def print_prompt(tasks: list[LanguageTask], shots: int | None, seed: int, data_dir: Path | None) -> None:
-    """Print the first prompt of the task, and the right answer on stderr."""
+    """Print the first prompt of the task, and the correct answer on stderr."""
     from iclbench.language.prompting.prompts import LanguagePrompts
     from iclbench.language.prompting.text import prompt
 
     if len(tasks) != 1:
-        raise UsageError(f"--prompt needs one task, got {len(tasks)}: iclbench lm tasks to-upper --prompt")
+        raise UsageError(
+            f"--prompt needs one task, got {len(tasks)}: iclbench lm tasks to-upper --prompt", code="bad-value"
+        )
     task = tasks[0]
     prompts = LanguagePrompts(task, task.card.shots if shots is None else shots, 1, seed=seed, data_dir=data_dir)
     episode = prompts.drawn[0]
@@ -29,7 +31,7 @@ def print_prompt(tasks: list[LanguageTask], shots: int | None, seed: int, data_d
     rendered = prompt(task.card, episode.demonstrations, episode.query.x, candidates)
     echo(rendered.text)
     choice = f" of {', '.join(map(repr, rendered.answers))}" if episode.candidates else ""
-    say(f"right answer: {rendered.answers[candidates.index(episode.query.y)]!r}{choice}")
+    say(f"correct answer: {rendered.answers[candidates.index(episode.query.y)]!r}{choice}")
 
 
 def row_of(task: LanguageTask, data_dir: Path | None) -> dict[str, object]:

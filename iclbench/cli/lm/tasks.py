@@ -16,10 +16,10 @@ def command(
         list[str] | None,
         typer.Argument(
             autocompletion=completion.language_tasks,
-            help="Tasks, families or suites (default: all, with a card's subsets in one line).",
+            help="Tasks, families or suites (default: all tasks, with the subsets of a card in one line).",
         ),
     ] = None,
-    prompt: Annotated[bool, typer.Option("--prompt", help="Print one complete prompt of a model.")] = False,
+    prompt: Annotated[bool, typer.Option("--prompt", help="Print one complete prompt of a task.")] = False,
     shots: Annotated[
         int | None,
         typer.Option("--shots", min=0, help="Number of demonstrations in the prompt (default: that of the card)."),
@@ -37,7 +37,7 @@ def command(
     from iclbench.language.tasks.selection import language_tasks
 
     if shots is not None and not prompt:
-        raise UsageError("--shots needs --prompt: iclbench lm tasks to-upper --prompt --shots 2")
+        raise UsageError("--shots needs --prompt: iclbench lm tasks to-upper --prompt --shots 2", code="missing-value")
     if prompt:
         print_prompt(language_tasks(name or []), shots, seed, data_dir)
         return
