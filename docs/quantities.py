@@ -28,7 +28,7 @@ from iclbench.config.cards import TaskCard, load_task
 from iclbench.config.pairs import shipped_pairs
 from iclbench.config.resolution import RunConfig, resolve_run
 from iclbench.core import limits
-from iclbench.core.errors import IclbenchError, Interrupted, UsageError
+from iclbench.core.errors import CODES, IclbenchError, Interrupted, UsageError
 from iclbench.registry import BACKBONES
 from iclbench.report.data import Results, load
 from iclbench.report.sections import named_pairs
@@ -94,6 +94,7 @@ class Reference:
                 "SEQUENCE": self._sequence_models(),
                 "CORE": core,
                 "FUNCTIONS": functions,
+                "ERROR_CODES": CODES,
             }
         )
 
@@ -523,7 +524,7 @@ def default_bytes() -> int:
 def window_rule() -> list[int]:
     """Steps after which a sliding window is conditioned on afresh, and points up to which it always is."""
     window = import_module("iclbench.streaming.window")  # imports torch
-    return [window.EVERY, window.AFRESH]
+    return [window.MAX_STEPS, window.CHEAP_SIZE]
 
 
 def benchmark(file: str, row: str | Sequence[str], column: str, folder: Path = ROOT / "benchmarks") -> float:

@@ -58,6 +58,7 @@ from .api.tasks import Task as Task
 from .api.tasks import task as task
 from .api.train import fit as fit
 from .api.train import train as train
+from .core.errors import IclbenchError as IclbenchError
 
 __version__: str
 __all__: list[str]
