@@ -189,7 +189,7 @@ def test_rows_of_changed_data_have_both_fingerprints_and_are_not_in_leaderboards
     assert set(values.loc[is_changed, "prompt_set"]).isdisjoint(values.loc[~is_changed, "prompt_set"])
     report_data = load(results)
     assert report_data.rows["trained_data"].isna().all() and len(report_data.rows)
-    assert any(trained_fingerprint in line for line in report_data.set_aside)
+    assert any(trained_fingerprint in line for line in report_data.excluded_rows)
 
 
 def test_evaluation_on_changed_data_has_the_time_unit_and_the_marks_of_the_training(results, tmp_path) -> None:

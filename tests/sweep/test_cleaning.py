@@ -159,26 +159,21 @@ def test_without_a_folder_of_runs_no_run_counts_as_removed(results: Path) -> Non
     assert leftovers(results) == []
 
 
-def test_runs_are_listed_with_task_size_date_loss_and_score(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_are_listed_with_task_size_date_and_score(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = Run(results / "runs" / "a")
-    curve = [
-        values("a", metric="loss", evaluator="train", axis="train_step", axis_value=step, value=value)
-        for step, value in ((12.0, 0.125), (4.0, 9.0))
-    ]
-    tables.write("values", curve, run.path / "values.parquet", {})
     os.utime(run.weights, (1_600_000_000,) * 2)
     (results / "runs" / "broken").mkdir()
     (results / "runs" / "broken" / "config.toml").write_text("")
     assert command("list", "runs", "--json", results=results) == 0
     rows = {row["run"]: row for row in json.loads(capsys.readouterr().out)}
     size = sum(path.stat().st_size for path in run.path.iterdir())
-    listed = {key: rows["a"][key] for key in ("size", "date", "loss", "score", "backbone")}
-    assert listed == {"size": size, "date": "2020-09-13", "loss": 0.125, "score": 0.25, "backbone": "gpt2"}
-    assert (rows["a.b"]["loss"], rows["a.b"]["score"], rows["broken"]["score"]) == (None, -1.0, None)
+    listed = {key: rows["a"][key] for key in ("size", "date", "score", "backbone")}
+    assert listed == {"size": size, "date": "2020-09-13", "score": 0.25, "backbone": "gpt2"}
+    assert (rows["a.b"]["score"], rows["broken"]["score"]) == (-1.0, None)
     assert command("list", "runs", results=results) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("a "))
     task = rows["a"]["task"]
-    assert line.split() == ["a", task, "finished", *nbytes(size).split(), "2020-09-13", "0.125", "0.25"]
+    assert line.split() == ["a", task, "finished", *nbytes(size).split(), "2020-09-13", "0.25"]
 
 
 def test_listing_runs_imports_neither_torch_nor_pandas(results: Path) -> None:
