@@ -78,7 +78,7 @@ def test_run_of_other_task_is_not_ranked_and_not_missing(plain: Results, mixed: 
         frames = [block.frame for block in section.walk() if isinstance(block, Table)]
         assert frames and not any("gpt2@linear" in str(frame.to_dict()) for frame in frames)
     assert mixed.backbones == plain.backbones
-    assert mixed.trained_lengths == plain.trained_lengths
+    assert mixed.trained_lengths_by_run == plain.trained_lengths_by_run
     assert missing.gaps(mixed) == missing.gaps(plain)
 
 
