@@ -46,7 +46,7 @@ def in_training(task: Slice) -> Figure | None:
         looks,
         name=f"{task.id}-accuracy-in-training",
         title=f"{task.task}: accuracy in context and in weights during training",
-        caption="Accuracy among the labels of each test against the training step, one panel per test. "
+        caption="Accuracy among the admitted labels against the training step, one panel per test. "
         f"{_band_caption(seeds)}; horizontal lines: guessing{f' and {NEAREST}' if NEAREST in looks else ''}.",
         alt=f"{task.task}: accuracy of {learning.name_list(looks)} against the training step",
     )
