@@ -34,7 +34,7 @@ from typing import Any
 from iclbench.core import plugins, trust
 from iclbench.core.errors import UnknownNameError, UsageError, one_line, said, shortened
 from iclbench.core.formats import canonical
-from iclbench.core.signals import heed_ctrl_c
+from iclbench.core.signals import raise_if_ctrl_c
 
 log = logging.getLogger("iclbench")
 
@@ -113,7 +113,7 @@ class Entry:
                 code="plugin",
             ) from error
         except Exception as error:  # a module of a plug-in may raise anything
-            heed_ctrl_c(error)
+            raise_if_ctrl_c(error)
             raise UsageError(
                 f"cannot load '{self.target}' (from {self.package}): {said(error)}", code="plugin"
             ) from error

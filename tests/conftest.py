@@ -68,7 +68,7 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(7_000, 10, 10)
 
 
-def heed_ctrl_c() -> None:
+def restore_ctrl_c() -> None:
     """A `preexec_fn` that enables Ctrl-C, which children of a background job ignore."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 

@@ -92,7 +92,7 @@ def backbone(name: str, task: Task, *, seed: int = 0, **settings: Any) -> Backbo
             size.
 
     Raises:
-        UsageError: there is no such backbone or setting, a value does not fit, or neither the settings nor the preset
+        UsageError: there is no such backbone or setting, a value is not valid, or neither the settings nor the preset
             determine the size.
 
     >>> from iclbench.api.tasks import task

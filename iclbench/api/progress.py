@@ -30,14 +30,14 @@ def progress_bar(label: str, total: int, visible: bool = True) -> Iterator[Updat
 def _in_notebook(label: str, total: int) -> Update:
     from IPython.display import display  # type: ignore[import-not-found,unused-ignore]
 
-    def line(step: int, text: str) -> dict[str, str]:
+    def display_data(step: int, text: str) -> dict[str, str]:
         return {"text/plain": f"{label}: {step}/{total} {text}".rstrip()}
 
-    handle = display(line(0, ""), raw=True, display_id=True)
+    handle = display(display_data(0, ""), raw=True, display_id=True)
     if handle is None:  # the front end cannot update displays
         return lambda step, text: None
 
     def update(step: int, text: str) -> None:
-        handle.update(line(step, text), raw=True)
+        handle.update(display_data(step, text), raw=True)
 
     return update

@@ -19,7 +19,7 @@ from iclbench.core.episodes import Episodes
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import canonical
 from iclbench.core.guard import guarded
-from iclbench.core.memory import advised
+from iclbench.core.memory import memory_advice
 from iclbench.core.seeds import generator
 from iclbench.core.task import TaskShape
 from iclbench.families.base import Family
@@ -118,7 +118,7 @@ class Task:
         request = Request(
             arguments.integer("episodes", episodes), self.config.point_count(examples), draw, shift=parsed_shift.name
         )
-        with advised("fewer episodes or points"):
+        with memory_advice("fewer episodes or points"):
             sampled = self.family.sample(request)
         check_episodes(self.family, "sample", sampled)
         return sampled
@@ -139,7 +139,7 @@ def task(name: str | Path, preset: str = "small", *, data_dir: str | Path | None
         changes: keys of the task that differ from the card, as after `-o task.`: `dim=5, head="gaussian", points=20`.
 
     Raises:
-        UsageError: there is no such card, preset or key, or a value does not fit.
+        UsageError: there is no such card, preset or key, or a value is not valid.
 
     >>> task("skewed-linear", preset="smoke", dim=5, head="gaussian").shape.x_dim
     5
@@ -151,7 +151,7 @@ def task(name: str | Path, preset: str = "small", *, data_dir: str | Path | None
         arguments.settings("changes", changes),
         None if data_dir is None else arguments.folder("data_dir", data_dir).absolute(),
     )
-    _ = new_task.family  # raises now if a value does not fit
+    _ = new_task.family  # raises now if a value is not valid
     return new_task
 
 

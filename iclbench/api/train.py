@@ -25,10 +25,10 @@ from iclbench.core.errors import UsageError
 from iclbench.core.guard import guarded
 from iclbench.core.progress import Update
 from iclbench.evaluation.reported_training import train_reported
-from iclbench.store.runs import Run, create, with_started_rates
+from iclbench.store.runs import Run, create, keep_started_rates
 from iclbench.training.fit import Callback, Training
 from iclbench.training.fit import fit as fit_in_memory
-from iclbench.training.processes import ALONE, Processes
+from iclbench.training.processes import SINGLE_PROCESS, Processes
 from iclbench.training.trackers import check_trackers
 
 
@@ -56,13 +56,13 @@ def fit(
         device: auto, cpu, cuda, cuda:1, ...
         progress: whether to show a bar on a terminal or in a notebook.
         callbacks: functions that are called with the `Training` after every step.
-        settings: further settings of training, as after `-o train.`: `batch=64, schedule="constant"`.
+        settings: other training settings, those of `-o train.` on the command line: `batch=64, schedule="constant"`.
 
     Returns:
         A frame with the columns step and loss, the mean training loss since the row before.
 
     Raises:
-        UsageError: a setting does not fit, or the model cannot be trained.
+        UsageError: a setting is not valid, or the model cannot be trained.
         TrainingDivergedError: the loss or a weight is NaN or infinite.
 
     >>> from iclbench.api.architectures import GPT2
@@ -72,7 +72,11 @@ def fit(
     [10, 20]
     """
     if not isinstance(model, Backbone):
-        class_advice = f"{model.__name__} itself; call it" if callable(model) and hasattr(model, "__name__") else None
+        class_advice = (
+            f"the class {model.__name__}; create an instance"
+            if callable(model) and hasattr(model, "__name__")
+            else None
+        )
         raise UsageError(
             f"fit trains backbones (icl.backbone(NAME, task), or your own), not {class_advice or type(model).__name__}",
             code="bad-value",
@@ -83,25 +87,25 @@ def fit(
         raise UsageError(
             f"callbacks: expected a list of functions, got {arguments.brief_repr(callbacks)}", code="bad-value"
         )
-    name, table = registered_name(model), arguments.settings("settings", settings)
+    name, train_settings = registered_name(model), arguments.settings("settings", settings)
     rates = Rates.of(task.preset, task.name, task.resolved[1].hash_without_monitoring)
     if steps is not None:
         preset_training = resolve_training(task.config, task.sizes, name, {}, rates=rates)
         steps = arguments.integer("steps", steps)
         scaled = preset_training.scaled_to(steps) | {"log_every": min(preset_training.log_every, max(1, steps // 20))}
-        if isinstance(curriculum := table.get("curriculum"), Mapping) and curriculum:
-            table["curriculum"] = {**scaled["curriculum"], **curriculum}
-        table = {**scaled, **table}
+        if isinstance(curriculum := train_settings.get("curriculum"), Mapping) and curriculum:
+            train_settings["curriculum"] = {**scaled["curriculum"], **curriculum}
+        train_settings = {**scaled, **train_settings}
     # Only runs are evaluated during training. In memory, callbacks can evaluate the model.
-    table = {"evaluate_every": 0, "branches": []} | table
+    train_settings = {"evaluate_every": 0, "branches": []} | train_settings
     if lr is not None:
-        table |= arguments.settings("settings", {"lr": lr})
-    training = resolve_training(task.config, task.sizes, name, table, prefix="", rates=rates)
+        train_settings |= arguments.settings("settings", {"lr": lr})
+    training = resolve_training(task.config, task.sizes, name, train_settings, prefix="", rates=rates)
     trained_task = task.config.on_data(task.data_dir)
     finished_steps = 0
     with progress_bar(name or type(model).__name__, training.steps, progress) as update:
 
-        def show(training_state: Training) -> None:
+        def update_bar(training_state: Training) -> None:
             nonlocal finished_steps
             finished_steps = training_state.progress.step
             if training_state.is_due(training.log_every):
@@ -112,7 +116,7 @@ def fit(
                 model,
                 task.config,
                 training,
-                [show, *callbacks],
+                [update_bar, *callbacks],
                 seed=seed,
                 device=device,
                 data_dir=task.data_dir,
@@ -146,17 +150,17 @@ def train(
         name: name of the run (default: TASK-BACKBONE-PRESET-sSEED).
         seed: seed of weights and episodes.
         results: results folder.
-        settings: settings of the backbone, as after `-o backbone.`.
+        settings: settings of the backbone, those of `-o backbone.` on the command line.
         device: auto, cpu, cuda, cuda:1, ...
         progress: whether to show a bar.
         log: trackers of losses and scores: tensorboard, wandb, mlflow.
-        training: settings of training, as after `-o train.`: `steps=300, lr=1e-3`.
+        training: training settings, those of `-o train.` on the command line: `steps=300, lr=1e-3`.
 
     Returns:
         The run; `load` returns its model.
 
     Raises:
-        UsageError: an argument does not fit, or the folder holds another run of this name.
+        UsageError: an argument is not valid, or the folder holds another run of this name.
         Interrupted: on Ctrl-C, after writing a checkpoint.
 
     >>> from tempfile import TemporaryDirectory
@@ -170,7 +174,7 @@ def train(
     check_trackers(trackers)
     folder, name = folder.absolute(), None if name is None else arguments.text("name", name)
     config, device = configured(task, backbone, seed, settings, training, folder), chosen_device(device)
-    config = with_started_rates(folder, config, name, training)
+    config = keep_started_rates(folder, config, name, training)
     context = Context(folder, task.data_dir, device)
     return train_run(config, name, context, partial(progress_bar, visible=progress), trackers)
 
@@ -182,7 +186,7 @@ def train_run(
     context: Context,
     bar: Callable[[str, int], AbstractContextManager[Update]],
     trackers: Sequence[str] = (),
-    processes: Processes = ALONE,
+    processes: Processes = SINGLE_PROCESS,
 ) -> Run:
     """Train a run to its end, or continue it, for `train` and the command `train`. A finished run is not changed.
 
@@ -198,13 +202,13 @@ def train_run(
         UsageError: the folder holds another run of this name.
         Interrupted: on Ctrl-C, after writing a checkpoint.
     """
-    if not processes.leads:
+    if not processes.is_first:
         run = Run(context.results / "runs" / processes.agree())
         train_reported(run, context, lambda step, text: None, processes=processes)
         return run
     run = create(context.results, config, name, context.data_dir)
     processes.agree(run.name)
-    if not run.finished or not processes.alone:
+    if not run.finished or not processes.is_single:
         with bar(run.name, run.config.train.steps) as update:
             train_reported(run, context, update, trackers, processes)
     return run

@@ -1,8 +1,8 @@
 """S4 and S4D: linear time-invariant state spaces per channel, mixed by a gated linear layer (Gu et al. 2022a, 2022b).
 
-The sizes are those of Grazzi et al. 2024, appendix A.1.1: 24 blocks of width 435; their S4 is S4D-Lin. A block is that
-of the reference code (state-spaces/s4, `s4d.py` with its example model): the system with a skip D u, GELU, a linear
-layer to twice the width with GLU, a residual connection, and a norm after it. Read-in and read-out are linear.
+The sizes are those of Grazzi et al. 2024, appendix A.1.1: 24 blocks of width 435; their S4 is S4D-Lin. A block has
+the layers of the reference code (state-spaces/s4, `s4d.py` with its example model): the system with a skip D u, GELU,
+a linear layer to twice the width with GLU, a residual connection, and a norm after it. Read-in and read-out are linear.
 
 Blocks store tensors with channels first, `(D, B, T)`, and pass views of them to each other, so that convolution, mixing
 and norm need no transposition.
@@ -75,58 +75,58 @@ class S4Block(RecurrentBlock):
         self.mix = nn.Linear(settings.width, 2 * settings.width)
         self.norm = ChannelNorm(settings.width)
         self.dropout = nn.Dropout(settings.dropout)
-        self.order = settings.state
+        self.state_size = settings.state
 
     def start(self, batch: int) -> BlockState:
-        return (self.D.new_zeros(batch, len(self.D), self.order),)
+        return (self.D.new_zeros(batch, len(self.D), self.state_size),)
 
     def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        u = self._enter(x)
-        return self._out(u, self._from_rest(u))
+        u = self._channels_first(x)
+        return self._finish_block(u, self._from_rest(u))
 
     def resume(
         self, x: Float[Tensor, "B T D"], state: BlockState, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T D"], BlockState]:
-        u = self._enter(x)
+        u = self._channels_first(x)
         if mask is not None:
-            u = u.masked_fill(~mask, 0.0)  # a zero state remains zero without input
-        y, after = self._after(u, state)
-        return self._out(u, y), after
+            u = u.masked_fill(~mask, 0.0)  # a masked token has no input, so that it does not change a zero state
+        y, after = self._continue(u, state)
+        return self._finish_block(u, y), after
 
     def peek(self, queries: Float[Tensor, "B Q D"], state: BlockState) -> Float[Tensor, "B Q D"]:
-        u = self._enter(queries)
+        u = self._channels_first(queries)
         with _full_precision(u):
             step = self.system.unroll(1)
             from_state = torch.bmm(state[0].transpose(0, 1), step.observe)
             y = from_state + self._with_skip(step.kernel)[:, :, None] * u
-        return self._out(u, y)
+        return self._finish_block(u, y)
 
     def fork(
         self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: BlockState | None = None
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"], BlockState | None]:
         """The system is linear: if the last input changes, the output changes by the difference times the kernel at
         lag 0."""
-        u, query_inputs = self._enter(x), self._enter(queries)
-        y, after = (self._from_rest(u), None) if state is None else self._after(u, state)
+        u, query_inputs = self._channels_first(x), self._channels_first(queries)
+        y, after = (self._from_rest(u), None) if state is None else self._continue(u, state)
         with _full_precision(u):
             kernel = self._with_skip(self.system.kernel(1))[:, :, None]
             shifted = y[..., ::2] + kernel * (query_inputs - u[..., ::2])
-        return self._out(u, y), self._out(query_inputs, shifted), after
+        return self._finish_block(u, y), self._finish_block(query_inputs, shifted), after
 
-    def _enter(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "D B T"]:
-        """Channels first, in the precision of the parameters; outputs of another block are not copied."""
+    def _channels_first(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "D B T"]:
+        """Tokens, channels first, in the precision of the parameters. Outputs of another S4 block are not copied."""
         return x.to(self.D.dtype).permute(2, 0, 1).contiguous()
 
     def _from_rest(self, u: Float[Tensor, "D B T"]) -> Float[Tensor, "D B T"]:
         """Outputs of a sequence from a zero state."""
-        longest = self.system.longest
-        if longest is not None and u.shape[2] > longest:
-            return self._after(u, self.start(u.shape[1]))[0]
+        longest_kernel = self.system.longest
+        if longest_kernel is not None and u.shape[2] > longest_kernel:
+            return self._continue(u, self.start(u.shape[1]))[0]
         with _full_precision(u):
             return long_convolution(u, self._with_skip(self.system.kernel(u.shape[2])))
 
-    def _after(self, u: Float[Tensor, "D B T"], state: BlockState) -> tuple[Float[Tensor, "D B T"], BlockState]:
-        """Outputs of a chunk after a state, and the state after it."""
+    def _continue(self, u: Float[Tensor, "D B T"], state: BlockState) -> tuple[Float[Tensor, "D B T"], BlockState]:
+        """The outputs of a chunk that follows a state, and the state after the chunk."""
         with _full_precision(u):
             y, after = self.system.resume(u, state[0].transpose(0, 1), self._convolve)
         return y, (after.transpose(0, 1).contiguous(),)
@@ -138,13 +138,13 @@ class S4Block(RecurrentBlock):
         """The kernel including the skip D u, a kernel that is D at lag 0."""
         return kernel + F.pad(self.D[:, None], (0, kernel.shape[1] - 1))
 
-    def _out(self, u: Float[Tensor, "D B T"], y: Float[Tensor, "D B T"]) -> Float[Tensor, "B T D"]:
+    def _finish_block(self, u: Float[Tensor, "D B T"], y: Float[Tensor, "D B T"]) -> Float[Tensor, "B T D"]:
         """Apply the layers after the system, token by token."""
         active = self.dropout(F.gelu(y)).flatten(1)
         mixed = F.glu(torch.addmm(self.mix.bias[:, None], self.mix.weight, active), 0)
         with _full_precision(u):
-            normal = self.norm(u.flatten(1) + self.dropout(mixed))
-        return normal.view(u.shape).permute(1, 2, 0)
+            normed = self.norm(u.flatten(1) + self.dropout(mixed))
+        return normed.view(u.shape).permute(1, 2, 0)
 
 
 def _full_precision(x: Tensor) -> contextlib.AbstractContextManager[object]:
@@ -160,7 +160,7 @@ class _S4Backbone(RecurrentBackbone[_Settings], abstract=True):
 
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
-        """States are larger than those of selective models: 64 as in the paper, 16 in the smallest models."""
+        """The state size is 64 as in the paper, larger than in selective models, and 16 in the smallest models."""
         return super().at_budget(budget, shape) | {"state": 16 if budget < SMALLEST_BUDGET else 64}
 
     def __init__(self, settings: _Settings, shape: TaskShape) -> None:
@@ -186,12 +186,14 @@ class _S4Backbone(RecurrentBackbone[_Settings], abstract=True):
         return hidden
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        rates = [p for block in self._blocks() if isinstance(block, S4Block) for p in block.system.rates()]
-        rate_ids = {id(p) for p in rates}
+        rate_parameters = [
+            p for block in self._blocks() if isinstance(block, S4Block) for p in block.system.time_scale_parameters()
+        ]
+        rate_ids = {id(p) for p in rate_parameters}
         others = [p for p in self.parameters() if id(p) not in rate_ids]
         return [
             {"params": others},
-            {"params": rates, "lr_factor": self.settings.rate_factor, "weight_decay": 0.0},
+            {"params": rate_parameters, "lr_factor": self.settings.rate_factor, "weight_decay": 0.0},
         ]
 
     @property

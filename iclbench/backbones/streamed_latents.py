@@ -1,7 +1,7 @@
 """Base of CMANP and CMHP, models with constant-memory attention blocks: their state and its updates.
 
 The state is the running softmax of the first cross-attention of each block (`running_softmax`). Points can be added in
-any portions and any order, and can be removed again.
+chunks of any size and any order, and can be removed again.
 """
 
 from __future__ import annotations

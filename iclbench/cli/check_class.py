@@ -17,7 +17,7 @@ from iclbench.core import trust
 from iclbench.core.episodes import Episodes
 from iclbench.core.errors import UnknownNameError, UsageError, shortened
 from iclbench.core.formats import canonical, count, plural
-from iclbench.core.plugins import blamed
+from iclbench.core.plugins import as_plugin_error
 from iclbench.core.predictor import Predictor
 from iclbench.core.settings import validate
 from iclbench.core.task import TaskFacts
@@ -129,7 +129,7 @@ def _problem(contract: Any, *arguments: Any) -> str | None:
     try:
         contract(*arguments)
     except (Exception, SystemExit) as error:
-        cause = blamed(error)
+        cause = as_plugin_error(error)
         return shortened(str(cause)) or type(cause).__name__
     return None
 
@@ -172,7 +172,7 @@ def oracle_claims(target: str) -> Iterator[str]:
         if not is_card and key(task_card.family) != key(target):
             continue
         for oracle in task_card.oracles:
-            if family_class(task_card.family).vouches_for(oracle):
+            if family_class(task_card.family).confirms(oracle):
                 yield f"oracle {oracle} of task {task}: confirmed by the family"
             else:
                 yield f"claim  {oracle} of task {task}: only on the card, not confirmed by the family"

@@ -118,7 +118,7 @@ def command(
     from iclbench.config.cards import load_baseline, load_task
     from iclbench.config.resolution import parse_overrides
     from iclbench.core.context import Context
-    from iclbench.core.signals import heed_ctrl_c
+    from iclbench.core.signals import raise_if_ctrl_c
     from iclbench.core.trust import UntrustedError
     from iclbench.deep_thinking.methods import method as method_of
     from iclbench.store.runs import CodeChangedError
@@ -172,7 +172,7 @@ def command(
                 data_changed,
             )
         except UsageError as error:
-            heed_ctrl_c(error)
+            raise_if_ctrl_c(error)
             if run and len(runs) == 1:
                 raise
             untrusted_count += isinstance(error, UntrustedError)

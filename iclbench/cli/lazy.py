@@ -41,7 +41,7 @@ def load(typed: str) -> Any:
     """The parser of a command, such as `lm eval`."""
     app = typer.Typer(add_completion=False)
     app.command(typed.rpartition(" ")[2])(_function(typed))
-    return literal(typer.main.get_command(app))
+    return with_plain_help(typer.main.get_command(app))
 
 
 def summary(typed: str) -> str:
@@ -66,7 +66,7 @@ def lazy_group(prefix: str = "") -> type[TyperGroup]:
         def get_command(self, ctx: Any, cmd_name: str) -> Any:
             """A command with only its name and summary, for the list of commands."""
             if cmd_name in commands:
-                return literal(TyperCommand(cmd_name, help=summary(commands[cmd_name])))
+                return with_plain_help(TyperCommand(cmd_name, help=summary(commands[cmd_name])))
             return super().get_command(ctx, cmd_name)
 
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -78,8 +78,8 @@ def lazy_group(prefix: str = "") -> type[TyperGroup]:
     return LazyGroup
 
 
-def literal(parser: Any) -> Any:
-    """The parser with literal help texts."""
+def with_plain_help(parser: Any) -> Any:
+    """The parser, changed so that it does not interpret markup in help texts."""
     for element in (parser, *parser.params):
         if getattr(element, "help", None):
             element.help = escape(element.help)

@@ -13,14 +13,14 @@ from typing import Any
 import typer
 
 from iclbench.cli import completion
-from iclbench.cli.lazy import lazy_group, literal, with_debug
-from iclbench.cli.streams import print_anything
+from iclbench.cli.lazy import lazy_group, with_debug, with_plain_help
+from iclbench.cli.streams import set_encoding_fallback
 from iclbench.core import trust
 from iclbench.core.errors import IclbenchError, Interrupted, PluginError, brief, one_line, shortened
 from iclbench.core.formats import printable
 from iclbench.core.memory import IN_TRAINING, advice, is_out_of_memory
-from iclbench.core.plugins import blamed
-from iclbench.core.signals import ctrl_c_heard, heed_ctrl_c, leave_at_once
+from iclbench.core.plugins import as_plugin_error
+from iclbench.core.signals import exit_on_signal, raise_if_ctrl_c, remember_ctrl_c
 
 INTERRUPTED = Interrupted.exit_code
 # Options with an optional value: the pattern of a value, and the default.
@@ -47,7 +47,7 @@ lm = typer.Typer(
 app.add_typer(lm, name="lm")
 
 
-class _Lines(logging.Handler):
+class _ProgressHandler(logging.Handler):
     """A handler that prints log records as lines of progress, above a progress bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -91,9 +91,9 @@ def _root(
 
 
 def parser() -> Any:
-    """The parser of all commands, with literal help texts and the option --debug for every command."""
-    root = literal(typer.main.get_command(app))
-    with_debug(literal(root.commands["lm"]), root)
+    """The parser of all commands, without markup in help texts and with the option --debug for every command."""
+    root = with_plain_help(typer.main.get_command(app))
+    with_debug(with_plain_help(root.commands["lm"]), root)
     return root
 
 
@@ -101,10 +101,10 @@ def run(arguments: list[str] | None = None) -> None:
     """The entry point of the `iclbench` command."""
     try:
         code = main(sys.argv[1:] if arguments is None else arguments)
-        leave_at_once(signal.SIGINT, INTERRUPTED)
+        exit_on_signal(signal.SIGINT, INTERRUPTED)
     except KeyboardInterrupt:  # a second Ctrl-C during the handling of the first
         code = INTERRUPTED
-        leave_at_once(signal.SIGINT, INTERRUPTED)
+        exit_on_signal(signal.SIGINT, INTERRUPTED)
     sys.exit(code)
 
 
@@ -112,29 +112,29 @@ def main(arguments: list[str]) -> int:
     """Run one command; returns its exit code: 0 success, 1 failure, 2 usage error, 130 interrupted."""
     if completion.VARIABLE in os.environ:
         completion.answer(parser())
-    print_anything()
+    set_encoding_fallback()
     debug = "--debug" in arguments
     arguments = _optional_values([a for a in arguments if a != "--debug"]) or ["--help"]
-    logging.basicConfig(level=logging.WARNING, handlers=[_Lines()])
+    logging.basicConfig(level=logging.WARNING, handlers=[_ProgressHandler()])
     logging.getLogger("iclbench").setLevel(logging.INFO)
     trust.ask = _ask if sys.stdin and sys.stdin.isatty() and sys.stderr.isatty() else None
     try:
-        with ctrl_c_heard():
+        with remember_ctrl_c():
             try:
                 code = parser()(args=arguments, prog_name="iclbench", standalone_mode=False)
             except Exception as error:
-                if not isinstance(error, Interrupted):  # whose message is more specific
-                    heed_ctrl_c(error)
+                if not isinstance(error, Interrupted):  # its own message is more specific
+                    raise_if_ctrl_c(error)
                 raise
             if code:
-                heed_ctrl_c()
-        if code == INTERRUPTED:  # the result of Ctrl-C in newer parsers; older ones raise `Abort`
+                raise_if_ctrl_c()
+        if code == INTERRUPTED:  # newer versions of click return this code for Ctrl-C; older ones raise `Abort`
             return _interrupted()
         return code if isinstance(code, int) else 0
     except Exception as error:
         if debug:
             traceback.print_exc()
-        return _report(blamed(error))
+        return _report(as_plugin_error(error))
     except KeyboardInterrupt:
         return _interrupted()
     except SystemExit as error:  # iclbench never raises it, so the command has not finished
@@ -142,17 +142,17 @@ def main(arguments: list[str]) -> int:
             return 1
         if debug:
             traceback.print_exc()
-        cause = blamed(error)
+        cause = as_plugin_error(error)
         if isinstance(cause, PluginError):
             return _report(cause)
-        message = f"code from outside iclbench called sys.exit({shortened(repr(error.code))})"
+        message = f"code that is not part of iclbench called sys.exit({shortened(repr(error.code))})"
         print(f"error: {message}; for a traceback use --debug", file=sys.stderr)  # noqa: T201
         return 1
 
 
 def _ask(target: str) -> bool:
     """Whether the user trusts the code of a card or a run."""
-    question = f"{printable(target)} is code from outside iclbench, used by a card or a run. Run it?"
+    question = f"A card or a run uses {printable(target)}, which is not part of iclbench. Run its code?"
     return typer.confirm(question, err=True)
 
 

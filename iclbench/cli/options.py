@@ -12,7 +12,7 @@ import typer
 
 from iclbench.core import limits, trust
 from iclbench.core.errors import UsageError
-from iclbench.core.signals import held_back
+from iclbench.core.signals import defer_signals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,7 +124,7 @@ def set_up_torch(device: str, threads: int) -> str:
         # Idle threads of several processes on few cores would starve each other. With several threads, sleeping between
         # small operations is slower than one thread (a Mamba step: 0.50 s against 0.15 s).
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    with held_back(signal.SIGINT, signal.SIGTERM):  # an exception during this import would abort the process
+    with defer_signals(signal.SIGINT, signal.SIGTERM):  # an exception during this import would abort the process
         import torch
 
     torch.set_num_threads(threads)

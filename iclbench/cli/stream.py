@@ -1,4 +1,4 @@
-"""`iclbench stream RUN`: a trained model that reads points line by line and answers queries at once."""
+"""`iclbench stream RUN`: a trained model reads points line by line and answers each query immediately."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def command(
         ),
     ] = "-",
     state: Annotated[
-        Path | None, typer.Option("--state", help="Continue from a state that --save has written.")
+        Path | None, typer.Option("--state", help="Continue from a state that was written with --save.")
     ] = None,
     save: Annotated[
         Path | None,
@@ -48,18 +48,23 @@ def command(
     window: Annotated[
         int | None,
         typer.Option(
-            "--window", min=1, help="Use only this number of latest points; needs a model that can remove points."
+            "--window",
+            min=1,
+            help="Use only the latest points, at most this number; needs a model that can remove points.",
         ),
     ] = None,
     start: Annotated[
         str | None,
         typer.Option(
-            "--start", help="Time 0 of events, or first for the time of the first line, which then is not an event."
+            "--start", help="Time 0 of the events, or `first`: the time of the first line, which is then not an event."
         ),
     ] = None,
     float64: Annotated[
         bool,
-        typer.Option("--float64", help="Compute in double precision. Read a state with the precision of its --save."),
+        typer.Option(
+            "--float64",
+            help="Compute in double precision. A state must be continued with the precision that it was saved with.",
+        ),
     ] = False,
     results: Results = RESULTS,
     data_dir: DataDir = None,
@@ -76,12 +81,10 @@ def command(
 
     if state and related:
         raise UsageError(
-            "--related cannot be used with --state, which holds the related datasets of its start", code="conflict"
+            "--related cannot be used with --state: the state already holds related datasets", code="conflict"
         )
     if state and start is not None:
-        raise UsageError(
-            "--start cannot be used with --state, which holds the start of its observation", code="conflict"
-        )
+        raise UsageError("--start cannot be used with --state: the state already holds the start", code="conflict")
     trained_run, path = find(results, run), None if csv == "-" else Path(csv)
     if save:
         _check_writable(save)
@@ -118,7 +121,7 @@ def _open_lines(path: Path | None) -> Iterator[io.TextIOBase]:
 
 
 def _check_writable(path: Path) -> None:
-    """Raise `UsageError` before the work if the file cannot be written. Only a saved state is replaced."""
+    """Raise `UsageError` early if the file cannot be written, or if it exists and does not hold a state."""
     if path.exists() and not path.is_file():
         kind = "folder" if path.is_dir() else "device or a pipe"
         raise UsageError(f"--save {path} is a {kind}; name a file", code="bad-value")

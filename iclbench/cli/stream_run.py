@@ -20,7 +20,7 @@ from iclbench.core.errors import DataError, UsageError
 from iclbench.core.formats import plural
 from iclbench.core.predictor import State
 from iclbench.core.records import read_about
-from iclbench.core.signals import held_back
+from iclbench.core.signals import defer_signals
 from iclbench.store.runs import Run
 from iclbench.streaming.answers import heading
 from iclbench.streaming.clock import Clock
@@ -63,7 +63,7 @@ def answer_all(
         noun = "point" if clock is None else "event"
         seconds = max(time.monotonic() - start_time, 1e-9)
         if save:
-            with held_back(signal.SIGINT, signal.SIGTERM):  # a second signal does not stop the saving
+            with defer_signals(signal.SIGINT, signal.SIGTERM):  # a second signal does not stop the saving
                 _save(backbone, stream, save)
         say(
             f"{stream.points} {noun}{'s' * (stream.points != 1)} and "

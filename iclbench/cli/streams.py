@@ -49,7 +49,7 @@ def plain(error: UnicodeError) -> tuple[str | bytes, int]:
     return _PLAIN.get(letter) or nearest or "?", end
 
 
-def print_anything() -> None:
+def set_encoding_fallback() -> None:
     """Let standard output and error print every text in any encoding."""
     codecs.register_error("iclbench.plain", plain)
     for stream in (sys.stdout, sys.stderr):

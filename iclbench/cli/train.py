@@ -66,7 +66,7 @@ def command(
     from iclbench.config.sizes import check_size
     from iclbench.core.context import Context
     from iclbench.core.trust import typed
-    from iclbench.store.runs import Run, check_name, run_name, with_started_rates
+    from iclbench.store.runs import Run, check_name, keep_started_rates, run_name
     from iclbench.training.processes import Processes, check_count, device_of_process, joined, started
     from iclbench.training.trackers import check_trackers
 
@@ -79,7 +79,7 @@ def command(
     if not run_folder.is_started:  # the size of a begun run is fixed
         check_size(task, backbone, preset, tables.get("backbone", {}))
     was_finished, context = run_folder.finished, Context(results, data_dir, device_of_process(torch_device), threads)
-    run_config = with_started_rates(results, frozen, name, tables.get("train", {}))
+    run_config = keep_started_rates(results, frozen, name, tables.get("train", {}))
     words = ["train", task, backbone, "--preset", preset, "--seed", str(seed), "--name", run_folder.name]
     words += ["--results", str(results), "--device", device, "--threads", str(threads)]
     words += [word for each in override or [] for word in ("-o", each)]

@@ -250,10 +250,10 @@ def strata_are_parts_of_the_episodes(family: Family) -> None:
         assert inside.shape == (EPISODES,) and inside.dtype == torch.bool, f"stratum {name} is not a mask over episodes"
 
 
-def the_oracles_it_vouches_for_are_beaten_by_none(family: Family) -> None:
+def no_baseline_beats_a_confirmed_oracle(family: Family) -> None:
     """No simple baseline has a squared error (for events: a negative log-likelihood) that is smaller by more than four
     standard errors, paired by episode."""
-    oracles = sorted(name for name in family.oracles if family.vouches_for(name))
+    oracles = sorted(name for name in family.oracles if family.confirms(name))
     if not oracles:
         return
     # Without related datasets, which would take most of the time.
@@ -323,6 +323,6 @@ _CONTRACTS = [
     related_datasets_change_nothing_else,
     as_many_related_datasets_as_asked,
     strata_are_parts_of_the_episodes,
-    the_oracles_it_vouches_for_are_beaten_by_none,
+    no_baseline_beats_a_confirmed_oracle,
 ]
 FAMILY_CONTRACTS = [guarded(contract) for contract in _CONTRACTS]

@@ -36,7 +36,7 @@ def phases_equal_the_question(predictor: Predictor, episodes: Episodes, toleranc
 def update_equals_conditioning_on_everything(
     predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT
 ) -> None:
-    """Points may come in any portions, even after an empty context."""
+    """Points may arrive in chunks of any size, even after an empty context."""
     context, x = episodes.context, targets_of(episodes).x
     expected = ask_targets(predictor, episodes, context, x)
     for cuts in ([0, 1], [context.count // 2], [0, 2, 3]):

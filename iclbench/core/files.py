@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from iclbench.core import digests
 from iclbench.core.errors import UsageError
-from iclbench.core.memory import IN_EVALUATION, advised
+from iclbench.core.memory import IN_EVALUATION, memory_advice
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -126,7 +126,7 @@ def holds_tensors(path: Path) -> bool:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with advised(IN_EVALUATION), safe_open(path, framework="numpy"):
+        with memory_advice(IN_EVALUATION), safe_open(path, framework="numpy"):
             return True
     except (SafetensorError, OSError):
         return False

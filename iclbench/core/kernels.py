@@ -1,7 +1,7 @@
 """Instruction sets of PyTorch's CPU kernels.
 
-The order of additions depends on the instruction set, so values differ in their last digits. The row of a cell names
-the set that it was computed with, so that the cell can be recomputed with the same set.
+The order of additions depends on the instruction set, so values differ in their last digits. Results record the
+instruction set of their computation, so that they can be recomputed with the same set.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ def current() -> str:
     return "default" if name == "no avx" else name
 
 
-def like(recorded: str | None) -> str:
+def closest(recorded: str | None) -> str:
     """The recorded instruction set if this processor has it, otherwise the set that this process uses."""
-    order, this_process = [*_X86], current()
-    if recorded in _X86 and this_process in _X86 and order.index(recorded) <= order.index(this_process):
+    order, current_set = [*_X86], current()
+    if recorded in _X86 and current_set in _X86 and order.index(recorded) <= order.index(current_set):
         return recorded
-    return this_process
+    return current_set
 
 
-def use(kernels: str) -> None:
-    """Make torch use this instruction set of x86, before it is imported; other sets are ignored."""
-    if kernels in _X86:
-        os.environ["ATEN_CPU_CAPABILITY"] = kernels
-        os.environ["ONEDNN_MAX_CPU_ISA"] = _X86[kernels]
+def use(instruction_set: str) -> None:
+    """Make torch use this instruction set of x86. Call it before torch is imported; other sets have no effect."""
+    if instruction_set in _X86:
+        os.environ["ATEN_CPU_CAPABILITY"] = instruction_set
+        os.environ["ONEDNN_MAX_CPU_ISA"] = _X86[instruction_set]

@@ -1,6 +1,6 @@
-"""Errors of insufficient memory, as one line that says what to make smaller.
+"""Out-of-memory errors as one line that says what to reduce.
 
-Each library has its own error. This module does not import torch and recognises its errors by their messages.
+Each library has its own error. Errors of torch, which this module does not import, are recognised by their messages.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ _MESSAGES = re.compile(
 _REQUEST = re.compile(r"allocate (\d+(?:\.\d+)?) ?(bytes|[KMGTP]i?B)", re.IGNORECASE)
 
 IN_TRAINING = "a smaller -o train.batch, -o backbone.width or --preset"
-IN_EVALUATION = "fewer points (--extrapolate, --shift points-N), or a run of a smaller -o backbone.width or --preset"
-IN_PROBES = "fewer --tasks, --contexts or --queries, or a run of a smaller -o backbone.width or --preset"
-IN_REAL_TABLES = "a table (--csv, --data-dir) of fewer rows or columns, or a machine with more memory"
+IN_EVALUATION = "fewer points (--extrapolate, --shift points-N), or a run with a smaller -o backbone.width or --preset"
+IN_PROBES = "fewer --tasks, --contexts or --queries, or a run with a smaller -o backbone.width or --preset"
+IN_REAL_TABLES = "a table (--csv, --data-dir) with fewer rows or columns, or a machine with more memory"
 IN_TABLES = "a results folder with fewer tables, or a machine with more memory"
 IN_COSTS = (
-    "fewer --points, --queries, --update or --episodes, or a run of a smaller -o train.batch, -o backbone.width or "
-    "--preset"
+    "fewer --points, --queries, --update or --episodes, or a run with a smaller -o train.batch, -o backbone.width "
+    "or --preset"
 )
 
 
 class OutOfMemoryError(IclbenchError):
-    """The memory of the machine or the device is not sufficient."""
+    """The machine or the device does not have enough memory."""
 
     code = "out-of-memory"
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether this is the error of a library for insufficient memory.
+    """Whether this is an out-of-memory error of a library.
 
     >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory"))
     (True, True)
@@ -49,26 +49,26 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or bool(_MESSAGES.search(str(error)))
 
 
-def advice(error: BaseException, smaller: str) -> str:
-    """One line with the size of the failed request and with what to make smaller.
+def advice(error: BaseException, remedy: str) -> str:
+    """One line with the size of the failed request and the remedy.
 
     >>> advice(RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB."), IN_TRAINING)
-    'out of memory (20.00 GiB wanted at once): take a smaller -o train.batch, -o backbone.width or --preset'
+    'out of memory (20.00 GiB requested): use a smaller -o train.batch, -o backbone.width or --preset'
     """
     request = _REQUEST.search(str(error))
     size = ""
     if request:
         amount = nbytes(int(request[1])) if request[2].lower() == "bytes" else f"{request[1]} {request[2]}"
-        size = f" ({amount} wanted at once)"
-    return f"out of memory{size}: take {smaller}"
+        size = f" ({amount} requested)"
+    return f"out of memory{size}: use {remedy}"
 
 
 @contextmanager
-def advised(smaller: str) -> Iterator[None]:
-    """Raise `OutOfMemoryError` if the block runs out of memory; `smaller` is what the message says to make smaller."""
+def memory_advice(remedy: str) -> Iterator[None]:
+    """Raise `OutOfMemoryError`, whose message names the remedy, if the block runs out of memory."""
     try:
         yield
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        raise OutOfMemoryError(advice(error, smaller)) from error
+        raise OutOfMemoryError(advice(error, remedy)) from error

@@ -30,7 +30,7 @@ def check_settings(cls: type, target: str) -> None:
                 )
 
 
-def blamed(error: BaseException, part: Any = None) -> BaseException:
+def as_plugin_error(error: BaseException, part: Any = None) -> BaseException:
     """The `PluginError` that names the class and method that raised an error.
 
     The error itself is returned if no class from outside iclbench took part, and if it is an `IclbenchError` or says
@@ -66,11 +66,11 @@ def _plugin_class(part: Any) -> type | None:
 
 @contextmanager
 def named(part: Any) -> Iterator[None]:
-    """Turn an error of a plug-in in the block into a `PluginError`; `part` as in `blamed`."""
+    """Turn an error of a plug-in in the block into a `PluginError`; `part` as in `as_plugin_error`."""
     try:
         yield
     except (Exception, SystemExit) as error:
-        plugin_error = blamed(error, part)
+        plugin_error = as_plugin_error(error, part)
         if plugin_error is error:
             raise
         raise plugin_error from error

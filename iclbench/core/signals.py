@@ -16,7 +16,7 @@ _WATCH_SECONDS = 0.5
 
 
 @contextmanager
-def held_back(*signals: signal.Signals) -> Iterator[None]:
+def defer_signals(*signals: signal.Signals) -> Iterator[None]:
     """Defer these signals of this thread to the end of the block. Processes that the block starts never receive them,
     because they inherit the mask."""
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
@@ -27,7 +27,7 @@ def held_back(*signals: signal.Signals) -> Iterator[None]:
 
 
 @contextmanager
-def ctrl_c_ignored() -> Iterator[None]:
+def ignore_ctrl_c() -> Iterator[None]:
     """Ignore Ctrl-C in the block, in all threads: for the shutdown of libraries that would end the process without a
     message."""
     if threading.current_thread() is not threading.main_thread():
@@ -40,38 +40,38 @@ def ctrl_c_ignored() -> Iterator[None]:
         signal.signal(signal.SIGINT, previous)
 
 
-_heard = False
+_ctrl_c_pressed = False
 
 
 @contextmanager
-def ctrl_c_heard() -> Iterator[None]:
-    """In the block, Ctrl-C raises `KeyboardInterrupt` as usual and is remembered for `heed_ctrl_c`.
+def remember_ctrl_c() -> Iterator[None]:
+    """In the block, Ctrl-C raises `KeyboardInterrupt` as usual and is remembered for `raise_if_ctrl_c`.
 
     The exception can get lost: Python turns it into a `RuntimeError` while it creates a class (`__set_name__`), and
     libraries replace it by another error or by none.
     """
-    global _heard
+    global _ctrl_c_pressed
     is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if not is_default or threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def hear(number: int, frame: FrameType | None) -> None:
-        global _heard
-        _heard = True
+    def remember(number: int, frame: FrameType | None) -> None:
+        global _ctrl_c_pressed
+        _ctrl_c_pressed = True
         signal.default_int_handler(number, frame)
 
-    signal.signal(signal.SIGINT, hear)
+    signal.signal(signal.SIGINT, remember)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        _heard = False
+        _ctrl_c_pressed = False
 
 
-def heed_ctrl_c(error: BaseException | None = None) -> None:
-    """Raise `KeyboardInterrupt`, with `error` as its cause, if the user has pressed Ctrl-C in `ctrl_c_heard`."""
-    if _heard:
+def raise_if_ctrl_c(error: BaseException | None = None) -> None:
+    """Raise `KeyboardInterrupt`, with `error` as its cause, if the user has pressed Ctrl-C in `remember_ctrl_c`."""
+    if _ctrl_c_pressed:
         raise KeyboardInterrupt from error
 
 
@@ -100,7 +100,7 @@ def end_with_parent(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def leave_at_once(which: signal.Signals, code: int) -> None:
+def exit_on_signal(which: signal.Signals, code: int) -> None:
     """From now on, this signal ends the process at once with this exit code, without a message."""
     signal.signal(which, lambda number, frame: os._exit(code))
     # Before the shutdown of libraries, which takes longest, Python restores the default of all signals except ignored

@@ -47,7 +47,7 @@ class FittedPredictor(Predictor, Generic[_Settings], abstract=True):
         self.seed = seed
 
     @abstractmethod
-    def _ask(
+    def _predict_prefixes(
         self, points: Points, full: bool, lengths: Int[Tensor, "#B P"], queries: Float[Tensor, "B P Q Dx"]
     ) -> Prediction:
         """Answers `(B, P, Q)` of P fits per episode, on its first `lengths[:, p]` valid points.
@@ -71,14 +71,16 @@ class FittedPredictor(Predictor, Generic[_Settings], abstract=True):
         if prefixes is not None:
             positions = torch.as_tensor(prefixes, dtype=torch.long, device=points.x.device)
             queries, lengths = queries[:, positions], lengths[:, positions]
-        return self._ask(points, full, lengths, queries.unsqueeze(2)).map(lambda t: t.squeeze(2))
+        return self._predict_prefixes(points, full, lengths, queries.unsqueeze(2)).map(lambda t: t.squeeze(2))
 
     def predict_targets(
         self, context: Points, x_target: Float[Tensor, "B Q Dx"], related: Points | None = None
     ) -> Prediction:
         full = bool(context.mask.all())
         lengths = context.counts[:1] if full else context.counts
-        return self._ask(context, full, lengths.unsqueeze(1), x_target.unsqueeze(1)).map(lambda t: t.squeeze(1))
+        return self._predict_prefixes(context, full, lengths.unsqueeze(1), x_target.unsqueeze(1)).map(
+            lambda t: t.squeeze(1)
+        )
 
 
 class Estimator(FittedPredictor[_Settings], abstract=True):
@@ -97,7 +99,7 @@ class Estimator(FittedPredictor[_Settings], abstract=True):
         N >= 1. If no point is masked, all episodes share one row of lengths. Answers for a length of 0 are not used.
         """
 
-    def _ask(
+    def _predict_prefixes(
         self, points: Points, full: bool, lengths: Int[Tensor, "#B P"], queries: Float[Tensor, "B P Q Dx"]
     ) -> Point:
         if not points.y.is_floating_point():
@@ -107,7 +109,7 @@ class Estimator(FittedPredictor[_Settings], abstract=True):
         mean = points.y.new_zeros(*queries.shape[:3], points.y.shape[-1])
         if points.count == 0 or mean.numel() == 0:
             return Point(mean)
-        points = points if full else leading(points)
+        points = points if full else move_valid_first(points)
         dtype = self.dtype or points.y.dtype
         x, y, queries = points.x.to(dtype), points.y.to(dtype), queries.to(dtype)
         for chunk in slices(len(points), self.episodes_at_once):
@@ -143,7 +145,7 @@ def at_lengths(fitted: Float[Tensor, "B N *K"], lengths: Int[Tensor, "#B P"]) ->
     return fitted[torch.arange(len(fitted), device=fitted.device).unsqueeze(1), index]
 
 
-def leading(points: Points) -> Points:
+def move_valid_first(points: Points) -> Points:
     """The valid points of each episode first, followed by zeros."""
     points, _ = points.compact()
     valid = points.mask

@@ -18,7 +18,7 @@ from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Categorical
 from iclbench.core.settings import NoSettings
-from iclbench.estimators.base import FittedPredictor, leading, slices
+from iclbench.estimators.base import FittedPredictor, move_valid_first, slices
 
 # Probability of the predicted label.
 _CONFIDENCE = 0.99
@@ -41,7 +41,7 @@ class Classifier(FittedPredictor[NoSettings], abstract=True):
         """Distances of all queries to all context points (or their classes), given only the `valid` points; distances
         to the other points are not used."""
 
-    def _ask(
+    def _predict_prefixes(
         self, points: Points, full: bool, lengths: Int[Tensor, "#B P"], queries: Float[Tensor, "B P Q Dx"]
     ) -> Categorical:
         classes = self.facts.classes
@@ -52,7 +52,7 @@ class Classifier(FittedPredictor[NoSettings], abstract=True):
         logits = points.x.new_zeros(*queries.shape[:3], classes)
         if points.count == 0 or logits.numel() == 0:
             return Categorical(logits)
-        points = points if full else leading(points)
+        points = points if full else move_valid_first(points)
         dtype = self.dtype or points.x.dtype
         valid = torch.arange(points.count, device=lengths.device) < lengths.unsqueeze(-1)
         valid = valid.expand(len(points), -1, -1)

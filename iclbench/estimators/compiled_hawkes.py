@@ -39,22 +39,22 @@ _SECTIONS = 32
 # `no_type_check`: the tests' shape checks would wrap these functions, and wrappers are not compiled.
 @compiled
 @no_type_check
-def answer_all(gaps, marks, lengths, fewest, kinds, smoothing, penalty, fastest, base, excited, decay):
+def answer_all(gaps, marks, lengths, fewest, mark_count, smoothing, penalty, fastest, base, excited, decay):
     """Fit a process to the first `lengths[b, p]` events of each episode if there are at least `fewest`, and write the
     rates of the next event to base `(B, P, K)`, excited `(B, P, K)` and decay `(B, P)`.
 
-    gaps `(B, N)` in float64, marks `(B, N)` from 0 to kinds - 1; smoothing, penalty and fastest as in `fit`.
+    gaps `(B, N)` in float64, marks `(B, N)` from 0 to mark_count - 1; smoothing, penalty and fastest as in `fit`.
     """
     for b in range(lengths.shape[0]):
         for p in range(lengths.shape[1]):
             n = lengths[b, p]
             if n < fewest:
                 continue
-            fitted = fit(gaps[b, :n], marks[b, :n], kinds, smoothing, penalty, fastest, 0.0)
+            fitted = fit(gaps[b, :n], marks[b, :n], mark_count, smoothing, penalty, fastest, 0.0)
             present, mu, alpha, beta, mu_absent, _ = fitted
             base[b, p] = mu_absent
             decay[b, p] = beta
-            decayed = np.zeros(kinds)
+            decayed = np.zeros(mark_count)
             for i in range(n):
                 fade = np.exp(-beta * gaps[b, i])
                 for j in present:
@@ -70,7 +70,7 @@ def answer_all(gaps, marks, lengths, fewest, kinds, smoothing, penalty, fastest,
 
 @compiled
 @no_type_check
-def fit(gaps, marks, kinds, smoothing, penalty, fastest, open_after):
+def fit(gaps, marks, mark_count, smoothing, penalty, fastest, open_after):
     """The process of maximum penalised likelihood for one sequence, observed until T, `open_after` after its last
     event.
 
@@ -89,10 +89,10 @@ def fit(gaps, marks, kinds, smoothing, penalty, fastest, open_after):
     tail = open_after / unit
     observed = n + tail
     share = n / observed
-    tau, place, kind, ends, present = _by_mark(gaps, marks, kinds, unit)
+    tau, place, kind, ends, present = _by_mark(gaps, marks, mark_count, unit)
     d = len(present)
     phi, cost = np.ones((n, d + 1)), np.empty(d + 1)
-    weight = smoothing / kinds
+    weight = smoothing / mark_count
     x = np.zeros((d, d + 1))
     for i in range(d):
         x[i, 0] = (ends[i + 1] - ends[i] + weight) / (n + smoothing) * share
@@ -141,11 +141,11 @@ def fit(gaps, marks, kinds, smoothing, penalty, fastest, open_after):
 
 @compiled
 @no_type_check
-def _by_mark(gaps, marks, kinds, unit):
+def _by_mark(gaps, marks, mark_count, unit):
     """Gaps in the unit; for each event, its position when sorted by mark, and the number of its mark among the marks
     that occur; the end of the positions of each mark; the marks in order of appearance."""
     n = len(gaps)
-    number, kind, counts = np.full(kinds, -1), np.empty(n, np.int64), np.zeros(n + 1, np.int64)
+    number, kind, counts = np.full(mark_count, -1), np.empty(n, np.int64), np.zeros(n + 1, np.int64)
     present, d = np.empty(n, np.int64), 0
     for i in range(n):
         if number[marks[i]] < 0:

@@ -2,10 +2,10 @@
 
 The base class handles masks, prefixes and censored points. A method implements one function, `answer`, which reads only
 gaps and marks. Priors are in units of the mean gap of the training data, so that answers do not depend on the unit of
-time. Without training data, they are in units of `unit`, until there are as many gaps as the method's docstring says.
+time. Without training data, they are in units of the setting `unit` for short prefixes (see each method).
 
-A fit ends at the last event of a prefix. An open interval comes after all prefixes, so no fit of a prefix uses it. It
-is part of the mean gaps of the training data, and of the fit of a complete sequence (`hawkes_mle.fit`).
+A fit uses a prefix up to its last event, so it never includes the open interval after the last event of a sequence. The
+open interval counts in the mean gaps of the training data, and in the fit of a complete sequence (`hawkes_mle.fit`).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from iclbench.core.errors import DataError, UsageError
 from iclbench.core.events import GAP, MARK, EventPrediction, marks_of
 from iclbench.core.records import cat
 from iclbench.core.settings import BaseSettings, PositiveFloat
-from iclbench.estimators.base import FittedPredictor, leading, slices
+from iclbench.estimators.base import FittedPredictor, move_valid_first, slices
 
 
 class EventSettings(BaseSettings):
     """The priors of all methods.
 
     Attributes:
-        smoothing: number of additional events, spread evenly over the marks, in frequencies of marks; 3 events for
-            three marks are Laplace's rule of succession.
+        smoothing: number of additional events, spread evenly over the marks, in frequencies of marks. With three
+            marks, 3 is Laplace's rule of succession.
         unit: expected gap, if the task has no mean gap of training data (`TaskFacts.mean_gap`).
     """
 
@@ -58,14 +58,14 @@ class EventEstimator(FittedPredictor[_Settings], abstract=True):
         """
 
     @property
-    def expected(self) -> tuple[float, float]:
-        """The prior expectations of the first gap and of later gaps."""
+    def prior_gaps(self) -> tuple[float, float]:
+        """The expected first gap and the expected later gap before any event."""
         first, later = self.facts.mean_first_gap, self.facts.mean_gap
         return (self.settings.unit if first is None else first), (self.settings.unit if later is None else later)
 
     @property
-    def kinds(self) -> int:
-        """The number of marks K; raises `UsageError` if the task is not one of events."""
+    def mark_count(self) -> int:
+        """The number of marks K; raises `UsageError` if the task does not consist of events."""
         if self.facts.marks is None:
             raise UsageError(
                 f"{type(self).__name__} predicts events; this task asks for numbers or class labels",
@@ -73,25 +73,25 @@ class EventEstimator(FittedPredictor[_Settings], abstract=True):
             )
         return self.facts.marks
 
-    def _ask(
+    def _predict_prefixes(
         self, points: Points, full: bool, lengths: Int[Tensor, "#B P"], queries: Float[Tensor, "B P Q Dx"]
     ) -> EventPrediction:
-        kinds, y = self.kinds, points.y
+        mark_count, y = self.mark_count, points.y
         if y.shape[2:] != (3,):
             raise UsageError(
                 f"{type(self).__name__} reads events (gap, mark, time), not y of shape {tuple(y.shape)}",
                 code="not-applicable",
             )
-        points = points if full else leading(points)
-        # A censored point, which is the last one, may be a query, but is not part of a fit.
+        points = points if full else move_valid_first(points)
+        # Only the last point can be censored. It may be a query, but no fit includes it.
         is_event = points.mask & (points.y[..., MARK] >= 0)
         lengths = torch.minimum(lengths.expand(len(points), -1), is_event.sum(1, keepdim=True))
         gaps = points.y[..., GAP].to(self.dtype).masked_fill(~is_event, 1)
         marks = marks_of(points.y).masked_fill(~is_event, 0)
         if not bool(((gaps > 0) & gaps.isfinite()).all()):
             raise DataError("gaps between events must be positive numbers: times of a sequence must increase")
-        if bool((marks >= kinds).any()):
-            raise DataError(f"an event has the mark {int(marks.max())}; this task has marks 0 to {kinds - 1}")
+        if bool((marks >= mark_count).any()):
+            raise DataError(f"an event has the mark {int(marks.max())}; this task has marks 0 to {mark_count - 1}")
         chunks = slices(max(1, len(points)), self.episodes_at_once)
         answers = cat([self.answer(gaps[chunk], marks[chunk], lengths[chunk]) for chunk in chunks])
         targets = queries.shape[2]
@@ -99,13 +99,13 @@ class EventEstimator(FittedPredictor[_Settings], abstract=True):
 
 
 def frequencies(
-    counted: Bool[Tensor, "B P N"], marks: Int[Tensor, "B N"], kinds: int, smoothing: float
+    is_counted: Bool[Tensor, "B P N"], marks: Int[Tensor, "B N"], mark_count: int, smoothing: float
 ) -> Float[Tensor, "B P K"]:
     """Probabilities of the marks: their shares of the counted events and of `smoothing` further events, which are
     spread evenly over the marks."""
-    weights = counted.to(torch.float64)
-    counts = weights @ F.one_hot(marks, kinds).to(weights.dtype)
-    return (counts + smoothing / kinds) / (weights.sum(-1, keepdim=True) + smoothing)
+    weights = is_counted.to(torch.float64)
+    counts = weights @ F.one_hot(marks, mark_count).to(weights.dtype)
+    return (counts + smoothing / mark_count) / (weights.sum(-1, keepdim=True) + smoothing)
 
 
 def in_prefix(lengths: Int[Tensor, "B P"], points: int) -> Bool[Tensor, "B P N"]:
@@ -113,6 +113,6 @@ def in_prefix(lengths: Int[Tensor, "B P"], points: int) -> Bool[Tensor, "B P N"]
     return torch.arange(points, device=lengths.device) < lengths.unsqueeze(-1)
 
 
-def sums(values: Float[Tensor, "B N"], lengths: Int[Tensor, "B P"]) -> Float[Tensor, "B P"]:
+def prefix_sums(values: Float[Tensor, "B N"], lengths: Int[Tensor, "B P"]) -> Float[Tensor, "B P"]:
     """The sum of the first `lengths` values."""
     return F.pad(values.cumsum(1), (1, 0)).gather(1, lengths)

@@ -19,8 +19,8 @@ from iclbench.core.settings import BaseSettings, NonNegativeFloat, PositiveInt
 from iclbench.estimators.base import Estimator, at_lengths, slices
 
 StepSize = Literal["raw", "transformed"]
-# Numbers in a batch of the matrices X'X of all prefixes: 64 episodes of 160 points in 20 dimensions.
-_NUMBERS = 2**22
+# Maximum number of elements of the matrices X'X that are computed at once: 64 episodes of 160 points in 20 dimensions.
+_MAX_ELEMENTS = 2**22
 
 
 class DescentSettings(BaseSettings):
@@ -29,7 +29,8 @@ class DescentSettings(BaseSettings):
     Attributes:
         steps: number of steps.
         gamma: strength of the map of GD++; 0 is plain gradient descent.
-        step_size: whether 2/(L + mu) is of the covariance of the raw or of the transformed inputs.
+        step_size: the inputs, "raw" or "transformed", whose covariance gives the step size 2/(L + mu) by
+            its extreme eigenvalues.
     """
 
     steps: PositiveInt = 24
@@ -49,23 +50,23 @@ class GradientDescent(Estimator[DescentSettings]):
         lengths: Int[Tensor, "#B P"],
         queries: Float[Tensor, "B P Q Dx"],
     ) -> Float[Tensor, "B P Q"]:
-        s, all_lengths = self.settings, lengths.expand(len(x), -1)
-        at_once = max(1, _NUMBERS // (x.shape[1] * x.shape[2] ** 2))
+        settings, all_lengths = self.settings, lengths.expand(len(x), -1)
+        episodes_at_once = max(1, _MAX_ELEMENTS // (x.shape[1] * x.shape[2] ** 2))
         answers = []
-        for chunk in slices(len(x), at_once):
+        for chunk in slices(len(x), episodes_at_once):
             inputs, counts = x[chunk], all_lengths[chunk] if len(lengths) > 1 else lengths
             gram = at_lengths((inputs.unsqueeze(3) * inputs.unsqueeze(2)).cumsum(1), counts)
             moment = at_lengths((inputs * y[chunk].unsqueeze(-1)).cumsum(1), counts)
-            eigenvalues, products = _decompose(gram, moment, queries[chunk])
-            gain = _gain(eigenvalues, counts, s.steps, s.gamma, s.step_size)
-            answers.append((products @ gain[..., -1:]).squeeze(-1))
+            eigenvalues, query_products = _decompose(gram, moment, queries[chunk])
+            gain = _gain(eigenvalues, counts, settings.steps, settings.gamma, settings.step_size)
+            answers.append((query_products @ gain[..., -1:]).squeeze(-1))
         return torch.cat(answers)
 
 
 def _decompose(
     gram: Float[Tensor, "B P Dx Dx"], moment: Float[Tensor, "B P Dx"], queries: Float[Tensor, "B P Q Dx"]
 ) -> tuple[Float[Tensor, "B P Dx"], Float[Tensor, "B P Q Dx"]]:
-    """The eigenvalues of X'X, and the elementwise product of V'X'y and V'q."""
+    """The eigenvalues of X'X, and for each query the elementwise product of V'X'y and V'q."""
     eigenvalues, basis = torch.linalg.eigh(gram)
     return eigenvalues.clamp_min(0), (moment.unsqueeze(-2) @ basis) * (queries @ basis)
 
@@ -77,13 +78,13 @@ def _gain(
     count = lengths.clamp_min(1).unsqueeze(-1)
     shrink = (1 - gamma * eigenvalues).square()
     transformed = shrink * eigenvalues / count
-    measured = eigenvalues / count if step_size == "raw" else transformed
+    covariance = eigenvalues / count if step_size == "raw" else transformed
     # With fewer points than dimensions, the smallest eigenvalue mu is 0.
-    extremes = measured.amin(-1, keepdim=True) + measured.amax(-1, keepdim=True)
-    size = 2 / extremes.clamp_min(1e-300)
-    powers = (1 - size * transformed).unsqueeze(-1).repeat_interleave(steps, -1)
+    sum_of_extremes = covariance.amin(-1, keepdim=True) + covariance.amax(-1, keepdim=True)
+    eta = 2 / sum_of_extremes.clamp_min(1e-300)
+    powers = (1 - eta * transformed).unsqueeze(-1).repeat_interleave(steps, -1)
     powers[..., 0] = 1
-    return (size * shrink / count).unsqueeze(-1) * powers.cumprod(-1).cumsum(-1)
+    return (eta * shrink / count).unsqueeze(-1) * powers.cumprod(-1).cumsum(-1)
 
 
 def descent_curve(
@@ -100,10 +101,10 @@ def descent_curve(
         x_target: inputs of the queries, before the map of GD++.
         steps: number of steps.
         gamma: strength of the map I - gamma X'X.
-        step_size: the inputs, "raw" or "transformed", whose extreme eigenvalues L and mu give the step 2/(L + mu).
+        step_size: as in `DescentSettings`.
     """
-    eigenvalues, products, counts = _decompose_context(context, x_target)
-    return (products @ _gain(eigenvalues, counts, steps, gamma, step_size)).squeeze(1)
+    eigenvalues, query_products, counts = _decompose_context(context, x_target)
+    return (query_products @ _gain(eigenvalues, counts, steps, gamma, step_size)).squeeze(1)
 
 
 def search_gamma(
@@ -126,11 +127,11 @@ def search_gamma(
         The best gamma, and the error of every candidate.
     """
     grid = torch.logspace(-6, -3, 300, dtype=torch.float64) if grid is None else grid
-    eigenvalues, products, counts = _decompose_context(context, targets.x)
+    eigenvalues, query_products, counts = _decompose_context(context, targets.x)
     y = targets.y.double()[targets.mask].squeeze(-1)
     error_list = []
     for gamma in grid.tolist():
-        answers = products @ _gain(eigenvalues, counts, steps, gamma, step_size)[..., -1:]
+        answers = query_products @ _gain(eigenvalues, counts, steps, gamma, step_size)[..., -1:]
         error_list.append((answers[:, 0, :, 0][targets.mask] - y).square().mean())
     errors = torch.stack(error_list)
     return float(grid[errors.nan_to_num(torch.inf).argmin()]), errors
@@ -139,9 +140,9 @@ def search_gamma(
 def _decompose_context(
     context: Points, x_target: Float[Tensor, "B Q Dx"]
 ) -> tuple[Float[Tensor, "B 1 Dx"], Float[Tensor, "B 1 Q Dx"], Int[Tensor, "B 1"]]:
-    """`_decompose` for one fit per episode, on all its points."""
+    """The result of `_decompose` for one fit per episode, on all its points, and the numbers of points."""
     x, y = context.x.double(), context.y.double()
     if not bool(context.mask.all()):
         x, y = (t.masked_fill(~context.mask.unsqueeze(-1), 0) for t in (x, y))
-    eigenvalues, products = _decompose((x.mT @ x).unsqueeze(1), y.mT @ x, x_target.double().unsqueeze(1))
-    return eigenvalues, products, context.counts.unsqueeze(1)
+    eigenvalues, query_products = _decompose((x.mT @ x).unsqueeze(1), y.mT @ x, x_target.double().unsqueeze(1))
+    return eigenvalues, query_products, context.counts.unsqueeze(1)

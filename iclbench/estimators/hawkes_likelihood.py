@@ -34,8 +34,8 @@ class Hawkes:
     @classmethod
     def of_vector(cls, values: np.ndarray) -> Hawkes:
         """The inverse of `vector`."""
-        kinds = int(np.sqrt(len(values) - 1))
-        return cls(values[:kinds], values[kinds:-1].reshape(kinds, kinds), float(values[-1]))
+        mark_count = int(np.sqrt(len(values) - 1))
+        return cls(values[:mark_count], values[mark_count:-1].reshape(mark_count, mark_count), float(values[-1]))
 
 
 def log_likelihood(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_after: float = 0.0) -> float:
@@ -54,16 +54,16 @@ def gradient(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_after: f
 
 def observed_information(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_after: float = 0.0) -> np.ndarray:
     """Minus the matrix of second derivatives of `log_likelihood`, with parameters in the order of `Hawkes.vector`."""
-    states, kinds = _States.of(gaps, marks, process, open_after), len(process.base)
+    states, mark_count = _States.of(gaps, marks, process, open_after), len(process.base)
     slopes = states.log_slopes(marks, process)
     information = slopes.T @ slopes
     # Rates are linear in mu and A, so only second derivatives with beta are not 0.
     inverse = 1 / states.rates
-    mixed = np.zeros((kinds, kinds))
+    mixed = np.zeros((mark_count, mark_count))
     np.add.at(mixed, marks, (states.counts - process.decay * states.ages) * inverse[:, None])
     mixed = (mixed - states.reached_slope).ravel()
-    information[kinds:-1, -1] -= mixed
-    information[-1, kinds:-1] -= mixed
+    information[mark_count:-1, -1] -= mixed
+    information[-1, mark_count:-1] -= mixed
     bend = process.branching[marks] * (process.decay * states.squared_ages - 2 * states.ages)
     information[-1, -1] -= (bend.sum(1) * inverse).sum() - process.branching.sum(0) @ states.reached_bend
     return information
@@ -117,9 +117,9 @@ class _States:
 
     @classmethod
     def of(cls, gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_after: float) -> _States:
-        kinds, beta = len(process.base), process.decay
-        counts, ages, squares = np.zeros((3, len(gaps), kinds))
-        count, age, square = np.zeros((3, kinds))
+        mark_count, beta = len(process.base), process.decay
+        counts, ages, squares = np.zeros((3, len(gaps), mark_count))
+        count, age, square = np.zeros((3, mark_count))
         for i, (gap, fade) in enumerate(zip(gaps, np.exp(-beta * gaps), strict=True)):
             square = fade * (square + 2 * gap * age + gap * gap * count)
             age = fade * (age + gap * count)
@@ -129,21 +129,21 @@ class _States:
         to_end = gaps[::-1].cumsum()[::-1] - gaps + open_after
         decays = np.exp(-beta * to_end)
         weights = (-np.expm1(-beta * to_end), to_end * decays, -to_end * to_end * decays)
-        sums = [np.bincount(marks, w, kinds) for w in weights]
+        sums = [np.bincount(marks, w, mark_count) for w in weights]
         rates = process.base[marks] + beta * (process.branching[marks] * counts).sum(1)
         return cls(counts, ages, squares, rates, *sums)
 
     def log_slopes(self, marks: np.ndarray, process: Hawkes) -> np.ndarray:
         """Derivatives of the logarithm of each event's rate with respect to the parameters, `(n, K + K² + 1)`."""
-        n, kinds = self.counts.shape
-        slopes = np.zeros((n, kinds + kinds * kinds + 1))
+        n, mark_count = self.counts.shape
+        slopes = np.zeros((n, mark_count + mark_count * mark_count + 1))
         slopes[np.arange(n), marks] = 1
-        slopes[:, kinds:-1].reshape(n, kinds, kinds)[np.arange(n), marks] = process.decay * self.counts
+        slopes[:, mark_count:-1].reshape(n, mark_count, mark_count)[np.arange(n), marks] = process.decay * self.counts
         slopes[:, -1] = (process.branching[marks] * (self.counts - process.decay * self.ages)).sum(1)
         return slopes / self.rates[:, None]
 
     def integral_slopes(self, observed: float, process: Hawkes) -> np.ndarray:
         """Derivatives of the integral of the total rate over the observed time, `(K + K² + 1,)`."""
-        kinds = len(process.base)
+        mark_count = len(process.base)
         of_decay = process.branching.sum(0) @ self.reached_slope
-        return np.concatenate([np.full(kinds, observed), np.tile(self.reached, kinds), [of_decay]])
+        return np.concatenate([np.full(mark_count, observed), np.tile(self.reached, mark_count), [of_decay]])

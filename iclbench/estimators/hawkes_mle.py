@@ -63,7 +63,7 @@ class HawkesMLE(EventEstimator[HawkesSettings]):
 
         def work(chunk: slice) -> None:
             events, answers = ([array[chunk] for array in arrays] for arrays in (sequences, (base, excited, decay)))
-            answer_all(*events, FEWEST, self.kinds, *penalties, *answers)
+            answer_all(*events, FEWEST, self.mark_count, *penalties, *answers)
 
         in_threads(work, list(slices(len(gaps), _EPISODES)))
         return HazardEvent(*(torch.as_tensor(array, device=gaps.device) for array in (base, excited, decay)))
@@ -72,7 +72,7 @@ class HawkesMLE(EventEstimator[HawkesSettings]):
 def fit(
     gaps: np.ndarray,
     marks: np.ndarray,
-    kinds: int,
+    mark_count: int,
     *,
     open_after: float = 0.0,
     smoothing: float = 0.0,
@@ -83,8 +83,8 @@ def fit(
 
     Args:
         gaps: times between events, `(n,)`, n >= 1; the first from the start of the observation.
-        marks: marks from 0 to kinds - 1, `(n,)`.
-        kinds: number of marks K.
+        marks: marks from 0 to mark_count - 1, `(n,)`.
+        mark_count: number of marks K.
         open_after: observed time after the last event.
         smoothing: as in `HawkesSettings` (default: no smoothing).
         penalty: as in `HawkesSettings` (default: no penalty).
@@ -97,9 +97,9 @@ def fit(
         UsageError: numba is not installed.
     """
     gaps, marks = np.ascontiguousarray(gaps, np.float64), np.ascontiguousarray(marks, np.int64)
-    solution = _compiled().fit(gaps, marks, kinds, smoothing, penalty, fastest, open_after)
+    solution = _compiled().fit(gaps, marks, mark_count, smoothing, penalty, fastest, open_after)
     present, mu, alpha, decay, mu_absent, _ = solution
-    base, branching = np.full(kinds, mu_absent), np.zeros((kinds, kinds))
+    base, branching = np.full(mark_count, mu_absent), np.zeros((mark_count, mark_count))
     base[present], branching[np.ix_(present, present)] = mu, alpha
     return Hawkes(base, branching, float(decay))
 

@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from iclbench.core.events import HazardEvent
-from iclbench.estimators.event_estimator import EventEstimator, EventSettings, frequencies, in_prefix, sums
+from iclbench.estimators.event_estimator import EventEstimator, EventSettings, frequencies, in_prefix, prefix_sums
 
 # Largest factor between the prior gap and the mean gap of two or more events.
 _MAX_FACTOR = 5
@@ -19,12 +19,12 @@ class Poisson(EventEstimator[EventSettings]):
     Settings = EventSettings
 
     def answer(self, gaps: Float[Tensor, "B N"], marks: Int[Tensor, "B N"], lengths: Int[Tensor, "B P"]) -> HazardEvent:
-        rate = rates(gaps, lengths, *self.expected)
+        rate = rates(gaps, lengths, *self.prior_gaps)
         base = rate.unsqueeze(-1) * self.mark_probabilities(marks, lengths)
         return HazardEvent(base, torch.zeros_like(base), torch.zeros_like(rate))
 
     def mark_probabilities(self, marks: Int[Tensor, "B N"], lengths: Int[Tensor, "B P"]) -> Float[Tensor, "B P K"]:
-        return frequencies(in_prefix(lengths, marks.shape[1]), marks, self.kinds, self.settings.smoothing)
+        return frequencies(in_prefix(lengths, marks.shape[1]), marks, self.mark_count, self.settings.smoothing)
 
 
 class MarkovMarks(Poisson):
@@ -42,7 +42,7 @@ class MarkovMarks(Poisson):
             last_mark = marks.gather(1, (lengths - 1).clamp_min(0))
             is_counted[..., 1:] &= marks[:, None, :-1] == last_mark.unsqueeze(-1)
             is_counted[..., 0] = False
-        return frequencies(is_counted, marks, self.kinds, self.settings.smoothing)
+        return frequencies(is_counted, marks, self.mark_count, self.settings.smoothing)
 
 
 def rates(gaps: Float[Tensor, "B N"], lengths: Int[Tensor, "B P"], first: float, unit: float) -> Float[Tensor, "B P"]:
@@ -59,7 +59,7 @@ def rates(gaps: Float[Tensor, "B N"], lengths: Int[Tensor, "B P"], first: float,
         first: expected time of the first event.
         unit: expected gap between events.
     """
-    elapsed = sums(gaps, lengths)
+    elapsed = prefix_sums(gaps, lengths)
     mean = elapsed / lengths.clamp_min(1)
     bounded_unit = torch.full_like(mean, unit).clamp(mean / _MAX_FACTOR, mean * _MAX_FACTOR)
     prior_gap = torch.where(lengths < 2, unit, bounded_unit)

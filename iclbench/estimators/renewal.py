@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from iclbench.core.events import LogNormalEvent
-from iclbench.estimators.event_estimator import EventEstimator, EventSettings, frequencies, in_prefix, sums
+from iclbench.estimators.event_estimator import EventEstimator, EventSettings, frequencies, in_prefix, prefix_sums
 
 
 class Renewal(EventEstimator[EventSettings]):
@@ -31,11 +31,11 @@ class Renewal(EventEstimator[EventSettings]):
         # Relative to the first gap, because squares of large logarithms would lose half of the digits.
         origin = logs[:, :1].sum(1, keepdim=True)
         n = lengths.clamp_min(1)
-        mean = sums(logs - origin, lengths) / n
-        squares = (sums((logs - origin).square(), lengths) - n * mean.square()).clamp_min(0)
+        mean = prefix_sums(logs - origin, lengths) / n
+        squares = (prefix_sums((logs - origin).square(), lengths) - n * mean.square()).clamp_min(0)
         scales = ((1 + 1 / n) * (squares + 3) / (n + 1)).sqrt()
-        locs = torch.where(lengths == 0, math.log(self.expected[0]), origin + mean)
-        counted = in_prefix(lengths, marks.shape[1])
-        probabilities = frequencies(counted, marks, self.kinds, self.settings.smoothing)
+        locs = torch.where(lengths == 0, math.log(self.prior_gaps[0]), origin + mean)
+        is_counted = in_prefix(lengths, marks.shape[1])
+        probabilities = frequencies(is_counted, marks, self.mark_count, self.settings.smoothing)
         locations = locs.unsqueeze(-1)
         return LogNormalEvent(torch.zeros_like(locations), locations, scales.unsqueeze(-1), probabilities.log())

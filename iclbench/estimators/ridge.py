@@ -39,7 +39,7 @@ class RidgeSettings(BaseSettings):
 
 
 class Ridge(LinearEstimator[RidgeSettings]):
-    """Ridge regression without intercept. With a penalty of 0, it is minimum-norm least squares, the limit."""
+    """Ridge regression without intercept. A penalty of 0 gives minimum-norm least squares, the limit."""
 
     Settings = RidgeSettings
 
@@ -58,22 +58,22 @@ class Ridge(LinearEstimator[RidgeSettings]):
 
 
 def _prefix_by_prefix(
-    x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"], rows: Float[Tensor, "B Dx Dx"]
+    x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"], penalty_rows: Float[Tensor, "B Dx Dx"]
 ) -> Float[Tensor, "B N Dx"]:
-    """Least squares on these rows, with output 0, and on the first 1, 2, ..., N points, by a QR decomposition for each
-    prefix, which is accurate for all scales of inputs."""
+    """Least squares on the first 1, 2, ..., N points and on the penalty rows, whose output is 0. A QR decomposition for
+    each prefix is accurate for all scales of inputs."""
     solutions = []
     for n in range(1, x.shape[1] + 1):
-        all_rows = torch.cat([rows, x[:, :n]], 1)
+        all_rows = torch.cat([penalty_rows, x[:, :n]], 1)
         scale = all_rows.norm(dim=1, keepdim=True)
         q, r = torch.linalg.qr(all_rows / scale)
-        projected = (y[:, None, :n] @ q[:, rows.shape[1] :]).mT
+        projected = (y[:, None, :n] @ q[:, penalty_rows.shape[1] :]).mT
         solutions.append(torch.linalg.solve_triangular(r, projected, upper=True).squeeze(-1) / scale.squeeze(1))
     return torch.stack(solutions, 1)
 
 
 class FeatureRidge(Ridge):
-    """Ridge regression on the family's features, in which its functions are linear.
+    """Ridge regression on the features of a family whose functions are linear in them.
 
     With the penalty "noise", it is Bayes-optimal if the weights are from N(0, v I), where v is the family's
     `weight_variance`.

@@ -29,8 +29,8 @@ from iclbench.core.errors import IclbenchError, one_line
 from iclbench.core.expected_metrics import lacking
 from iclbench.core.guard import guarded
 from iclbench.core.measure import Measure
-from iclbench.core.plugins import blamed
-from iclbench.core.signals import heed_ctrl_c
+from iclbench.core.plugins import as_plugin_error
+from iclbench.core.signals import raise_if_ctrl_c
 from iclbench.core.version import provenance
 from iclbench.evaluation.contestant import Contestant
 from iclbench.evaluation.contestants import PredictorContestant
@@ -169,8 +169,8 @@ def computed(
         computed_tables = work()
         return computed_tables, _first_reason(computed_tables["values"])
     except (Exception, SystemExit) as error:
-        heed_ctrl_c(error)
-        reason = one_line(blamed(error))
+        raise_if_ctrl_c(error)
+        reason = one_line(as_plugin_error(error))
         return {"values": [shared | {"metric": prompts.headline, "status": "failed", "reason": reason}]}, reason
 
 

@@ -16,7 +16,7 @@ from iclbench.core.errors import UsageError
 from iclbench.core.files import remove
 from iclbench.core.formats import assignments
 from iclbench.core.predictor import as_used
-from iclbench.core.signals import heed_ctrl_c
+from iclbench.core.signals import raise_if_ctrl_c
 from iclbench.core.version import provenance
 from iclbench.deep_thinking.methods import Method
 from iclbench.evaluation import cells, contestants, examples, gaps, scores, targets
@@ -257,7 +257,7 @@ def evaluate_cells(
 ) -> Iterator[CellResult]:
     """Evaluate contestants on a prompt set, one after the other; finished cells are not recomputed."""
     for contestant in prompt_contestants:
-        heed_ctrl_c()
+        raise_if_ctrl_c()
         if begins is not None:
             begins(contestant, prompts)
         if cells.is_done(results, contestant, prompts):

@@ -52,7 +52,7 @@ def full_table_error(prompts: PromptSet) -> dict[str, object]:
         is_table = table_index == index
         predicted[is_table] = out_of_fold(table, prompts.seed)[rows[is_table]]
     errors = (
-        family.in_episodes(predicted, table_index, rows) - episodes.context.y[..., 0].numpy()
+        family.to_labels(predicted, table_index, rows) - episodes.context.y[..., 0].numpy()
     ) ** 2 / family.normaliser
     scored = episodes.scored.numpy()
     curve = Curve(tuple(range(rows.shape[1])), {"squared_error": errors}, family.normaliser, scored)

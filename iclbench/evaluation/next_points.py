@@ -7,7 +7,7 @@ import pandas as pd
 
 from iclbench import tables
 from iclbench.core.measure import Measure
-from iclbench.core.memory import IN_EVALUATION, advised
+from iclbench.core.memory import IN_EVALUATION, memory_advice
 from iclbench.core.metrics import metric
 from iclbench.evaluation import cells
 from iclbench.evaluation.bootstrap import ratio_summary, summaries
@@ -19,7 +19,7 @@ from iclbench.evaluation.prompts import PromptSet
 def score_next(contestant: PredictorContestant, prompts: PromptSet) -> cells.Tables:
     """The tables of one contestant by the question `next`."""
     prompts.episodes  # noqa: B018  (all contestants share the episodes, so their sampling is not measured)
-    with advised(IN_EVALUATION), Measure(contestant.device) as cost:
+    with memory_advice(IN_EVALUATION), Measure(contestant.device) as cost:
         curve = learning_curve(contestant.predictor, prompts, device=contestant.device)
     # An incomplete curve is not in paired comparisons, which would be over the remaining sizes.
     complete_scores = {} if curve.failed.any() or curve.skipped else curve.scores

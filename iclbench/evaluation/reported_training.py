@@ -9,7 +9,7 @@ from iclbench.config.cards import decay_begins
 from iclbench.core.context import Context
 from iclbench.evaluation.monitor import Monitor
 from iclbench.store.runs import Run
-from iclbench.training.processes import ALONE, Processes
+from iclbench.training.processes import SINGLE_PROCESS, Processes
 from iclbench.training.run import train
 from iclbench.training.trackers import tracked
 
@@ -19,7 +19,7 @@ def train_reported(
     context: Context,
     update: Callable[[int, str], None],
     log: Sequence[str] = (),
-    processes: Processes = ALONE,
+    processes: Processes = SINGLE_PROCESS,
 ) -> None:
     """Train a run, see `iclbench.training.run.train`.
 
@@ -31,7 +31,7 @@ def train_reported(
         log: names of the trackers that log the same values.
         processes: the group of processes that train the run.
     """
-    if not processes.leads:
+    if not processes.is_first:
         train(run, context, monitor=Monitor, processes=processes)
         return
     accuracies: dict[str, float] = {}

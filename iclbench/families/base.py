@@ -77,7 +77,7 @@ class Family(ABC):
         related_sets: the largest number of related datasets of an episode.
         related_points: points of the largest related dataset; 0 if not known.
         oracles: baselines that are Bayes-optimal for the episodes of this class without a shift. Subclasses do not
-            inherit it, since they draw other episodes (`vouches_for`).
+            inherit it, since they draw other episodes (`confirms`).
     """
 
     Parameters: ClassVar[type[BaseSettings]]
@@ -97,7 +97,7 @@ class Family(ABC):
     oracles: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
-    def vouches_for(cls, baseline: str) -> bool:
+    def confirms(cls, baseline: str) -> bool:
         """Whether this class itself lists a baseline in `oracles`; a card may name any baseline as its oracle."""
         return baseline in cls.__dict__.get("oracles", ())
 

@@ -15,7 +15,7 @@ def normal(shape: tuple[int, ...] | torch.Size, generator: torch.Generator) -> T
 
 
 def fixed_normal(shape: tuple[int, ...], seed: int, device: torch.device) -> Tensor:
-    """Standard normal numbers that are part of a task; drawn on the CPU, so that they are the same on every device."""
+    """Standard normal numbers, drawn on the CPU, so that they are the same on every device: for constants of a task."""
     return normal(shape, torch.Generator().manual_seed(seed)).to(device)
 
 
@@ -27,7 +27,8 @@ def random_signs(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
 def orthogonal(gaussian: Float[Tensor, "*batch D K"]) -> Float[Tensor, "*batch D K"]:
     """Uniformly random orthonormal columns from Gaussian matrices, K <= D.
 
-    QR alone fixes the signs by the algorithm; the sign of R's diagonal makes the result uniform (Mezzadri 2007).
+    The signs of the columns of Q depend on the algorithm of the QR decomposition. Multiplying them by the signs of R's
+    diagonal makes the distribution uniform (Mezzadri 2007).
     """
     q, r = torch.linalg.qr(gaussian)
     return q * torch.sign(r.diagonal(dim1=-2, dim2=-1)).unsqueeze(-2)
@@ -58,8 +59,8 @@ def stratified_uniform(group: Int[Tensor, " B"], generator: torch.Generator) -> 
     random order."""
     u = torch.rand(len(group), generator=generator, device=group.device, dtype=torch.float64)
     stratified = torch.empty_like(u)
-    for number in group.unique():
-        rows = (group == number).nonzero().squeeze(1)
+    for group_index in group.unique():
+        rows = (group == group_index).nonzero().squeeze(1)
         order = torch.randperm(len(rows), generator=generator, device=group.device)
         stratified[rows] = (order + u[rows]) / len(rows)
     return stratified

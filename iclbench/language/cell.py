@@ -30,10 +30,10 @@ def cell_tables(
     Raises:
         UsageError: a prompt is too long; nothing is computed.
     """
-    prompts.drawn  # noqa: B018  (all contestants share the episodes, so drawing them is not timed)
+    prompts.drawn_episodes  # noqa: B018  (all contestants share the episodes, so drawing them is not timed)
     if contestant.model is None or contestant.method is None:
-        always, reason = majority.majority(prompts.task.card, prompts.drawn)
-        inputs = [e.query.x for e in prompts.drawn]
+        always, reason = majority.majority(prompts.task.card, prompts.drawn_episodes)
+        inputs = [e.query.x for e in prompts.drawn_episodes]
         return _tables(contestant, prompts, Outcome(always, reason, texts=inputs), []), reason
     model, method = contestant.model, contestant.method
     session = Session(model, method, batches, overlength, cache, contestant.compared)
@@ -58,7 +58,7 @@ def _tables(
         "errors": cells.error_rows(
             contestant, prompts, {"accuracy": correct[:, None]}, n_context=np.asarray([prompts.shots])
         ),
-        "answers": answers.answer_rows(key_columns, prompts.drawn, outcome.texts, outcome.answers),
+        "answers": answers.answer_rows(key_columns, prompts.drawn_episodes, outcome.texts, outcome.answers),
         "costs": costs,
         "values": value_rows(contestant, prompts, outcome),
     }
@@ -79,7 +79,7 @@ def value_rows(contestant: Contestant, prompts: LanguagePrompts, outcome: Outcom
         else {"axis": "demo_seed", "axis_value": prompts.demo_seed}
     )
     final = shared | axis | ({"reason": outcome.reason} if outcome.reason else {})
-    targets = [e.query.y for e in prompts.drawn]
+    targets = [e.query.y for e in prompts.drawn_episodes]
     rows = [
         final | {"metric": metric} | summarised(metric, scores, prompts.seed, prompts.repeated)
         for metric, scores in outcome.answers.scores.items()

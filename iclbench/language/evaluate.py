@@ -149,7 +149,7 @@ def _comparisons(
         )
     if contestants.method.settings.selection == "dev":
         development(zero).queries  # noqa: B018  (raises without development examples)
-    zero.drawn  # noqa: B018  (raises without candidates)
+    zero.drawn_episodes  # noqa: B018  (raises without candidates)
     plain = contestants.plain if contestants.controls else None
     for count in filter(None, dict.fromkeys(shots)):
         prompt_sets = sets(count, orders[0])
@@ -205,8 +205,8 @@ def _refuse(model: LanguageModel, method: Method) -> None:
             f"the name '{model.name}' is reserved for other rows of the tables; choose another with --name",
             code="bad-value",
         )
-    if method.settings.thinks and model.forgets:
+    if method.settings.thinks and model.memory_obstacle:
         raise UsageError(
-            f"'{model.name}' does not support Deep-Thinking: {model.forgets}; give --method icl or repeat",
+            f"'{model.name}' does not support Deep-Thinking: {model.memory_obstacle}; give --method icl or repeat",
             code="not-applicable",
         )

@@ -1,17 +1,17 @@
-"""Softmax attention over points that come in portions: the update of CMAB (Feng et al. 2023, appendix B.1).
+"""Softmax attention over points that arrive in chunks: the update of CMAB (Feng et al. 2023, appendix B.1).
 
 Fixed queries attend to a growing set of points. The state of the set is, per query, the running log-normaliser
 log C = log sum exp(s) and the attention output e = sum exp(s - log C) v. The states of two disjoint sets merge into the
-state of their union. An update merges the state of a portion, removal is the inverse, and since merging is associative,
-a scan computes the states of all prefixes of a sequence.
+state of their union. An update merges the state of a chunk; removal is the inverse. Since merging is associative, a
+scan computes the states of all prefixes of a sequence.
 
-Training memory does not grow with the number of points either: `fold` does not save the portions for the backward pass,
+Training memory does not grow with the number of points either: `fold` does not save the chunks for the backward pass,
 but recomputes them one at a time from the final log C and e (as Dao et al. 2022 do within one kernel). With these held
 constant, the gradients of
 
     log C:  sum exp(s - log C)             e:  sum exp(s - log C) (v - e)
 
-of all portions add up to those of the complete softmax.
+of all chunks add up to those of the complete softmax.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.predictor import State
 
-# From weights, which may require gradients, and points to keys and values, `(B, L, H, N, D/H)` each.
+# Maps weights (which may require gradients) and points to keys and values, `(B, L, H, N, D/H)` each.
 KeyValueProjection = Callable[[Sequence[Tensor], Points], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
 class RunningSoftmax(State):
-    """State of M queries in H heads of L layers after the points that they have attended to.
+    """The state of attention, in L layers with H heads, of M queries to a set of points.
 
     Attributes:
         log_c: log-normaliser, -inf before any point.
@@ -59,11 +59,11 @@ class RunningSoftmax(State):
         return self.log_c
 
     def merge(self, other: RunningSoftmax) -> RunningSoftmax:
-        """The state of the union of two disjoint sets of points. Merging the empty state changes no bit."""
+        """The state of the union of two disjoint sets of points. Merging with the empty state is exact."""
         both_empty = self.log_c.isneginf() & other.log_c.isneginf()
-        # The fraction of the weight that comes from `other`; the mask avoids inf - inf.
-        share = torch.sigmoid((other.log_c - self.log_c.masked_fill(both_empty, 0.0)).unsqueeze(-1))
-        return RunningSoftmax(torch.logaddexp(self.log_c, other.log_c), self.e + share * (other.e - self.e))
+        # The mask avoids inf - inf.
+        other_share = torch.sigmoid((other.log_c - self.log_c.masked_fill(both_empty, 0.0)).unsqueeze(-1))
+        return RunningSoftmax(torch.logaddexp(self.log_c, other.log_c), self.e + other_share * (other.e - self.e))
 
     def without(self, other: RunningSoftmax) -> RunningSoftmax:
         """The state without the points of `other`, the inverse of `merge`.
@@ -73,7 +73,7 @@ class RunningSoftmax(State):
         size.
 
         Raises:
-            UsageError: a smaller share remaining for a query, or the points are not in the state.
+            UsageError: the remaining share of a query is smaller, or the points are not in the state.
         """
         removed = torch.where(other.log_c.isneginf(), 0.0, torch.exp(other.log_c - self.log_c))
         smallest = torch.finfo(self.e.dtype).eps ** 0.5
@@ -95,7 +95,7 @@ def attend(
     values: Float[Tensor, "B L H N Dh"],
     mask: Bool[Tensor, "B N"],
 ) -> RunningSoftmax:
-    """The state of one portion, for scaled queries."""
+    """The state of one chunk, for scaled queries."""
     if keys.shape[-2] == 0:
         return RunningSoftmax.empty(len(keys), queries)
     scores = _scores(queries, keys, mask)
@@ -103,7 +103,7 @@ def attend(
     top = scores.detach().amax(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).min)
     weights = scores.sub_(top).exp_()
     total = weights.sum(-1)
-    safe_total = total.clamp(min=1)  # the largest weight alone is 1
+    safe_total = total.clamp(min=1)  # at least 1 with a valid point, because the largest weight is 1
     log_c = torch.where(total > 0, top.squeeze(-1) + safe_total.log(), -torch.inf)
     return RunningSoftmax(log_c, weights @ values / safe_total.unsqueeze(-1))
 
@@ -119,17 +119,17 @@ def fold(
     points: Points,
     chunk: int,
 ) -> RunningSoftmax:
-    """The state after all points, in portions of `chunk`; memory does not grow with their number.
+    """The state after all points, processed in chunks; memory does not grow with the number of points.
 
     Args:
         queries: scaled queries.
         weights: weights of `keys_values`.
-        keys_values: function of only the weights and the points, which maps each point separately.
+        keys_values: a function that maps each point independently and depends on no tensors but these weights.
         points: one set per episode.
-        chunk: number of points in memory at once.
+        chunk: maximum number of points in a chunk.
     """
-    trained = torch.is_grad_enabled() and any(t.requires_grad for t in (queries, *weights))
-    if trained and points.count > chunk:
+    needs_gradients = torch.is_grad_enabled() and any(t.requires_grad for t in (queries, *weights))
+    if needs_gradients and points.count > chunk:
         return RunningSoftmax(*_Fold.apply(keys_values, points, chunk, queries, *weights))
     return _fold(queries, weights, keys_values, points, chunk)
 
@@ -138,18 +138,18 @@ def _fold(
     queries: Tensor, weights: Sequence[Tensor], keys_values: KeyValueProjection, points: Points, chunk: int
 ) -> RunningSoftmax:
     state: RunningSoftmax | None = None
-    for portion in _portions(points, chunk):
-        portion_state = attend(queries, *keys_values(weights, portion), portion.mask)
-        state = portion_state if state is None else state.merge(portion_state)
+    for part in _chunks(points, chunk):
+        part_state = attend(queries, *keys_values(weights, part), part.mask)
+        state = part_state if state is None else state.merge(part_state)
     return RunningSoftmax.empty(len(points), queries) if state is None else state
 
 
-def _portions(points: Points, chunk: int) -> Iterator[Points]:
+def _chunks(points: Points, chunk: int) -> Iterator[Points]:
     return (points.span(start, start + chunk) for start in range(0, points.count, chunk))
 
 
 class _Fold(torch.autograd.Function):
-    """`_fold` with a backward pass that recomputes every portion."""
+    """`_fold` with a backward pass that recomputes every chunk."""
 
     @staticmethod
     def forward(
@@ -157,23 +157,23 @@ class _Fold(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         state = _fold(queries, weights, keys_values, points, chunk)
         ctx.save_for_backward(state.log_c, state.e, queries, *weights)
-        ctx.work = keys_values, points, chunk
+        ctx.arguments = keys_values, points, chunk
         return state.log_c, state.e
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        log_c, e, *saved = ctx.saved_tensors
-        keys_values, points, chunk = ctx.work
+        log_c, e, *tensors = ctx.saved_tensors
+        keys_values, points, chunk = ctx.arguments
         log_c = log_c.masked_fill(log_c.isneginf(), 0.0).unsqueeze(-1)
         with torch.enable_grad():
-            leaves = [t.detach().requires_grad_() for t in saved]
+            leaves = [t.detach().requires_grad_() for t in tensors]
             queries, *weights = leaves
             sums = [torch.zeros_like(t) for t in leaves]
-            for portion in _portions(points, chunk):
-                keys, values = keys_values(weights, portion)
-                shares = (_scores(queries, keys, portion.mask) - log_c).exp()
+            for part in _chunks(points, chunk):
+                keys, values = keys_values(weights, part)
+                shares = (_scores(queries, keys, part.mask) - log_c).exp()
                 total = shares.sum(-1)
-                ends = total, shares @ values - total.unsqueeze(-1) * e
-                for sum_, grad in zip(sums, torch.autograd.grad(ends, leaves, grads), strict=True):
+                outputs = total, shares @ values - total.unsqueeze(-1) * e
+                for sum_, grad in zip(sums, torch.autograd.grad(outputs, leaves, grads), strict=True):
                     sum_ += grad
         return None, None, None, *sums

@@ -29,7 +29,7 @@ from iclbench.config.resolution import RunConfig, difference, with_evaluation_of
 from iclbench.core import digests, locks
 from iclbench.core.errors import DataChangedError, IclbenchError, UnknownNameError, UsageError
 from iclbench.core.files import digest_path, remove_leftovers, write_text
-from iclbench.core.memory import IN_EVALUATION, advised
+from iclbench.core.memory import IN_EVALUATION, memory_advice
 from iclbench.core.settings import validate
 from iclbench.store import identity
 from iclbench.store.state import is_intact
@@ -288,7 +288,7 @@ class Run:
         """Load the weights of a file into the backbone, after checks of their digest and their run."""
         from safetensors import safe_open
 
-        with advised(IN_EVALUATION), safe_open(path, framework="pt") as file:
+        with memory_advice(IN_EVALUATION), safe_open(path, framework="pt") as file:
             self.check_weights(path, file.metadata() or {}, branch)
             backbone.load_state_dict({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118
 
@@ -481,7 +481,7 @@ def create(
     return Run(run.path)
 
 
-def with_started_rates(
+def keep_started_rates(
     results: Path, config: RunConfig, name: str | None = None, typed: Collection[str] = ()
 ) -> RunConfig:
     """The configuration with which a run continues. Settings from the table of learning rates of the results folder do

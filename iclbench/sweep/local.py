@@ -23,8 +23,8 @@ from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from iclbench.core.errors import IclbenchError, one_line
-from iclbench.core.plugins import blamed
-from iclbench.core.signals import held_back
+from iclbench.core.plugins import as_plugin_error
+from iclbench.core.signals import defer_signals
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
 
 T = TypeVar("T")
@@ -143,7 +143,7 @@ class _Worker:
         # Ctrl-C at a terminal reaches all processes of the group. A new process has not set its handler yet, so it
         # inherits the mask of this thread.
         try:
-            with held_back(signal.SIGINT), _CHILDREN:
+            with defer_signals(signal.SIGINT), _CHILDREN:
                 self._process.start()
         finally:
             child_pipe.close()
@@ -220,5 +220,5 @@ def _answer_calls(pipe: Connection, set_up: Callable[..., None], arguments: tupl
             try:
                 answer = (True, fn(*args))
             except (Exception, SystemExit) as error:
-                answer = (False, one_line(blamed(error)))
+                answer = (False, one_line(as_plugin_error(error)))
             pipe.send(answer)

@@ -19,7 +19,7 @@ from typing import Any
 
 from iclbench.core.errors import Interrupted, UsageError, one_line
 from iclbench.core.formats import plural
-from iclbench.core.signals import ctrl_c_ignored
+from iclbench.core.signals import ignore_ctrl_c
 from iclbench.store.outcome import Outcome
 from iclbench.sweep.bundle import Bundle, plain_outcomes
 from iclbench.sweep.engines import EngineSettings
@@ -101,7 +101,7 @@ class RayExecutor(JobExecutor[_RayBundle]):
         if wait:
             self._thread.join()
             if self._owns_connection:
-                with ctrl_c_ignored():  # Ctrl-C here would end the process without a message
+                with ignore_ctrl_c():  # Ctrl-C here would end the process without a message
                     self._ray.shutdown()
 
     def stop(self, grace: float) -> None:

@@ -155,7 +155,7 @@ def _verified_cell(cells: Sequence[GridCell], store: Store, context: Context, wo
     with tempfile.TemporaryDirectory(prefix="iclbench-verify-") as folder:
         new_store = Store(Path(folder))
         for cell in cells:
-            instruction_set = kernels.like(_kernels(store, cell))
+            instruction_set = kernels.closest(_kernels(store, cell))
             environment |= dict.fromkeys(_environment_differences(store, cell, context, instruction_set))
             outcome = workers.work(cell, replace(context, results=new_store.results), instruction_set)
             if outcome.status != "done":

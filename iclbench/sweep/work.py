@@ -19,7 +19,7 @@ from iclbench import tables
 from iclbench.core import kernels
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError, Interrupted, one_line
-from iclbench.core.plugins import blamed
+from iclbench.core.plugins import as_plugin_error
 from iclbench.core.signals import end_with_parent
 from iclbench.store.cells import paths, record
 from iclbench.store.outcome import Outcome
@@ -101,7 +101,7 @@ def _outcome(cell: GridCell, context: Context) -> Outcome:
     except _PartialFailureError as error:
         return Outcome("failed", str(error), paths(context.results, error.files), time.perf_counter() - start)
     except (Exception, SystemExit) as error:
-        return Outcome("failed", one_line(blamed(error)), seconds=time.perf_counter() - start)
+        return Outcome("failed", one_line(as_plugin_error(error)), seconds=time.perf_counter() - start)
 
 
 @contextmanager

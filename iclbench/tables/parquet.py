@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from iclbench.core import digests, limits
 from iclbench.core.files import atomic
-from iclbench.core.memory import IN_TABLES, advised
+from iclbench.core.memory import IN_TABLES, memory_advice
 from iclbench.tables.schema import SCHEMA, SCHEMAS, TableError, TableName, frame, union, validate
 
 log = logging.getLogger("iclbench")
@@ -95,7 +95,7 @@ def _load(table: TableName, path: Path, columns: Sequence[str] | None = None) ->
     """The rows of one file, not validated (default: all columns)."""
     try:
         # The file is opened once, without threads: for thousands of small files this takes half the time.
-        with advised(IN_TABLES), _open_checked(path) as file:
+        with memory_advice(IN_TABLES), _open_checked(path) as file:
             entries = _iclbench_entries(file.metadata.metadata)
             if entries.get("table") != table:
                 raise TableError(f"{path} is not an iclbench '{table}' table", code="unreadable-file")
@@ -119,7 +119,7 @@ def _open_checked(path: Path) -> pq.ParquetFile:
     Raises:
         DamagedError: the bytes do not fit the digest, or there is no digest.
     """
-    with advised(IN_TABLES):
+    with memory_advice(IN_TABLES):
         content = path.read_bytes()
         digests.check(content)
         return pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)

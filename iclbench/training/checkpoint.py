@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from iclbench.config.cards import decay_begins
 from iclbench.core.errors import IclbenchError
 from iclbench.core.files import save_tensors
-from iclbench.core.memory import IN_TRAINING, advised
+from iclbench.core.memory import IN_TRAINING, memory_advice
 from iclbench.store.runs import Run
 from iclbench.training.fit import Progress
 
@@ -73,7 +73,7 @@ def restore(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer, branch
     for path in reversed(run.checkpoints_of(branch)):
         _check_readable(path)
         try:
-            with advised(IN_TRAINING), safe_open(path, framework="pt") as file:
+            with memory_advice(IN_TRAINING), safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
                 try:
                     run.check_signature(metadata)
@@ -90,7 +90,7 @@ def restore(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer, branch
                 raise ValueError(f"it is past the branch of {missing[0]} steps, whose weights are missing")
             if path.name != _name(progress.step):
                 raise ValueError(f"it belongs to step {progress.step}")
-            with advised(IN_TRAINING):
+            with memory_advice(IN_TRAINING):
                 _load(model, optimiser, tensors)
         except (SafetensorError, OSError, LookupError, ValueError, TypeError, ArithmeticError, RuntimeError) as error:
             renamed = path.replace(path.with_suffix(".unusable"))

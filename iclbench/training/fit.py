@@ -30,7 +30,7 @@ from iclbench.core.measure import Measure
 from iclbench.core.plugins import named
 from iclbench.core.seeds import generator
 from iclbench.families.base import Family
-from iclbench.training.processes import ALONE, Processes
+from iclbench.training.processes import SINGLE_PROCESS, Processes
 from iclbench.training.schedule import learning_rate
 from iclbench.training.step import TrainingData, autocast, descend, make_optimiser
 
@@ -173,7 +173,7 @@ class Training:
         settings: TrainSettings,
         seed: int = 0,
         device: str = "cpu",
-        processes: Processes = ALONE,
+        processes: Processes = SINGLE_PROCESS,
     ) -> None:
         self.backbone = backbone.to(device).train()
         self.data, self.settings, self.seed, self.device = data, settings, seed, device
@@ -210,7 +210,7 @@ class Training:
         """Draw episodes and update the weights by the gradient of their loss."""
         step, settings = self.progress.step, self.settings
         batch = self.data.batch(settings, self.seed, step, self.device)
-        shared = None if self.processes.alone else self.processes
+        shared = None if self.processes.is_single else self.processes
         share = 1.0
         if shared:
             batch, share = shared.share(self.backbone, batch)
@@ -246,7 +246,7 @@ class Training:
     @property
     def stopping(self) -> bool:
         """Whether a stop was requested, in any of the processes, at the end of the last step."""
-        return self.stop_requested() if self.processes.alone else self._stopping
+        return self.stop_requested() if self.processes.is_single else self._stopping
 
     @property
     def is_last(self) -> bool:

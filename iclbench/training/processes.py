@@ -60,11 +60,11 @@ class Processes:
     count: int = 1
 
     @property
-    def alone(self) -> bool:
+    def is_single(self) -> bool:
         return self.count == 1
 
     @property
-    def leads(self) -> bool:
+    def is_first(self) -> bool:
         return self.rank == 0
 
     def share(self, backbone: Backbone, batch: Episodes) -> tuple[Episodes, float]:
@@ -100,8 +100,8 @@ class Processes:
 
     def same(self, compute: Callable[[], Any]) -> Any:
         """A value that the first process computes for all processes, which may see files later than the first one."""
-        objects = [compute() if self.leads else None]
-        if not self.alone:
+        objects = [compute() if self.is_first else None]
+        if not self.is_single:
             with self.connected():
                 dist.broadcast_object_list(objects, src=0)
         return objects[0]
@@ -120,7 +120,7 @@ class Processes:
 
     def check(self, backbone: Backbone, batch: int) -> None:
         """Raise `UsageError` if the losses would not be those of one process."""
-        if self.alone:
+        if self.is_single:
             return
         if batch < self.count:
             raise UsageError(
@@ -140,7 +140,7 @@ class Processes:
             )
 
 
-ALONE = Processes()
+SINGLE_PROCESS = Processes()
 
 
 def _loss_count(backbone: Backbone, batch: Episodes) -> int:
@@ -152,7 +152,7 @@ def _loss_count(backbone: Backbone, batch: Episodes) -> int:
 
 
 def this_process() -> Processes:
-    """This process, by the variables of torchrun; `ALONE` without them.
+    """This process, by the variables of torchrun; `SINGLE_PROCESS` without them.
 
     Raises:
         UsageError: the variables are inconsistent.
@@ -169,7 +169,7 @@ def this_process() -> Processes:
             f"{_WORLD}={count} without MASTER_ADDR: start the command with torchrun, or unset {_WORLD}",
             code="missing-value",
         )
-    return Processes(int(settings[0]), count) if count > 1 else ALONE
+    return Processes(int(settings[0]), count) if count > 1 else SINGLE_PROCESS
 
 
 def check_count(count: int, device: str) -> None:
@@ -186,7 +186,7 @@ def check_count(count: int, device: str) -> None:
 
 def device_of_process(device: str) -> str:
     """The device of this process; with `cuda` and several processes, each has its own GPU."""
-    return f"cuda:{os.environ.get(_LOCAL, '0')}" if device == "cuda" and not this_process().alone else device
+    return f"cuda:{os.environ.get(_LOCAL, '0')}" if device == "cuda" and not this_process().is_single else device
 
 
 @contextmanager
@@ -197,10 +197,10 @@ def joined(device: str) -> Iterator[Processes]:
         IclbenchError: not all processes start within two minutes.
     """
     process = this_process()
-    if process.alone:
+    if process.is_single:
         yield process
         return
-    if (parent := os.environ.get(_PARENT)) is not None and not process.leads:
+    if (parent := os.environ.get(_PARENT)) is not None and not process.is_first:
         end_with_parent(int(parent))
     backend = "gloo"
     if device.startswith("cuda"):
@@ -258,7 +258,7 @@ def started(count: int, words: Sequence[str]) -> Iterator[None]:
     Raises:
         UsageError: torchrun has started another number of processes.
     """
-    if count == 1 or not this_process().alone:
+    if count == 1 or not this_process().is_single:
         if count > 1 and this_process().count != count:
             raise UsageError(
                 f"torchrun has started {this_process().count} processes; leave out --processes {count}", code="conflict"

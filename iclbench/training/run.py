@@ -15,13 +15,13 @@ from iclbench.config.resolution import RunConfig
 from iclbench.core.context import Context
 from iclbench.core.errors import Interrupted
 from iclbench.core.guard import guarded
-from iclbench.core.memory import IN_TRAINING, advised
+from iclbench.core.memory import IN_TRAINING, memory_advice
 from iclbench.families.base import Family
 from iclbench.store.runs import DivergedError, Hold, Run, writing
 from iclbench.training import checkpoint, record
 from iclbench.training.branches import restored_after, train_branch
 from iclbench.training.fit import Callback, Progress, Training, TrainingDivergedError
-from iclbench.training.processes import ALONE, Processes
+from iclbench.training.processes import SINGLE_PROCESS, Processes
 from iclbench.training.step import TrainingData
 
 log = logging.getLogger("iclbench")
@@ -45,7 +45,7 @@ def train(
     monitor: MonitorOf | None = None,
     wait: bool = False,
     report_branch: ReportOfBranch | None = None,
-    processes: Processes = ALONE,
+    processes: Processes = SINGLE_PROCESS,
 ) -> None:
     """Train a run to its last step from its newest checkpoint; does nothing if the run is finished.
 
@@ -68,11 +68,11 @@ def train(
     if run.config.train.evaluate_every and monitor is None:
         raise ValueError(f"run '{run.name}' has train.evaluate_every: give train(run, monitor=Monitor)")
     context = context or Context()
-    if not processes.leads:
+    if not processes.is_first:
         if processes.agree() == "train":
             _train(run, None, context, None, None, None, processes)
         return
-    with run.lock(wait) as hold, advised(IN_TRAINING):
+    with run.lock(wait) as hold, memory_advice(IN_TRAINING):
         if run.finished:
             processes.agree("finished")
             return
@@ -141,10 +141,10 @@ def _restored(run: Run, training: Training, branch: int | None = None) -> Progre
         progress = checkpoint.restore(run, training.backbone, training.optimiser, branch)
         return progress, training.backbone.state_dict(), training.optimiser.state_dict()
 
-    if processes.alone:
+    if processes.is_single:
         return checkpoint.restore(run, training.backbone, training.optimiser, branch)
     progress, weights, moments = processes.same(restore)
-    if not processes.leads:
+    if not processes.is_first:
         training.backbone.load_state_dict(weights)
         training.optimiser.load_state_dict(moments)
     restored: Progress = progress

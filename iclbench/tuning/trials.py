@@ -16,13 +16,13 @@ from iclbench.core.errors import NonFiniteError, one_line
 from iclbench.core.settings import validate
 from iclbench.store import identity
 
-# The first seed of trials. Grids train from smaller ones.
+# The first seed of trials; grids use smaller seeds.
 FIRST_SEED = 1000
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A training and its score.
+    """A training run in memory, whose score selects settings.
 
     Attributes:
         config: the configuration of the training, with the seed of the trial.
@@ -32,17 +32,17 @@ class Trial:
 
     @classmethod
     def of(cls, base: RunConfig, settings: Mapping[str, Any], seed: int) -> Trial:
-        """The trial of some settings.
+        """The trial of training settings.
 
         Args:
-            base: the contestant on a task, without any table of rates.
-            settings: settings of training that override those of `base`.
-            seed: counted from 0.
+            base: configuration of a contestant on a task, without settings from a table of learning rates.
+            settings: training settings that override those of `base`.
+            seed: number of the seed, from 0.
         """
         # A run is evaluated during training, a trial only at its end.
-        unobserved = {"evaluate_every": 0, "branches": []}
-        table = base.train.model_dump(mode="json") | dict(settings) | unobserved
-        train = validate(TrainSettings, table, f"task '{base.task.name}': train")
+        no_monitoring = {"evaluate_every": 0, "branches": []}
+        train_settings = base.train.model_dump(mode="json") | dict(settings) | no_monitoring
+        train = validate(TrainSettings, train_settings, f"task '{base.task.name}': train")
         return cls(base.model_copy(update={"train": train, "seed": FIRST_SEED + seed}))
 
     @cached_property
@@ -51,7 +51,7 @@ class Trial:
         return identity.variant_id(self.config)
 
     def row(self, prompt_set: str, **columns: Any) -> dict[str, Any]:
-        """A row of the table `trials`; `columns` are those of its score."""
+        """A row of the table `trials`; `columns` are the columns of the score."""
         config, train = self.config, self.config.train
         return {
             "task": config.task.name,
@@ -75,10 +75,13 @@ class Trial:
 
 
 def run(trial: Trial, budget: int | None, context: Context) -> dict[str, Any]:
-    """Train and score in a worker process. A training that diverges is a row with status "failed".
+    """Train a model and score it, in a worker process. If training diverges, the row has the status "failed".
+
+    Args:
+        budget: the parameter budget of the model, a column of the row.
 
     Raises:
-        IclbenchError: the failure has nothing to do with the settings, such as missing memory or data.
+        IclbenchError: the failure does not depend on the settings, for example missing data or insufficient memory.
     """
     from iclbench.evaluation.contestants import in_memory
     from iclbench.evaluation.evaluate import evaluate

@@ -15,7 +15,7 @@ from iclbench.config.rates import TunedSettings
 from iclbench.config.resolution import resolve_tables, resolve_task
 from iclbench.core.context import Context
 from iclbench.core.errors import one_line
-from iclbench.core.plugins import blamed
+from iclbench.core.plugins import as_plugin_error
 from iclbench.sweep.engine import ATTEMPTS, GRACE
 from iclbench.sweep.executor import Executor, WorkerDiedError, WorkerStartError
 from iclbench.tuning import trials
@@ -163,7 +163,7 @@ def tune(pairs: Sequence[Pair], executor: Executor, context: Context, report: Re
         except WorkerStartError:
             raise
         except Exception as error:  # no error of a trial stops the other trials
-            reason = one_line(blamed(error))
+            reason = one_line(as_plugin_error(error))
             key = (pair.curve.path, trial.variant, trial.config.seed)
             attempts[key] = attempts.get(key, 0) + 1
             if isinstance(error, WorkerDiedError) and attempts[key] < ATTEMPTS:

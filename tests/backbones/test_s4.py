@@ -171,7 +171,7 @@ def test_predictions_with_bfloat16_are_close_to_float32(cls: type[S4D] | type[S4
 def test_the_system_is_in_float32_with_autocast(cls: type[S4D] | type[S4], monkeypatch: pytest.MonkeyPatch) -> None:
     """The inputs of the mixing layer, and the state, have full precision even for tokens in half precision."""
     block, tokens = model(cls).layers[0], torch.randn(2, 8, 12).bfloat16()
-    monkeypatch.setattr(block, "_out", lambda u, y: y.permute(1, 2, 0))
+    monkeypatch.setattr(block, "_finish_block", lambda u, y: y.permute(1, 2, 0))
 
     def outputs(x: Tensor) -> list[Tensor]:
         y, state = block.resume(x, block.start(2))

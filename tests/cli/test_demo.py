@@ -1,4 +1,4 @@
-"""`iclbench demo` on a small grid: its output, its files and its repetition."""
+"""`iclbench demo` on a small grid: its output, its files, and a second run."""
 
 from functools import partial
 from pathlib import Path
@@ -31,13 +31,13 @@ def test_the_demo_writes_a_report_and_a_second_demo_has_nothing_to_compute(
         "tiny-linear-gpt2-smoke-s0",
         "tiny-quadratic-gpt2-smoke-s0",
     }
-    first_time = (results / "report" / "index.html").stat().st_mtime_ns
+    first_report_time = (results / "report" / "index.html").stat().st_mtime_ns
     assert main(["demo", "--results", str(results)]) == 0
-    assert (results / "report" / "index.html").stat().st_mtime_ns > first_time
+    assert (results / "report" / "index.html").stat().st_mtime_ns > first_report_time
     assert ": 0 cells" in capsys.readouterr().err
 
 
-def test_the_grid_of_the_demo_has_the_sizes_in_its_card() -> None:
+def test_the_grid_of_the_demo_has_the_documented_sizes() -> None:
     """Two backbones on two tasks with three dimensions and 15 examples."""
     cells = grid_cells([demo.GRID])
     configs = {cell.run: cell.config for cell in cells if cell.kind == "train"}

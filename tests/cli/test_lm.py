@@ -22,8 +22,8 @@ from iclbench.cli.lm.tables import orders_board, passes_board, print_summaries, 
 from iclbench.cli.main import main
 from iclbench.language.models.loading import quiet
 from tests.cli.test_main import heavy_imports
-from tests.conftest import heed_ctrl_c
-from tests.language.tiny_models import tiny
+from tests.conftest import restore_ctrl_c
+from tests.language.tiny_models import save_tiny_model
 from tests.tables.rows import complete
 
 QUICK = ("--episodes", 6, "--demo-seeds", 0, "--shots", 2)
@@ -34,7 +34,7 @@ MISSING = "/missing/my-model"
 def models(tmp_path_factory: pytest.TempPathFactory):
     def model(kind: str) -> Path:
         with quiet():
-            return tiny(kind, tmp_path_factory.mktemp("lm") / f"tiny-{kind}", "chars")
+            return save_tiny_model(kind, tmp_path_factory.mktemp("lm") / f"tiny-{kind}", "chars")
 
     return cache(model)
 
@@ -321,7 +321,7 @@ def test_ctrl_c_of_a_terminal_retains_finished_cells(models, tmp_path: Path) -> 
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        preexec_fn=heed_ctrl_c,
+        preexec_fn=restore_ctrl_c,
     )
     deadline = time.monotonic() + 120
     while not list(tmp_path.rglob("tiny-llama.values.parquet")) and time.monotonic() < deadline:

@@ -19,7 +19,7 @@ from iclbench.cli.main import run as entry
 from iclbench.config.resolution import resolve_task
 from iclbench.families.linear import Linear
 from iclbench.families.tabular.table_file import Table
-from tests.conftest import heed_ctrl_c
+from tests.conftest import restore_ctrl_c
 from tests.forked import Command
 from tests.refusals import refused
 
@@ -279,7 +279,7 @@ def test_three_ctrl_c_end_with_130_and_without_a_traceback(card_path: Path, tmp_
     command = [sys.executable, "-m", "iclbench", "train", str(card_path), "gpt2", "-p", "smoke"]
     command += ["-o", "train.steps=100000", "--results", str(tmp_path / "results")]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_ctrl_c
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=restore_ctrl_c
     )
     while not list(tmp_path.glob("results/runs/*/checkpoints/step-*")):
         assert process.poll() is None, process.stderr.read()

@@ -17,7 +17,7 @@ from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.predictor import State
 from iclbench.store.runs import find
-from tests.conftest import heed_ctrl_c, small_card
+from tests.conftest import restore_ctrl_c, small_card
 
 RUN = "tiny-linear-cmanp-smoke-s0"
 DATA = "x1,x2,x3,y1\n1,2,3,0.5\n0,1,0,-1\n0.1,0.2,0.3,?\n1,1,1,2\n0.1,0.2,0.3,\n"
@@ -208,7 +208,7 @@ def test_queries_are_answered_while_the_input_is_open_and_an_interrupt_saves_the
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        preexec_fn=heed_ctrl_c,
+        preexec_fn=restore_ctrl_c,
     ) as process:
         assert process.stdin and process.stdout and process.stderr
         process.stdin.write("1,2,3,0.5\n0.1,0.2,0.3,?\n")

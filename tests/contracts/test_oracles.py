@@ -1,4 +1,4 @@
-"""Oracles that a family confirms, and oracles that only a card claims."""
+"""Oracles that a family confirms, and oracles that only a card names."""
 
 from pathlib import Path
 
@@ -9,13 +9,13 @@ from iclbench.cli.check_class import oracle_claims
 from iclbench.cli.main import main
 from iclbench.config.cards import load_task, names
 from iclbench.config.resolution import family_class
-from iclbench.contracts.families import the_oracles_it_vouches_for_are_beaten_by_none
+from iclbench.contracts.families import no_baseline_beats_a_confirmed_oracle
 from iclbench.families.linear import Linear, SparseLinear
 from tests.conftest import small_card
 
 
 class Sine(Linear):
-    """A changed linear family; the oracles that the linear family confirms do not count for it."""
+    """A changed linear family, which does not confirm the oracles of its base class."""
 
     def apply(self, truth, x):
         return (3 * super().apply(truth, x)).sin()
@@ -28,21 +28,21 @@ class Claiming(Sine):
 @pytest.mark.parametrize("task", names("tasks"))
 def test_every_shipped_oracle_is_confirmed_by_its_family(task: str) -> None:
     card = load_task(task)[1]
-    assert all(family_class(card.family).vouches_for(oracle) for oracle in card.oracles)
+    assert all(family_class(card.family).confirms(oracle) for oracle in card.oracles)
 
 
 def test_oracles_of_a_base_class_are_not_confirmed() -> None:
-    assert Linear.vouches_for("ridge") and not Sine.vouches_for("ridge") and not Linear.vouches_for("knn-3")
+    assert Linear.confirms("ridge") and not Sine.confirms("ridge") and not Linear.confirms("knn-3")
 
 
 def test_a_family_with_an_oracle_that_is_not_optimal_breaks_its_contract() -> None:
-    the_oracles_it_vouches_for_are_beaten_by_none(Sine(Linear.Parameters()))
+    no_baseline_beats_a_confirmed_oracle(Sine(Linear.Parameters()))
     with pytest.raises(AssertionError, match="ridge"):
-        the_oracles_it_vouches_for_are_beaten_by_none(Claiming(Linear.Parameters()))
+        no_baseline_beats_a_confirmed_oracle(Claiming(Linear.Parameters()))
 
 
-def test_an_oracle_that_does_not_apply_breaks_no_contract() -> None:
-    the_oracles_it_vouches_for_are_beaten_by_none(SparseLinear(SparseLinear.Parameters(dim=30, sparsity=8)))
+def test_the_contract_skips_an_oracle_that_does_not_apply() -> None:
+    no_baseline_beats_a_confirmed_oracle(SparseLinear(SparseLinear.Parameters(dim=30, sparsity=8)))
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 
 from iclbench import tables
 from iclbench.cli.main import main
-from iclbench.core.signals import ctrl_c_heard, heed_ctrl_c
+from iclbench.core.signals import raise_if_ctrl_c, remember_ctrl_c
 from iclbench.evaluation.curves import learning_curve
 
 
@@ -73,8 +73,8 @@ def test_a_lost_ctrl_c_ends_the_command(
 
 def test_an_interrupt_does_not_end_the_next_command() -> None:
     handler = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt), ctrl_c_heard():
+    with pytest.raises(KeyboardInterrupt), remember_ctrl_c():
         os.kill(os.getpid(), signal.SIGINT)
-    with ctrl_c_heard():
-        heed_ctrl_c()
+    with remember_ctrl_c():
+        raise_if_ctrl_c()
     assert signal.getsignal(signal.SIGINT) is handler

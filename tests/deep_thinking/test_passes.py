@@ -18,7 +18,7 @@ from iclbench.deep_thinking.passes import Thought, think
 from iclbench.deep_thinking.settings import DeepThinking, slots_needed
 from iclbench.language.answering.rounds import reader
 from iclbench.language.models.model import load
-from tests.language.tiny_models import LENGTH, MEMORY, as_memory, enlarge, tiny
+from tests.language.tiny_models import CONTEXT_LENGTH, WITH_MEMORY, cache_argument, save_tiny_model, scale_weights
 
 LEARNED = ("gpt2", "opt", "gpt_neo")
 L, N = 14, 5
@@ -30,9 +30,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], SimpleNa
 
     @cache
     def pair(architecture: str) -> SimpleNamespace:
-        folder = tiny(architecture, tmp_path_factory.mktemp("models") / architecture)
+        folder = save_tiny_model(architecture, tmp_path_factory.mktemp("models") / architecture)
         bare = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-        enlarge(bare)  # so that the logits have a range of a few units, like those of a trained model
+        scale_weights(bare)  # so that the logits have a range of a few units, like those of a trained model
         bare.save_pretrained(folder)
         return SimpleNamespace(model=load(str(folder)), bare=bare)
 
@@ -52,7 +52,7 @@ def forward(bare: Any, ids: Tensor, positions: Tensor | None = None, mask: Tenso
     mask = torch.ones_like(ids) if mask is None else mask
     positions = torch.arange(ids.shape[1])[None] if positions is None else positions
     past = DynamicCache()
-    out = bare(input_ids=ids, attention_mask=mask, position_ids=positions, **as_memory(bare, past))
+    out = bare(input_ids=ids, attention_mask=mask, position_ids=positions, **cache_argument(bare, past))
     return SimpleNamespace(logits=out.logits, kv=[t for layer in past.layers for t in (layer.keys, layer.values)])
 
 
@@ -80,7 +80,7 @@ def assert_same(actual: Tensor, expected: Tensor) -> None:
     assert distance(actual, expected) < 2e-6
 
 
-@pytest.mark.parametrize("architecture", MEMORY)
+@pytest.mark.parametrize("architecture", WITH_MEMORY)
 def test_one_pass_is_plain_in_context_learning_for_every_eta(architecture: str, models) -> None:
     pair = models(architecture)
     expected = forward(pair.bare, torch.cat([DEMONSTRATIONS, QUERY], 1)).logits[:, L:]
@@ -90,14 +90,14 @@ def test_one_pass_is_plain_in_context_learning_for_every_eta(architecture: str, 
         assert first.passes == 1 and first.change.isnan().all()
 
 
-@pytest.mark.parametrize("architecture", MEMORY)
+@pytest.mark.parametrize("architecture", WITH_MEMORY)
 def test_a_closed_gate_does_not_change_the_memory(architecture: str, models) -> None:
     first, *_, last = thoughts(models(architecture).model, passes=4, eta=0.0, momentum=0.5)
     assert all(torch.equal(a, b) for a, b in zip(flat(first.memory), flat(last.memory), strict=True))
 
 
 @pytest.mark.parametrize("positions", ["continue", "reuse"])
-@pytest.mark.parametrize("architecture", MEMORY)
+@pytest.mark.parametrize("architecture", WITH_MEMORY)
 def test_two_passes_mix_the_two_copies_of_one_pass_over_both(architecture: str, positions: str, models) -> None:
     pair, eta = models(architecture), 0.3
     position_ids = torch.arange(2 * L) if positions == "continue" else torch.arange(L).repeat(2)
@@ -109,7 +109,7 @@ def test_two_passes_mix_the_two_copies_of_one_pass_over_both(architecture: str, 
     assert float(last.change) == pytest.approx(float(torch.stack(changes).mean()), rel=1e-5)
 
 
-@pytest.mark.parametrize("architecture", MEMORY)
+@pytest.mark.parametrize("architecture", WITH_MEMORY)
 def test_an_open_gate_keeps_only_the_second_copy(architecture: str, models) -> None:
     """A query equals one in a single pass that does not see the first copy and has the position after one copy."""
     pair = models(architecture)
@@ -128,7 +128,7 @@ def test_an_open_gate_keeps_only_the_second_copy(architecture: str, models) -> N
     assert distance(actual, repeated) > 1e-2
 
 
-@pytest.mark.parametrize("architecture", MEMORY)
+@pytest.mark.parametrize("architecture", WITH_MEMORY)
 def test_values_of_the_first_layer_change_only_if_positions_are_added_to_the_tokens(architecture: str, models) -> None:
     """They depend only on the token and its added position; rotary positions do not change values."""
     first, *_, last = thoughts(models(architecture).model, passes=4, eta=0.5)
@@ -138,7 +138,7 @@ def test_values_of_the_first_layer_change_only_if_positions_are_added_to_the_tok
     assert distance(last.memory.values[1], first.memory.values[1]) > 1e-3
 
 
-@pytest.mark.parametrize("architecture", MEMORY)
+@pytest.mark.parametrize("architecture", WITH_MEMORY)
 def test_the_memory_is_causal_after_one_pass_and_not_after_two(architecture: str, models) -> None:
     other = DEMONSTRATIONS.clone()
     other[0, -1] = (other[0, -1] + 1) % 290
@@ -151,7 +151,7 @@ def test_the_memory_is_causal_after_one_pass_and_not_after_two(architecture: str
     assert earlier[1] > 1e-3
 
 
-@pytest.mark.parametrize("architecture", MEMORY)
+@pytest.mark.parametrize("architecture", WITH_MEMORY)
 def test_padded_queries_of_one_memory_equal_single_queries(architecture: str, models) -> None:
     model = models(architecture).model
     *_, last = thoughts(model, passes=3, eta=0.1)
@@ -163,7 +163,7 @@ def test_padded_queries_of_one_memory_equal_single_queries(architecture: str, mo
         assert_same(row[None, : query.shape[1]], answer(model, last.memory, query))
 
 
-@pytest.mark.parametrize("architecture", MEMORY)
+@pytest.mark.parametrize("architecture", WITH_MEMORY)
 def test_the_divergence_from_plain_answers_grows_with_every_pass(architecture: str, models) -> None:
     pair = models(architecture)
     plain = forward(pair.bare, torch.cat([DEMONSTRATIONS, QUERY], 1)).logits[:, -1].double().log_softmax(-1)
@@ -188,7 +188,7 @@ def reference_memory(bare: Any, passes: int, eta: float, momentum: float, precis
             input_ids=DEMONSTRATIONS,
             attention_mask=torch.ones(1, 2 * L),
             position_ids=torch.arange(L, 2 * L)[None],
-            **as_memory(bare, past),
+            **cache_argument(bare, past),
         )
         present = [t[:, :, L:] for layer in past.layers for t in (layer.keys, layer.values)]
         pull = [new.to(precision) - old for new, old in zip(present, memory, strict=True)]
@@ -241,9 +241,9 @@ def test_demonstrations_of_half_the_context_length_fit_and_one_token_more_does_n
     model = models("gpt2").model
     assert slots_needed(80, 30, passes=1) == 110
     assert slots_needed(80, 100, passes=5) == 180
-    half = LENGTH // 2
-    assert slots_needed(half, 1, passes=2) == LENGTH == model.longest
+    half = CONTEXT_LENGTH // 2
+    assert slots_needed(half, 1, passes=2) == CONTEXT_LENGTH == model.longest
     assert len(thoughts(model, draw(half))) == 2
-    assert slots_needed(half + 1, 1, passes=2) > LENGTH
-    with pytest.raises(Exception, match=f"{LENGTH + 2}"):
+    assert slots_needed(half + 1, 1, passes=2) > CONTEXT_LENGTH
+    with pytest.raises(Exception, match=f"{CONTEXT_LENGTH + 2}"):
         thoughts(model, draw(half + 1))

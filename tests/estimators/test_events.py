@@ -13,15 +13,15 @@ from iclbench.estimators.event_estimator import EventEstimator
 from iclbench.registry import ESTIMATORS
 from tests.refusals import refused
 
-EPISODES, EVENTS, KINDS = 5, 20, 3
+EPISODES, EVENTS, MARKS = 5, 20, 3
 NAMES = ["poisson", "renewal", "markov-marks", "hawkes-mle"]
 # Smallest number of events after which an answer does not depend on a wrong prior unit of time.
 UNIT_FREE = {"poisson": 2, "renewal": 1, "markov-marks": 2, "hawkes-mle": 2}
 
 
-def estimator(name: str, kinds: int = KINDS, **settings: float) -> EventEstimator:
+def estimator(name: str, mark_count: int = MARKS, **settings: float) -> EventEstimator:
     cls = ESTIMATORS.get(name)
-    return cls(cls.Settings(**{**load_baseline(name)[1].settings, **settings}), TaskFacts(marks=kinds))
+    return cls(cls.Settings(**{**load_baseline(name)[1].settings, **settings}), TaskFacts(marks=mark_count))
 
 
 def sequences(gaps: np.ndarray, marks: np.ndarray) -> Points:
@@ -29,9 +29,9 @@ def sequences(gaps: np.ndarray, marks: np.ndarray) -> Points:
     return Points.full(y[..., :0], y)
 
 
-def draw(episodes: int = EPISODES, events: int = EVENTS, kinds: int = KINDS, seed: int = 0) -> Points:
+def draw(episodes: int = EPISODES, events: int = EVENTS, mark_count: int = MARKS, seed: int = 0) -> Points:
     rng = np.random.default_rng(seed)
-    return sequences(rng.lognormal(0.2, 0.9, (episodes, events)), rng.integers(kinds, size=(episodes, events)))
+    return sequences(rng.lognormal(0.2, 0.9, (episodes, events)), rng.integers(mark_count, size=(episodes, events)))
 
 
 def assert_equal(prediction: EventPrediction, expected: EventPrediction, rtol: float = 1e-9) -> None:
@@ -49,7 +49,7 @@ def test_poisson_has_the_rate_and_the_frequencies_of_each_prefix(unit: float) ->
         for n in range(EVENTS):
             total = times[n - 1] if n else 0.0
             prior_gap = sorted([unit, total / n / 5, total / n * 5])[1] if n >= 2 else unit
-            counts = np.array([(marks[:n] == k).sum() for k in range(KINDS)])
+            counts = np.array([(marks[:n] == k).sum() for k in range(MARKS)])
             expected = (n + 1) / (total + prior_gap) * (counts + 0.5) / (n + 1.5)
             np.testing.assert_allclose(prediction.base[b, n], expected, rtol=1e-12)
 
@@ -66,7 +66,7 @@ def test_renewal_is_the_lognormal_fit_of_scipy_with_a_prior_of_the_variance() ->
             spread = np.sqrt((1 + 1 / size) * (3 + size * shape**2) / (size + 1))
             assert prediction.locs[b, n].item() == pytest.approx(np.log(scale), rel=1e-6, abs=1e-7)
             assert prediction.scales[b, n].item() == pytest.approx(spread, rel=1e-6)  # SciPy's own tolerance
-            counts = np.array([(marks[:n] == k).sum() for k in range(KINDS)])
+            counts = np.array([(marks[:n] == k).sum() for k in range(MARKS)])
             np.testing.assert_allclose(prediction.mark_probabilities()[b, n], (counts + 1) / (n + 3), rtol=1e-12)
 
 
@@ -85,7 +85,7 @@ def test_markov_marks_are_the_smoothed_transition_counts() -> None:
     for b in range(EPISODES):
         marks = points.y[b, :, 1].long().tolist()
         for n in range(EVENTS):
-            counts = np.ones(KINDS)
+            counts = np.ones(MARKS)
             for i in range(1, n):
                 if marks[i - 1] == marks[n - 1]:
                     counts[marks[i]] += 1
@@ -169,7 +169,7 @@ def test_every_score_is_finite(name: str, scale: float, spread: float) -> None:
     gaps = scale * rng.lognormal(0, spread, (4, 30))
     marks = np.minimum(np.arange(30) // 7, 4) * (np.arange(4)[:, None] > 0)
     points = sequences(gaps, marks).to(dtype=torch.float32)
-    prediction = estimator(name, kinds=6).predict_next(points)
+    prediction = estimator(name, mark_count=6).predict_next(points)
     assert all(t.dtype == torch.float32 for t in prediction.tensors().values())
     for metric, values in prediction.scores(points.y).items():
         assert values.isfinite().all(), metric
@@ -183,7 +183,7 @@ def test_before_the_first_event_the_expected_gap_is_the_unit_and_all_marks_are_e
     middle = prediction.locs[..., 0].exp() if name == "renewal" else prediction.mean()
     torch.testing.assert_close(middle, torch.full_like(middle, 2.5))
     torch.testing.assert_close(
-        prediction.mark_probabilities(), torch.full((EPISODES, 1, KINDS), 1 / 3, dtype=torch.float64)
+        prediction.mark_probabilities(), torch.full((EPISODES, 1, MARKS), 1 / 3, dtype=torch.float64)
     )
 
 
@@ -196,7 +196,7 @@ def test_other_tasks_and_wrong_events_are_refused(name: str) -> None:
     with refused("not-applicable", cls.__name__, f"({EPISODES}, {EVENTS}, 1)"):
         estimator(name).predict_next(Points.full(points.x, points.y[..., :1]))
     with refused("bad-data", "mark 2", "0 to 1"):
-        estimator(name, kinds=2).predict_next(points)
+        estimator(name, mark_count=2).predict_next(points)
     tied = points.y.clone()
     tied[1, 3, 0] = 0
     with refused("bad-data", "gaps"):

@@ -153,15 +153,15 @@ def test_scipy_finds_no_higher_maximum_from_any_start(events: int, smoothing: fl
     assert height < max(maxima) + 1  # the reference finds a similar maximum
 
 
-@pytest.mark.parametrize("kinds", [3, 100])
-def test_the_fit_satisfies_the_optimality_conditions(kinds: int) -> None:
+@pytest.mark.parametrize("mark_count", [3, 100])
+def test_the_fit_satisfies_the_optimality_conditions(mark_count: int) -> None:
     """Also with more parameters than events: derivatives are 0 for positive parameters, and negative at 0."""
     rng = np.random.default_rng(0)
     gaps, marks = simulated(40)
-    marks = marks if kinds == 3 else rng.permutation(kinds)[:40]
-    estimate = fit(gaps, marks, kinds, smoothing=3.0, penalty=0.5)
+    marks = marks if mark_count == 3 else rng.permutation(mark_count)[:40]
+    estimate = fit(gaps, marks, mark_count, smoothing=3.0, penalty=0.5)
     slope = gradient(gaps, marks, estimate)
-    of_base = slope.base + 3 / kinds / estimate.base - 3 * gaps.mean()
+    of_base = slope.base + 3 / mark_count / estimate.base - 3 * gaps.mean()
     of_branching = slope.branching - 0.5
     np.testing.assert_allclose(of_base / gaps.sum(), 0, atol=1e-6)
     np.testing.assert_allclose(of_branching[estimate.branching > 0], 0, atol=1e-4)

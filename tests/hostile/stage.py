@@ -22,7 +22,7 @@ import tomli_w
 from tests.conftest import small_card
 from tests.hostile.process import Command, Outcome, call
 from tests.hostile.verdicts import contents, value_tables
-from tests.language.tiny_models import tiny
+from tests.language.tiny_models import save_tiny_model
 
 TRAIN = ("train", "tiny.toml", "gpt2", "--preset", "smoke", "--name", "gpt")
 CNP = ("train", "tiny.toml", "cnp", "--preset", "smoke", "--name", "cnp", "-o", "backbone.width=16")
@@ -115,7 +115,7 @@ def build(home: Path, sweep: bool = True) -> Stage:
         done(SWEEP, fresh=True, environment={"ICLBENCH_RESULTS": "swept"})
     _half(home)
     with contextlib.redirect_stderr(io.StringIO()):  # bars
-        tiny("gpt2", home / "model")
+        save_tiny_model("gpt2", home / "model")
     return stage
 
 

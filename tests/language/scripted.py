@@ -1,5 +1,5 @@
-"""A scripted language model that writes the correct answer after each prompt of a table, so that its accuracy is 1 by
-construction. It supports a memory."""
+"""A scripted language model that looks up the correct answers, so that its accuracy is 1 by construction. It supports a
+memory."""
 
 from __future__ import annotations
 
@@ -18,14 +18,18 @@ BOS = 1
 
 
 class Scripted(LanguageModel):
-    """Tokens are characters, after a beginning-of-text token. In its memory, keys are tokens and values count the
-    passes: 1 for tokens that are read without a memory, and one more than the first slot of the memory otherwise.
+    """A model with one token per character, after a beginning-of-text token.
+
+    In its memory, keys are tokens and values count the passes over the demonstrations. The value is 1 for tokens that
+    are read without a memory, and otherwise one more than in the first slot of this memory.
 
     Attributes:
-        answers: the answer that it writes after a text with a given ending.
+        answers: for each end of a prompt, the answer that it generates.
         only_after: the number of passes over the demonstrations (at eta = 1) after which it answers; 0 means always.
         max_rows: the number of rows above which it runs out of memory.
         tokens_read: the number of tokens that it has read.
+
+    `longest` and `memory_obstacle` are those of `LanguageModel`.
     """
 
     def __init__(
@@ -33,13 +37,18 @@ class Scripted(LanguageModel):
         answers: Mapping[str, str],
         *,
         longest: int | None = None,
-        forgets: str = "",
+        memory_obstacle: str = "",
         only_after: int = 0,
         max_rows: int = 10**9,
     ) -> None:
-        self.answers, self.longest, self.forgets, self.only_after = dict(answers), longest, forgets, only_after
+        self.answers, self.longest, self.memory_obstacle, self.only_after = (
+            dict(answers),
+            longest,
+            memory_obstacle,
+            only_after,
+        )
         self.name, self.identity, self.model_type = "scripted", "0", "scripted"
-        self.device, self.dtype, self.ends, self.placed = "cpu", torch.float32, frozenset({0}), True
+        self.device, self.dtype, self.end_tokens, self.uses_positions = "cpu", torch.float32, frozenset({0}), True
         self.generates = False
         self.max_rows, self.tokens_read = max_rows, 0
 
@@ -53,42 +62,42 @@ class Scripted(LanguageModel):
         if len(ids) > self.max_rows:
             raise torch.OutOfMemoryError("scripted")
         self.tokens_read += ids.numel()
-        before = (
+        memory_ids = (
             [[]] * len(ids) if memory is None else memory.expand(len(ids)).keys[0][:, 0, :, 0].round().int().tolist()
         )
         keep = torch.arange(ids.shape[1]).expand(len(ids), -1) if keep is None else keep
-        is_answering = not self.only_after or (memory is not None and _readings(memory) == self.only_after)
+        is_answering = not self.only_after or (memory is not None and passes_of(memory) == self.only_after)
         logits = torch.zeros(len(ids), keep.shape[1], 256)
         for row, row_ids in enumerate(ids.tolist()):
-            for place, position in enumerate(keep[row].tolist()):
-                text = self.text([*before[row], *row_ids[: position + 1]])
-                logits[row, place, self._next(text) if is_answering else 0] = 10.0
+            for index, position in enumerate(keep[row].tolist()):
+                text = self.text([*memory_ids[row], *row_ids[: position + 1]])
+                logits[row, index, self._next(text) if is_answering else 0] = 10.0
         return logits
 
     def step(self, ids: Tensor, after: Memory | None = None, first: int | None = None) -> tuple[Tensor, Memory]:
         last = torch.full((len(ids), 1), ids.shape[1] - 1)
         logits = self.logits(ids, torch.ones_like(ids, dtype=torch.bool), after, last)
         slots = ids[:, None, :, None].float()
-        readings = torch.full_like(slots, 1 if after is None else _readings(after) + 1)
+        readings = torch.full_like(slots, 1 if after is None else passes_of(after) + 1)
         return logits[:, 0], Memory((slots,), (readings,))
 
     def _next(self, text: str) -> int:
-        """The next letter of the answer after the last known ending in the text, or 0, the end-of-text token."""
+        """The next character of the answer to the last known prompt in the text, or 0, the end-of-text token."""
         ends = ((at + len(end), answer) for end, answer in self.answers.items() if (at := text.rfind(end)) >= 0)
         start, answer = max(ends, default=(0, ""))
         written = text[start:]
         return ord(answer[len(written)]) if answer.startswith(written) and len(written) < len(answer) else 0
 
 
-def right(sets: Iterable[LanguagePrompts], **settings: int | str | None) -> Scripted:
+def correct_model(sets: Iterable[LanguagePrompts], **settings: int | str | None) -> Scripted:
     """A scripted model with the correct answers to all these prompts."""
     answers = {}
     for prompts in sets:
-        for episode in prompts.drawn:
+        for episode in prompts.drawn_episodes:
             query_prompt = prompt(prompts.task.card, (), episode.query.x, [episode.query.y])
             answers[query_prompt.query] = query_prompt.answers[0] + "\n"
     return Scripted(answers, **settings)  # type: ignore[arg-type]
 
 
-def _readings(memory: Memory) -> int:
+def passes_of(memory: Memory) -> int:
     return round(float(memory.values[0][0, 0, 0, 0]))

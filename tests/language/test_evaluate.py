@@ -25,8 +25,8 @@ from iclbench.language.prompting.fitting import PromptCache
 from iclbench.language.prompting.prompts import LanguagePrompts
 from iclbench.language.tasks.cards import LanguageTask
 from iclbench.language.tasks.selection import language_tasks
-from tests.language.scripted import Scripted, _readings, right
-from tests.language.tiny_models import tiny
+from tests.language.scripted import Scripted, correct_model, passes_of
+from tests.language.tiny_models import save_tiny_model
 from tests.refusals import refused
 
 REVIEWS = [
@@ -56,7 +56,7 @@ def model_of(tmp_path_factory: pytest.TempPathFactory):
     def make(architecture: str) -> LanguageModel:
         longer = {"n_positions": 400} if architecture == "gpt2" else {"max_position_embeddings": 400}
         folder = tmp_path_factory.mktemp("models") / "model"
-        return load(str(tiny(architecture, folder, "chars", **({} if architecture == "mamba" else longer))))
+        return load(str(save_tiny_model(architecture, folder, "chars", **({} if architecture == "mamba" else longer))))
 
     return cache(make)
 
@@ -94,11 +94,13 @@ CELL = "axis == 'demo_seed' and metric == 'accuracy'"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["icl", "deep-thinking", "repeat"])
-@pytest.mark.parametrize("forgets", ["", "it is scripted to"])
-def test_a_model_with_all_answers_has_accuracy_1(name: str, forgets: str, reviews, letters, tmp_path: Path) -> None:
-    if forgets and name == "deep-thinking":
+@pytest.mark.parametrize("memory_obstacle", ["", "it is scripted to"])
+def test_a_model_with_all_answers_has_accuracy_1(
+    name: str, memory_obstacle: str, reviews, letters, tmp_path: Path
+) -> None:
+    if memory_obstacle and name == "deep-thinking":
         return
-    model = right([prompts(reviews), prompts(letters)], forgets=forgets)
+    model = correct_model([prompts(reviews), prompts(letters)], memory_obstacle=memory_obstacle)
     cells = run(tmp_path, model, [reviews, letters], name, controls=False)
     assert not [cell for cell in cells if cell.reason]
     rows = values(tmp_path, "kind == 'backbone'")
@@ -109,7 +111,7 @@ def test_a_model_with_all_answers_has_accuracy_1(name: str, forgets: str, review
 
 @pytest.mark.slow
 def test_controls_are_scored_on_the_same_queries(reviews, tmp_path: Path) -> None:
-    run(tmp_path, right([prompts(reviews)]), [reviews], "deep-thinking", demo_seeds=[0, 1], orders=[0, 2])
+    run(tmp_path, correct_model([prompts(reviews)]), [reviews], "deep-thinking", demo_seeds=[0, 1], orders=[0, 2])
     accuracies = values(tmp_path, "metric == 'accuracy' and axis in ['demo_seed', 'order']")
     evaluated = accuracies.groupby(["contestant", "shift", "n_context", "axis"])["axis_value"].agg(list).to_dict()
     seeds = {
@@ -156,7 +158,7 @@ def test_deep_thinking_with_eta_0_equals_plain_icl_exactly(task: str, model_of, 
 def test_compared_methods_have_the_same_demonstrations(task: str, tmp_path: Path, request) -> None:
     """Fewer demonstrations fit for Deep-Thinking than for plain ICL."""
     language_task = request.getfixturevalue(task)
-    model = right([prompts(language_task)], longest={"reviews": 230, "letters": 60}[task])
+    model = correct_model([prompts(language_task)], longest={"reviews": 230, "letters": 60}[task])
     alone = run(tmp_path / "alone", model, [language_task], shots=[4], controls=False, overlength="drop")
     cells = run(tmp_path, model, [language_task], "deep-thinking", shots=[4], overlength="drop")
     assert not any(cell.reason for cell in [*alone, *cells])
@@ -179,7 +181,7 @@ def test_compared_methods_have_the_same_demonstrations(task: str, tmp_path: Path
 def test_the_cost_of_deep_thinking_excludes_answers_after_earlier_passes(
     trace: bool, reviews, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = right([prompts(reviews)])
+    model = correct_model([prompts(reviews)])
     spent: list[int] = []
 
     class Counted(Measure):
@@ -200,7 +202,7 @@ def test_the_cost_of_deep_thinking_excludes_answers_after_earlier_passes(
 
 @pytest.mark.slow
 def test_cells_are_cached_and_a_changed_card_is_another_prompt_set(reviews, tmp_path: Path) -> None:
-    model = right([prompts(reviews)])
+    model = correct_model([prompts(reviews)])
     first = run(tmp_path, model, [reviews])
     tokens_read = model.tokens_read
     second = run(tmp_path, model, [reviews])
@@ -211,14 +213,14 @@ def test_cells_are_cached_and_a_changed_card_is_another_prompt_set(reviews, tmp_
 
 
 def test_summaries_are_those_of_the_last_evaluation(reviews, tmp_path: Path) -> None:
-    model = right([prompts(reviews)])
+    model = correct_model([prompts(reviews)])
     for episodes in (4, 8):
         run(tmp_path, model, [reviews], episodes=episodes, controls=False)
     assert single_value(values(tmp_path, "axis.isna() and metric == 'accuracy'"), "n_episodes") == 8
 
 
 def test_a_failed_cell_is_a_row_and_the_other_cells_are_computed(reviews, letters, tmp_path: Path) -> None:
-    model = right([prompts(reviews), prompts(letters)])
+    model = correct_model([prompts(reviews), prompts(letters)])
     del model.answers[next(iter(model.answers))]
     broken = replace(reviews, card=reviews.card.model_copy(update={"shots": 1000}))
     cells = run(tmp_path, model, [broken, letters], controls=False)
@@ -236,7 +238,7 @@ class Broken(Scripted):
 
     def logits(self, ids, mask, memory=None, keep=None):
         logits = super().logits(ids, mask, memory, keep)
-        is_finite = self.broken_after is not None and (memory is None or _readings(memory) != self.broken_after)
+        is_finite = self.broken_after is not None and (memory is None or passes_of(memory) != self.broken_after)
         return logits if is_finite else torch.full_like(logits, torch.nan)
 
 
@@ -264,7 +266,7 @@ def test_passes_with_logits_that_are_nan_are_failed_rows_of_the_trace(reviews, t
 def test_a_choice_without_candidates_is_refused_before_the_evaluation(letters, tmp_path: Path) -> None:
     choice = replace(letters, card=letters.card.model_copy(update={"answers": "choice"}))
     with refused("not-applicable", letters.name, 'answers = "greedy"'):
-        run(tmp_path, right([prompts(letters)]), [choice])
+        run(tmp_path, correct_model([prompts(letters)]), [choice])
     assert not list(tmp_path.rglob("*.parquet"))
 
 
@@ -273,7 +275,7 @@ def test_a_choice_without_candidates_is_refused_before_the_evaluation(letters, t
 )
 def test_the_number_of_passes_is_selected_on_the_chosen_split(settings: dict, reviews, tmp_path: Path) -> None:
     development = prompts(reviews, split="development", episodes=400)
-    model = right([prompts(reviews), development], only_after=3)
+    model = correct_model([prompts(reviews), development], only_after=3)
     run(tmp_path, model, [reviews], "deep-thinking", settings={"max_passes": 4, **settings}, controls=False)
     final = values(tmp_path, CELL)
     assert single_value(final) == 1.0
@@ -288,7 +290,7 @@ def test_the_number_of_passes_is_selected_on_the_chosen_split(settings: dict, re
 
 def test_the_number_of_passes_is_not_selected_on_the_test_split(reviews, tmp_path: Path) -> None:
     """With two passes, all development queries are answered correctly; with any number, no test query is."""
-    model = right([prompts(reviews, split="development", episodes=400)], only_after=2)
+    model = correct_model([prompts(reviews, split="development", episodes=400)], only_after=2)
     settings = {"passes": "dev", "eta": 1.0, "max_passes": 3}
     run(tmp_path, model, [reviews], "deep-thinking", settings=settings, controls=False)
     assert single_value(values(tmp_path, CELL), "reason").startswith("T = 2 of 1..3")
@@ -301,7 +303,7 @@ def test_the_reason_tells_if_development_prompts_have_other_demonstrations(tmp_p
         (tmp_path / f"lengthy.{split}.jsonl").write_text("\n".join(lines))
     (task,) = language_tasks([str(tmp_path / "lengthy.train.jsonl")])
     test_prompts = prompts(task)
-    model = right([test_prompts, replace(test_prompts, split="development")])
+    model = correct_model([test_prompts, replace(test_prompts, split="development")])
     tokenised = PromptCache().tokenised(model, test_prompts)
     model.longest = max(len(q.demonstrations) + q.query_length for q in tokenised.questions) - 1
     settings = {"passes": "dev", "max_passes": 2}
@@ -313,7 +315,7 @@ def test_the_reason_tells_if_development_prompts_have_other_demonstrations(tmp_p
 
 @pytest.mark.slow
 def test_cells_of_plain_icl_are_cached_for_all_methods(reviews, letters, tmp_path: Path) -> None:
-    model = right([prompts(reviews), prompts(letters)])
+    model = correct_model([prompts(reviews), prompts(letters)])
     run(tmp_path, model, [reviews, letters], shots=[4])
     for name in ("deep-thinking", "icl"):
         cells = run(tmp_path, model, [reviews, letters], name, shots=[4])
@@ -383,17 +385,17 @@ def test_rows_do_not_depend_on_the_batch_size(reviews, letters, model_of, tmp_pa
 def test_out_of_memory_halves_the_batch_and_does_not_change_results(reviews, letters, tmp_path: Path) -> None:
     sets = [prompts(reviews), prompts(letters)]
     for rows in (3, 64):
-        model = right(sets, max_rows=rows)
+        model = correct_model(sets, max_rows=rows)
         cells = run(tmp_path / str(rows), model, [reviews, letters], "deep-thinking", controls=False)
         assert not [cell.reason for cell in cells if cell.reason]
     pd.testing.assert_frame_equal(values(tmp_path / "3"), values(tmp_path / "64"))
-    no_rows = run(tmp_path / "0", right(sets, max_rows=0), [reviews], controls=False)
+    no_rows = run(tmp_path / "0", correct_model(sets, max_rows=0), [reviews], controls=False)
     assert no_rows[0].reason == "OutOfMemoryError: scripted"
 
 
 # Four reviews have about 170 letters, a query about 40.
 def test_a_prompt_that_does_not_fit_is_refused_before_the_evaluation(reviews, tmp_path: Path) -> None:
-    model = right([prompts(reviews)], longest=150)
+    model = correct_model([prompts(reviews)], longest=150)
     plain, thinking = (run(tmp_path / n, model, [reviews], n, controls=False)[0] for n in ("icl", "deep-thinking"))
     assert model.tokens_read == 0
     for cell in (plain, thinking):
@@ -402,13 +404,13 @@ def test_a_prompt_that_does_not_fit_is_refused_before_the_evaluation(reviews, tm
 
 
 def test_prompts_that_do_not_fit_are_skipped(reviews, tmp_path: Path) -> None:
-    sizes = sorted({len(e.query.x) for e in prompts(reviews, episodes=30).drawn})
+    sizes = sorted({len(e.query.x) for e in prompts(reviews, episodes=30).drawn_episodes})
     assert len(sizes) > 1
-    model = right([prompts(reviews, episodes=30)])
+    model = correct_model([prompts(reviews, episodes=30)])
     run(tmp_path / "whole", model, [reviews], episodes=30, controls=False)
     answers = tables.read_all("answers", tmp_path / "whole")
     first = answers["prompt"].iloc[0]
-    demonstrations = len(first) - len(prompts(reviews, episodes=30).drawn[0].query.x)
+    demonstrations = len(first) - len(prompts(reviews, episodes=30).drawn_episodes[0].query.x)
     model.longest = demonstrations + sizes[-1] + len("bad") + 1
     run(tmp_path, model, [reviews], episodes=30, controls=False, overlength="skip")
     row = values(tmp_path, CELL)
@@ -427,15 +429,17 @@ def test_demonstrations_are_dropped_from_the_front_until_the_prompt_fits(
 ) -> None:
     language_task = request.getfixturevalue(task)
     prompt_set = prompts(language_task)
-    model = right([prompt_set], longest={"reviews": 190, "letters": 42}[task])
+    model = correct_model([prompt_set], longest={"reviews": 190, "letters": 42}[task])
     cells = run(tmp_path, model, [language_task], name, shots=[4], controls=False, overlength="drop")
     assert cells[0].reason is None and "demonstrations dropped" in cells[0].note
     row = values(tmp_path, CELL)
     assert single_value(row) == 1.0 and single_value(row, "n_context") == 4 and single_value(row, "n_episodes") == 8
     text = tables.read_all("answers", tmp_path)["prompt"].iloc[0]
-    inputs = [f"{e.x}" for e in prompt_set.drawn[0].demonstrations if text.count(f"{e.x}\n") + text.count(f"{e.x}->")]
+    inputs = [
+        f"{e.x}" for e in prompt_set.drawn_episodes[0].demonstrations if text.count(f"{e.x}\n") + text.count(f"{e.x}->")
+    ]
     assert len(text) + 1 <= model.longest
-    assert inputs == [e.x for e in prompt_set.drawn[0].demonstrations[-len(inputs) :]] and 0 < len(inputs) < 4
+    assert inputs == [e.x for e in prompt_set.drawn_episodes[0].demonstrations[-len(inputs) :]] and 0 < len(inputs) < 4
     assert run(tmp_path, replace_longest(model, 10), [language_task], name, controls=False, overlength="drop")[0].reason
 
 
@@ -445,7 +449,7 @@ def test_a_query_that_does_not_fit_without_demonstrations_is_refused_before_the_
     name: str, task: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     language_task = request.getfixturevalue(task)
-    model = right([prompts(language_task)], longest=4)
+    model = correct_model([prompts(language_task)], longest=4)
     cells = run(tmp_path, model, [language_task], name, shots=[4], controls=False, overlength="drop")
     assert cells[0].reason is not None
     assert cells[0].reason.endswith("--overlength skip")
@@ -461,7 +465,7 @@ def replace_longest(model: Scripted, longest: int) -> Scripted:
 @pytest.mark.parametrize(
     ("changes", "options", "code", "names"),
     [
-        ({"forgets": "scripted"}, {"name": "deep-thinking"}, "not-applicable", ("scripted", "--method")),
+        ({"memory_obstacle": "scripted"}, {"name": "deep-thinking"}, "not-applicable", ("scripted", "--method")),
         ({}, {"name": "deep-thinking", "shots": [2, 0]}, "conflict", ("deep-thinking", "--shots")),
         ({}, {"name": "repeat", "shots": [0]}, "conflict", ("repeat", "--shots")),
         ({"name": "majority"}, {}, "bad-value", ("majority", "--name")),
@@ -470,7 +474,7 @@ def replace_longest(model: Scripted, longest: int) -> Scripted:
 def test_requests_that_do_not_fit_are_refused_before_the_evaluation(
     changes, options, code, names, reviews, tmp_path: Path
 ) -> None:
-    model = right([prompts(reviews)], **{k: v for k, v in changes.items() if k == "forgets"})
+    model = correct_model([prompts(reviews)], **{k: v for k, v in changes.items() if k == "memory_obstacle"})
     model.name = changes.get("name", model.name)
     with refused(code, *names):
         run(tmp_path, model, [reviews], **options)
@@ -479,7 +483,7 @@ def test_requests_that_do_not_fit_are_refused_before_the_evaluation(
 
 
 def test_a_name_that_cannot_be_a_run_name_is_refused(reviews, tmp_path: Path) -> None:
-    model = right([prompts(reviews)])
+    model = correct_model([prompts(reviews)])
     model.name = "../up"
     with pytest.raises(UsageError, match="up"):
         run(tmp_path, model, [reviews])
@@ -487,7 +491,7 @@ def test_a_name_that_cannot_be_a_run_name_is_refused(reviews, tmp_path: Path) ->
 
 
 def test_missing_data_are_refused_before_another_task_is_evaluated(letters, tmp_path: Path) -> None:
-    model = right([prompts(letters)])
+    model = correct_model([prompts(letters)])
     with refused("missing-data", "TREC.train.all", "--data-dir"):
         run(tmp_path, model, [letters, *language_tasks(["trec"])], data_dir=tmp_path / "nothing")
     assert model.tokens_read == 0
@@ -500,8 +504,8 @@ def test_deep_thinking_of_mamba_is_refused(reviews, model_of, tmp_path: Path) ->
 
 def test_the_majority_baseline_gives_the_most_frequent_answer(reviews, tmp_path: Path) -> None:
     prompt_set = prompts(reviews, episodes=30)
-    run(tmp_path, right([prompt_set]), [reviews], episodes=30)
-    targets = [e.query.y for e in prompt_set.drawn]
+    run(tmp_path, correct_model([prompt_set]), [reviews], episodes=30)
+    targets = [e.query.y for e in prompt_set.drawn_episodes]
     most_frequent = max(set(targets), key=targets.count)
     rows = values(tmp_path, "contestant == 'majority' and axis == 'demo_seed' and n_context == 4").set_index("metric")
     assert rows.loc["accuracy", "value"] == targets.count(most_frequent) / len(targets)
@@ -517,8 +521,8 @@ def test_the_majority_baseline_gives_the_most_frequent_answer(reviews, tmp_path:
 def test_answers_of_several_tokens_have_no_first_token_accuracy(tmp_path: Path) -> None:
     task = language_tasks(["country-capital"])[0]
     prompt_set = prompts(task, shots=5)
-    model = right([prompt_set])
-    changed_episode = prompt_set.drawn[0]
+    model = correct_model([prompt_set])
+    changed_episode = prompt_set.drawn_episodes[0]
     for end in list(model.answers):
         if changed_episode.query.x in end:
             model.answers[end] = "x\n"
@@ -531,7 +535,7 @@ def test_answers_of_several_tokens_have_no_first_token_accuracy(tmp_path: Path) 
 
 
 def test_published_rows_are_in_a_separate_file(letters, tmp_path: Path) -> None:
-    run(tmp_path, right([prompts(letters)]), [letters], controls=False)
+    run(tmp_path, correct_model([prompts(letters)]), [letters], controls=False)
     rows = tables.read("values", tmp_path / "tables" / "published" / "simple.values.parquet")
     mamba = rows.query("contestant == 'Mamba-2.8B' and n_context == 5")
     assert set(rows["kind"]) == {"published"} and set(rows["preset"]) == {"language"}

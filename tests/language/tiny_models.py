@@ -13,27 +13,28 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, proce
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, Cache, PreTrainedTokenizerFast
 
-Kind = Literal["chars", "bpe"]
+TokenizerKind = Literal["chars", "bpe"]
 
-MEMORY = ("gpt2", "opt", "gpt_neo", "gptj", "gpt_neox", "llama", "qwen2")
+# Architectures whose keys and values can be used as a memory, with explicit positions, and architectures without.
+WITH_MEMORY = ("gpt2", "opt", "gpt_neo", "gptj", "gpt_neox", "llama", "qwen2")
 RECURRENT = ("mamba", "rwkv")
-LENGTH = 160
+CONTEXT_LENGTH = 160
 
 _ROTARY = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "intermediate_size": 48,
-    "max_position_embeddings": LENGTH,
+    "max_position_embeddings": CONTEXT_LENGTH,
 }
 _CONFIGS: dict[str, dict[str, Any]] = {
-    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": LENGTH},
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": CONTEXT_LENGTH},
     "opt": {
         "hidden_size": 32,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "ffn_dim": 48,
-        "max_position_embeddings": LENGTH,
+        "max_position_embeddings": CONTEXT_LENGTH,
         "word_embed_proj_dim": 16,
     },
     "gpt_neo": {
@@ -42,16 +43,16 @@ _CONFIGS: dict[str, dict[str, Any]] = {
         "num_heads": 4,
         "attention_types": [[["global", "local"], 1]],
         "window_size": 6,
-        "max_position_embeddings": LENGTH,
+        "max_position_embeddings": CONTEXT_LENGTH,
     },
-    "gptj": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": LENGTH, "rotary_dim": 4},
+    "gptj": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": CONTEXT_LENGTH, "rotary_dim": 4},
     "gpt_neox": _ROTARY,
     "llama": {**_ROTARY, "num_key_value_heads": 2},
     "qwen2": {**_ROTARY, "num_key_value_heads": 2},
     "mistral": {**_ROTARY, "num_key_value_heads": 2, "sliding_window": 8},
     "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 4},
     "mamba": {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
-    "rwkv": {"hidden_size": 32, "num_hidden_layers": 2, "attention_hidden_size": 32, "context_length": LENGTH},
+    "rwkv": {"hidden_size": 32, "num_hidden_layers": 2, "attention_hidden_size": 32, "context_length": CONTEXT_LENGTH},
 }
 _SPECIAL = ["<s>", "</s>", "<unk>"]
 # The beginning-of-text token, as in the published tokenizers of the architecture.
@@ -64,7 +65,9 @@ _CORPUS = [
 ]
 
 
-def tiny(model_type: str, folder: Path, tokenizer: Kind = "bpe", seed: int = 0, **changes: Any) -> Path:
+def save_tiny_model(
+    model_type: str, folder: Path, tokenizer: TokenizerKind = "bpe", seed: int = 0, **changes: Any
+) -> Path:
     """Save a random model of this architecture with two layers, and its tokenizer, in `folder`; `changes` override its
     configuration."""
     fast = fast_tokenizer(tokenizer, _OPENING.get(model_type))
@@ -73,15 +76,14 @@ def tiny(model_type: str, folder: Path, tokenizer: Kind = "bpe", seed: int = 0, 
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config)
-        enlarge(model)
+        scale_weights(model)
     model.save_pretrained(folder)
     fast.save_pretrained(folder)
     return folder
 
 
-def enlarge(model: nn.Module, factor: float = 3.0) -> None:
-    """Scale the matrices and draw random biases, because with the initial weights outputs hardly depend on the
-    input."""
+def scale_weights(model: nn.Module, factor: float = 3.0) -> None:
+    """Scale the matrices and randomise the biases. With the initial weights, outputs hardly depend on the input."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.ndim == 2 and "A_log" not in name:
@@ -90,7 +92,7 @@ def enlarge(model: nn.Module, factor: float = 3.0) -> None:
                 parameter.normal_(std=0.1)
 
 
-def fast_tokenizer(kind: Kind, opening: str | None = None) -> PreTrainedTokenizerFast:
+def fast_tokenizer(kind: TokenizerKind, opening: str | None = None) -> PreTrainedTokenizerFast:
     """A tokenizer with a token for each printable ASCII character (`chars`), or byte-level BPE (`bpe`), in which a
     character outside ASCII takes several tokens."""
     if kind == "chars":
@@ -118,6 +120,6 @@ def fast_tokenizer(kind: Kind, opening: str | None = None) -> PreTrainedTokenize
     )
 
 
-def as_memory(module: nn.Module, cache: Cache) -> dict[str, Cache]:
-    """The cache as the keyword argument that the installed transformers expects."""
+def cache_argument(module: nn.Module, cache: Cache) -> dict[str, Cache]:
+    """The keyword argument for a cache, which has a different name in older versions of transformers."""
     return {"cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values": cache}

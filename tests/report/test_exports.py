@@ -16,14 +16,14 @@ from iclbench.report.drawing import Drawer
 from iclbench.report.sections import extrapolation
 from iclbench.report.style import vega_lite
 
-NASTY = "a|b_c & 50% of $x^2 {y} \\ <i> `z` [w]\nnew line #1 ~"
+SPECIAL_CHARACTERS = "a|b_c & 50% of $x^2 {y} \\ <i> `z` [w]\nnew line #1 ~"
 
 
 @pytest.fixture
 def table() -> Table:
     frame = pd.DataFrame(
         {
-            "name": [NASTY, "b", "c"],
+            "name": [SPECIAL_CHARACTERS, "b", "c"],
             "error": [1 / 3, 1e-17, None],
             "low": [0.1, 0.0, None],
             "high": [0.5, 1.0, None],
@@ -34,8 +34,8 @@ def table() -> Table:
     return Table("t", "title", "100 % of_it", frame, columns, group="rank")
 
 
-def _read_back(path: Path, frame: pd.DataFrame) -> None:
-    """The file has the same columns and all digits, and no text for missing values."""
+def _check_csv(path: Path, frame: pd.DataFrame) -> None:
+    """Check that a file has the columns and values of a frame, all digits, and empty cells for missing values."""
     with path.open(encoding="utf-8", newline="") as file:
         header, *rows = csv.reader(file)
     assert header == [str(column) for column in frame.columns]
@@ -52,21 +52,21 @@ def _read_back(path: Path, frame: pd.DataFrame) -> None:
 
 def test_csv_round_trips(table: Table, tmp_path: Path) -> None:
     exports.write_table(table, tmp_path)
-    _read_back(tmp_path / "t.csv", table.frame)
+    _check_csv(tmp_path / "t.csv", table.frame)
 
 
 def test_every_table_of_a_report_round_trips(sections: list[Section], page: Path) -> None:
     tables = [block for section in sections for block in section.walk() if isinstance(block, Table)]
     assert len(tables) > 10
     for block in tables:
-        _read_back(page.parent / "tables" / f"{block.name}.csv", block.frame)
+        _check_csv(page.parent / "tables" / f"{block.name}.csv", block.frame)
 
 
-def test_markdown_escapes_separators_of_columns(table: Table) -> None:
+def test_markdown_escapes_bars_and_underscores(table: Table) -> None:
     lines = exports.markdown(table).splitlines()
     assert lines[0] == r"| name\_of it | error |"
     assert lines[1] == "| :--- | ---: |"
-    # Unescaped bars separate cells: a row of two columns has three.
+    # A row of two columns has three unescaped bars.
     assert all(line.replace(r"\|", "").count("|") == 3 for line in lines[:5])
     assert r"a\|b\_c" in lines[2]
     assert lines[2].endswith(r"| 0.333 \[0.100, 0.500\] |")

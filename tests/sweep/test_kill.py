@@ -17,7 +17,7 @@ from iclbench.store.cells import Store
 from iclbench.sweep.cells import grid_cells
 from iclbench.sweep.plan import plan
 from iclbench.sweep.work import work
-from tests.conftest import heed_ctrl_c
+from tests.conftest import restore_ctrl_c
 from tests.forked import Command
 from tests.sweep.conftest import tiny_grid
 
@@ -33,7 +33,7 @@ def start(grid: Path, results: Path, number: int = 2) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
-        preexec_fn=heed_ctrl_c,
+        preexec_fn=restore_ctrl_c,
     )
 
 

@@ -24,7 +24,7 @@ from iclbench.sweep.language_grids import commands, grid_tasks, is_language_grid
 from iclbench.sweep.order import Order
 from iclbench.sweep.plan import plan
 from iclbench.sweep.work import _LAST_MODEL, work
-from tests.language.tiny_models import tiny
+from tests.language.tiny_models import save_tiny_model
 
 SHIPPED = [name for name in names("grids") if is_language_grid(name)]
 CARD = {"summary": "a test", "models": ["a model", "gpt2"], "tasks": ["to-upper"], "demo_seeds": [0, 1, 2]}
@@ -218,7 +218,7 @@ def test_an_invalid_range_is_refused_with_the_option(text: str) -> None:
 
 @pytest.mark.slow
 def test_a_cell_writes_the_same_tables_as_its_commands(tmp_path: Path) -> None:
-    tiny("gpt2", tmp_path / "lm")
+    save_tiny_model("gpt2", tmp_path / "lm")
     changes = {"models": [str(tmp_path / "lm")], "demo_seeds": [1], "episodes": 4, "shots": [2]}
     thinking = {"method": "deep-thinking", "overrides": ["method.passes=2"]}
     grid = grid_file(tmp_path, **changes, methods={"icl": {}, "deep-thinking": thinking})
@@ -240,14 +240,14 @@ def test_a_cell_writes_the_same_tables_as_its_commands(tmp_path: Path) -> None:
 
 
 def test_other_weights_or_settings_are_other_cells_and_a_missing_model_fails_alone(tmp_path: Path) -> None:
-    tiny("gpt2", tmp_path / "lm")
+    save_tiny_model("gpt2", tmp_path / "lm")
     grid = grid_file(tmp_path, models=[str(tmp_path / "lm"), "./nowhere"])
     (cell, missing), (same_cell, _) = language_cells(grid), language_cells(grid)
     assert cell.hash == same_cell.hash != missing.hash
     other = grid_file(tmp_path, models=[str(tmp_path / "lm")], shots=[3])
     assert next(iter(language_cells(other))).hash != cell.hash
     (tmp_path / "lm").rename(tmp_path / "old")
-    tiny("gpt2", tmp_path / "lm", seed=1)
+    save_tiny_model("gpt2", tmp_path / "lm", seed=1)
     assert next(iter(language_cells(grid))).hash != cell.hash
     outcome = work(missing, Context(tmp_path / "results"))
     assert outcome.status == "failed" and "'./nowhere'" in (outcome.reason or "")

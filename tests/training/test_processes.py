@@ -23,7 +23,7 @@ from iclbench.config.resolution import resolve_run
 from iclbench.core.episodes import Episodes
 from iclbench.training import processes
 from iclbench.training.fit import Training
-from iclbench.training.processes import ALONE, Processes, check_count, joined, started, this_process
+from iclbench.training.processes import SINGLE_PROCESS, Processes, check_count, joined, started, this_process
 from iclbench.training.step import TrainingData
 from tests.forked import FORKS
 from tests.refusals import refused
@@ -62,7 +62,7 @@ def _one_of_two(rank: int, name: str, double: bool, steps: int, port: int, path:
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     with joined("cpu") as process:
         step_losses = losses(name, double, steps, process)
-    if process.leads:
+    if process.is_first:
         torch.save(torch.tensor(step_losses, dtype=torch.float64), path)
 
 
@@ -84,7 +84,7 @@ def of_two(name: str, double: bool, steps: int, path: Path, port: int) -> Tensor
 )
 def test_two_processes_have_the_losses_of_one(name: str, double: bool, steps: int, port: int, tmp_path: Path) -> None:
     """At each step, for an odd batch size: up to 1e-10 in double precision and 1e-4 in single precision."""
-    expected = torch.tensor(losses(name, double, steps, ALONE), dtype=torch.float64)
+    expected = torch.tensor(losses(name, double, steps, SINGLE_PROCESS), dtype=torch.float64)
     actual = of_two(name, double, steps, tmp_path / "losses.pt", port)
     assert len(expected.unique()) == steps
     torch.testing.assert_close(actual, expected, rtol=1e-10 if double else 1e-4, atol=0.0 if double else 1e-4)

@@ -26,7 +26,7 @@ def print_prompt(tasks: list[LanguageTask], shots: int | None, seed: int, data_d
         )
     task = tasks[0]
     prompts = LanguagePrompts(task, task.card.shots if shots is None else shots, 1, seed=seed, data_dir=data_dir)
-    episode = prompts.drawn[0]
+    episode = prompts.drawn_episodes[0]
     candidates = episode.candidates or (episode.query.y,)
     rendered = prompt(task.card, episode.demonstrations, episode.query.x, candidates)
     echo(rendered.text)

@@ -141,7 +141,7 @@ class Tabular(Family):
     def _opening(self, points: int) -> int:
         return min(self.parameters.opening, max(1, points // 2))
 
-    def in_episodes(
+    def to_labels(
         self, values: Float[np.ndarray, "B N"], table_index: Int[np.ndarray, " B"], rows: Int[np.ndarray, "B N"]
     ) -> Float[np.ndarray, "B N"]:
         """Convert values of the target from the units of the files to labels of episodes.
@@ -168,10 +168,10 @@ class Tabular(Family):
         else:
             source, target = " of one table", "the target"
         return [
-            *(f"{in_a_line(table.name)}: {self._features(table)}, of {table.rows} rows" for table in self.tables),
-            f"an episode: {examples + 1} rows{source} drawn at random, in random order; features standardised over the "
-            f"whole table; {target} by mean and deviation of its first {opening} rows{scale}, which are not scored",
-            f"every contestant, XGBoost too, sees the n rows before the one it predicts: {opening} to {examples}",
+            *(f"{in_a_line(table.name)}: {self._features(table)}; {table.rows} rows" for table in self.tables),
+            f"an episode: {examples + 1} rows{source}, drawn at random; features are standardised over the table, "
+            f"{target} by mean and standard deviation of the first {opening} rows{scale}; these rows are not scored",
+            f"every contestant predicts each row from the rows before it: {opening} to {examples}",
         ]
 
     def _features(self, table: Table) -> str:
@@ -179,9 +179,9 @@ class Tabular(Family):
         names = ", ".join(map(in_a_line, table.features[:12])) + (", ..." if len(table.features) > 12 else "")
         count, dim = len(table.features), self.x_dim
         if self.parameters.encoding == "project":
-            return f"{dim} random projections of {count} features ({names}), others in every episode"
+            return f"{dim} projections of {count} features ({names}), drawn at random in each episode"
         if count > dim:
-            return f"a random {dim} of {count} features ({names}), others in every episode"
+            return f"{dim} of {count} features ({names}), chosen at random in each episode"
         return f"all {count} features ({names})" + (f" and {dim - count} columns of zeros" if count < dim else "")
 
     def _encode(self, features: Float[Tensor, "B N F"], generator: torch.Generator) -> Float[Tensor, "B N Dx"]:

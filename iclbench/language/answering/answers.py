@@ -58,7 +58,7 @@ class Answer:
     candidates: list[float] | None = None
 
 
-def best_candidate(episode: LanguageEpisode, question: Question, sums: Float[np.ndarray, " candidates"]) -> Answer:
+def judge_candidates(episode: LanguageEpisode, question: Question, sums: Float[np.ndarray, " candidates"]) -> Answer:
     """The candidate with the highest score; the first one in case of a tie.
 
     Raises:
@@ -83,7 +83,7 @@ def best_candidate(episode: LanguageEpisode, question: Question, sums: Float[np.
     return Answer(predicted, scores | {"log_likelihood": float(likelihood)}, sums.tolist())
 
 
-def written(
+def judge_text(
     card: LanguageCard, target: str, tokens: Sequence[int], text: Callable[[Sequence[int]], str], one_token: bool
 ) -> Answer:
     """A generated answer: the text up to the end of the example. If the correct answer is one token, the first token

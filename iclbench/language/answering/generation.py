@@ -86,7 +86,7 @@ def read_up_to(text: str, endings: Sequence[str]) -> str:
 def _ended(model: LanguageModel, answer: list[int], endings: Sequence[str]) -> bool:
     if not answer:
         return False
-    if answer[-1] in model.ends:
+    if answer[-1] in model.end_tokens:
         return True
     text = model.text(answer)
     return any(ending in text for ending in endings)

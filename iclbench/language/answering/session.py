@@ -1,4 +1,4 @@
-"""The answers of a model with a method to a prompt set."""
+"""Answering of a prompt set by a language model, which reads its demonstrations by a method."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from iclbench.language.prompting.tokenised import Question
 
 @dataclass(frozen=True)
 class Pass:
-    """The answers after a number of passes; `divergence` and `change` as in `Round`, for each episode."""
+    """The answers after a number of passes over the demonstrations, and the `divergence` and `change` of each episode,
+    which are those of `Round`."""
 
     answers: Answers
     divergence: Float[np.ndarray, " E"]
@@ -41,7 +42,7 @@ class Outcome:
         answers: the final answers.
         reason: a note on how they were obtained; empty for plain evaluation.
         passes: the answers after each number of Deep-Thinking passes.
-        development: these answers on the development split, if it selects the number of passes; otherwise empty.
+        development: the same for the development split, if the number of passes is selected on it; otherwise empty.
         texts: the prompt of each episode; "" if it was skipped.
         passes_used: number of passes over the demonstrations before the final answers.
     """
@@ -56,7 +57,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Session:
-    """A model with a method that answers prompt sets; `compared` are the methods that it is compared with."""
+    """A model that answers prompt sets by a method.
+
+    Attributes:
+        compared: the other methods, whose prompts have to fit into the model too.
+    """
 
     model: LanguageModel
     method: Method
@@ -102,31 +107,31 @@ class Session:
         """The answers after each of these numbers of passes; a single pass is plain ICL."""
         card = prompts.task.card
 
-        def reply(questions: Sequence[Question], memory: Memory | None, at_end: AtEnd | None) -> Sequence[Any]:
+        def replies(questions: Sequence[Question], memory: Memory | None, at_end: AtEnd | None) -> Sequence[Any]:
             if card.answers == "choice":
                 return candidate_scores(self.model, questions, self.batches, memory, at_end)
             return generate(self.model, questions, self.batches, tokenised.tokens, endings(card), memory, at_end)
 
-        def judge(place: int, replied: Any) -> Answer:
-            episode = prompts.drawn[tokenised.episodes[place]]
+        def judge(index: int, reply: Any) -> Answer:
+            episode = prompts.drawn_episodes[tokenised.episodes[index]]
             if card.answers == "choice":
-                return answers.best_candidate(episode, tokenised.questions[place], replied)
-            return answers.written(card, episode.query.y, replied, self.model.text, tokenised.one_token[place])
+                return answers.judge_candidates(episode, tokenised.questions[index], reply)
+            return answers.judge_text(card, episode.query.y, reply, self.model.text, tokenised.one_token[index])
 
-        def over_all_episodes(round_: Round) -> Pass:
-            judged_answers: list[Answer | None] = [None] * len(prompts.drawn)
+        def pass_of(round_: Round) -> Pass:
+            judged_answers: list[Answer | None] = [None] * len(prompts.drawn_episodes)
             divergence, change = (np.full(len(judged_answers), np.nan) for _ in range(2))
-            for place, number in enumerate(tokenised.episodes):
-                judged_answers[number] = judge(place, round_.replies[place])
-            numbers = list(tokenised.episodes)
-            divergence[numbers], change[numbers] = round_.divergence, round_.change
+            answered = list(tokenised.episodes)
+            for index, episode_index in enumerate(answered):
+                judged_answers[episode_index] = judge(index, round_.replies[index])
+            divergence[answered], change[answered] = round_.divergence, round_.change
             return Pass(Answers.of(judged_answers), divergence, change)
 
         shared = prompts.shared is not None
         rounds = run_rounds(
-            self.model, self.method, tokenised.questions, reply, self.batches, shared=shared, pass_counts=pass_counts
+            self.model, self.method, tokenised.questions, replies, self.batches, shared=shared, pass_counts=pass_counts
         )
-        return {passes: over_all_episodes(round_result) for passes, round_result in rounds.items()}
+        return {passes: pass_of(round_result) for passes, round_result in rounds.items()}
 
 
 def _best(by_passes: Mapping[int, Pass]) -> int:
@@ -135,7 +140,7 @@ def _best(by_passes: Mapping[int, Pass]) -> int:
 
 def _texts(tokenised: TokenisedPrompts, prompts: LanguagePrompts) -> list[str]:
     """The prompt of each episode; with shared demonstrations only the first has them, the others are queries."""
-    texts = [""] * len(prompts.drawn)
-    for place, (number, prompt) in enumerate(zip(tokenised.episodes, tokenised.prompts, strict=True)):
-        texts[number] = prompt.text if place == 0 or prompts.shared is None else prompt.query
+    texts = [""] * len(prompts.drawn_episodes)
+    for index, (episode_index, prompt) in enumerate(zip(tokenised.episodes, tokenised.prompts, strict=True)):
+        texts[episode_index] = prompt.text if index == 0 or prompts.shared is None else prompt.query
     return texts

@@ -20,7 +20,7 @@ def longest(config: Any) -> int | None:
     return limits[0] if limits else None
 
 
-def ends(module: Any, tokenizer: Any) -> frozenset[int]:
+def end_tokens(module: Any, tokenizer: Any) -> frozenset[int]:
     """The end-of-text tokens of the model."""
     configured = getattr(getattr(module, "generation_config", None), "eos_token_id", None)
     tokens = configured if isinstance(configured, list) else [configured, tokenizer.eos_token_id]
@@ -38,7 +38,7 @@ def memory_input(module: Any) -> str | None:
     return next((name for name in ("cache", "past_key_values") if name in inputs(module)), None)
 
 
-def obstacle(module: Any) -> str:
+def memory_obstacle(module: Any) -> str:
     """Why the model's keys and values cannot be used as a memory, as a clause; empty if no reason is known."""
     from transformers.cache_utils import DynamicCache, DynamicLayer
 

@@ -101,7 +101,7 @@ def memory(model: Model) -> str:
     return f"{model.model_type} gives other predictions from keys and values than from the complete text"
 
 
-def placed(model: Model) -> bool:
+def uses_positions(model: Model) -> bool:
     """Whether keys depend on the given positions."""
     ids = sample(model)
     at_zero, at_one = model.read(ids, first=0), model.read(ids, first=1)

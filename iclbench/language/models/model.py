@@ -21,7 +21,7 @@ class LanguageModel:
 
     Rows of different lengths are padded on the right, and no token attends to padding. Positions and mask are always
     passed explicitly. A model that `remembers` reads demonstrations once (`read`) and then any number of queries after
-    them (`logits` with a memory). A model that `forgets` reads complete prompts.
+    them (`logits` with a memory). Other models read complete prompts.
 
     Attributes:
         name: the contestant's name.
@@ -30,9 +30,9 @@ class LanguageModel:
         device: the device of its weights.
         dtype: the type of its weights and activations.
         longest: context length in tokens; None without a limit.
-        forgets: why its keys and values cannot be used as a memory, as a clause; empty if they can.
-        ends: its end-of-text tokens.
-        placed: whether tokens can be read at other positions (`first`), which needs explicit positions.
+        memory_obstacle: why its keys and values cannot be used as a memory, as a clause; empty if they can.
+        end_tokens: its end-of-text tokens.
+        uses_positions: whether tokens can be read at other positions (`first`), which needs explicit positions.
         generates: whether `greedy` can be used if the model has no memory.
 
     Raises:
@@ -50,22 +50,22 @@ class LanguageModel:
         self.model_type = str(module.config.model_type)
         self.device = str(module.device)
         self.dtype: torch.dtype = module.dtype
-        self.ends = architectures.ends(module, tokenizer)
+        self.end_tokens = architectures.end_tokens(module, tokenizer)
         self.longest = architectures.longest(module.config)
         checks.causal(self)
         if not checks.keeps(self):
             self._head = None
-        self.forgets = architectures.obstacle(module)
-        self.placed = self.remembers
+        self.memory_obstacle = architectures.memory_obstacle(module)
+        self.uses_positions = self.remembers
         if self.remembers:
-            self.forgets = checks.memory(self)
-            self.placed = self.remembers and checks.placed(self)
+            self.memory_obstacle = checks.memory(self)
+            self.uses_positions = self.remembers and checks.uses_positions(self)
         self.generates = not self.remembers and module.can_generate() and checks.generates(self)
 
     @property
     def remembers(self) -> bool:
         """Whether its keys and values can be used as a memory."""
-        return not self.forgets
+        return not self.memory_obstacle
 
     def tokens(self, text: str) -> Tokens:
         """The tokens of a text."""
@@ -118,10 +118,10 @@ class LanguageModel:
         """The next-token logits after these tokens, and the memory that `read` returns."""
         from iclbench.language.models import caches
 
-        if self.forgets:
+        if self.memory_obstacle:
             raise self._no_memory()
         past = 0 if after is None else after.length
-        if first not in (None, past) and not self.placed:
+        if first not in (None, past) and not self.uses_positions:
             raise UsageError(
                 f"'{self.name}' does not take positions; give -o method.positions=continue", code="not-applicable"
             )
@@ -178,12 +178,12 @@ class LanguageModel:
     def _cache(self, memory: Memory, batch: int) -> Any:
         from iclbench.language.models import caches
 
-        if self.forgets:
+        if self.memory_obstacle:
             raise self._no_memory()
         return caches.cache_of(memory.to(self.device, self.dtype).expand(batch))
 
     def _no_memory(self) -> UsageError:
-        return UsageError(f"'{self.name}' does not support a memory: {self.forgets}", code="not-applicable")
+        return UsageError(f"'{self.name}' does not support a memory: {self.memory_obstacle}", code="not-applicable")
 
     def _forward(
         self,

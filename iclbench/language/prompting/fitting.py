@@ -71,7 +71,9 @@ class PromptCache:
         """All episodes in tokens, with the demonstrations written `times` times."""
         key = (prompts.id, times)
         if key not in self._made:
-            self._made[key] = _tokenised(model, prompts, prompts.drawn, range(len(prompts.drawn)), times)
+            self._made[key] = _tokenised(
+                model, prompts, prompts.drawn_episodes, range(len(prompts.drawn_episodes)), times
+            )
         return self._made[key]
 
 
@@ -173,7 +175,7 @@ def _without_first(
     """These episodes without their first `dropped` demonstrations."""
     if not dropped:
         return long
-    episodes = [prompts.drawn[n] for n in long.episodes]
+    episodes = [prompts.drawn_episodes[n] for n in long.episodes]
     shortened = [replace(e, demonstrations=e.demonstrations[dropped:]) for e in episodes]
     return replace(_tokenised(model, prompts, shortened, long.episodes, method.times), tokens=long.tokens)
 

@@ -177,7 +177,7 @@ class LanguagePrompts:
         return self._query_index
 
     @cached_property
-    def drawn(self) -> tuple[LanguageEpisode, ...]:
+    def drawn_episodes(self) -> tuple[LanguageEpisode, ...]:
         """The episodes.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Prompts as text, from examples and the template of a card."""
+"""The text of a prompt: examples in the template of a card."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Prompt:
     """A prompt in three consecutive parts.
 
     Attributes:
-        demonstrations: all demonstrations, up to the end of the last answer; empty without demonstrations.
-        query: the separator, and the query up to the answer.
-        answers: the text of each candidate, with the white space before it, so that no prompt ends in a space.
+        demonstrations: the demonstrations up to the end of the last answer; empty if there are none.
+        query: the separator, followed by the query up to its answer.
+        answers: the text of each candidate, with the white space before it, so that no prompt ends with a space.
     """
 
     demonstrations: str
@@ -31,18 +31,18 @@ class Prompt:
 def prompt(
     card: LanguageCard, demonstrations: Sequence[Example], x: str, candidates: Sequence[str] = (), times: int = 1
 ) -> Prompt:
-    """The query `x` after the demonstrations, which are written `times` times.
+    """The prompt with the query `x`. The demonstrations are repeated `times` times.
 
     >>> from iclbench.language.tasks.cards import load_language_card
     >>> _, card = load_language_card("to-upper")
     >>> prompt(card, [Example("a", "A")], "b", ["B"])
     Prompt(demonstrations='example:a->A', query='\\nexample:b->', answers=('B',))
     """
-    written = card.separator.join(example(card, e.x, e.y) for e in list(demonstrations) * times)
-    head, tail = written.rstrip(), written[len(written.rstrip()) :]
-    opening, space = _up_to_answer(card, x)
-    between = tail + card.separator if written else ""
-    return Prompt(head, between + opening, tuple(space + answer for answer in candidates))
+    joined = card.separator.join(example(card, e.x, e.y) for e in list(demonstrations) * times)
+    stripped = joined.rstrip()
+    separator = joined[len(stripped) :] + card.separator if joined else ""
+    query, white_space = _up_to_answer(card, x)
+    return Prompt(stripped, separator + query, tuple(white_space + answer for answer in candidates))
 
 
 def example(card: LanguageCard, x: str, y: str) -> str:
@@ -57,20 +57,20 @@ def ending(card: LanguageCard) -> str:
 
 
 def endings(card: LanguageCard) -> tuple[str, ...]:
-    """The texts that end a generated answer: the end of its example, and the end of the line."""
+    """The texts at which generation stops: the text after an answer, if there is one, and the end of a line."""
     return tuple(dict.fromkeys([*([ending(card)] if ending(card) else []), "\n"]))
 
 
 def _up_to_answer(card: LanguageCard, x: str) -> tuple[str, str]:
     """The text of an example up to its answer, and the white space before the answer."""
     before, middle, _ = _parts(card)
-    opening = before + x + middle
-    head = opening.rstrip(" ")
-    return head, opening[len(head) :]
+    text = before + x + middle
+    stripped = text.rstrip(" ")
+    return stripped, text[len(stripped) :]
 
 
 def _parts(card: LanguageCard) -> tuple[str, str, str]:
-    """The template before, between and after its two placeholders."""
-    before, _, tail = card.template.partition("{x}")
-    middle, _, after = tail.partition("{y}")
+    """The texts of the template before `{x}`, between `{x}` and `{y}`, and after `{y}`."""
+    before, _, rest = card.template.partition("{x}")
+    middle, _, after = rest.partition("{y}")
     return before, middle, after

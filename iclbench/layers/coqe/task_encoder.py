@@ -1,4 +1,4 @@
-"""CoQE's task encoder: a causal Transformer over pairs, with outputs at their labels."""
+"""CoQE's task encoder: a causal Transformer over pairs of input and label tokens; outputs are read at the labels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from iclbench.layers.positions import Positions
 
 
 class TaskEncoder(CausalTransformer):
-    """A causal Transformer without read-in; CoQE calls `follow` with `OUTPUTS`."""
+    """A causal Transformer whose tokens CoQE embeds. To read outputs at the labels, CoQE calls `follow` with
+    `OUTPUTS`."""
 
     def __init__(
         self,

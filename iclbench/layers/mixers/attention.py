@@ -72,8 +72,8 @@ class Attention(Mixer):
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"], MixerState]:
         tail, *cache = state
         inputs, query_inputs = self.in_proj(x), self.in_proj(queries)
-        u, w, tail = self.window.fork(inputs, query_inputs, tail)
-        r, k, v = self._by_head(w)
+        u, query_u, tail = self.window.fork(inputs, query_inputs, tail)
+        r, k, v = self._by_head(query_u)
         q, keys, values, valid = self._extend(u, cache, None)
         visible, past = causal_valid(valid, x.shape[1]), keys.shape[2] - x.shape[1]
         mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=visible)

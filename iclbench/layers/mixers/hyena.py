@@ -77,8 +77,8 @@ class Hyena(Mixer):
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"], MixerState]:
         inputs, query_inputs = self.in_proj(x), self.in_proj(queries)
         tail, past = state
-        u, v, tail = self.window.fork(inputs, query_inputs, tail)
-        (gate, gated_values), (query_gate, query_values) = _gated(u), _gated(v)
+        u, query_u, tail = self.window.fork(inputs, query_inputs, tail)
+        (gate, gated_values), (query_gate, query_values) = _gated(u), _gated(query_u)
         mixed, past = self._convolve_past(gated_values, past)
         kernel = self._kernel(1)
         answers = self._out(query_gate, mixed[:, ::2] + kernel * query_values)

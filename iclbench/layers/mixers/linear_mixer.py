@@ -98,13 +98,13 @@ class LinearMixer(Mixer):
     ) -> tuple[Float[Tensor, "B T _"], Float[Tensor, "B N _"], MixerState]:
         tail, memory = state
         (inputs, bypass), (query_inputs, query_bypass) = self.channels(x), self.channels(queries)
-        u, v, tail = self.window.fork(inputs, query_inputs, tail)
+        u, query_u, tail = self.window.fork(inputs, query_inputs, tail)
         with full_precision(x):
             terms = self._terms(u, bypass, memory, range(1, x.shape[1] + 1))
-            query_terms = self._terms(v, query_bypass, memory, range(1, x.shape[1] + 1, 2))
+            query_terms = self._terms(query_u, query_bypass, memory, range(1, x.shape[1] + 1, 2))
             o, answers, memory = recurrence.fork(terms, query_terms, memory)
             memory = self.advance_origin(memory, x.shape[1])
-        outputs = self.out(o, terms, u, bypass), self.out(answers, query_terms, v, query_bypass)
+        outputs = self.out(o, terms, u, bypass), self.out(answers, query_terms, query_u, query_bypass)
         return *outputs, (tail, memory)
 
     def _terms(self, u: Tensor, bypass: Tensor, memory: Tensor, positions: range) -> Terms:

@@ -83,17 +83,19 @@ class Mamba(Mixer):
         state before its pair."""
         tail, h = state
         (inputs, gate), (query_inputs, query_gate) = (self.in_proj(t).chunk(2, -1) for t in (x, queries))
-        u, v, tail = self.conv1d.fork(inputs, query_inputs, tail)
-        u, v = F.silu(u), F.silu(v)
+        u, query_u, tail = self.conv1d.fork(inputs, query_inputs, tail)
+        u, query_u = F.silu(u), F.silu(query_u)
         dt, A, B, C = self._select(u)
-        dt_query, _, B_query, C_query = self._select(v)
+        dt_query, _, B_query, C_query = self._select(query_u)
         ys, answers = [], []
         for n in range(queries.shape[1]):
             query, pair = slice(n, n + 1), slice(2 * n, 2 * n + 2)
-            answers.append(selective_peek(h, v[:, query], dt_query[:, query], A, B_query[:, query], C_query[:, query]))
+            answers.append(
+                selective_peek(h, query_u[:, query], dt_query[:, query], A, B_query[:, query], C_query[:, query])
+            )
             y, h = self._scan(u[:, pair], dt[:, pair], A, B[:, pair], C[:, pair], h)
             ys.append(y)
-        outputs = self._out(torch.cat(ys, 1), u, gate), self._out(torch.cat(answers, 1), v, query_gate)
+        outputs = self._out(torch.cat(ys, 1), u, gate), self._out(torch.cat(answers, 1), query_u, query_gate)
         return *outputs, (tail, h)
 
     def _select(self, u: Float[Tensor, "B T E"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:

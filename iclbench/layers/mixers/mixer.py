@@ -171,6 +171,6 @@ def full_precision(x: Tensor) -> torch.autocast:
     return torch.autocast(x.device.type, enabled=False)
 
 
-def owned_slice(t: Tensor) -> Tensor:
+def copied_slice(t: Tensor) -> Tensor:
     """A copy of a slice if there are no gradients, so that a state does not hold the longer tensor."""
     return t if torch.is_grad_enabled() else t.clone()

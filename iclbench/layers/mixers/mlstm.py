@@ -18,10 +18,10 @@ from iclbench.layers.mixers.mixer import (
     MixerState,
     Mlp,
     Sizes,
+    copied_slice,
     full_precision,
     head_channels,
     join_heads,
-    owned_slice,
     silu_gated,
     split_heads,
     value_channels,
@@ -37,15 +37,16 @@ class MLSTM(Mixer):
     i), f' = e^(log f + m_{t-1} - m_t), i' = e^(i - m_t) and log f = log sigmoid of the gate.
 
     The recurrence has an additional column of ones in the values, whose output is n.q. The block is that of the paper:
-    a projection up to 2E = 4 D; on one half a convolution of 4 taps with SiLU, from which come q and k in blocks of 4
-    channels; v from before the convolution; gates from q, k and v. The output of each head has a layer norm; a skip is
-    added, the sum is multiplied by the SiLU of the other half and projected down. There are 6 D² + (38 + 12 H) D + 2 H
-    parameters.
+    a projection up to 2E = 4 D, of which one half passes through a convolution of 4 taps and SiLU. Block-diagonal maps
+    (4 channels per block) give q and k from the output of the convolution, and v from its input. Gates are linear in q,
+    k and v. The output of each head is normalised, and a skip connection is added. The sum is multiplied by the SiLU of
+    the other half and projected down. There are 6 D² + (38 + 12 H) D + 2 H parameters.
 
     Gate weights start at 0, input biases at N(0, 0.1), forget biases from 3 to 6 over the heads. Projections have
-    variance 2 / (5 D), the last one a standard deviation of 2 / (layers sqrt(D)). Differences to the released code: the
-    SiLU remains if there is no convolution, and the divisor has no added 1e-6. By default q and k are as wide as v, and
-    grow with `inner`; `state` sets their channels per head, each computed from all channels of the head.
+    variance 2 / (5 D), the last one a standard deviation of 2 / (layers sqrt(D)). Differences from the released code:
+    without a convolution there is still a SiLU, and 1e-6 is not added to the divisor. By default q and k are as wide as
+    v. The setting `state` gives their number of channels per head instead; each is computed from all channels of the
+    head.
     """
 
     default_conv = 4
@@ -60,15 +61,17 @@ class MLSTM(Mixer):
         self.window = Window(inner, self.taps(sizes), bias=True)
         self.up_proj = nn.Linear(width, 2 * inner, bias=False)
         block = math.gcd(inner, _BLOCK)
-        per_key = (inner // block, block, block) if sizes.state is None else (sizes.heads, self.key_dim, value_dim)
-        spread = math.sqrt(2 / (5 * width))
-        self.q, self.k = (nn.Parameter(torch.randn(per_key) * spread) for _ in range(2))
-        self.v = nn.Parameter(torch.randn(inner // block, block, block) * spread)
+        key_map_shape = (
+            (inner // block, block, block) if sizes.state is None else (sizes.heads, self.key_dim, value_dim)
+        )
+        weight_std = math.sqrt(2 / (5 * width))
+        self.q, self.k = (nn.Parameter(torch.randn(key_map_shape) * weight_std) for _ in range(2))
+        self.v = nn.Parameter(torch.randn(inner // block, block, block) * weight_std)
         self.gates = nn.Linear(2 * sizes.heads * self.key_dim + inner, 2 * sizes.heads)
         self.norm_weight = nn.Parameter(torch.ones(inner))
         self.skip = nn.Parameter(torch.ones(inner))
         self.down_proj = nn.Linear(inner, width, bias=False)
-        nn.init.normal_(self.up_proj.weight, std=spread)
+        nn.init.normal_(self.up_proj.weight, std=weight_std)
         nn.init.normal_(self.down_proj.weight, std=2 / (sizes.layers * math.sqrt(width)))
         nn.init.zeros_(self.gates.weight)
         with torch.no_grad():
@@ -86,20 +89,20 @@ class MLSTM(Mixer):
         inputs, z = self.up_proj(x).chunk(2, -1)
         u, tail = self.window(zero_invalid(inputs, mask), tail)
         with full_precision(x):
-            terms, log_f, i = self._ungated(u, inputs)
+            terms, log_f, i = self._terms_and_gates(u, inputs)
             if mask is not None:
                 log_f = log_f.masked_fill(~mask.unsqueeze(1), 0.0)
                 i = i.masked_fill(~mask.unsqueeze(1), -torch.inf)
             m = running_max(log_f, i, max_before)
             o, memory = recurrence.linear_recurrence(gated_terms(terms, log_f, i, m), memory)
-        return self._out(o, m[..., 1:], u, z), (tail, memory, owned_slice(m[..., -1:]))
+        return self._out(o, m[..., 1:], u, z), (tail, memory, copied_slice(m[..., -1:]))
 
     def peek(self, x: Float[Tensor, "B Q D"], state: MixerState) -> Float[Tensor, "B Q D"]:
         tail, memory, max_before = state
         inputs, z = self.up_proj(x).chunk(2, -1)
         u = self.window.peek(inputs, tail)
         with full_precision(x):
-            terms, log_f, i = self._ungated(u, inputs)
+            terms, log_f, i = self._terms_and_gates(u, inputs)
             terms, m = next_token_terms(terms, log_f, i, max_before)
             o = recurrence.peek(terms, memory)
         return self._out(o, m, u, z)
@@ -109,16 +112,16 @@ class MLSTM(Mixer):
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"], MixerState]:
         tail, memory, max_before = state
         (inputs, z), (query_inputs, query_z) = (self.up_proj(t).chunk(2, -1) for t in (x, queries))
-        u, v, tail = self.window.fork(inputs, query_inputs, tail)
+        u, query_u, tail = self.window.fork(inputs, query_inputs, tail)
         with full_precision(x):
-            terms, log_f, i = self._ungated(u, inputs)
+            terms, log_f, i = self._terms_and_gates(u, inputs)
             m = running_max(log_f, i, max_before)
-            query_terms, m_query = next_token_terms(*self._ungated(v, query_inputs), m[..., :-1:2])
+            query_terms, m_query = next_token_terms(*self._terms_and_gates(query_u, query_inputs), m[..., :-1:2])
             o, answers, memory = recurrence.fork(gated_terms(terms, log_f, i, m), query_terms, memory)
-        outputs = self._out(o, m[..., 1:], u, z), self._out(answers, m_query, v, query_z)
-        return *outputs, (tail, memory, owned_slice(m[..., -1:]))
+        outputs = self._out(o, m[..., 1:], u, z), self._out(answers, m_query, query_u, query_z)
+        return *outputs, (tail, memory, copied_slice(m[..., -1:]))
 
-    def _ungated(self, u: Tensor, inputs: Tensor) -> tuple[Terms, Tensor, Tensor]:
+    def _terms_and_gates(self, u: Tensor, inputs: Tensor) -> tuple[Terms, Tensor, Tensor]:
         """Terms without gates, log f and i, `(B, H, T)`."""
         dtype = self.skip.dtype
         convolved = F.silu(u.to(dtype))
@@ -128,8 +131,8 @@ class MLSTM(Mixer):
         return Terms(q, k * self.key_dim**-0.5, F.pad(v, (0, 1), value=1.0)), F.logsigmoid(f), i
 
     def _out(self, o: Tensor, m: Float[Tensor, "B H T"], u: Tensor, z: Tensor) -> Tensor:
-        weight = torch.maximum(o[..., -1:].abs(), (-m).exp().unsqueeze(-1))
-        h = o[..., :-1] / weight.clamp(min=torch.finfo(o.dtype).tiny)  # e^-m may be 0
+        divisor = torch.maximum(o[..., -1:].abs(), (-m).exp().unsqueeze(-1))
+        h = o[..., :-1] / divisor.clamp(min=torch.finfo(o.dtype).tiny)  # e^-m may be 0
         normed = F.group_norm(join_heads(h).flatten(0, 1), self.heads, self.norm_weight, None, 1e-5)
         return self.down_proj(silu_gated(normed.view_as(u).to(u) + self.skip * F.silu(u), z))
 
@@ -141,8 +144,8 @@ def _blocks(x: Float[Tensor, "B T E"], weight: Float[Tensor, "blocks out into"])
 def running_max(
     log_f: Float[Tensor, "B H T"], i: Float[Tensor, "B H T"], max_before: Float[Tensor, "B H 1"]
 ) -> Float[Tensor, "B H T1"]:
-    """m before each token and after the last. Outputs do not depend on m as long as numbers remain in range, so that m
-    has no gradient."""
+    """m before each token and after the last. It has no gradient, because it rescales the memory without an effect on
+    the outputs."""
     c = log_f.detach().double().cumsum(-1)
     highest = torch.maximum(max_before.double(), (i.detach() - c).cummax(-1).values)
     return torch.cat([max_before, (c + highest).to(max_before)], -1)
@@ -157,6 +160,6 @@ def gated_terms(terms: Terms, log_f: Tensor, i: Tensor, m: Float[Tensor, "B H T1
 def next_token_terms(
     terms: Terms, log_f: Tensor, i: Tensor, max_before: Float[Tensor, "B H _"]
 ) -> tuple[Terms, Tensor]:
-    """Gated terms of tokens each of which is the first after a state with m = `max_before`, and m after each token."""
+    """Gated terms of separate tokens, each of which follows a state with m = `max_before`, and m after each token."""
     m = torch.maximum(log_f + max_before, i).detach()
     return replace(terms, k=terms.k * (i - m).exp().unsqueeze(-1), g=(log_f + max_before - m).unsqueeze(-1)), m

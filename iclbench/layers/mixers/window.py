@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from iclbench.layers.depthwise_convolution import depthwise_convolution
-from iclbench.layers.mixers.mixer import owned_slice
+from iclbench.layers.mixers.mixer import copied_slice
 
 
 class Window(nn.Module):
@@ -61,7 +61,7 @@ class Window(nn.Module):
         return torch.cat([tail, x], 1) if self.tail_length else x
 
     def _tail(self, padded: Float[Tensor, "B KT E"], like: Tensor) -> Float[Tensor, "B K E"]:
-        return owned_slice(padded[:, padded.shape[1] - self.tail_length :]).to(like)
+        return copied_slice(padded[:, padded.shape[1] - self.tail_length :]).to(like)
 
     def _convolve_each(self, x: Float[Tensor, "B Q E"], past: Float[Tensor, "B Q K E"]) -> Float[Tensor, "B Q E"]:
         return self._convolved(torch.cat([past, x.unsqueeze(2)], 2).flatten(0, 1)).view_as(x)

@@ -55,7 +55,7 @@ class StateSpace(nn.Module, ABC):
         self.C = nn.Parameter(torch.randn(width, state // 2, 2) * math.sqrt(0.5))
 
     @abstractmethod
-    def rates(self) -> list[nn.Parameter]:
+    def time_scale_parameters(self) -> list[nn.Parameter]:
         """The parameters that set time scales; they have a separate learning rate and no weight decay."""
 
     @abstractmethod
@@ -104,7 +104,7 @@ class Diagonal(StateSpace):
         self.log_A_real = nn.Parameter((-A.real).log().float())
         self.A_imag = nn.Parameter(A.imag.float().clone())
 
-    def rates(self) -> list[nn.Parameter]:
+    def time_scale_parameters(self) -> list[nn.Parameter]:
         return [self.log_dt, self.log_A_real, self.A_imag]
 
     def kernel(self, length: int) -> Float[Tensor, "D {length}"]:
@@ -159,7 +159,7 @@ class LowRank(StateSpace):
         """L, which the generating function needs to be odd."""
         return self.longest + 1 - self.longest % 2
 
-    def rates(self) -> list[nn.Parameter]:
+    def time_scale_parameters(self) -> list[nn.Parameter]:
         return [self.log_dt, self.log_w_real, self.w_imag, self.P, self.B]
 
     def kernel(self, length: int) -> Float[Tensor, "D {length}"]:

@@ -13,20 +13,20 @@ from iclbench.report.figures import curves, learning
 from iclbench.report.style import ZERO, Look
 
 GUESSING = "chance"
-# The baseline for all accuracies in context: without training it reaches 0.8 to 0.9.
+# The baseline for all accuracies in context, 0.8 to 0.9 without training.
 NEAREST = "pixel-1nn"
-# Largest number of steps of a line with dots.
+# A line with more steps has no dots.
 _MAX_DOTS = 30
 
 
 def in_training(task: Slice) -> Figure | None:
-    """A line per contestant, the mean over its runs, with their range as a band; None for a single step."""
+    """A line per contestant, the mean over its runs, with their range as a band; None if there is only one step."""
     steps = accuracies.trajectory(task)
     if steps["axis_value"].nunique() < 2:
         return None
-    ends = curves.extent(steps["axis_value"])
+    step_range = curves.extent(steps["axis_value"])
     tests = in_order(steps["evaluator"])
-    data = pd.concat([_lines(steps), *(_levels(task, test, ends) for test in tests)], ignore_index=True)
+    data = pd.concat([_lines(steps), *(_levels(task, test, step_range) for test in tests)], ignore_index=True)
     looks = _looks(task, data)
     data = data.assign(
         label=data["contestant"],
@@ -35,7 +35,7 @@ def in_training(task: Slice) -> Figure | None:
         panel=[meaning(str(test)).title for test in data["evaluator"]],
     )
     axes = curves.Axes(
-        "training step", "accuracy", ends, (0.0, 1.02), field="axis_value", unit="step", band="seeds or interval"
+        "training step", "accuracy", step_range, (0.0, 1.02), field="axis_value", unit="step", band="seeds or interval"
     )
     titles = [meaning(test).title for test in tests]
     seeds = sorted({int(n) for n in steps["runs"]})
@@ -47,13 +47,13 @@ def in_training(task: Slice) -> Figure | None:
         name=f"{task.id}-accuracy-in-training",
         title=f"{task.task}: accuracy in context and in weights during training",
         caption="Accuracy among the admitted labels against the training step, one panel per test. "
-        f"{_reading(seeds)}; level lines: guessing{f' and {NEAREST}' if NEAREST in looks else ''}.",
+        f"{_band_caption(seeds)}; horizontal lines: guessing{f' and {NEAREST}' if NEAREST in looks else ''}.",
         alt=f"{task.task}: accuracy of {learning.name_list(looks)} against the training step",
     )
 
 
 def levels(task: Slice, evaluator: str) -> dict[str, float]:
-    """Accuracies without training: that of `NEAREST` and that of guessing, if they are known."""
+    """The accuracies without training that are known: those of guessing and of `NEAREST`."""
     final = accuracies.final(task)
     rows = final[(final["evaluator"] == evaluator) & final["contestant"].isin([NEAREST, GUESSING])]
     measured = {str(name): float(value) for name, value in zip(rows["contestant"], rows["value"], strict=True)}
@@ -72,12 +72,12 @@ def _lines(steps: pd.DataFrame) -> pd.DataFrame:
     return rows.sort_values(["evaluator", "contestant", "axis_value"])
 
 
-def _levels(task: Slice, evaluator: str, ends: tuple[float, float]) -> pd.DataFrame:
-    """Rows of level lines from end to end."""
+def _levels(task: Slice, evaluator: str, step_range: tuple[float, float]) -> pd.DataFrame:
+    """Horizontal lines over all steps: two rows per accuracy of `levels`."""
     rows = [
-        {"contestant": name, "run": name, "value": value, "axis_value": end}
+        {"contestant": name, "run": name, "value": value, "axis_value": step}
         for name, value in levels(task, evaluator).items()
-        for end in ends
+        for step in step_range
     ]
     frame = pd.DataFrame(rows, columns=["contestant", "run", "value", "axis_value"])
     return frame.assign(evaluator=evaluator, kind="baseline", low=np.nan, high=np.nan, sparse=False)
@@ -89,7 +89,7 @@ def _looks(task: Slice, data: pd.DataFrame) -> dict[str, Look]:
     return {name: ZERO if name == GUESSING else task.looks[name] for name in [*names, *levels]}
 
 
-def _reading(seeds: list[int]) -> str:
+def _band_caption(seeds: list[int]) -> str:
     """The meaning of lines and bands for these numbers of runs."""
     if seeds == [1]:
         return "Bands: 95 % intervals over episodes"

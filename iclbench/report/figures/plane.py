@@ -47,7 +47,7 @@ def figure(
         caption: caption, which follows the description of the marks.
         data: a row per mark, with `COLUMNS`; `part` is path, final, peak or level, and `note` is the label of a point.
         panels: titles in order, values of the column `panel`.
-        looks: looks of all contestants and level lines in the data.
+        looks: looks of all contestants and horizontal lines in the data.
     """
     rows = data[COLUMNS].reset_index(drop=True)
     bottom = min(0.4, float(rows[["icl", "icl_low"]].min().min()))

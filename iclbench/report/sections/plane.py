@@ -46,7 +46,7 @@ def _blocks(results: Results, family: str, preset: str, tasks: list[Slice]) -> I
     looks |= {NEAREST: results.looks[NEAREST]} if has_nearest else {}
     looks |= {GUESSING: ZERO}
     name = f"plane-{slug(family, preset)}"
-    reading = f"level lines: guessing{f' and {NEAREST}' if has_nearest else ''}."
+    reading = f"horizontal lines: guessing{f' and {NEAREST}' if has_nearest else ''}."
     yield plane.figure(name, f"{family}, {preset}: ICL against IWL", reading, data, panels, looks)
     frame = pd.concat([_table_rows(task) for task in tasks], ignore_index=True)
     columns = (

@@ -12,15 +12,15 @@ from iclbench.report.figures import learning
 def section(task: Slice) -> Section | None:
     rows = task.curves_by_run[~task.curves_by_run["shift"].isin(["none", *task.extrapolations])]
     blocks: list[Block] = []
-    for (evaluator, name), group in rows.groupby(["evaluator", "metric"]):
+    for (evaluator, metric_name), group in rows.groupby(["evaluator", "metric"]):
         blocks.append(
             learning.figure(
                 task,
                 {str(shift): under_shift for shift, under_shift in group.groupby("shift")},
-                name=slug("shifts", str(evaluator), str(name)),
+                name=slug("shifts", str(evaluator), str(metric_name)),
                 title=f"{task.task}: shifted prompts",
-                caption=f"{metric(str(name)).label.capitalize()} against the number of examples on shifted prompts, "
-                "one panel per shift.",
+                caption=f"{metric(str(metric_name)).label.capitalize()} against the number of examples on shifted "
+                "prompts, one panel per shift.",
             )
         )
     return Section(f"{task.id}-shifts", "Shifts", tuple(blocks)) if blocks else None

@@ -25,15 +25,15 @@ def random(*shape: int, grad: bool = False) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0)).requires_grad_(grad)
 
 
-def both_ways(output: torch.Tensor) -> None:
+def run_backward(output: torch.Tensor) -> None:
     output.backward(torch.ones_like(output))
 
 
-def test_a_linear_layer_needs_two_per_weight_and_twice_that_in_the_backward_pass() -> None:
+def test_a_linear_layer_has_two_flops_per_weight_and_four_in_the_backward_pass() -> None:
     layer, x = torch.nn.Linear(D, 5), random(B, D, grad=True)
     assert count_flops(lambda: layer(x)) == 2 * B * D * 5 + B * 5
     # Gradients of input, weight and bias.
-    assert count_flops(lambda: both_ways(layer(x))) == 2 * B * D * 5 + B * 5 + 2 * (2 * B * D * 5) + B * 5
+    assert count_flops(lambda: run_backward(layer(x))) == 2 * B * D * 5 + B * 5 + 2 * (2 * B * D * 5) + B * 5
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
@@ -59,11 +59,12 @@ def test_the_backward_pass_of_attention_needs_five_products() -> None:
     q, k, v = (random(B, H, T, D, grad=True) for _ in range(3))
     forward = count_flops(lambda: F.scaled_dot_product_attention(q, k, v))
     backward = B * H * T * T * (5 * 2 * D + 6) + 2 * B * H * T * D
-    assert count_flops(lambda: both_ways(F.scaled_dot_product_attention(q, k, v))) == forward + backward
+    assert count_flops(lambda: run_backward(F.scaled_dot_product_attention(q, k, v))) == forward + backward
 
 
 def test_layer_norm_has_the_count_of_its_formula_and_its_gradient() -> None:
-    """Both are compared with elementary operations, which also have two operations per row."""
+    """Both are compared with an implementation by elementary operations, which has two more operations per row in the
+    forward pass."""
     x, weight, bias, grad = random(B, T, D, grad=True), random(D, grad=True), random(D, grad=True), random(B, T, D)
     rows = B * T
 
@@ -83,16 +84,18 @@ def test_layer_norm_has_the_count_of_its_formula_and_its_gradient() -> None:
     library = F.layer_norm(x, (D,), weight, bias)
     torch.testing.assert_close(forward(), library)
     with torch.no_grad():
-        known = (*statistics(), x.mean(-1, keepdim=True))
-        torch.testing.assert_close(backward(*known), list(torch.autograd.grad(library, (x, weight, bias), grad)))
-        forward_flops, backward_flops = count_flops(forward), count_flops(lambda: backward(*known))
+        statistics_of_x = (*statistics(), x.mean(-1, keepdim=True))
+        torch.testing.assert_close(
+            backward(*statistics_of_x), list(torch.autograd.grad(library, (x, weight, bias), grad))
+        )
+        forward_flops, backward_flops = count_flops(forward), count_flops(lambda: backward(*statistics_of_x))
     fused = count_flops(lambda: F.layer_norm(x, (D,), weight, bias))
     assert fused == forward_flops - 2 * rows == 7 * rows * D
     assert count_flops(lambda: F.layer_norm(x, (D,), weight, bias).backward(grad)) == fused + backward_flops
     assert backward_flops == 13 * rows * D
 
 
-def test_an_s4_convolution_by_fourier_transforms_and_as_a_product() -> None:
+def test_an_s4_convolution_has_the_flops_of_its_fourier_transforms_or_its_matrix_product() -> None:
     u, kernel = random(D, B, T), random(D, T)
     real = 2.5 * 2 * T * math.log2(2 * T)
     by_hand = (D * B + D) * real + 6 * D * B * (T + 1) + D * B * real
@@ -103,83 +106,87 @@ def test_an_s4_convolution_by_fourier_transforms_and_as_a_product() -> None:
 
 
 def test_operations_inside_a_mamba_scan_are_counted() -> None:
-    """For each token, channel and state: dt A, exp, decay, dt u B and its sum, C h and its sum; dt u for each token and
-    channel; the factor of the base of exp for each channel and state."""
+    """Seven operations for each token, channel and state: dt A, exp, the product with the state, dt u times B, its sum
+    with the state, C h and its sum over states. One for each token and channel: dt u. One for each channel and state:
+    the factor of A that changes the base of exp."""
     states = 5
     u, dt, A, Bs, Cs = random(B, T, D), random(B, T, D), random(D, states), random(B, T, states), random(B, T, states)
     by_hand = 7 * B * T * D * states + B * T * D + D * states
     positive, negative = dt.abs(), -A.abs()
     assert count_flops(lambda: selective_scan(u, positive, negative, Bs, Cs)) == by_hand
     u.requires_grad_()
-    there_and_back = count_flops(lambda: both_ways(selective_scan(u, positive, negative, Bs, Cs)[0]))
-    assert 2.5 * by_hand < there_and_back < 4.5 * by_hand
+    with_backward = count_flops(lambda: run_backward(selective_scan(u, positive, negative, Bs, Cs)[0]))
+    assert 2.5 * by_hand < with_backward < 4.5 * by_hand
 
 
-def test_a_convolution_needs_two_per_tap_and_channel() -> None:
+def test_a_convolution_has_two_flops_per_tap_and_channel() -> None:
     layer, x = torch.nn.Conv2d(4, 6, 3, groups=2), random(B, 4, 8, 8)
     outputs = B * 6 * 6 * 6
     assert count_flops(lambda: layer(x)) == outputs * (2 * 2 * 9 + 1)
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_the_backward_pass_of_a_convolution_needs_twice_that_and_a_sum_for_the_bias(bias: bool) -> None:
+def test_the_backward_pass_of_a_convolution_has_twice_the_flops_and_a_sum_for_the_bias(bias: bool) -> None:
     layer, x = torch.nn.Conv2d(4, 6, 3, bias=bias), random(B, 4, 8, 8, grad=True)
     outputs = B * 6 * 6 * 6
     assert count_flops(lambda: layer(x)) == outputs * (2 * 4 * 9 + bias)
-    assert count_flops(lambda: both_ways(layer(x))) == 3 * outputs * 2 * 4 * 9 + 2 * bias * outputs
-    turned = torch.nn.ConvTranspose2d(4, 6, 3, bias=bias)
-    assert count_flops(lambda: turned(x)) == B * 8 * 8 * 4 * 6 * 2 * 9 + bias * B * 6 * 10 * 10
+    assert count_flops(lambda: run_backward(layer(x))) == 3 * outputs * 2 * 4 * 9 + 2 * bias * outputs
+    transposed = torch.nn.ConvTranspose2d(4, 6, 3, bias=bias)
+    assert count_flops(lambda: transposed(x)) == B * 8 * 8 * 4 * 6 * 2 * 9 + bias * B * 6 * 10 * 10
 
 
 def test_linear_systems_have_the_textbook_counts() -> None:
     """Golub and Van Loan, Matrix Computations: n³/3, n² and 2 n³/3 + 2 n² per right-hand side."""
-    n, sides = 12, 5
+    n, columns = 12, 5
     root = random(B, n, n)
-    matrix, right = root @ root.mT + torch.eye(n), random(B, n, sides)
+    matrix, right = root @ root.mT + torch.eye(n), random(B, n, columns)
     assert count_flops(lambda: torch.linalg.cholesky(matrix)) == B * n**3 // 3
     lower = torch.linalg.cholesky(matrix)
     solution = lambda: torch.linalg.solve_triangular(lower, right, upper=False)  # noqa: E731
-    assert count_flops(solution) == B * n**2 * sides
-    assert count_flops(lambda: torch.linalg.solve(matrix, right)) == B * (2 * n**3 // 3 + 2 * n**2 * sides)
+    assert count_flops(solution) == B * n**2 * columns
+    assert count_flops(lambda: torch.linalg.solve(matrix, right)) == B * (2 * n**3 // 3 + 2 * n**2 * columns)
     factors, pivots = torch.linalg.lu_factor(matrix)
-    assert count_flops(lambda: torch.linalg.lu_solve(factors, pivots, right)) == B * 2 * n**2 * sides
+    assert count_flops(lambda: torch.linalg.lu_solve(factors, pivots, right)) == B * 2 * n**2 * columns
     # A complex product needs four products and two sums.
-    z, both = torch.complex(matrix, torch.zeros_like(matrix)), torch.complex(right, right)
+    z, complex_right = torch.complex(matrix, torch.zeros_like(matrix)), torch.complex(right, right)
     assert count_flops(lambda: torch.linalg.cholesky(z)) == 4 * B * n**3 // 3
-    half = torch.linalg.cholesky(z)
-    assert count_flops(lambda: torch.linalg.solve_triangular(half, both, upper=False)) == 4 * B * n**2 * sides
-    assert count_flops(lambda: torch.linalg.solve(z, both)) == 4 * B * (2 * n**3 // 3 + 2 * n**2 * sides)
+    complex_lower = torch.linalg.cholesky(z)
+    assert (
+        count_flops(lambda: torch.linalg.solve_triangular(complex_lower, complex_right, upper=False))
+        == 4 * B * n**2 * columns
+    )
+    assert count_flops(lambda: torch.linalg.solve(z, complex_right)) == 4 * B * (2 * n**3 // 3 + 2 * n**2 * columns)
 
 
 def test_recurrent_networks_have_the_count_of_their_cells() -> None:
     """The LSTM of mkldnn is one operation; without mkldnn, it consists of many operations."""
     x = random(B, T, D, grad=True)
     lstm, gru = torch.nn.LSTM(D, 16, batch_first=True), torch.nn.GRU(D, 16, batch_first=True)
-    fused = count_flops(lambda: lstm(x)[0]), count_flops(lambda: both_ways(lstm(x)[0]))
+    fused = count_flops(lambda: lstm(x)[0]), count_flops(lambda: run_backward(lstm(x)[0]))
     with torch.backends.mkldnn.flags(enabled=False):
-        plain = count_flops(lambda: lstm(x)[0]), count_flops(lambda: both_ways(lstm(x)[0]))
+        plain = count_flops(lambda: lstm(x)[0]), count_flops(lambda: run_backward(lstm(x)[0]))
     assert fused == pytest.approx(plain, rel=0.03)
     products = B * T * 6 * 16 * (D + 16)
     assert products < count_flops(lambda: gru(x)[0]) < 1.3 * products
 
 
-def test_group_norm_has_the_count_of_layer_norm_and_gates_that_of_their_functions() -> None:
+def test_group_norm_has_the_flops_of_layer_norm_and_a_gate_has_one_per_element() -> None:
     x = random(B, T, D, grad=True)
     flat, grouped = x.detach().flatten(0, 1), torch.nn.GroupNorm(1, D)
     assert count_flops(lambda: grouped(flat)) == count_flops(lambda: F.layer_norm(flat, (D,))) == 7 * flat.numel()
     for gate in (F.logsigmoid, F.elu, F.softplus):
         assert count_flops(lambda gate=gate: gate(x)) == x.numel()
         x.grad = None
-        assert count_flops(lambda gate=gate: both_ways(gate(x))) == 2 * x.numel()
+        assert count_flops(lambda gate=gate: run_backward(gate(x))) == 2 * x.numel()
     assert count_flops(lambda: x.detach().cummax(1)) == x.numel()
 
 
-def test_a_distance_needs_three_per_dimension() -> None:
+def test_a_distance_has_three_flops_per_dimension() -> None:
     near, far = random(B, T, D), random(B, 5, D)
     assert count_flops(lambda: torch.cdist(near, far)) == 3 * B * T * 5 * D
 
 
-def test_complex_numbers_integers_and_copies() -> None:
+def test_complex_numbers_have_more_flops_and_integers_and_copies_have_none() -> None:
     x = random(B, T)
     z = torch.complex(x, x)
     assert count_flops(lambda: z * z) == 6 * B * T
@@ -198,7 +205,7 @@ BY_HAND: dict[str, tuple[Callable[..., object], tuple[tuple[int, ...], ...], int
     "dot": (torch.dot, ((7,), (7,)), 2 * 7),
     "addmv": (torch.addmv, ((4,), (4, 5), (5,)), 2 * 4 * 5 + 4),
     "baddbmm": (torch.baddbmm, ((B, 4, 6), (B, 4, 5), (B, 5, 6)), B * (2 * 4 * 5 * 6 + 4 * 6)),
-    # A quotient (a product) and a sum; the difference, its product with the weight, and the sum.
+    # addcdiv and addcmul: a quotient or product, and a sum. lerp: a difference, a product and a sum.
     "addcdiv": (torch.addcdiv, ((B, T), (B, T), (B, T)), 2 * B * T),
     "addcmul": (torch.addcmul, ((B, T), (B, T), (B, T)), 2 * B * T),
     "lerp": (lambda a, b: torch.lerp(a, b, 0.3), ((B, T), (B, T)), 3 * B * T),
@@ -210,7 +217,7 @@ BY_HAND: dict[str, tuple[Callable[..., object], tuple[tuple[int, ...], ...], int
     # The maximum, the difference, exp, the sum and the quotient (or logarithm and difference).
     "_safe_softmax": (lambda x: ATEN._safe_softmax(x, -1), ((B, T),), 5 * B * T),
     "_log_softmax": (lambda x: x.log_softmax(-1), ((B, T),), 5 * B * T),
-    # A product, its sum, a product with that, and the difference.
+    # softmax: y (g - sum(g y)); log-softmax: g - exp(y) sum(g).
     "_softmax_backward_data": (
         lambda g, y: ATEN._softmax_backward_data(g, y, -1, torch.float32),
         ((B, T), (B, T)),
@@ -225,7 +232,7 @@ BY_HAND: dict[str, tuple[Callable[..., object], tuple[tuple[int, ...], ...], int
     "logsumexp": (lambda x: x.logsumexp(1), ((B, T, 5),), 4 * B * T * 5),
     "logcumsumexp": (lambda x: x.logcumsumexp(1), ((B, T, 5),), 4 * B * T * 5),
     "logaddexp": (torch.logaddexp, ((B, T), (B, T)), B * T),
-    # Square and sum; the mean as well, and the difference from it.
+    # Norm: square and sum. Variance: mean, difference from the mean, square and sum.
     "linalg_vector_norm": (lambda x: torch.linalg.vector_norm(x, dim=1), ((B, T),), 2 * B * T),
     "var": (lambda x: x.var(1), ((B, T),), 4 * B * T),
     "std": (lambda x: x.std(1), ((B, T),), 4 * B * T),
@@ -248,8 +255,8 @@ BY_HAND: dict[str, tuple[Callable[..., object], tuple[tuple[int, ...], ...], int
     "index_add": (lambda to, x: to.index_add(0, torch.tensor([0, 0, 2]), x), ((9, 5), (3, 5)), 3 * 5),
     "scatter_add": (lambda to, x: to.scatter_add(0, torch.zeros(3, 5).long(), x), ((9, 5), (3, 5)), 3 * 5),
 }
-# The operations of the other tests in this file.
-IN_CONTEXT = """
+# Operations that other tests in this file compare with explicit counts.
+IN_OTHER_TESTS = """
     mm bmm addmm convolution convolution_backward _scaled_dot_product_flash_attention_for_cpu
     _scaled_dot_product_flash_attention_for_cpu_backward _fft_r2c _fft_c2r _fft_c2c linalg_cholesky_ex
     linalg_solve_triangular _linalg_solve_ex linalg_lu_solve _cdist_forward mul native_layer_norm
@@ -258,7 +265,7 @@ IN_CONTEXT = """
 """
 
 
-class Named(_Counter):
+class CounterByOperation(_Counter):
     """Counts FLOPs by operation."""
 
     def __init__(self) -> None:
@@ -276,31 +283,32 @@ class Named(_Counter):
 def test_formulas_have_the_explicit_counts(operation: str) -> None:
     call, shapes, count = BY_HAND[operation]
     arguments = [random(*shape) for shape in shapes]
-    counter = Named()
+    counter = CounterByOperation()
     with counter:
         call(*arguments)
     assert counter.by_operation.get(operation) == counter.flops == count
 
 
 def test_all_formulas_are_compared_with_explicit_counts() -> None:
-    assert FORMULAS.keys() == {*BY_HAND, *IN_CONTEXT.split()}
+    assert FORMULAS.keys() == {*BY_HAND, *IN_OTHER_TESTS.split()}
 
 
-def test_gpt2_needs_two_per_weight_and_token_and_its_attention() -> None:
-    """Kaplan et al. 2020, table 1: twice the weights per token, and twice context and width for each of the two
-    products of attention, here over all pairs of tokens; three times that in training. In the last layer, only half of
-    the tokens, the queries, are needed after attention. Norms, activations and residuals are about one per cent."""
+def test_gpt2_has_two_flops_per_weight_and_token_and_those_of_its_attention() -> None:
+    """Kaplan et al. 2020, table 1: a token needs 2 FLOPs per weight, and 2 x context x width FLOPs for each of the two
+    products of attention, here over all pairs of tokens. A training step needs three times the FLOPs of a forward pass.
+    After attention in the last layer, only half of the tokens are needed, the queries. Norms, activations and
+    residuals are about one per cent."""
     cls = BACKBONES.get("gpt2")
     width, layers, points = 256, 3, 16
     model = cls(cls.Settings(layers=layers, width=width, heads=4), TaskShape(x_dim=8, points=points))
     episodes = resolve_task("linear", "small", {"dim": 8})[0].build().sample(Request(4, points, generator(0, "data")))
     tokens = 4 * 2 * points
     layer = 2 * 12 * width**2 * tokens + 4 * width * tokens * 2 * points
-    beyond = 2 * 9 * width**2 * tokens + 4 * width * tokens * 2 * points
-    rule = layers * layer - beyond / 2
+    last_layer = 2 * 9 * width**2 * tokens + 4 * width * tokens * 2 * points
+    expected_forward = layers * layer - last_layer / 2
     forward = count_flops(lambda: model.loss(episodes, 0.5, generator(0, "loss")))
     step = count_flops(lambda: model.loss(episodes, 0.5, generator(0, "loss"))[0].backward())
-    assert rule < forward < 1.02 * rule
+    assert expected_forward < forward < 1.02 * expected_forward
     assert 2.95 < step / forward < 3.1
 
 

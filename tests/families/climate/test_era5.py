@@ -1,4 +1,4 @@
-"""Episodes of netCDF files against the selections of xarray, and errors for unsuitable files."""
+"""Episodes of netCDF files, compared with selections by xarray, and errors for unsuitable files."""
 
 import gc
 import json
@@ -20,7 +20,8 @@ from iclbench.families.request import Request
 from tests.families.climate import wfde5_files
 from tests.refusals import refused
 
-HALF = 181 * 4
+# The number of times, 4 a day, in the first half of the year.
+FIRST_HALF = 181 * 4
 REGION = {"lat": slice(42, 53), "lon": slice(8, 28)}
 
 
@@ -97,8 +98,12 @@ def test_every_point_on_land_is_either_context_or_target(data: Path) -> None:
 
 def test_training_and_evaluation_use_different_times_and_patches_do_not_overlap(data: Path) -> None:
     family = build_family(data, cells=4)
-    for part, first, end in ((family, 0, HALF), (family.validation(), 0, HALF), (family.held_out(), HALF, 4 * 365)):
-        start = draw(part, 300).truth["start"]
+    for split, first, end in (
+        (family, 0, FIRST_HALF),
+        (family.validation(), 0, FIRST_HALF),
+        (family.held_out(), FIRST_HALF, 4 * 365),
+    ):
+        start = draw(split, 300).truth["start"]
         assert first <= start.min() < first + 20 and end - 20 < start.max() + 2 < end
         assert start.sort(1).values.diff(dim=1).min() >= 3
     assert family.held_out()._data("cpu") is family._data("cpu"), "data are shared"
@@ -143,7 +148,7 @@ def test_the_region_is_cached_until_a_file_changes(
             load_region(files, 2019)
 
 
-def test_the_folder_is_in_the_data_folder_or_at_its_path(
+def test_files_are_found_in_the_data_folder_the_current_folder_or_at_the_path(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(data)
@@ -154,8 +159,8 @@ def test_the_folder_is_in_the_data_folder_or_at_its_path(
         build_family(tmp_path, path=str(data / "era5")),
     ):
         assert family._folder.resolve() == data / "era5"
-    names = ("ASurf_WFDE5_CRU_v2.1.nc", 12, 2019, "doi.org", "--data-dir", "ICLBENCH_DATA", "-o task.path")
-    with refused("missing-data", tmp_path / "nowhere", *names):
+    message_parts = ("ASurf_WFDE5_CRU_v2.1.nc", 12, 2019, "doi.org", "--data-dir", "ICLBENCH_DATA", "-o task.path")
+    with refused("missing-data", tmp_path / "nowhere", *message_parts):
         draw(build_family(tmp_path, path="nowhere"))
 
 
@@ -194,10 +199,10 @@ UNSUITABLE = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", UNSUITABLE)
-def test_files_with_other_content_are_refused(case: str, files: Path) -> None:
-    make, names = UNSUITABLE[case]
+def test_files_with_unsuitable_content_are_refused(case: str, files: Path) -> None:
+    make, message_parts = UNSUITABLE[case]
     path = replace_month(files, 1, make())
-    with refused("bad-data", path, *names):
+    with refused("bad-data", path, *message_parts):
         load_region(files, 2019)
 
 
@@ -206,7 +211,7 @@ def test_damaged_files_are_refused(files: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("sys.unraisablehook", unraisable.append)
     path = wfde5_files.tair_path(files, 1)
     content = path.read_bytes()
-    header = content.index(b"OHDR") + 20  # of the root group, whose checksum then differs
+    header = content.index(b"OHDR") + 20  # a byte of the root group, so that its checksum is wrong
     flipped = content[:header] + bytes([content[header] ^ 255]) + content[header + 1 :]
     for damaged in (content[: len(content) // 2], content[:100], b"", b"<html>Not Found</html>", flipped):
         path.unlink()
@@ -243,7 +248,7 @@ def test_axes_longer_than_the_limit_are_not_read(files: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize("preset", ["smoke", "small", "paper"])
 def test_shapes_and_budgets_equal_those_of_climate(preset: str) -> None:
-    """So backbones have the same sizes for both tasks."""
+    """Backbones then have the same sizes for both tasks."""
     era5, climate = (resolve_task(name, preset)[0] for name in ("era5", "climate"))
     assert era5.shape(era5.build()) == climate.shape(climate.build())
     assert load_task("era5")[1].presets[preset].budget == load_task("climate")[1].presets[preset].budget

@@ -1,4 +1,4 @@
-"""Real tables as episodes."""
+"""Episodes drawn from real tables."""
 
 import gzip
 import math
@@ -49,16 +49,16 @@ def test_episodes_have_distinct_standardised_and_padded_rows():
     episodes = family(data_table).sample(Request(40, 20, new_generator()))
     rows = episodes.truth["rows"].numpy()
     assert all(len(set(r)) == 20 for r in rows.tolist())
-    standard = (data_table.x - data_table.x.mean(0)) / data_table.x.std(0)
-    np.testing.assert_allclose(episodes.context.x[..., :3], standard[rows], rtol=1e-4, atol=1e-5)
+    standardised = (data_table.x - data_table.x.mean(0)) / data_table.x.std(0)
+    np.testing.assert_allclose(episodes.context.x[..., :3], standardised[rows], rtol=1e-4, atol=1e-5)
     assert not episodes.context.x[..., 3:].any()
-    opening = data_table.y[rows[:, :10]]
-    expected = (data_table.y[rows] - opening.mean(1, keepdims=True)) / opening.std(1, keepdims=True)
+    opening_labels = data_table.y[rows[:, :10]]
+    expected = (data_table.y[rows] - opening_labels.mean(1, keepdims=True)) / opening_labels.std(1, keepdims=True)
     np.testing.assert_allclose(episodes.context.y[..., 0], expected, rtol=1e-4, atol=1e-5)
     assert episodes.scored.tolist() == [[n >= 10 for n in range(20)]] * 40
 
 
-def test_in_episodes_converts_values_to_labels_also_with_constant_openings():
+def test_to_labels_converts_values_also_with_constant_openings():
     data_table = table(rows=200)
     zeros = np.where(np.arange(200) % 5 > 0, 0.0, data_table.y)
     episode_family = family(Table("random", data_table.x, zeros, data_table.features, "y"), table(seed=1), opening=3)
@@ -68,10 +68,10 @@ def test_in_episodes_converts_values_to_labels_also_with_constant_openings():
     is_constant = (table_index == 0) & (values[:, :3] == 0).all(1)
     assert 20 < is_constant.sum() < 100
     labels = episodes.context.y[..., 0].numpy()
-    np.testing.assert_allclose(episode_family.in_episodes(values, table_index, rows), labels, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(episode_family.to_labels(values, table_index, rows), labels, rtol=1e-4, atol=1e-4)
 
 
-def test_in_episodes_uses_single_precision_to_find_constant_openings():
+def test_to_labels_uses_single_precision_to_find_constant_openings():
     data_table = table(rows=200)
     small = np.where(np.arange(200) % 5 > 0, data_table.y / 1e12, data_table.y)
     episode_family = family(Table("random", data_table.x, small, data_table.features, "y"), opening=3)
@@ -79,7 +79,7 @@ def test_in_episodes_uses_single_precision_to_find_constant_openings():
     table_index, rows = (episodes.truth[name].numpy() for name in ("table", "rows"))
     labels = episodes.context.y[..., 0].numpy()
     assert (labels[:, :3] == 0).all(1).sum() > 20
-    np.testing.assert_allclose(episode_family.in_episodes(small[rows], table_index, rows), labels, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(episode_family.to_labels(small[rows], table_index, rows), labels, rtol=1e-4, atol=1e-4)
 
 
 def test_labels_after_the_opening_do_not_affect_other_labels():
@@ -92,12 +92,12 @@ def test_labels_after_the_opening_do_not_affect_other_labels():
     )
     is_changed_row = (before.truth["rows"] == 13).double()
     not_in_opening = is_changed_row[:, :10].sum(1) == 0
-    is_later = not_in_opening & (is_changed_row.sum(1) == 1)
-    assert is_later.sum() > 10
+    changes_later = not_in_opening & (is_changed_row.sum(1) == 1)
+    assert changes_later.sum() > 10
     difference = (before.context.y - after.context.y).abs()[..., 0]
     is_equal = difference < 1e-3 * before.context.y.abs()[..., 0] + 1e-2
     assert (is_equal[not_in_opening] | is_changed_row[not_in_opening].bool()).all()
-    assert not is_equal[is_later][is_changed_row[is_later].bool()].any()
+    assert not is_equal[changes_later][is_changed_row[changes_later].bool()].any()
 
 
 def test_labels_do_not_depend_on_units():
@@ -146,10 +146,10 @@ def test_constant_openings_use_the_scale_of_the_table():
 def test_pad_selects_a_random_subset_of_many_features():
     data_table = table(features=8)
     episodes = family(data_table).sample(Request(60, 10, new_generator()))
-    standard = (data_table.x - data_table.x.mean(0)) / data_table.x.std(0)
+    standardised = (data_table.x - data_table.x.mean(0)) / data_table.x.std(0)
     subsets = set()
     for b in range(60):
-        rows, x = standard[episodes.truth["rows"][b].numpy()], episodes.context.x[b]
+        rows, x = standardised[episodes.truth["rows"][b].numpy()], episodes.context.x[b]
         features = [int(np.abs(rows - x[:, j : j + 1].numpy()).max(0).argmin()) for j in range(5)]
         assert features == sorted(set(features))
         np.testing.assert_allclose(x, rows[:, features], atol=1e-4)
@@ -162,8 +162,8 @@ def test_projection_mixes_all_features_linearly_with_variance_one(features):
     data_table = table(rows=400, features=features)
     episodes = family(data_table, encoding="project").sample(Request(300, 20, new_generator()))
     x = episodes.context.x.double()
-    standard = torch.from_numpy((data_table.x - data_table.x.mean(0)) / data_table.x.std(0))[episodes.truth["rows"]]
-    fitted = standard @ torch.linalg.lstsq(standard, x).solution
+    standardised = torch.from_numpy((data_table.x - data_table.x.mean(0)) / data_table.x.std(0))[episodes.truth["rows"]]
+    fitted = standardised @ torch.linalg.lstsq(standardised, x).solution
     torch.testing.assert_close(fitted, x, atol=1e-4, rtol=0)
     variances = x.square().mean((1, 2))
     assert abs(variances.mean() - 1) < 4 * variances.std() / math.sqrt(300)
@@ -234,7 +234,7 @@ def test_any_finite_table_gives_finite_inputs_and_labels(rows):
     assert context.y.isfinite().all()
 
 
-@pytest.mark.skipif("ICLBENCH_DATA" not in os.environ, reason="ICLBENCH_DATA is not set: real tables are elsewhere")
+@pytest.mark.skipif("ICLBENCH_DATA" not in os.environ, reason="ICLBENCH_DATA, the folder of real tables, is not set")
 def test_real_tables_are_learnable_in_context():
     """Least squares on 30 rows has a lower error than the mean of the labels on airfoil, which is roughly linear."""
     real = Tabular(Tabular.Parameters(dim=5, tables=["airfoil"]), Path(os.environ["ICLBENCH_DATA"]))
@@ -249,20 +249,20 @@ def test_real_tables_are_learnable_in_context():
 def test_remarks_on_several_tables_do_not_name_targets():
     wide, narrow = table(rows=60, features=13, name="wide"), table(rows=40, features=5, name="narrow")
     remarks = family(wide, narrow, variance=5.0).remarks(9)
-    named = ", ".join(f"f{i}" for i in range(12))
+    names = ", ".join(f"f{i}" for i in range(12))
     assert remarks == [
-        f"wide: a random 5 of 13 features ({named}, ...), others in every episode, of 60 rows",
-        "narrow: all 5 features (f0, f1, f2, f3, f4), of 40 rows",
-        "an episode: 10 rows of one table drawn at random, in random order; features standardised over the whole "
-        "table; the target by mean and deviation of its first 5 rows, times 2.24, which are not scored",
-        "every contestant, XGBoost too, sees the n rows before the one it predicts: 5 to 9",
+        f"wide: 5 of 13 features ({names}, ...), chosen at random in each episode; 60 rows",
+        "narrow: all 5 features (f0, f1, f2, f3, f4); 40 rows",
+        "an episode: 10 rows of one table, drawn at random; features are standardised over the table, the target "
+        "by mean and standard deviation of the first 5 rows, times 2.24; these rows are not scored",
+        "every contestant predicts each row from the rows before it: 5 to 9",
     ]
 
 
 def test_remarks_describe_the_opening_and_the_projection():
     remarks = family(table(features=12), encoding="project", opening=4).remarks(10)
-    named = ", ".join(f"f{i}" for i in range(12))
-    assert remarks[0] == f"random: 5 random projections of 12 features ({named}), others in every episode, of 60 rows"
-    assert "; 'y' by mean and deviation of its first 4 rows, which are not scored" in remarks[1]
+    names = ", ".join(f"f{i}" for i in range(12))
+    assert remarks[0] == f"random: 5 projections of 12 features ({names}), drawn at random in each episode; 60 rows"
+    assert "'y' by mean and standard deviation of the first 4 rows; these rows are not scored" in remarks[1]
     episodes = family(table(features=12), encoding="project", opening=4).sample(Request(3, 11, new_generator()))
     assert remarks[2].endswith(": 4 to 10") and episodes.scored.nonzero()[:, 1].unique().tolist() == list(range(4, 11))

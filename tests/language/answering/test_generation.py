@@ -20,7 +20,7 @@ from iclbench.language.prompting.tokenised import questions
 from iclbench.language.tasks.cards import load_language_card
 from iclbench.language.tasks.pools import Example
 from tests.language.scripted import Scripted
-from tests.language.tiny_models import MEMORY, RECURRENT, tiny
+from tests.language.tiny_models import RECURRENT, WITH_MEMORY, save_tiny_model
 
 UPPER = load_language_card("to-upper")[1]
 DEMONSTRATIONS = [Example("paris", "france"), Example("a, b", "a")]
@@ -32,7 +32,7 @@ NEVER = ("\N{SNOWMAN}",)
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory):
     return cache(
-        lambda architecture: tiny(
+        lambda architecture: save_tiny_model(
             architecture, tmp_path_factory.mktemp("models") / architecture, seed=int(architecture == "qwen2")
         )
     )
@@ -54,7 +54,7 @@ def written(model, shared: bool, tokens: int = TOKENS, size: int = 64) -> list[t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", [*MEMORY, *RECURRENT, "mistral"])
+@pytest.mark.parametrize("architecture", [*WITH_MEMORY, *RECURRENT, "mistral"])
 def test_tokens_equal_those_of_transformers(architecture: str, folder, model) -> None:
     module = AutoModelForCausalLM.from_pretrained(folder(architecture), dtype=torch.float32).eval()
     expected = []
@@ -141,7 +141,7 @@ def test_correct_answers(match: str, predicted: str, target: str, expected: bool
 
 
 def test_the_first_token_is_judged_if_the_target_is_one_token() -> None:
-    from iclbench.language.answering.answers import written as judge
+    from iclbench.language.answering.answers import judge_text as judge
 
     text = {(1,): " A", (1, 2): " AB"}.__getitem__
     assert judge(UPPER, "A", (1,), text, True).scores == {"accuracy": 1.0, "accuracy_first_token": 1.0}

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from iclbench.deep_thinking.methods import method
-from iclbench.language.answering.answers import Answers, best_candidate
+from iclbench.language.answering.answers import Answers, judge_candidates
 from iclbench.language.answering.rounds import run_rounds
 from iclbench.language.answering.scoring import candidate_scores
 from iclbench.language.models.batches import Batches
@@ -21,7 +21,7 @@ from iclbench.language.prompting.text import Prompt, prompt
 from iclbench.language.prompting.tokenised import questions
 from iclbench.language.tasks.cards import load_language_card
 from iclbench.language.tasks.pools import Example
-from tests.language.tiny_models import MEMORY, RECURRENT, tiny
+from tests.language.tiny_models import RECURRENT, WITH_MEMORY, save_tiny_model
 
 SST2 = load_language_card("sst2")[1]
 DEMONSTRATIONS = [Example("a fine film", "good"), Example("dull", "bad")]
@@ -31,7 +31,7 @@ CANDIDATES = [" good", " bad", " g", " positive", " é"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory):
-    return cache(lambda architecture: tiny(architecture, tmp_path_factory.mktemp("models") / architecture))
+    return cache(lambda architecture: save_tiny_model(architecture, tmp_path_factory.mktemp("models") / architecture))
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def plain(folder) -> list[list[float]]:
     return all_scores
 
 
-@pytest.mark.parametrize("architecture", [*MEMORY, *RECURRENT, "mistral"])
+@pytest.mark.parametrize("architecture", [*WITH_MEMORY, *RECURRENT, "mistral"])
 def test_scores_equal_those_of_a_plain_loop(architecture: str, folder, model) -> None:
     expected = plain(folder(architecture))
     assert np.ptp(expected, axis=0).max() > 0.01  # they depend on the query
@@ -165,7 +165,7 @@ def test_normalised_scores() -> None:
     episode = LanguageEpisode((), Example("x", "abé"), ("abé", "abcd"))
     query = tuple(range(9))  # long, so that counting it would change the result
     question = Question((), (Continuation((*query, 1), 9), Continuation((*query, 1, 2, 3, 4), 9)))
-    answer = best_candidate(episode, question, np.array([-6.0, -8.0]))
+    answer = judge_candidates(episode, question, np.array([-6.0, -8.0]))
     assert answer.scores == {
         "accuracy": 1.0,
         "accuracy_per_token": 0.0,
@@ -173,7 +173,7 @@ def test_normalised_scores() -> None:
         "accuracy_per_byte": 1.0,
         "log_likelihood": pytest.approx(np.log(1 / (1 + np.exp(-2)))),
     }
-    assert best_candidate(episode, question, np.array([-6.0, -5.9])).scores["accuracy"] == 0.0
-    per_character = best_candidate(episode, question, np.array([-6.0, -7.9])).scores
+    assert judge_candidates(episode, question, np.array([-6.0, -5.9])).scores["accuracy"] == 0.0
+    per_character = judge_candidates(episode, question, np.array([-6.0, -7.9])).scores
     assert per_character["accuracy_per_character"] == 0.0 and per_character["accuracy_per_byte"] == 1.0
     assert Answers.of([answer, None]).scores["accuracy"].tolist()[0] == 1.0

@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, BertConfig
 from iclbench.language.models import loading
 from iclbench.language.models.loading import quiet
 from iclbench.language.models.model import load
-from tests.language.tiny_models import enlarge, fast_tokenizer, tiny
+from tests.language.tiny_models import fast_tokenizer, save_tiny_model, scale_weights
 from tests.refusals import refused
 
 # Network access ends the process, because libraries might catch an exception.
@@ -36,7 +36,9 @@ from iclbench.language.models.model import load
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory):
-    return cache(lambda architecture: tiny(architecture, tmp_path_factory.mktemp("loading") / f"tiny-{architecture}"))
+    return cache(
+        lambda architecture: save_tiny_model(architecture, tmp_path_factory.mktemp("loading") / f"tiny-{architecture}")
+    )
 
 
 @pytest.fixture
@@ -217,7 +219,7 @@ def test_models_that_are_not_causal_are_refused(tmp_path: Path) -> None:
     }
     fast_tokenizer("bpe").save_pretrained(tmp_path / "bert")
     bert = BertForMaskedLM(BertConfig(**small))
-    enlarge(bert)
+    scale_weights(bert)
     bert.save_pretrained(tmp_path / "bert")
     with refused("not-applicable", tmp_path / "bert", "BertForMaskedLM"):
         load(str(tmp_path / "bert"))
@@ -304,14 +306,14 @@ def test_the_identity_depends_on_the_files_of_the_model_only(folder: Path, tmp_p
     changed["post_processor"] = None
     (folder / "tokenizer.json").write_text(json.dumps(changed))
     assert load(str(folder)).identity != original
-    tiny("llama", tmp_path / "elsewhere", seed=1)
+    save_tiny_model("llama", tmp_path / "elsewhere", seed=1)
     assert load(str(tmp_path / "elsewhere")).identity != original
 
 
 def test_a_generic_tokenizer_is_read_from_its_file(tmp_path: Path) -> None:
     """For Qwen2, transformers would use the pre-tokenisation of Qwen, which removes tokens of single spaces."""
     text = "a b\n\nc->d"
-    model = load(str(tiny("qwen2", tmp_path / "qwen2", "chars")))
+    model = load(str(save_tiny_model("qwen2", tmp_path / "qwen2", "chars")))
     assert list(model.tokens(text).ids) == fast_tokenizer("chars")(text)["input_ids"]
 
 

@@ -13,17 +13,17 @@ from transformers import AutoModelForCausalLM, DynamicCache
 
 from iclbench.language.models import caches, checks
 from iclbench.language.models.model import LanguageModel, load
-from tests.language.tiny_models import LENGTH, MEMORY, RECURRENT, as_memory, tiny
+from tests.language.tiny_models import CONTEXT_LENGTH, RECURRENT, WITH_MEMORY, cache_argument, save_tiny_model
 from tests.refusals import refused
 
 # Bloom has ALiBi, and so no explicit positions.
-REMEMBERS = (*MEMORY, "bloom")
+REMEMBERS = (*WITH_MEMORY, "bloom")
 ALL = (*REMEMBERS, *RECURRENT, "mistral")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory):
-    return cache(lambda architecture: tiny(architecture, tmp_path_factory.mktemp("models") / architecture))
+    return cache(lambda architecture: save_tiny_model(architecture, tmp_path_factory.mktemp("models") / architecture))
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def test_reading_in_two_steps_gives_the_keys_and_values_of_one_pass(architecture
     ids, cached = draw(1, 12), DynamicCache()
     with torch.no_grad():
         plain_module(architecture)(
-            input_ids=torch.cat([ids, ids], 1), use_cache=True, **as_memory(plain_module(architecture), cached)
+            input_ids=torch.cat([ids, ids], 1), use_cache=True, **cache_argument(plain_module(architecture), cached)
         )
     first = model(architecture).read(ids)
     second = model(architecture).read(ids, after=first)
@@ -118,7 +118,7 @@ def test_reading_in_two_steps_gives_the_keys_and_values_of_one_pass(architecture
         assert_same(second.values[layer], memory.values[:, :, 12:])
 
 
-@pytest.mark.parametrize("architecture", MEMORY)
+@pytest.mark.parametrize("architecture", WITH_MEMORY)
 def test_tokens_can_be_read_again_at_the_same_positions(architecture: str, model, plain_module) -> None:
     ids, cached = draw(1, 12), DynamicCache()
     repeated_ids = torch.cat([ids, ids], 1)
@@ -128,7 +128,7 @@ def test_tokens_can_be_read_again_at_the_same_positions(architecture: str, model
             attention_mask=torch.ones_like(repeated_ids),
             use_cache=True,
             position_ids=torch.arange(12).repeat(2)[None],
-            **as_memory(plain_module(architecture), cached),
+            **cache_argument(plain_module(architecture), cached),
         )
     second = model(architecture).read(ids, after=model(architecture).read(ids), first=0)
     for layer in range(2):
@@ -137,7 +137,7 @@ def test_tokens_can_be_read_again_at_the_same_positions(architecture: str, model
 
 def test_positions_of_a_model_without_explicit_positions_are_refused(model) -> None:
     memory = model("bloom").read(draw(1, 5))
-    assert not model("bloom").placed
+    assert not model("bloom").uses_positions
     with refused("not-applicable", "'bloom'", "-o method.positions=continue"):
         model("bloom").read(draw(1, 5), after=memory, first=0)
 
@@ -183,7 +183,7 @@ def test_positions_are_selected_from_all_logits_if_the_head_does_not_support_the
 @pytest.mark.parametrize(("architecture", "name"), [("mamba", "mamba"), ("rwkv", "rwkv"), ("mistral", "window of 8")])
 def test_models_without_a_memory_give_the_reason(architecture: str, name: str, model) -> None:
     assert not model(architecture).remembers
-    assert name in model(architecture).forgets
+    assert name in model(architecture).memory_obstacle
     with refused("not-applicable", name):
         model(architecture).read(draw(1, 4))
     with refused("not-applicable", name):
@@ -191,7 +191,7 @@ def test_models_without_a_memory_give_the_reason(architecture: str, name: str, m
 
 
 def test_an_architecture_with_a_sliding_window_has_a_memory_without_its_window(tmp_path: Path) -> None:
-    assert load(str(tiny("mistral", tmp_path / "wide", sliding_window=None))).remembers
+    assert load(str(save_tiny_model("mistral", tmp_path / "wide", sliding_window=None))).remembers
 
 
 @pytest.mark.parametrize(
@@ -202,33 +202,33 @@ def test_an_architecture_with_a_sliding_window_has_a_memory_without_its_window(t
 def test_loading_detects_a_memory_that_does_not_work(
     wrong: Callable[[Tensor, Tensor], Tensor], folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not load(str(folder("llama"))).forgets
+    assert not load(str(folder("llama"))).memory_obstacle
 
     def update(layer: caches.Layer, keys: Tensor, values: Tensor, *_, **__) -> tuple[Tensor, Tensor]:
         layer.present = keys, values
         return layer.present if layer.past is None else (wrong(layer.past[0], keys), wrong(layer.past[1], values))
 
     monkeypatch.setattr(caches.Layer, "update", update)
-    assert "llama" in load(str(folder("llama"))).forgets
+    assert "llama" in load(str(folder("llama"))).memory_obstacle
 
 
 @pytest.mark.parametrize("architecture", ("gpt2", "llama"))
 def test_a_text_beyond_the_context_length_is_refused(architecture: str, model) -> None:
     language_model: LanguageModel = model(architecture)
-    assert language_model.longest == LENGTH
-    memory = language_model.read(draw(1, LENGTH - 3))
+    assert language_model.longest == CONTEXT_LENGTH
+    memory = language_model.read(draw(1, CONTEXT_LENGTH - 3))
     last_tokens = draw(2, 3)
     assert language_model.logits(last_tokens, full_mask(last_tokens), memory).isfinite().all()
-    with refused("too-large", LENGTH + 1, LENGTH, architecture):
+    with refused("too-large", CONTEXT_LENGTH + 1, CONTEXT_LENGTH, architecture):
         language_model.logits(draw(2, 4), full_mask(draw(2, 4)), memory)
-    with refused("too-large", LENGTH, architecture):
-        language_model.read(draw(1, LENGTH - 3), after=memory)
+    with refused("too-large", CONTEXT_LENGTH, architecture):
+        language_model.read(draw(1, CONTEXT_LENGTH - 3), after=memory)
 
 
 def test_context_lengths_are_those_of_the_architecture(model) -> None:
     limits = {architecture: model(architecture).longest for architecture in ALL}
     assert {architecture for architecture, limit in limits.items() if limit is None} == {"bloom", "mamba"}
-    assert {limit for limit in limits.values() if limit is not None} == {LENGTH}
+    assert {limit for limit in limits.values() if limit is not None} == {CONTEXT_LENGTH}
 
 
 def test_half_precision_has_a_memory_in_half_precision_and_logits_in_float32(folder) -> None:

@@ -44,11 +44,11 @@ def own_prompts(**changes):
 
 
 def queries(prompt_set):
-    return [episode.query for episode in prompt_set.drawn]
+    return [episode.query for episode in prompt_set.drawn_episodes]
 
 
 def demonstrations_of(prompt_set):
-    return [list(episode.demonstrations) for episode in prompt_set.drawn]
+    return [list(episode.demonstrations) for episode in prompt_set.drawn_episodes]
 
 
 def test_repeated_queries_have_their_index():
@@ -71,7 +71,7 @@ def test_queries_do_not_depend_on_the_demonstrations(make):
 
 @pytest.mark.parametrize("make", [prompts, own_prompts])
 def test_the_same_settings_give_the_same_prompts_and_ids(make):
-    assert make().drawn == make().drawn
+    assert make().drawn_episodes == make().drawn_episodes
     assert make().id == make().id
 
 
@@ -103,7 +103,7 @@ def test_classes_are_equally_frequent_in_a_random_order(seed):
 @pytest.mark.parametrize("make", [prompts, own_prompts])
 def test_a_query_is_never_one_of_its_demonstrations(make):
     for seed in range(5):
-        for episode in make(demo_seed=seed).drawn:
+        for episode in make(demo_seed=seed).drawn_episodes:
             assert episode.query.x not in {e.x for e in episode.demonstrations}
             assert len({e.x for e in episode.demonstrations}) == 6
 
@@ -198,7 +198,7 @@ def test_seeds_change_only_the_order_of_fixed_demonstrations():
     assert len(orders) >= 8
     assert {frozenset(order) for order in orders} == {frozenset(pool.demonstrations)}
     with refused("not-applicable", "'mine'", "-o method.passes=5"):
-        prompts(pool, shots=5, split="development").drawn  # noqa: B018
+        prompts(pool, shots=5, split="development").drawn_episodes  # noqa: B018
 
 
 def test_ids_depend_on_every_setting():
@@ -246,12 +246,12 @@ def test_ids_depend_on_every_setting():
 )
 def test_prompts_that_cannot_be_drawn_are_refused(changes, code, names):
     with refused(code, *names):
-        prompts(**changes).drawn  # noqa: B018
+        prompts(**changes).drawn_episodes  # noqa: B018
 
 
 def test_too_many_demonstrations_of_each_query_are_refused():
     with refused("bad-value", 19, 20, "--shots"):
-        own_prompts(shots=20).drawn  # noqa: B018
+        own_prompts(shots=20).drawn_episodes  # noqa: B018
 
 
 @pytest.mark.skipif("ICLBENCH_DATA" not in os.environ, reason="ICLBENCH_DATA is not set: corpora are elsewhere")

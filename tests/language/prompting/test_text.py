@@ -1,4 +1,4 @@
-"""Prompts as text: their parts are those of the template."""
+"""The text of prompts: their parts, compared with the template."""
 
 import pytest
 
@@ -15,11 +15,11 @@ def card(template, separator="\n\n"):
 
 def test_prompts_equal_those_of_the_papers():
     """Hendel et al., figure 1; Deep-Thinking, table 4."""
-    text = prompt(load_language_card("antonyms")[1], DEMONSTRATIONS, "up", ["down"])
-    assert text.text + text.answers[0] == "example:hot->cold\nexample:big->small\nexample:up->down"
-    text = prompt(load_language_card("sst2")[1], [Example("fine", "positive")], "dull", ["negative", "positive"])
-    assert text.text == "Review: fine\nSentiment: positive\n\nReview: dull\nSentiment:"
-    assert text.answers == (" negative", " positive")
+    antonyms = prompt(load_language_card("antonyms")[1], DEMONSTRATIONS, "up", ["down"])
+    assert antonyms.text + antonyms.answers[0] == "example:hot->cold\nexample:big->small\nexample:up->down"
+    sentiment = prompt(load_language_card("sst2")[1], [Example("fine", "positive")], "dull", ["negative", "positive"])
+    assert sentiment.text == "Review: fine\nSentiment: positive\n\nReview: dull\nSentiment:"
+    assert sentiment.answers == (" negative", " positive")
 
 
 @pytest.mark.parametrize(
@@ -27,21 +27,21 @@ def test_prompts_equal_those_of_the_papers():
 )
 @pytest.mark.parametrize("separator", ["", "\n", "\n\n", " ## "])
 @pytest.mark.parametrize("examples", [DEMONSTRATIONS, DEMONSTRATIONS[:1], []])
-def test_the_parts_of_a_prompt_are_the_joined_examples(template, separator, examples):
-    """An independent construction: the query is an example whose text after the answer is removed."""
+def test_the_parts_of_a_prompt_join_to_its_examples(template, separator, examples):
+    """The expected text is that of all examples, with the query and its answer as the last one."""
     language_card = card(template, separator)
-    text = prompt(language_card, examples, "up", ["down"])
+    parts = prompt(language_card, examples, "up", ["down"])
     joined = separator.join(
         template.replace("{x}", e.x).replace("{y}", e.y) for e in [*examples, Example("up", "down")]
     )
-    after = template.partition("{y}")[2]
-    assert text.demonstrations + text.query + text.answers[0] + after == joined
-    assert ending(language_card) == after + separator
-    assert not text.text.endswith(" ")
-    assert text.demonstrations == text.demonstrations.rstrip()
+    after_answer = template.partition("{y}")[2]
+    assert parts.demonstrations + parts.query + parts.answers[0] + after_answer == joined
+    assert ending(language_card) == after_answer + separator
+    assert not parts.text.endswith(" ")
+    assert parts.demonstrations == parts.demonstrations.rstrip()
 
 
-def test_braces_zeros_and_spaces_in_texts_do_not_change():
+def test_braces_null_characters_and_spaces_in_examples_are_unchanged():
     special = "a {x} b {y} {0} \0 %s \\n"
     language_card = card("[{x}] {y}")
     assert example(language_card, special, special) == f"[{special}] {special}"

@@ -20,7 +20,7 @@ def test_pairs_are_a_task_like_the_mapping_tasks(tmp_path):
     (tmp_path / "My_Pairs.json").write_text(json.dumps({f"x{i}": f"y{i}" for i in range(8)}))
     (task,) = language_tasks([str(tmp_path / "My_Pairs.json")])
     assert (task.name, task.family, task.card.answers) == ("my-pairs", "own", "greedy")
-    drawn = LanguagePrompts(task, task.card.shots, 10).drawn
+    drawn = LanguagePrompts(task, task.card.shots, 10).drawn_episodes
     assert len(drawn) == 10
     text = prompt(task.card, drawn[0].demonstrations, drawn[0].query.x)
     assert text.text.count("->") == 6
@@ -34,7 +34,7 @@ def test_labelled_texts_are_a_choice_among_their_labels(tmp_path, file):
         (tmp_path / name).write_text(rows(60).replace(': "t', f': "{i}t'))
     task = task_from_file(tmp_path / file)
     assert (task.name, task.card.answers, task.card.shots) == ("reviews", "choice", 8)
-    (episode, *_) = LanguagePrompts(task, 8, 5).drawn
+    (episode, *_) = LanguagePrompts(task, 8, 5).drawn_episodes
     assert episode.candidates == ("a", "b")
     assert len(episode.demonstrations) == 8
 
@@ -63,7 +63,7 @@ def test_answers_of_several_lines_are_refused(tmp_path):
     (tmp_path / "poems.json").write_text(json.dumps({f"x{i}": f"y{i}\nz" for i in range(8)}))
     (task,) = language_tasks([str(tmp_path / "poems.json")])
     with refused("bad-data", "'poems'", "'\\n'"):
-        LanguagePrompts(task, 2, 5).drawn  # noqa: B018
+        LanguagePrompts(task, 2, 5).drawn_episodes  # noqa: B018
 
 
 def test_a_missing_file_is_refused(tmp_path):

@@ -1,7 +1,7 @@
 """Motor programs: the strokes of every character class.
 
-Classes belong to alphabets. Alphabets differ in how angular and how complex their characters are. Each alphabet has a
-small library of stroke shapes, which half of the strokes of its characters are taken from.
+Each class belongs to an alphabet. Alphabets differ in how angular and how complex their characters are. Each alphabet
+has a small library of stroke shapes. Half of the strokes of its characters come from this library.
 """
 
 from __future__ import annotations
@@ -15,32 +15,33 @@ from iclbench.families.images.glyphs.counters import normal, uniform
 from iclbench.families.images.glyphs.strokes import POINTS, Strokes
 
 STROKES = 5
-# Sizes of alphabets in their order, repeated without end; those of Omniglot are also between 14 and 55 characters.
+# The numbers of characters of the alphabets, repeated cyclically. As in Omniglot, they are between 14 and 55.
 ALPHABETS = (14, 16, 20, 22, 24, 26, 26, 26, 28, 33, 40, 41, 42, 43, 46, 47, 48, 52, 55, 20, 24, 26, 30)
-LIBRARY = 6
+# Shapes in the library of an alphabet.
+LIBRARY_SIZE = 6
 
 # Kinds of stroke, their probabilities in an angular and in a curved alphabet, and their relative lengths.
 LINE, ARC, LOOP, S, CORNER, U, Z, HOOK, DOT = range(9)
 _ANGULAR = np.array([0.36, 0.07, 0.04, 0.03, 0.22, 0.12, 0.08, 0.05, 0.03])
 _CURVED = np.array([0.16, 0.28, 0.14, 0.12, 0.07, 0.04, 0.03, 0.12, 0.04])
 _LENGTH = np.array([1.0, 1.35, 1.35, 1.0, 1.25, 1.5, 1.5, 1.0, 1.0])
-# Cumulative probabilities of one to five strokes.
-_COUNTS = np.array([0.13, 0.40, 0.70, 0.90])
+# Cumulative probabilities of one to four strokes; the other characters have five.
+_CUMULATIVE_COUNTS = np.array([0.13, 0.40, 0.70, 0.90])
 
 Classes: TypeAlias = Int[np.ndarray, " classes"]
 
 
 def alphabet_of(classes: Classes) -> Classes:
     """The alphabet that each class belongs to."""
-    rounds, place = np.divmod(classes, sum(ALPHABETS))
-    return rounds * len(ALPHABETS) + np.searchsorted(np.cumsum(ALPHABETS), place, side="right")
+    cycle, character = np.divmod(classes, sum(ALPHABETS))
+    return cycle * len(ALPHABETS) + np.searchsorted(np.cumsum(ALPHABETS), character, side="right")
 
 
 def stroke_counts(seed: int, classes: Classes) -> Classes:
     """The number of strokes of each class, 1 to 5."""
     rich = uniform(seed, "richness", alphabet_of(classes))
-    share = 0.8 * uniform(seed, "strokes", classes) + 0.3 * rich - 0.06
-    return 1 + np.searchsorted(_COUNTS, share, side="right")
+    complexity = 0.8 * uniform(seed, "strokes", classes) + 0.3 * rich - 0.06
+    return 1 + np.searchsorted(_CUMULATIVE_COUNTS, complexity, side="right")
 
 
 def programs(seed: int, classes: Classes, strokes: int) -> Strokes:
@@ -51,9 +52,9 @@ def programs(seed: int, classes: Classes, strokes: int) -> Strokes:
     def draw(name: str) -> Float[np.ndarray, "classes strokes"]:
         return uniform(seed, name, c, s)
 
-    # The shape is a function of the key: a shape of the library of the alphabet or a unique one.
-    shared = alphabet * LIBRARY + (draw("which of the library") * LIBRARY).astype(np.int64)
-    key = np.where(draw("from the library") < 0.5, shared, (1 << 40) + c * STROKES + s)
+    # Strokes with the same key have the same shape: one in the library of the alphabet, or a unique shape.
+    library_key = alphabet * LIBRARY_SIZE + (draw("which of the library") * LIBRARY_SIZE).astype(np.int64)
+    key = np.where(draw("from the library") < 0.5, library_key, (1 << 40) + c * STROKES + s)
     kind = _kind(uniform(seed, "kind", key), uniform(seed, "curvature", alphabet))
     v, w, z = (uniform(seed, f"shape {i}", key) for i in range(3))
     side = np.where(uniform(seed, "side", key) < 0.5, 1.0, -1.0)
@@ -65,10 +66,12 @@ def programs(seed: int, classes: Classes, strokes: int) -> Strokes:
     corner = np.where(w < 0.55, 1 / 4, np.where(w < 0.8, 1 / 3 + 0.03 * (z - 0.5), 1 / 6))
     eighth = (draw("direction") * 8).astype(np.int64)
     upright = draw("upright") < 0.72
-    place = draw("joint")
-    # The start, the end or any point of the earlier stroke.
+    joint_number = draw("joint")
+    # A stroke begins at the start, at the end or at any point of its parent.
     joint = np.where(
-        place < 0.24, 0, np.where(place < 0.44, POINTS - 1, (draw("joint within") * POINTS).astype(np.int64))
+        joint_number < 0.24,
+        0,
+        np.where(joint_number < 0.44, POINTS - 1, (draw("joint within") * POINTS).astype(np.int64)),
     )
     length = (0.30 + 0.42 * draw("length")) * _LENGTH[kind]
     return Strokes(
@@ -85,7 +88,7 @@ def programs(seed: int, classes: Classes, strokes: int) -> Strokes:
         parent=(draw("parent") * np.maximum(s, 1)).astype(np.int64),
         joint=joint,
         pivot=np.where(draw("crossing") < 0.30, POINTS // 2, 0),
-        floating=(place > 0.80) | is_kind(DOT),
+        floating=(joint_number > 0.80) | is_kind(DOT),
         away_x=0.40 * normal(seed, "away x", c, s),
         away_y=0.40 * normal(seed, "away y", c, s),
     )
