@@ -92,7 +92,7 @@ def main(name: str, address: str | None, folder: Path) -> None:
     work = import_module("benchmarks.engines").second
     with TemporaryDirectory(dir=folder) as scratch:
         results = Path(scratch)
-        here = took(LocalPool([(1,)] * SLOTS, set_up), results, engine.ALONE, work)
+        here = took(LocalPool([(1,)] * SLOTS, set_up), results, engine.SINGLE_CELLS, work)
         there = took(cluster(name, results, address), results, Bundling(WORTH, lambda cell: 1.0), work)
     path = Path(__file__).with_suffix(".md")
     known = path.read_text() if path.is_file() else HEAD
