@@ -62,7 +62,7 @@ class SetBackbone(Backbone[_Settings], abstract=True):
     Args:
         settings: settings of the subclass.
         shape: the task.
-        decoded: input width of the decoder; None: the width of the settings.
+        decoded: input width of the decoder; None means the width of the settings.
     """
 
     order = "set"

@@ -28,7 +28,7 @@ class RetNet(LinearMixer):
     """S_t = gamma_h S_{t-1} + k_t v_t^T, o = S^T q, gamma_h = 1 - 2^(-5-h).
 
     q and k are rotated by their positions, and k is divided by sqrt(K). Values are twice as wide as tokens. The output
-    of each head has an RMS norm, and all outputs have a SiLU gate. There are 8 D² parameters.
+    of each head has an RMS norm, and all outputs have a SiLU gate. The mixer has 8 D² parameters.
 
     The state is rotated with every token, so that positions are counted from it and do not grow. The RMS norm has no
     weights, as in torchscale's code; the paper has a group norm. The angles are those of rotary positions; torchscale's
