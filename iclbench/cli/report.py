@@ -24,7 +24,7 @@ SECTIONS = (
     "named-pairs",
     "pareto",
     "over-training",
-    "footing",
+    "equal-budget",
     "overview",
     "learning-curves",
     "leaderboard",
