@@ -136,7 +136,7 @@ def learning_curve(
     skipped = requested[len(allowed) :]
     if skipped:
         positions = allowed[-1] + 1
-        episodes, prefixes = episodes.begun(positions), None if prefixes is None else allowed
+        episodes, prefixes = episodes.first_points(positions), None if prefixes is None else allowed
     chunk = max(1, _POSITIONS // positions)
     normaliser = prompts.family.normaliser
     score_blocks: dict[str, list[np.ndarray]] = {}

@@ -19,7 +19,7 @@ from iclbench.core.answers import check_episodes
 from iclbench.core.episodes import Episodes
 from iclbench.core.guard import guarded
 from iclbench.core.heads import HEADS
-from iclbench.core.plugins import named
+from iclbench.core.plugins import plugin_errors
 from iclbench.core.records import cat
 from iclbench.core.seeds import generator
 from iclbench.families.base import Family
@@ -146,7 +146,7 @@ class PromptSet:
 
     def _block(self, episodes: int, points: int, draw: torch.Generator, number: int) -> Episodes:
         method = "sample_test" if self.evaluator else "sample_prompts"
-        with named(self.family):
+        with plugin_errors(self.family):
             if self.evaluator:
                 block = self.family.sample_test(self.evaluator, episodes, draw)
             else:

@@ -69,7 +69,7 @@ def test_without_targets_the_context_points_are_the_queries(points):
 def test_context_points_as_queries_follow_the_targets_and_only_valid_ones_count(points):
     targets = points.map(lambda t: t[:, :3] + 100 if t.is_floating_point() else t[:, :3])
     scored = torch.tensor([[True, False, True], [True, False, False]])
-    episodes = Episodes(points, scored, targets=targets).asking_context()
+    episodes = Episodes(points, scored, targets=targets).with_context_targets()
     assert torch.equal(episodes.context.x, points.x)
     assert torch.equal(episodes.asked.x, torch.cat([targets.x, points.x], 1))
     assert torch.equal(episodes.asked.y, torch.cat([targets.y, points.y], 1))

@@ -11,7 +11,7 @@ from torch import Tensor
 from iclbench import tables
 from iclbench.config.cards import cards_folder
 from iclbench.core.context import Context
-from iclbench.core.expected_metrics import lacking
+from iclbench.core.expected_metrics import missing_metrics
 from iclbench.core.heads import HEADS
 from iclbench.core.joint import JointGaussian
 from iclbench.core.predictions import Categorical, Gaussian, Point
@@ -136,16 +136,16 @@ def test_a_declared_metric_without_scores_does_not_repeat_evaluations(
 
 def test_lacking_metrics_depend_on_the_kind_of_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
     gaussian_metrics = list(Gaussian.metrics)
-    assert lacking([], "next") == lacking(["r_squared"], "next") == set()
-    assert lacking(["accuracy_within_choices"], "targets") == set(), "chance"
-    assert lacking(gaussian_metrics, "next") == set() and lacking(gaussian_metrics, "targets") == {
+    assert missing_metrics([], "next") == missing_metrics(["r_squared"], "next") == set()
+    assert missing_metrics(["accuracy_within_choices"], "targets") == set(), "chance"
+    assert missing_metrics(gaussian_metrics, "next") == set() and missing_metrics(gaussian_metrics, "targets") == {
         "log_likelihood_joint"
     }
-    assert lacking([*Categorical.metrics, "accuracy_within_choices"], "targets") == set()
-    assert "accuracy" in lacking(["cross_entropy"], "targets")
+    assert missing_metrics([*Categorical.metrics, "accuracy_within_choices"], "targets") == set()
+    assert "accuracy" in missing_metrics(["cross_entropy"], "targets")
     for kind in (Gaussian, JointGaussian):
         monkeypatch.setattr(kind, "metrics", (*kind.metrics, "crps"))
-    assert lacking(gaussian_metrics, "next") == {"crps"} and lacking(Point.metrics, "next") == set()
+    assert missing_metrics(gaussian_metrics, "next") == {"crps"} and missing_metrics(Point.metrics, "next") == set()
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -166,5 +166,5 @@ def test_packed_evaluations_have_all_metrics(group: str) -> None:
     metrics_of = rows.groupby(["run", "evaluator", "prompt_set"])["metric"].unique()
     assert len(metrics_of) > 10
     for (run, question, _), metrics in metrics_of.items():
-        missing = lacking(metrics, question)
+        missing = missing_metrics(metrics, question)
         assert not missing, f"{run} lacks {missing}: recompute the packed cells (grids/README.md)"

@@ -39,7 +39,7 @@ from iclbench.core.errors import IclbenchError
 from iclbench.core.guard import guarded
 from iclbench.core.measure import peak_of, seconds_of
 from iclbench.core.memory import IN_COSTS, OutOfMemoryError, advised
-from iclbench.core.plugins import named
+from iclbench.core.plugins import plugin_errors
 from iclbench.core.predictor import State
 from iclbench.core.seeds import generator
 from iclbench.evaluation.contestants import PredictorContestant
@@ -167,7 +167,7 @@ def measure_costs(
     measured, failed = [], 0
     for n in sorted(set(sizes.points)):
         try:
-            with advised(IN_COSTS), named(contestant.predictor):
+            with advised(IN_COSTS), plugin_errors(contestant.predictor):
                 answering, left_out = answering_costs(contestant, family, n, sizes, seconds)
             costs += answering
             lines += [f"'{contestant.run}' at {n} points: {line}" for line in left_out]
