@@ -15,7 +15,7 @@ from iclbench.registry import FAMILIES
 # Maximum number of published numbers, so that a task fits on one screen.
 _MAX_PUBLISHED = 8
 _QUESTIONS = {
-    "next": "the next output after each prefix of the examples (question next)",
+    "next": "the next output after each example (question next)",
     "targets": "several outputs from one context (question targets)",
 }
 
