@@ -128,7 +128,7 @@ class TaskConfig(BaseSettings):
         from iclbench.core.guard import fixed_state
 
         cls, parameters = family_class(self.family), self.family_parameters
-        with plugins.named(cls), fixed_state():
+        with plugins.plugin_errors(cls), fixed_state():
             family = cls(parameters, data_dir)
         family.learned = self.learned
         problem = (
