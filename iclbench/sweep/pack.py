@@ -144,7 +144,7 @@ def _refuse_loss(cells: Sequence[GridCell], store: Store, out: Path) -> None:
 
 def _refuse_loss_of_weights(cells: Sequence[GridCell], store: Store, out: Path) -> None:
     """Raise `UsageError` if the existing archive holds weights that the new archive would not have."""
-    archive, entries = archives.archive_path(out, cells[0].task, cells[0].preset), dict[str, archives.Packed]()
+    archive, entries = archives.archive_path(out, cells[0].task, cells[0].preset), dict[str, archives.PackedWeights]()
     with suppress(UsageError):  # an unreadable archive cannot lose weights
         entries |= archives.entries(archive) if archive.is_file() else {}
     packed_cells = [cell for cell in cells if cell.kind == "train" and cell.weights and store.state(cell) == "done"]
@@ -239,7 +239,7 @@ def _pack_weights(
     packed_weights: dict[str, archives.PackedWeights] = {}
 
     @cache
-    def archive_entries() -> dict[str, archives.Packed]:
+    def archive_entries() -> dict[str, archives.PackedWeights]:
         if not archive.is_file():
             return {}
         archives.check(archive)
@@ -265,8 +265,11 @@ def _pack_weights(
 
 
 def _weights_to_pack(
-    run: str, training: dict[str, object], store: Store, archive_entries: Callable[[], dict[str, archives.Packed]]
-) -> archives.Packed | None:
+    run: str,
+    training: dict[str, object],
+    store: Store,
+    archive_entries: Callable[[], dict[str, archives.PackedWeights]],
+) -> archives.PackedWeights | None:
     """The weights of this training, from the folder of the run or from the existing archive; None if both lack them."""
     run_weights = archives.of_run(Run(store.results / "runs" / run))
     if run_weights is not None and run_weights.trained == training:

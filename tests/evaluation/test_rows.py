@@ -279,7 +279,7 @@ def test_an_oracle_is_given_the_truth_when_its_costs_are_measured(task: TaskConf
 
     one, family = contestant(predictor=Informed()), PromptSet(task, "smoke").family
     _, works, _ = costs._answering_setup(one, family, 3, costs.Sizes((3,), episodes=2))
-    assert isinstance({work.phase: work.do for work in works}["query"](), Gaussian)
+    assert isinstance({work.phase: work.call for work in works}["query"](), Gaussian)
 
 
 @pytest.mark.parametrize("question", ["next", "targets"])

@@ -49,14 +49,14 @@ class RetNet(LinearMixer):
             )
         value_dim = value_channels(sizes, head_channels(sizes, 2))
         inner = sizes.heads * value_dim
-        self.window_sizes = [sizes.heads * key_dim, sizes.heads * key_dim, inner]
-        super().__init__(Window(sum(self.window_sizes), self.taps(sizes)), (sizes.heads, key_dim, value_dim))
+        self.qkv_sizes = [sizes.heads * key_dim, sizes.heads * key_dim, inner]
+        super().__init__(Window(sum(self.qkv_sizes), self.taps(sizes)), (sizes.heads, key_dim, value_dim))
         self.heads, self.key_dim = sizes.heads, key_dim
-        self.in_proj = nn.Linear(width, sum(self.window_sizes) + inner, bias=False)
+        self.in_proj = nn.Linear(width, sum(self.qkv_sizes) + inner, bias=False)
         self.out_proj = scaled_by_depth(nn.Linear(inner, width, bias=False), sizes)
 
     def terms(self, u: Tensor, bypass: Tensor) -> Terms:
-        q, k, v = (split_heads(t, self.heads) for t in self.window.activated(u).split(self.window_sizes, -1))
+        q, k, v = (split_heads(t, self.heads) for t in self.window.activated(u).split(self.qkv_sizes, -1))
         decays = torch.log1p(-torch.exp2(-5.0 - torch.arange(self.heads, dtype=v.dtype, device=v.device)))
         return Terms(q, k * self.key_dim**-0.5, v, decays[:, None, None].expand(len(v), -1, v.shape[2], 1))
 
