@@ -76,7 +76,7 @@ def test_the_equation_of_a_mixer_is_wrapped_at_the_width_of_the_terminal(
     assert "S_t = (I - beta_t k_t k_t^T) diag(e^g_t) S_{t-1} + beta_t k_t v_t^T" in " ".join(out.split())
     assert json.loads(show("kda", "--json", capsys=capsys))["about"].startswith("S_t = ")
     lines = show("np", capsys=capsys).splitlines()
-    assert any(line.startswith("- The mean of no point is 0") for line in lines), "lists are not joined"
+    assert any(line.startswith("- The mean of no points is 0") for line in lines), "lists are not joined"
     assert all(
         len(line.rstrip()) <= 80 for line in [*out.splitlines(), *lines] if not line.startswith("change a setting")
     )
